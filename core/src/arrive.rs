@@ -11,8 +11,9 @@ use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{self, Arrived, Prefix, ShortHeader};
 
 use crate::api::*;
-use crate::engine::{Core, Landing, LandingKind, OF_RECEIVE};
+use crate::engine::Core;
 use crate::operation::{Kind, ReceiveStage};
+use crate::orders::{Landing, LandingKind, OF_RECEIVE};
 use crate::path::LinkStage;
 
 impl Core {

@@ -17,9 +17,10 @@ use ropewalk_base::verb::{LinkId, Ordered, Token, Verb};
 
 use crate::api::*;
 use crate::eager::wanted;
-use crate::engine::{Core, Landing, LandingKind, Order};
+use crate::engine::Core;
 use crate::matching::Content;
 use crate::operation::{Kind, ReceiveStage, SendStage};
+use crate::orders::{Landing, LandingKind, Order};
 
 impl Core {
     /// Ends an operation early. False where it is too late, or it is unknown: then its completion

@@ -11,9 +11,10 @@ use ropewalk_base::verb::LinkId;
 
 use crate::api::*;
 use crate::credit::charge_bytes;
-use crate::engine::{Core, Landing, LandingKind, Order};
+use crate::engine::Core;
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
+use crate::orders::{Landing, LandingKind, Order};
 use crate::path::{Link, LinkStage, Name, Peer, PeerStage, StreamKind, UnderWay};
 
 /// Holds as they are recounted.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -17,9 +17,10 @@ use crate::fragments::Assembly;
 use crate::landings::Landings;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
+use crate::orders::{Order, Payload};
 use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{BULK_BYTES_PER_PASS, Links, Peer};
-use crate::regions::Regions;
+use crate::remote::Regions;
 
 /// The protocol of one endpoint.
 pub struct Core {
@@ -51,7 +52,7 @@ pub struct Core {
     /// The payload of the frame that is being placed is here, too.
     pub(crate) whole: bool,
     /// The frame of a message that leaves at once.
-    pub(crate) prompt: FrameOrder,
+    pub(crate) inline_order: FrameOrder,
     /// When each peer has to be looked at, and the first of them: nothing is due before.
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) wake: Time,
@@ -79,98 +80,11 @@ pub struct Core {
     pub(crate) offers: Option<(Channel, VecDeque<SlotId>)>,
 }
 
-/// Something that a rail was ordered to do and has not finished.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// An eager message's frame. Its token is the operation's own number: it is not in the table.
-    Eager { operation: OperationId },
-    /// A fragment of a message behind the first one.
-    Fragment { operation: OperationId, peer: PeerId },
-    /// A data frame of a put.
-    PutFrame { operation: OperationId, peer: PeerId },
-    /// A data frame that serves a get.
-    ServeFrame { region: SlotId, peer: PeerId },
-    /// A native read or write, and over which link it goes.
-    Native { operation: OperationId, peer: PeerId, link: LinkId, bytes: u64 },
-    /// Mode `Resume`: whatever frame this span is.
-    Span { peer: PeerId, span: u64 },
-    /// A frame whose payload its user has back.
-    Detached { peer: PeerId, bulk: bool },
-    /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.
-    Kept { peer: PeerId, bulk: bool, buffer: BufferId },
-}
-
-/// A payload on its way to its place.
-#[derive(Debug)]
-pub(crate) struct Landing {
-    pub link: LinkId,
-    pub peer: Option<PeerId>,
-    /// The session that its frame belongs to.
-    pub session: u32,
-    /// Bytes of the frame's payload; the place may be shorter.
-    pub payload_bytes: u32,
-    pub kind: LandingKind,
-    /// Where it lands; known late where it is staged.
-    pub slice: Slice,
-    /// The checksum that its bytes must have.
-    pub checksum: Option<u32>,
-    pub span: u64,
-    /// We closed its link meanwhile.
-    pub broken_off: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum LandingKind {
-    Hello,
-    Eager {
-        operation: OperationId,
-    },
-    Unmatched {
-        message: SlotId,
-    },
-    Request {
-        bits: u64,
-        bytes: u32,
-    },
-    /// Mode `Resume`: a message that overtook an earlier one.
-    Held {
-        channel: Channel,
-        message: u64,
-    },
-    /// Part of a message, for the receive where there is one.
-    Fragment {
-        assembly: SlotId,
-        operation: Option<OperationId>,
-    },
-    Data {
-        operation: OperationId,
-        bytes: u64,
-    },
-    Put {
-        region: SlotId,
-        cookie: u64,
-        bytes: u64,
-        total: u64,
-    },
-}
-
-/// A frame's payload, and what is to be told when the rail lets go of it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Payload {
-    pub slice: Slice,
-    pub urgency: Urgency,
-    pub order: Order,
-}
-
 const ORDERS_MAX: usize = 1 << 22;
 
 /// Marks tokens that name an entry in the table of orders. Indices stay below: the others are numbers
 /// of operations.
 const IN_TABLE: u64 = 1 << 31;
-
-/// Marks tokens of placements that name the receive itself: the others name an entry in the table of
-/// landings, whose indices stay below.
-pub(crate) const OF_RECEIVE: u64 = 1 << 31;
 
 fn check_eager(rail: &Capabilities) {
     assert!(
@@ -220,7 +134,7 @@ impl Core {
             closing: false,
             only_awaited: [false; CHANNELS],
             whole: false,
-            prompt: NO_FRAME,
+            inline_order: NO_FRAME,
             timers: BTreeSet::new(),
             wake: Time::NEVER,
             bulk_left: BULK_BYTES_PER_PASS,

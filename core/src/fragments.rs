@@ -14,8 +14,9 @@ use ropewalk_base::verb::{LinkId, Placement};
 use ropewalk_wire::frame::{AbortBody, EagerBody, FragmentBody, Prefix};
 
 use crate::api::*;
-use crate::engine::{Core, LandingKind};
+use crate::engine::Core;
 use crate::operation::{Kind, SendStage};
+use crate::orders::LandingKind;
 use crate::path::{Stream, StreamKind};
 
 /// A message of which fragments are still to come.

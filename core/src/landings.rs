@@ -6,8 +6,8 @@
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::LinkId;
 
-use crate::engine::Landing;
 use crate::lists::{List, Neighbours, Table};
+use crate::orders::Landing;
 
 /// All landings of an endpoint.
 #[derive(Debug)]

@@ -21,8 +21,9 @@ use ropewalk_wire::frame::{AckBody, AnnounceBody, Arrived, Body, EagerBody, Enve
 use crate::api::*;
 use crate::cancel::whole;
 use crate::credit::{Charge, charge_bytes};
-use crate::engine::{Core, Landing, LandingKind, Order, Payload};
+use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
+use crate::orders::{Landing, LandingKind, Order, Payload};
 
 /// Spans beyond the first missing one that a receiver takes.
 const WINDOW: u64 = 4096;

@@ -23,7 +23,7 @@ use crate::context::{Completed, Context};
 use crate::counts;
 use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
-use crate::need::Need;
+use crate::on_demand::OnDemandRails;
 use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
 use crate::requests::Requests;
 use crate::service;
@@ -184,7 +184,7 @@ impl Endpoint {
             addresses,
             service: Mutex::new(None),
             teller: Mutex::new(None),
-            need: Need::default(),
+            on_demand: OnDemandRails::default(),
         });
         let endpoint = Endpoint { shared };
         endpoint.fill_reserve(&mut endpoint.locked());

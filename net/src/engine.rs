@@ -17,8 +17,8 @@ use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
 use crate::posts::{Caller, NO_ANSWER, Post, Slot};
+use crate::rail_events::RailEvents;
 use crate::requests::{Request, Requests};
-use crate::upper::Upper;
 
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
@@ -387,8 +387,8 @@ impl Engine {
             }
             self.polled[index] = now;
             let Engine { core, rails, buffers, pool, .. } = self;
-            let mut upper = Upper { core, buffers, pool };
-            if rails[index].poll(now, &mut upper) {
+            let mut events = RailEvents { core, buffers, pool };
+            if rails[index].poll(now, &mut events) {
                 any = true;
                 self.drain();
             }
@@ -520,9 +520,9 @@ impl Engine {
         self.keeps_frames = false;
         self.patient_frames = Some(0);
         let Engine { core, rails, buffers, pool, .. } = self;
-        let mut upper = Upper { core, buffers, pool };
+        let mut events = RailEvents { core, buffers, pool };
         rails.iter_mut().for_each(|rail| {
-            rail.push(&mut upper);
+            rail.push(&mut events);
         });
     }
 
@@ -553,13 +553,13 @@ impl Engine {
 
     /// Gives the frame of a message that leaves at once to its rail.
     #[inline]
-    pub(crate) fn send_prompt(&mut self) -> Ordered {
+    pub(crate) fn hand_over_inline(&mut self) -> Ordered {
         if self.keeps_frames {
             self.push_frames();
         }
-        let link = self.core.prompt_frame().link;
+        let link = self.core.inline_frame().link;
         let (rail, checked) = (usize::from(link.rail), self.checked(link));
-        let frame = self.core.prompt_frame();
+        let frame = self.core.inline_frame();
         hand_over(&mut *self.rails[rail], frame, checked, false, &self.buffers)
     }
 
@@ -657,14 +657,14 @@ impl Engine {
     fn loop_frame(&mut self) {
         let FrameOrder { header, payload, token, .. } = *self.core.frame();
         let Engine { core, buffers, pool, .. } = self;
-        let mut upper = Upper { core, buffers, pool };
-        match upper.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
+        let mut events = RailEvents { core, buffers, pool };
+        match events.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
             Placement::Into { slice, token } => {
-                upper.buffers.copy(payload, slice);
-                upper.landed(LOOP_LINK, token);
+                events.buffers.copy(payload, slice);
+                events.landed(LOOP_LINK, token);
             }
             Placement::Drop => {}
-            Placement::Stage { .. } => unreachable!("turned into a place by `Upper`"),
+            Placement::Stage { .. } => unreachable!("turned into a place by `RailEvents`"),
             Placement::Violation(_) => self.core.link_down(LOOP_LINK, Fault::Protocol),
         }
         self.core.ordered(token, Ordered::Released);

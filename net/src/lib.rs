@@ -14,23 +14,26 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-mod awake;
 pub mod boards;
 pub mod capture;
 pub mod context;
 pub mod counts;
+mod cpu_latency;
 pub mod endpoint;
 mod engine;
 pub mod host;
 
+pub mod election;
 pub mod local;
 pub mod modules;
-mod narrow;
-mod need;
+mod mtu;
+mod on_demand;
+mod packet_events;
 pub mod packets;
 pub mod peers;
 mod posts;
 mod probe;
+mod rail_events;
 pub mod raw;
 pub mod reactor;
 mod requests;
@@ -38,9 +41,6 @@ mod service;
 mod shared;
 mod spin;
 pub mod threads;
-pub mod turn;
-mod upper;
-mod upwards;
 mod waiting;
 
 pub use context::{Completed, Context};

@@ -25,8 +25,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::SharedClock;
-use crate::narrow::Narrow;
-use crate::upwards::{Table, Upwards};
+use crate::mtu::MtuMonitor;
+use crate::packet_events::{PacketEvents, Table};
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
@@ -73,7 +73,7 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     more_since: Option<Time>,
     links_up: u64,
     links_down: u64,
-    narrow: Narrow,
+    mtu: MtuMonitor,
 }
 
 impl<P: Port> PacketRail<P, Machine<P::Station>> {
@@ -123,9 +123,9 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
             give_up_after,
             connect_for: GIVE_UP_AFTER.min(give_up_after),
         };
-        let narrow = Narrow::fixed(settings.dialect.body_bytes_max());
+        let mtu = MtuMonitor::fixed(settings.dialect.body_bytes_max());
         let rail = PacketRail::speaking(Mxoe::new(config, random), port, clock)?;
-        Ok(PacketRail { narrow, ..rail })
+        Ok(PacketRail { mtu, ..rail })
     }
 }
 
@@ -138,7 +138,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         port.attach(epoll.as_fd())?;
         Ok(PacketRail {
             index: 0,
-            narrow: Narrow::flexible(port.packet_bytes()),
+            mtu: MtuMonitor::flexible(port.packet_bytes()),
             port,
             machine,
             clock,
@@ -228,10 +228,10 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
     fn ask_width(&mut self, now: Time) {
         let bytes = self.port.packet_bytes_now();
         let name = (self.port.interface_name(), self.port.scheme());
-        self.narrow.takes(bytes, name, now);
+        self.mtu.takes(bytes, name, now);
         match self.port.is_gone() {
-            true => self.narrow.gone(name),
-            false => self.narrow.set_down(self.port.is_down(), name),
+            true => self.mtu.gone(name),
+            false => self.mtu.set_down(self.port.is_down(), name),
         }
     }
 
@@ -240,13 +240,13 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
     #[cold]
     fn end_too_long(&mut self, place: (P::Station, u8), now: Time, buffers: &BufferTable) {
         self.ask_width(now);
-        let PacketRail { index, machine, narrow, .. } = self;
+        let PacketRail { index, machine, mtu, .. } = self;
         let leads_there = |link: &SlotId| {
             let name = machine.foreign(*link);
             name.is_some_and(|who| (who.station, who.endpoint) == place)
         };
-        let found: Vec<SlotId> = narrow.links().iter().copied().filter(leads_there).collect();
-        for slot in found.into_iter().filter(|slot| narrow.end(*slot)) {
+        let found: Vec<SlotId> = mtu.links().iter().copied().filter(leads_there).collect();
+        for slot in found.into_iter().filter(|slot| mtu.end(*slot)) {
             let link = LinkId { rail: *index, slot };
             machine.order(&Verb::Close { link }, &Table(buffers));
         }
@@ -254,7 +254,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
 
     /// Gives up reads of which nothing comes, as the interface takes no packet of the usual length.
     fn end_stalled(&mut self, now: Time, report: &mut dyn Report) {
-        while let Some((slot, token)) = self.narrow.next_stalled(now) {
+        while let Some((slot, token)) = self.mtu.next_stalled(now) {
             let link = LinkId { rail: self.index, slot };
             let stop = Verb::Stop { link, token };
             if self.machine.order(&stop, &Table(report.buffers())) == Ordered::Released {
@@ -265,9 +265,9 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
 
     /// Reports what the machine has to tell.
     fn tell(&mut self, report: &mut dyn Report) {
-        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
+        let PacketRail { index, machine, links_up, links_down, mtu, .. } = self;
         let (index, told) = (*index, false);
-        machine.report(&mut Upwards { index, report, links_up, links_down, narrow, told });
+        machine.report(&mut PacketEvents { index, report, links_up, links_down, mtu, told });
     }
 
     /// Names were looked up.
@@ -350,7 +350,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         if !self.is_mine(frame.link) {
             return Ordered::Refused(Fault::PeerReset);
         }
-        if self.narrow.is_ending(frame.link.slot) {
+        if self.mtu.is_ending(frame.link.slot) {
             return Ordered::Refused(Fault::Unreachable);
         }
         // Whoever sleeps on the rail knows of no time that came after.
@@ -377,11 +377,11 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         let answer = self.machine.order(verb, &Table(buffers));
         match (verb, answer) {
             (Verb::Read { link, token, .. }, Ordered::Pending) => {
-                self.narrow.read(link.slot, *token);
+                self.mtu.read(link.slot, *token);
             }
             // It is over, and nobody says how.
             (Verb::Stop { token, .. }, Ordered::Released) => {
-                let _ = self.narrow.ended(*token, Ok(()));
+                let _ = self.mtu.ended(*token, Ok(()));
             }
             _ => {}
         }
@@ -393,13 +393,13 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         if !self.looked_up.is_empty() {
             self.take_found(now);
         }
-        if self.narrow.is_due(now) {
+        if self.mtu.is_due(now) {
             self.ask_width(now);
             self.end_stalled(now, report);
         }
-        let PacketRail { index, port, machine, links_up, links_down, narrow, .. } = self;
-        let mut upwards =
-            Upwards { index: *index, report, links_up, links_down, narrow, told: false };
+        let PacketRail { index, port, machine, links_up, links_down, mtu, .. } = self;
+        let mut events =
+            PacketEvents { index: *index, report, links_up, links_down, mtu, told: false };
         // A short pass has the time of the last whole one, which may be before the packet left that is answered now.
         let mut now = now;
         let mut first = true;
@@ -407,16 +407,16 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
             if std::mem::take(&mut first) {
                 now = now.max(Time((self.clock)().0.wrapping_add(self.ahead)));
             }
-            machine.packet(from, body, now, &mut upwards);
+            machine.packet(from, body, now, &mut events);
         });
         let more_since = *self.more_since.get_or_insert(now);
         let overdue = now.since(more_since) >= JUDGED_AFTER;
         if received.empty || overdue {
             self.more_since = (!received.empty).then_some(now);
-            machine.drained(now, &mut upwards);
+            machine.drained(now, &mut events);
         }
         // What is reported is something that happened, though nothing may be left to be sent.
-        let worked = upwards.told || machine.has_work();
+        let worked = events.told || machine.has_work();
         self.leave(report.buffers());
         self.tell(report);
         received.packets > 0 || worked
@@ -450,7 +450,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let due = self.machine.deadline().min(self.narrow.deadline());
+        let due = self.machine.deadline().min(self.mtu.deadline());
         let due = self.full_until.map_or(due, |until| due.min(until));
         (due < Time::NEVER).then_some(due)
     }

@@ -200,10 +200,10 @@ impl Engine {
         let Some(id) = self.allocate() else { return Err(memory) };
         let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
         if let Some(mut send) = what.message(slice)
-            && self.core.prompt(id, &mut send)
+            && self.core.send_inline(id, &mut send)
         {
-            let answer = self.send_prompt();
-            if self.core.prompt_sent(id, send, answer) {
+            let answer = self.hand_over_inline();
+            if self.core.inline_sent(id, send, answer) {
                 // What left before it may have broken another link.
                 self.drain();
                 return Ok(Posted::Done(self.end(&Completion {

@@ -24,7 +24,7 @@ use ropewalk_rail::Rail;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::awake::Awake;
+use crate::cpu_latency::CpuLatency;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
 use crate::spin::Spin;
@@ -65,7 +65,7 @@ pub struct Reactor {
     bell: Arc<OwnedFd>,
     start: Instant,
     spin: std::cell::Cell<Spin>,
-    awake: RefCell<Awake>,
+    awake: RefCell<CpuLatency>,
 }
 
 const BELL: u64 = u64::MAX;
@@ -88,14 +88,14 @@ impl Reactor {
             bell,
             start: Instant::now(),
             spin: std::cell::Cell::new(Spin::new()),
-            awake: RefCell::new(Awake::never()),
+            awake: RefCell::new(CpuLatency::never()),
         })
     }
 
     /// From now on keeps the processors from sleeping while this thread goes to sleep and is woken all
     /// the time: wake-ups cost more than the work then. Without effect where this process may not.
     pub fn keep_processors_awake(&self) {
-        self.awake.replace(Awake::while_busy());
+        self.awake.replace(CpuLatency::while_busy());
     }
 
     /// The executor whose tasks it runs.

@@ -14,7 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
 
 use crate::engine::{Command, Engine, SharedClock};
-use crate::need::Need;
+use crate::on_demand::OnDemandRails;
 use crate::requests::Requests;
 use crate::service::Service;
 
@@ -70,7 +70,7 @@ pub(crate) struct Shared {
     pub service: Mutex<Option<Service>>,
     /// Where the service thread is asked for what is counted.
     pub teller: Mutex<Option<Arc<OwnedFd>>>,
-    pub need: Need,
+    pub on_demand: OnDemandRails,
 }
 
 /// The engine, for as long as a rare call needs it; lets go of it as [`Shared::unlock`] does.

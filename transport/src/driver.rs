@@ -17,7 +17,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 
 use crate::memory::Bytes;
-use crate::protocol::Above;
+use crate::protocol::LinkEvents;
 
 /// Replies to strangers that wait; more are not given.
 const REPLIES_MAX: usize = 64;
@@ -143,7 +143,7 @@ pub(crate) trait Driven<S> {
     ) -> Option<(S, Leaving)>;
 
     /// Reports an event.
-    fn report_event(&mut self, event: Self::Event, above: &mut dyn Above<S>);
+    fn report_event(&mut self, event: Self::Event, above: &mut dyn LinkEvents<S>);
 
     /// A link may have something to send: it has a turn. When it has been asked, its timer is set.
     fn touch(&mut self, id: SlotId) {
@@ -205,7 +205,7 @@ pub(crate) trait Driven<S> {
     }
 
     /// Reports what has happened since it was asked last.
-    fn report_all(&mut self, above: &mut dyn Above<S>) {
+    fn report_all(&mut self, above: &mut dyn LinkEvents<S>) {
         while let Some(event) = self.driver().events.pop_front() {
             self.report_event(event, above);
         }

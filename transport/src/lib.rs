@@ -2,7 +2,7 @@
 //! docs/design/090-packets.md.
 //!
 //! * [`packets`]: our own protocol; [`mxoe`]: that of Open-MX and native MXoE hosts;
-//! * [`memory`]: what both send, and copy once; [`pull`]: a read of remote memory, piece by piece; [`share`]: what all
+//! * [`memory`]: what both send, and copy once; [`pull`]: a read of remote memory, piece by piece; [`pull_budget`]: what all
 //!   reads together may ask for;
 //! * [`round_trip`]: how long to wait for what; [`late`]: what was waited for too little.
 //!
@@ -22,8 +22,8 @@ pub mod mxoe;
 pub mod packets;
 mod protocol;
 pub mod pull;
+mod pull_budget;
 pub mod round_trip;
-mod share;
 
 pub use memory::Bytes;
-pub use protocol::{Above, Counted, PacketProtocol, Taken, Who};
+pub use protocol::{Counted, LinkEvents, PacketProtocol, Taken, Who};

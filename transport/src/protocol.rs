@@ -54,11 +54,11 @@ pub trait PacketProtocol<S>: Send {
     /// Carries out another order.
     fn order(&mut self, verb: &Verb, memory: &dyn Bytes) -> Ordered;
     /// A packet came from a station. One that is none of the protocol's is counted and passed over.
-    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Above<S>);
+    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn LinkEvents<S>);
     /// The port had nothing more at `now`: timers are judged, and what happened is reported.
-    fn drained(&mut self, now: Time, above: &mut dyn Above<S>);
+    fn drained(&mut self, now: Time, above: &mut dyn LinkEvents<S>);
     /// Reports what has happened since it was asked last.
-    fn report(&mut self, above: &mut dyn Above<S>);
+    fn report(&mut self, above: &mut dyn LinkEvents<S>);
     /// Writes the next packet to `out`, which has room for the longest, but for what is kept until it is acknowledged;
     /// where it goes. `now` is when it leaves.
     fn next_apart(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8])
@@ -81,7 +81,7 @@ pub trait PacketProtocol<S>: Send {
     /// Since when the other end of a link owes an acknowledgement; that of the message which is named so, by channel
     /// and number, among them.
     fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time;
-    /// Shows a key to the other end: [`Above::key_judged`] tells what it says.
+    /// Shows a key to the other end: [`LinkEvents::key_judged`] tells what it says.
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);
         Err(Fault::Invalid)
@@ -115,7 +115,7 @@ pub enum Taken {
 }
 
 /// What happened, told when a protocol is asked to; and the memory in which it happened.
-pub trait Above<S>: Bytes {
+pub trait LinkEvents<S>: Bytes {
     /// A link carries frames from now on; `accepted`: the peer began it.
     fn link_up(&mut self, link: SlotId, accepted: bool) {
         let _ = (link, accepted);

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::{SlotId, Slots};
 
-use super::{Content, Unmatched, Wanted};
+use super::unmatched::{Content, Unmatched, Wanted};
 use crate::api::{Channel, OperationId, PeerId};
 use crate::lists::{List, Neighbours, Table};
 

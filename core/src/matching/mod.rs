@@ -7,64 +7,17 @@
 
 mod messages;
 mod receives;
+mod unmatched;
 
 pub(crate) use receives::Found;
+pub(crate) use unmatched::{Content, Unmatched, Wanted};
 
 use ropewalk_base::hash::HashSeed;
-use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Help, RemoteKey};
 
 use self::messages::Messages;
 use self::receives::Receives;
 use crate::api::{Channel, OperationId, PeerId};
-
-/// A message that arrived before its receive.
-#[derive(Debug)]
-pub(crate) struct Unmatched {
-    pub channel: Channel,
-    pub peer: PeerId,
-    /// The session that it came in: its credit is that session's.
-    pub session: u32,
-    pub bits: u64,
-    pub message: u64,
-    pub bytes: u64,
-    pub content: Content,
-    pub acknowledge: u8,
-    /// It is being offered to the user: no receive takes it meanwhile.
-    pub shown: bool,
-}
-
-/// Where the bytes of an unmatched message are.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Content {
-    /// There are none.
-    Empty,
-    /// On their way into a staging buffer; a receive may have claimed them already.
-    Arriving { claimed_by: Option<OperationId> },
-    /// In a staging buffer.
-    Staged(BufferId),
-    /// Still at the sender, who would help so to fetch it.
-    Announced(RemoteKey, Help),
-}
-
-/// What a receive wants.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
-    pub channel: Channel,
-    pub source: Option<PeerId>,
-    pub bits: u64,
-    pub mask: u64,
-}
-
-impl Wanted {
-    #[inline]
-    fn accepts(&self, channel: Channel, peer: PeerId, bits: u64) -> bool {
-        self.channel == channel
-            && self.source.is_none_or(|source| source == peer)
-            && (self.bits ^ bits) & self.mask == 0
-    }
-}
 
 /// Receives and messages that wait for each other.
 #[derive(Debug)]
@@ -192,18 +145,13 @@ impl Matching {
     }
 }
 
-impl Unmatched {
-    /// Whether no receive has claimed it, and nobody is asked about it.
-    fn is_free(&self) -> bool {
-        !self.shown && !matches!(self.content, Content::Arriving { claimed_by: Some(_) })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use ropewalk_base::random::Random;
+
+    use ropewalk_base::verb::{Help, RemoteKey};
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::SlotId;
 
-use super::Wanted;
+use super::unmatched::Wanted;
 use crate::api::{Channel, OperationId, PeerId};
 
 /// Receives that are kept without hashing.

@@ -17,7 +17,8 @@ use ropewalk_wire::frame::{
 use super::{Link, LinkStage, Peer, PeerStage};
 use crate::api::{Channel, Mode, Output, PeerId};
 use crate::credit::Charge;
-use crate::engine::{Core, Landing, LandingKind};
+use crate::engine::Core;
+use crate::orders::{Landing, LandingKind};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);

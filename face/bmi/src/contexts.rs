@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::turn::Turn;
+use ropewalk_net::election::WaiterElection;
 use ropewalk_net::{Completed, Context, Endpoint, OperationId};
 
 use crate::errors::{EBUSY, EINVAL, EMFILE, ErrorCode};
@@ -33,7 +33,7 @@ pub struct ContextSlot {
     pub queue: Context,
     kept: Mutex<Kept>,
     kept_count: AtomicUsize,
-    turn: Turn,
+    election: WaiterElection,
     /// Comings and goings of unexpected messages when one of them ended a wait last: another wait ends only
     /// after more of them. A message that nobody takes would end all.
     pub unexpected_seen: AtomicUsize,
@@ -84,7 +84,7 @@ impl Contexts {
             queue,
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
-            turn: Turn::default(),
+            election: WaiterElection::default(),
             unexpected_seen: AtomicUsize::new(usize::MAX),
         });
         if free == slots.len() {
@@ -156,12 +156,12 @@ impl ContextSlot {
         deadline: Instant,
         news: &dyn Fn() -> bool,
     ) -> Option<Completed> {
-        if !self.turn.take(deadline, &|| false) {
+        if !self.election.take(deadline, &|| false) {
             return None;
         }
         let limit = deadline.saturating_duration_since(Instant::now());
         let completed = endpoint.wait_for(&self.queue, limit, news);
-        self.turn.give_back();
+        self.election.give_back();
         completed
     }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_net::{Context, Endpoint, Request};
 
-use ropewalk_net::turn::Turn;
+use ropewalk_net::election::WaiterElection;
 
 /// The longest unexpected message.
 pub const UNEXPECTED_BYTES_MAX: i64 = 16 * 1024;
@@ -30,7 +30,7 @@ pub struct Unexpected {
     lent: Mutex<HashMap<usize, PoolBuffer>>,
     /// What waiters sleep on; nothing completes to it.
     queue: Context,
-    turn: Turn,
+    election: WaiterElection,
 }
 
 /// The match bits of a request: its class above its tag.
@@ -59,7 +59,7 @@ impl Unexpected {
             taken: AtomicUsize::new(0),
             lent: Mutex::default(),
             queue: endpoint.context(true)?,
-            turn: Turn::default(),
+            election: WaiterElection::default(),
         })
     }
 
@@ -147,10 +147,10 @@ impl Unexpected {
             if Instant::now() >= deadline || endpoint.is_closed() {
                 return 0;
             }
-            if self.turn.take(deadline, &|| false) {
+            if self.election.take(deadline, &|| false) {
                 let limit = deadline.saturating_duration_since(Instant::now());
                 endpoint.wait_for(&self.queue, limit, &|| self.may_be(endpoint, class));
-                self.turn.give_back();
+                self.election.give_back();
             }
         }
     }

@@ -16,8 +16,8 @@ use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::boards::{Board, ENDPOINTS_MAX};
+use ropewalk_net::election::WaiterElection;
 use ropewalk_net::modules::{self, Listen, ModuleError};
-use ropewalk_net::turn::Turn;
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
 
 use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
@@ -69,7 +69,7 @@ pub struct Ep {
     pub control: Context,
     /// Memory for messages about connections, and for large ones to oneself.
     pub pool: Pool,
-    pub turn: Turn,
+    pub election: WaiterElection,
     state: Mutex<State>,
     /// Changes whenever a waiter may find what it waits for.
     pub version: AtomicU64,
@@ -238,7 +238,7 @@ impl Ep {
             main,
             control,
             pool: Pool::with_budget(usize::MAX / 2),
-            turn: Turn::default(),
+            election: WaiterElection::default(),
             state: Mutex::new(state),
             version: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
@@ -276,9 +276,9 @@ impl Ep {
     /// A waiter may find what it waits for.
     pub fn announce(&self) {
         self.version.fetch_add(1, Ordering::SeqCst);
-        if self.turn.is_anybody_here() {
+        if self.election.is_anybody_here() {
             self.main.wake();
-            self.turn.tell();
+            self.election.tell();
         }
     }
 

@@ -448,7 +448,7 @@ impl Ep {
             let version = self.version.load(std::sync::atomic::Ordering::SeqCst);
             drop(state);
             let changed = || self.version.load(std::sync::atomic::Ordering::SeqCst) != version;
-            self.turn.rest(deadline(None), &changed);
+            self.election.rest(deadline(None), &changed);
         }
     }
 

@@ -308,11 +308,11 @@ impl Ep {
             let told = || self.net.arrivals() != arrivals || self.net.event_count() != events;
             let news = || changed() || told();
             if frozen {
-                self.turn.rest(until, &changed);
-            } else if self.turn.take(until, &news) {
+                self.election.rest(until, &changed);
+            } else if self.election.take(until, &news) {
                 let limit = until.saturating_duration_since(Instant::now());
                 self.net.wait_ready(&self.main, limit, &news);
-                self.turn.give_back();
+                self.election.give_back();
             }
         }
     }

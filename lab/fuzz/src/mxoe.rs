@@ -14,7 +14,7 @@ use ropewalk_base::verb::{
     Urgency, Verb,
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
-use ropewalk_transport::{Above, PacketProtocol, Taken, Who};
+use ropewalk_transport::{LinkEvents, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::{Dialect, Order, Packet};
 
@@ -48,7 +48,7 @@ impl Seen {
 
 in_memory!(Seen, MEMORY);
 
-impl Above<u8> for Seen {
+impl LinkEvents<u8> for Seen {
     fn foreign_up(&mut self, link: SlotId, _who: Who<u8>, _accepted: bool) {
         assert!(self.up.insert(link) && !self.down.contains(&link), "{link:?} is up twice");
     }

@@ -6,7 +6,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb};
-use ropewalk_transport::Above;
+use ropewalk_transport::LinkEvents;
 use ropewalk_transport::PacketProtocol;
 use ropewalk_transport::packets::{Machine, PacketConfig};
 use ropewalk_wire::packets::{self, CallBody, Kind, Route};
@@ -30,7 +30,7 @@ struct Seen {
 
 in_memory!(Seen, MEMORY);
 
-impl Above<u32> for Seen {
+impl LinkEvents<u32> for Seen {
     fn link_up(&mut self, _link: SlotId, _accepted: bool) {
         self.up = true;
     }

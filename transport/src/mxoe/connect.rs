@@ -20,7 +20,7 @@ use ropewalk_wire::mxoe::{
     Connect, ConnectReply, INDEX_UNKNOWN, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
 };
 
-use super::formers::Former;
+use super::closed_peers::ClosedPeer;
 use super::machine::{Event, Mxoe, Partner, emit};
 use super::sending::Sending;
 use crate::driver::Driven;
@@ -445,16 +445,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if state.session != SESSION_UNKNOWN && state.session != reply.session && !connecting {
             let (name, session, connects) = ((from, reply.from), reply.session, state.connects);
             let (receive_next, acks_sent) = (introduction.receive_next, state.acks_sent);
-            let former = self.formers.get(&name).copied().filter(|it| it.session == session);
+            let former = self.closed_peers.get(&name).copied().filter(|it| it.session == session);
             if let Some(former) = former {
                 // It never was in the session that it seemed to begin.
                 self.end(id, Fault::PeerReset);
-                self.remember_as(name, Former { connects, acks_sent, ..former });
+                self.remember_as(name, ClosedPeer { connects, acks_sent, ..former });
                 return self.renew(name);
             }
             // It began anew, and has just learned from us where its numbers begin.
             let is_renewed = false;
-            let former = Former { session, own, is_renewed, receive_next, connects, acks_sent };
+            let former = ClosedPeer { session, own, is_renewed, receive_next, connects, acks_sent };
             let is_doubtful = state.named.are_several(now);
             self.end(id, Fault::PeerReset);
             self.remember_as(name, former);

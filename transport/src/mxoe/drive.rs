@@ -15,7 +15,7 @@ use super::receiving::Part;
 use super::sending::Named;
 use crate::driver::{Driven, Driver, Scheduled};
 use crate::memory::Bytes;
-use crate::protocol::{Above, Counted, PacketProtocol, Who};
+use crate::protocol::{Counted, LinkEvents, PacketProtocol, Who};
 
 /// Shortest body: frames are filled up to 60 bytes, which Open-MX counts on.
 const BODY_BYTES_MIN: usize = mxoe::FRAME_BYTES_MIN - mxoe::ETHERNET_BYTES;
@@ -64,7 +64,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Mxoe<S> {
         self.next_of(id, memory, out).map(|leaving| (station, leaving))
     }
 
-    fn report_event(&mut self, event: Event, above: &mut dyn Above<S>) {
+    fn report_event(&mut self, event: Event, above: &mut dyn LinkEvents<S>) {
         match event {
             Event::Up { link, accepted } => {
                 if let Some(who) = self.who(link) {
@@ -115,7 +115,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Mxoe<S>
         Mxoe::order(self, verb, memory)
     }
 
-    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Above<S>) {
+    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn LinkEvents<S>) {
         self.driver.advance(now);
         self.report_all(above);
         let dialect = self.config.dialect;
@@ -185,7 +185,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Mxoe<S>
         self.report_all(above);
     }
 
-    fn drained(&mut self, now: Time, above: &mut dyn Above<S>) {
+    fn drained(&mut self, now: Time, above: &mut dyn LinkEvents<S>) {
         self.driver.advance(now);
         self.run_timers();
         self.report_all(above);
@@ -200,7 +200,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Mxoe<S>
         self.report_all(above);
     }
 
-    fn report(&mut self, above: &mut dyn Above<S>) {
+    fn report(&mut self, above: &mut dyn LinkEvents<S>) {
         self.report_all(above);
     }
 

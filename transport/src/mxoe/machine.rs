@@ -26,8 +26,8 @@ use ropewalk_wire::mxoe::{
     self, Dialect, INDEX_UNKNOWN, Nack, NackMcp, Packet, PacketError, SESSION_UNKNOWN, Sequence,
 };
 
+use super::closed_peers::ClosedPeer;
 use super::connect::{Introduction, Numbers, Purpose, Stage};
-use super::formers::Former;
 use super::pulling::{Asks, Pulling};
 use super::receiving::Receiving;
 use super::regions::{Region, Serving};
@@ -36,8 +36,8 @@ use crate::driver::{Driver, Schedule};
 use crate::late::Late;
 use crate::memory::Bytes;
 use crate::protocol::Who;
+use crate::pull_budget::PullBudget;
 use crate::round_trip::RoundTrip;
-use crate::share::Share;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -276,8 +276,8 @@ pub struct Mxoe<S> {
     pub(super) partners: Slots<Partner<S>>,
     pub(super) by_name: HashMap<(S, u8), SlotId>,
     /// What is remembered of partners that were let go, by name; and their names, the oldest first.
-    pub(super) formers: HashMap<(S, u8), Former>,
-    pub(super) former_names: VecDeque<(S, u8)>,
+    pub(super) closed_peers: HashMap<(S, u8), ClosedPeer>,
+    pub(super) closed_names: VecDeque<(S, u8)>,
     /// Partners that connected, the first one first; some may have said more by now, or be gone.
     pub(super) half_open: VecDeque<SlotId>,
     /// Hosts in the order in which they were met: what we tell them is their place here.
@@ -288,7 +288,7 @@ pub struct Mxoe<S> {
     pub(super) by_token: HashMap<u64, SlotId>,
     pub(super) by_handle: HashMap<u32, SlotId>,
     /// Replies that are asked for and not here, of all pulls.
-    pub(super) share: Share,
+    pub(super) budget: PullBudget,
     pub(super) regions: Vec<Region>,
     pub(super) awaiting_region: Vec<SlotId>,
     /// Partners of which messages may find room above by now.
@@ -313,14 +313,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let hash = HashSeed::peek(&random);
         Mxoe {
             partners: Slots::with_limit(config.partners_max),
-            share: Share::new(config.frames_max, config.dialect.replies_per_block()),
+            budget: PullBudget::new(config.frames_max, config.dialect.replies_per_block()),
             config,
             random,
             driver: Driver::new(),
             session,
             by_name: HashMap::with_hasher(hash.clone()),
-            formers: HashMap::with_hasher(hash.clone()),
-            former_names: VecDeque::new(),
+            closed_peers: HashMap::with_hasher(hash.clone()),
+            closed_names: VecDeque::new(),
             half_open: VecDeque::new(),
             table: HashMap::with_hasher(hash),
             spare: Vec::new(),
@@ -442,7 +442,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_pulls(id, fault);
         self.forget_regions(id);
-        self.share.leave(id);
+        self.budget.leave(id);
         self.feed();
         let Some(state) = self.partners.remove(id) else { return };
         self.trim_half_open();

@@ -16,7 +16,7 @@ use super::receiving::{Arrival, Early, Part, Partial};
 use super::sending::{Kept, Named};
 use crate::driver::Driven;
 use crate::memory::recycle;
-use crate::protocol::{Above, Taken};
+use crate::protocol::{LinkEvents, Taken};
 
 /// Buffers of messages that were sent, which wait for the next ones: a mebibyte of the longest.
 const SPARE_MAX: usize = 32;
@@ -54,7 +54,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         from: S,
         message: &Message,
         part: Part<&[u8]>,
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) {
         let Some(id) = self.partner_of(from, message.from, message.session) else {
             if self.is_refused(from, message.from, message.session) {
@@ -94,7 +94,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         sequence: Sequence,
         part: Part<&[u8]>,
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) {
         let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return };
@@ -174,7 +174,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         number: u64,
         part: &Part<&[u8]>,
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) -> bool {
         let now = self.driver.now;
         match *part {
@@ -236,7 +236,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         number: u64,
         part: &Part<&[u8]>,
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) -> bool {
         let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return false };
@@ -272,7 +272,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Tells what came early and whose turn it is, as far as there is room above and at most so much; whether
     /// that was the end of it.
-    pub(super) fn tell_early(&mut self, id: SlotId, most: usize, above: &mut dyn Above<S>) -> bool {
+    pub(super) fn tell_early(
+        &mut self,
+        id: SlotId,
+        most: usize,
+        above: &mut dyn LinkEvents<S>,
+    ) -> bool {
         let now = self.driver.now;
         for _ in 0..most {
             let Some(state) = self.partners.get_mut(id) else { return false };

@@ -2,7 +2,7 @@
 //!
 //! * [`machine`]: partners, and what is told about them; [`orders`]: what is to be done;
 //! * [`messages`]: what partners send; [`leaving`]: the packets that go;
-//! * [`connect`]: sessions, and what a restart does to them; [`formers`]: what is remembered of those who are gone;
+//! * [`connect`]: sessions, and what a restart does to them; [`closed_peers`]: what is remembered of those who are gone;
 //! * [`sending`]: messages that are numbered, kept until they are acknowledged, and sent again;
 //! * [`receiving`]: messages in order, fragments, and what came too early;
 //! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us;
@@ -12,9 +12,9 @@
 //! tell ([`super::round_trip`]), and how it is driven.
 
 pub mod agent;
+mod closed_peers;
 mod connect;
 mod drive;
-mod formers;
 mod leaving;
 mod machine;
 mod messages;

@@ -15,7 +15,7 @@ use ropewalk_wire::mxoe::{Mode, Nack, NackMcp, Packet, Pull as PullPacket, PullR
 
 use super::machine::{Event, Mxoe, emit, write};
 use crate::driver::Driven;
-use crate::protocol::Above;
+use crate::protocol::LinkEvents;
 use crate::pull::{Ask, Pull};
 use crate::round_trip::RoundTrip;
 
@@ -160,7 +160,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
         }
         if !starved {
-            self.share.leave(id);
+            self.budget.leave(id);
             self.feed();
         }
         None
@@ -188,7 +188,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         if pulling.pull.misses() > 0 && std::mem::take(&mut pulling.counted) {
             // Others do not wait for what does not come.
-            self.share.free(id, pulling.pull.under_way());
+            self.budget.free(id, pulling.pull.under_way());
             self.feed();
         }
         let pulling = self.pulls.get_mut(slot)?;
@@ -196,8 +196,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let window = BLOCKS_AT_ONCE * dialect.replies_per_block();
         if pulling.asks.is_empty() && fresh > 0 {
             let one = pulling.counted && pulling.pull.under_way() + fresh <= window;
-            let waited = self.share.waits(id);
-            if one && self.share.take(id, fresh) {
+            let waited = self.budget.waits(id);
+            if one && self.budget.take(id, fresh) {
                 let ask = pulling.pull.ask(now);
                 pulling.add_asks(ask, dialect.replies_per_block(), false);
                 self.feed();
@@ -233,7 +233,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         from: S,
         reply: PullReply,
         bytes: &[u8],
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) {
         let now = self.driver.now;
         let Some(slot) = self.pull_of(from, reply.handle, reply.magic) else {
@@ -258,9 +258,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.late.came(pulling.link, reply.handle.into(), reply.offset, late);
         }
         if !std::mem::replace(&mut pulling.counted, true) {
-            self.share.take_back(pulling.link, under_way);
+            self.budget.take_back(pulling.link, under_way);
         }
-        self.share.free(pulling.link, 1);
+        self.budget.free(pulling.link, 1);
         self.counters.bytes_native += bytes.len() as u64;
         write(pulling.into, reply.offset, bytes, above);
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
@@ -327,12 +327,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.by_token.remove(&pulling.token.0);
         self.by_handle.remove(&pulling.handle);
         if pulling.counted {
-            self.share.free(pulling.link, pulling.pull.under_way());
+            self.budget.free(pulling.link, pulling.pull.under_way());
         }
         if let Some(state) = self.partners.get_mut(pulling.link) {
             state.asks.active.retain(|other| *other != slot);
             if state.asks.is_empty() {
-                self.share.leave(pulling.link);
+                self.budget.leave(pulling.link);
             }
             // Its other pulls may go on, and nothing else tells of that.
             self.touch(pulling.link);
@@ -343,7 +343,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Fewer are under way: whose turn it is is looked at.
     pub(super) fn feed(&mut self) {
-        if let Some(first) = self.share.turn() {
+        if let Some(first) = self.budget.turn() {
             self.touch(first);
         }
     }

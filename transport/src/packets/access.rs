@@ -1,4 +1,4 @@
-//! Native access: reads that pull, writes that are offered ([`super::offers`]) and pulled, and regions that serve.
+//! Native access: reads that pull, writes that are offered ([`super::remote_writes`]) and pulled, and regions that serve.
 //!
 //! Both directions end in a [`Reading`] at the side to which the bytes go: it asks for what its ring can
 //! take, and it alone writes. So nothing lands late: whoever ends a reading has ended it.
@@ -22,7 +22,7 @@ use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::machine::{Event, Machine};
-use super::offers::{BAD_KEY, GIVEN_UP, TAKEN};
+use super::remote_writes::{BAD_KEY, GIVEN_UP, TAKEN};
 use crate::driver::Driven;
 use crate::memory::Bytes;
 use crate::pull::{Ask, PIECES_PER_ASK, Pull};
@@ -324,13 +324,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let reading = self.readings.remove(id)?;
         let under_way = reading.pull.under_way();
         if reading.counted {
-            self.share.free(reading.link, under_way);
+            self.budget.free(reading.link, under_way);
         }
         if let Some(state) = self.links.get_mut(reading.link) {
             state.asks.under_way -= under_way;
             state.asks.active.retain(|other| *other != id);
             if state.asks.is_empty() {
-                self.share.leave(reading.link);
+                self.budget.leave(reading.link);
             }
             if let Purpose::Take { offer, .. } = reading.purpose {
                 state.takings.remove(&offer);
@@ -450,7 +450,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 }
                 // Others do not wait for what does not come.
                 if entry.pull.misses() > 0 && std::mem::take(&mut entry.counted) {
-                    self.share.free(id, entry.pull.under_way());
+                    self.budget.free(id, entry.pull.under_way());
                     self.feed();
                 }
                 return Some((reading, ask));
@@ -478,11 +478,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             _ => fresh.min_by_key(|(left, ..)| *left),
         };
         let Some((_, reading, count)) = next else {
-            self.share.leave(id);
+            self.budget.leave(id);
             self.feed();
             return None;
         };
-        if !self.share.take(id, count) {
+        if !self.budget.take(id, count) {
             return None;
         }
         asks.under_way += count;
@@ -493,7 +493,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// There may be room in the ring: whoever's turn it is looks.
     pub(super) fn feed(&mut self) {
-        if let Some(first) = self.share.turn() {
+        if let Some(first) = self.budget.turn() {
             self.touch(first);
         }
     }
@@ -573,10 +573,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             self.late.came(id, handle, number, late);
         }
         if !std::mem::replace(&mut entry.counted, true) {
-            self.share.take_back(id, under_way);
+            self.budget.take_back(id, under_way);
         }
         memory.write(entry.into.part(piece.offset, piece.bytes.into()), bytes);
-        self.share.free(id, 1);
+        self.budget.free(id, 1);
         let complete = entry.pull.is_complete();
         if let Some(state) = self.links.get_mut(id) {
             let asks = &mut state.asks;

@@ -14,7 +14,7 @@ use ropewalk_wire::packets::{self, Kind, Packet, PacketError, Route};
 use super::machine::{Event, Machine, Reply};
 use crate::driver::{Driven, Driver, Scheduled};
 use crate::memory::Bytes;
-use crate::protocol::{Above, Counted, PacketProtocol};
+use crate::protocol::{Counted, LinkEvents, PacketProtocol};
 
 /// From so many bytes on packets are long: 64 KiB are no more than sixteen of them.
 const LONG_PACKET_BYTES: usize = 4096;
@@ -60,7 +60,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Machine<S> {
         self.next_of(id, memory, out).map(|leaving| (station, leaving))
     }
 
-    fn report_event(&mut self, event: Event, above: &mut dyn Above<S>) {
+    fn report_event(&mut self, event: Event, above: &mut dyn LinkEvents<S>) {
         match event {
             Event::Up { link, accepted } => above.link_up(link, accepted),
             Event::Down { link, fault } => above.link_down(link, fault),
@@ -127,7 +127,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         Machine::order(self, verb, memory)
     }
 
-    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Above<S>) {
+    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn LinkEvents<S>) {
         self.driver.advance(now);
         self.report_all(above);
         let opened = match packets::open(body) {
@@ -180,13 +180,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         self.report_all(above);
     }
 
-    fn drained(&mut self, now: Time, above: &mut dyn Above<S>) {
+    fn drained(&mut self, now: Time, above: &mut dyn LinkEvents<S>) {
         self.driver.advance(now);
         self.run_timers();
         self.report_all(above);
     }
 
-    fn report(&mut self, above: &mut dyn Above<S>) {
+    fn report(&mut self, above: &mut dyn LinkEvents<S>) {
         self.report_all(above);
     }
 

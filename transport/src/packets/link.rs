@@ -14,9 +14,9 @@ use zerocopy::IntoBytes;
 
 use super::access::{Asks, Exposed, Reading, Serving};
 use super::machine::{Event, Machine};
-use super::offers::{Listed, Offers};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
+use super::remote_writes::{Listed, Offers};
 use super::sending::Sending;
 use super::stream::{Early, Incoming};
 use crate::driver::{Driven, Schedule};

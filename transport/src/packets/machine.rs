@@ -29,7 +29,7 @@ use crate::driver::{Driven, Driver};
 use crate::late::Late;
 use crate::memory::{Bytes, SPARE_MAX, recycle};
 use crate::pull::PIECES_PER_ASK;
-use crate::share::Share;
+use crate::pull_budget::PullBudget;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -123,7 +123,7 @@ pub struct Machine<S> {
     pub(super) accesses: Slots<Access>,
     pub(super) by_token: HashMap<u64, SlotId>,
     /// Pieces that are asked for and not here, of all links.
-    pub(super) share: Share,
+    pub(super) budget: PullBudget,
     /// Pieces that were asked for again and came.
     pub(super) late: Late,
     /// Bytes of early packets, of all links.
@@ -144,7 +144,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let hash = HashSeed::peek(&random);
         Machine {
             links: Slots::with_limit(config.links_max),
-            share: Share::new(config.pieces_max, PIECES_PER_ASK),
+            budget: PullBudget::new(config.pieces_max, PIECES_PER_ASK),
             config,
             random,
             driver: Driver::new(),
@@ -354,7 +354,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     fn forget(&mut self, id: SlotId) {
-        self.share.leave(id);
+        self.budget.leave(id);
         self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
         self.driver.forget(id, &state.schedule);

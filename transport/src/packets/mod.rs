@@ -2,16 +2,16 @@
 //!
 //! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
-//! * [`access`]: reads and writes of remote memory, which [`offers`] announces;
+//! * [`access`]: reads and writes of remote memory, which [`remote_writes`] announces;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it.
 
 mod access;
 mod drive;
 mod link;
 pub mod machine;
-mod offers;
 mod outgoing;
 pub mod receiving;
+mod remote_writes;
 pub mod sending;
 mod stream;
 

@@ -26,7 +26,7 @@ use super::outgoing::{Cutting, FULL_MAX, Queued, Sent};
 use super::receiving::Arrival;
 use crate::driver::Driven;
 use crate::memory::{APART_BYTES_MIN, Bytes, Payload, SPARE_MAX, recycle};
-use crate::protocol::Above;
+use crate::protocol::LinkEvents;
 
 /// Bytes of early packets of one link beside which another one has room: where all links together have fewer than so
 /// many, and where they have them.
@@ -265,7 +265,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         id: SlotId,
         body: &StreamBody,
         bytes: &[u8],
-        above: &mut dyn Above<S>,
+        above: &mut dyn LinkEvents<S>,
     ) {
         self.acknowledged(id, &body.ack);
         let (now, number) = (self.driver.now, body.number.get());
@@ -301,7 +301,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// The packets whose turn came with `number`.
-    fn consume_early(&mut self, id: SlotId, number: u32, above: &mut dyn Above<S>) {
+    fn consume_early(&mut self, id: SlotId, number: u32, above: &mut dyn LinkEvents<S>) {
         let mut number = number.wrapping_add(1);
         while let Some(state) = self.links.get_mut(id)
             && number != state.receiving.next()
@@ -317,7 +317,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// Bytes whose turn it is: some that are placed already, and `bytes`.
-    fn consume(&mut self, id: SlotId, packet: &Early, mut bytes: &[u8], above: &mut dyn Above<S>) {
+    fn consume(
+        &mut self,
+        id: SlotId,
+        packet: &Early,
+        mut bytes: &[u8],
+        above: &mut dyn LinkEvents<S>,
+    ) {
         let Some(state) = self.links.get_mut(id) else { return };
         let done = state.incoming.as_ref().map_or(0, |incoming| incoming.done);
         if packet.record != state.record || packet.offset as usize != done {
@@ -341,7 +347,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// So many more bytes of the incoming record are where they belong.
-    fn advance(&mut self, id: SlotId, bytes: usize, above: &mut dyn Above<S>) {
+    fn advance(&mut self, id: SlotId, bytes: usize, above: &mut dyn LinkEvents<S>) {
         let Some(state) = self.links.get_mut(id) else { return };
         let Some(incoming) = &mut state.incoming else { return };
         incoming.done += bytes;
@@ -357,7 +363,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// A record begins; how many bytes of it were taken. `None` where the link ended.
-    fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn Above<S>) -> Option<usize> {
+    fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn LinkEvents<S>) -> Option<usize> {
         let lengths = RecordPrefix::ref_from_prefix(bytes).ok().map(|(prefix, _)| {
             (prefix.kind, usize::from(prefix.header_bytes), prefix.payload_bytes.get())
         });

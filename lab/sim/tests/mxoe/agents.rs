@@ -13,7 +13,7 @@ use ropewalk_sim::open_mx::{Address, Host, HostConfig, Status};
 use ropewalk_sim::seeds;
 use ropewalk_transport::mxoe::{Agent, AgentConfig, Map, Named};
 use ropewalk_transport::packets::{Machine, PacketConfig};
-use ropewalk_transport::{Above, Bytes, PacketProtocol};
+use ropewalk_transport::{Bytes, LinkEvents, PacketProtocol};
 use ropewalk_wire::mxoe::{
     Beacon, Connect, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN, HEADER_BYTES_MAX, HOST_QUERY_MAGIC,
     HostQuery, HostReply, INDEX_UNKNOWN, Message, Nack, NackLib, NackMcp, Order, Packet, Pull,
@@ -525,7 +525,7 @@ impl Bytes for Caller {
     fn write(&self, _to: Slice, _from: &[u8]) {}
 }
 
-impl Above<u32> for Caller {
+impl LinkEvents<u32> for Caller {
     fn link_up(&mut self, _link: SlotId, _accepted: bool) {
         panic!("there is nobody");
     }

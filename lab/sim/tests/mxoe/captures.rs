@@ -14,7 +14,7 @@ use ropewalk_base::verb::{
     Verb,
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
-use ropewalk_transport::{Above, Bytes, PacketProtocol, Taken, Who};
+use ropewalk_transport::{Bytes, LinkEvents, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::*;
 
@@ -56,7 +56,7 @@ impl Bytes for User {
     }
 }
 
-impl Above<u32> for User {
+impl LinkEvents<u32> for User {
     fn foreign_up(&mut self, link: SlotId, _who: Who<u32>, _accepted: bool) {
         assert_eq!(self.link.replace(link), None, "one link");
     }

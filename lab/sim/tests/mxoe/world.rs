@@ -13,7 +13,7 @@ use ropewalk_base::verb::{
     Urgency, Verb,
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
-use ropewalk_transport::{Above, PacketProtocol, Taken, Who};
+use ropewalk_transport::{LinkEvents, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::Dialect;
 
@@ -126,7 +126,7 @@ impl ropewalk_transport::Bytes for Seen {
     }
 }
 
-impl Above<u32> for Seen {
+impl LinkEvents<u32> for Seen {
     fn foreign_up(&mut self, link: SlotId, who: Who<u32>, accepted: bool) {
         assert!(!self.down.contains_key(&link));
         assert!(self.up.insert(link, (who, accepted)).is_none(), "{link:?} came up twice");

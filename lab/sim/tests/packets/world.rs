@@ -12,7 +12,7 @@ use ropewalk_base::verb::{
     FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, Token, Urgency, Verb,
 };
 use ropewalk_transport::packets::{Machine, PacketConfig};
-use ropewalk_transport::{Above, Bytes, PacketProtocol};
+use ropewalk_transport::{Bytes, LinkEvents, PacketProtocol};
 
 pub use crate::air::*;
 
@@ -67,7 +67,7 @@ impl Bytes for Seen {
     }
 }
 
-impl Above<u32> for Seen {
+impl LinkEvents<u32> for Seen {
     fn link_up(&mut self, link: SlotId, _accepted: bool) {
         assert!(!self.down.contains_key(&link));
         assert!(self.up.insert(link), "{link:?} came up twice");

@@ -175,9 +175,9 @@ impl Node {
     ) {
         let (id, payload) = self.operation(user, bytes, false);
         let mut send = Send { peer, channel, bits, payload, level };
-        if self.core.prompt(id, &mut send) {
-            let answer = self.rail.send(self.core.prompt_frame(), &self.buffers);
-            if self.core.prompt_sent(id, send, answer) {
+        if self.core.send_inline(id, &mut send) {
+            let answer = self.rail.send(self.core.inline_frame(), &self.buffers);
+            if self.core.inline_sent(id, send, answer) {
                 self.ended(id, Ok(()), 0, None);
             }
         } else {

@@ -16,7 +16,7 @@ const FORMERS_MAX: usize = 4096;
 
 /// A partner that was let go.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Former {
+pub(super) struct ClosedPeer {
     pub session: u32,
     /// In which session of ours it is counted on, and whether that is another one than it knows.
     pub own: u32,
@@ -28,8 +28,8 @@ pub(super) struct Former {
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
-    pub(super) fn former(&self, station: S, endpoint: u8) -> Option<Former> {
-        self.formers.get(&(station, endpoint)).copied()
+    pub(super) fn former(&self, station: S, endpoint: u8) -> Option<ClosedPeer> {
+        self.closed_peers.get(&(station, endpoint)).copied()
     }
 
     /// Remembers what came from a partner that is let go.
@@ -40,7 +40,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let receive_next = state.receiving.acknowledged();
         let Partner { session, own, connects, acks_sent, .. } = *state;
         let is_renewed = false;
-        let former = Former { session, own, is_renewed, receive_next, connects, acks_sent };
+        let former = ClosedPeer { session, own, is_renewed, receive_next, connects, acks_sent };
         self.remember_as((state.station, state.endpoint), former);
     }
 
@@ -63,21 +63,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     pub(super) fn renew(&mut self, name: (S, u8)) {
-        if let Some(former) = self.formers.get_mut(&name) {
+        if let Some(former) = self.closed_peers.get_mut(&name) {
             former.own = any_session(&mut self.random);
             former.is_renewed = true;
             former.receive_next = Sequence::new(0, 1);
         }
     }
 
-    pub(super) fn remember_as(&mut self, name: (S, u8), former: Former) {
-        if self.formers.insert(name, former).is_none() {
-            self.former_names.push_back(name);
+    pub(super) fn remember_as(&mut self, name: (S, u8), former: ClosedPeer) {
+        if self.closed_peers.insert(name, former).is_none() {
+            self.closed_names.push_back(name);
         }
-        if self.former_names.len() > FORMERS_MAX
-            && let Some(oldest) = self.former_names.pop_front()
+        if self.closed_names.len() > FORMERS_MAX
+            && let Some(oldest) = self.closed_names.pop_front()
         {
-            self.formers.remove(&oldest);
+            self.closed_peers.remove(&oldest);
         }
     }
 }

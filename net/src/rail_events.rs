@@ -10,13 +10,13 @@ use ropewalk_rail::Report;
 use ropewalk_wire::frame;
 
 /// What a rail sees of the engine while it is polled.
-pub(crate) struct Upper<'a> {
+pub(crate) struct RailEvents<'a> {
     pub core: &'a mut Core,
     pub buffers: &'a mut BufferTable,
     pub pool: &'a Pool,
 }
 
-impl Upper<'_> {
+impl RailEvents<'_> {
     /// The core's answer to a header that is sound, with a buffer where it wants one.
     #[inline]
     fn placed(
@@ -47,7 +47,7 @@ impl Upper<'_> {
     }
 }
 
-impl Report for Upper<'_> {
+impl Report for RailEvents<'_> {
     fn buffers(&self) -> &BufferTable {
         self.buffers
     }

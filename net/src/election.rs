@@ -7,7 +7,7 @@ use std::time::Instant;
 
 /// Who waits at the context itself; the others wait for news of it.
 #[derive(Debug, Default)]
-pub struct Turn {
+pub struct WaiterElection {
     /// Whether somebody has the turn.
     taken: Mutex<bool>,
     news: Condvar,
@@ -15,7 +15,7 @@ pub struct Turn {
     present: AtomicU32,
 }
 
-impl Turn {
+impl WaiterElection {
     /// Waits until nobody else waits at the context, or for news, at most until `deadline`. True where the
     /// caller has the turn and gives it back. Does not wait where `news` says that there are some.
     pub fn take(&self, deadline: Instant, news: &dyn Fn() -> bool) -> bool {

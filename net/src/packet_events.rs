@@ -8,9 +8,9 @@ use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_rail::Report;
-use ropewalk_transport::{Above, Bytes, Taken, Who};
+use ropewalk_transport::{Bytes, LinkEvents, Taken, Who};
 
-use crate::narrow::Narrow;
+use crate::mtu::MtuMonitor;
 
 /// Memory of the table, for the machine.
 pub(crate) struct Table<'a>(pub &'a BufferTable);
@@ -28,23 +28,23 @@ impl Bytes for Table<'_> {
 }
 
 /// The layer above, for the machine.
-pub(crate) struct Upwards<'a> {
+pub(crate) struct PacketEvents<'a> {
     pub(crate) index: u8,
     pub(crate) report: &'a mut dyn Report,
     pub(crate) links_up: &'a mut u64,
     pub(crate) links_down: &'a mut u64,
-    pub(crate) narrow: &'a mut Narrow,
+    pub(crate) mtu: &'a mut MtuMonitor,
     /// Something was reported, which may be all that happened in a pass.
     pub(crate) told: bool,
 }
 
-impl Upwards<'_> {
+impl PacketEvents<'_> {
     fn id(&self, slot: SlotId) -> LinkId {
         LinkId { rail: self.index, slot }
     }
 }
 
-impl Bytes for Upwards<'_> {
+impl Bytes for PacketEvents<'_> {
     fn read(&self, from: Slice, to: &mut [u8]) {
         Table(self.report.buffers()).read(from, to);
     }
@@ -54,7 +54,7 @@ impl Bytes for Upwards<'_> {
     }
 }
 
-impl<S: Hash> Above<S> for Upwards<'_> {
+impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
     fn link_up(&mut self, link: SlotId, accepted: bool) {
         *self.links_up += 1;
         self.told = true;
@@ -64,7 +64,7 @@ impl<S: Hash> Above<S> for Upwards<'_> {
     fn foreign_up(&mut self, link: SlotId, who: Who<S>, accepted: bool) {
         *self.links_up += 1;
         self.told = true;
-        self.narrow.up(link);
+        self.mtu.up(link);
         // The same for the same endpoint, as long as this process lives.
         let Who { station, endpoint, .. } = who;
         let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));
@@ -79,7 +79,7 @@ impl<S: Hash> Above<S> for Upwards<'_> {
     fn link_down(&mut self, link: SlotId, fault: Fault) {
         *self.links_down += 1;
         self.told = true;
-        let fault = self.narrow.down(link, fault);
+        let fault = self.mtu.down(link, fault);
         self.report.link_down(self.id(link), fault);
     }
 
@@ -124,7 +124,7 @@ impl<S: Hash> Above<S> for Upwards<'_> {
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
         self.told = true;
-        match self.narrow.ended(token, outcome) {
+        match self.mtu.ended(token, outcome) {
             Ok(()) => self.report.done(token),
             Err(fault) => self.report.failed(token, fault),
         }

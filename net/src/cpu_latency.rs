@@ -21,23 +21,23 @@ const AT_ONCE: i32 = 0;
 const NO_LIMIT: i32 = i32::MAX;
 
 /// One thread's hold on the processors' sleep.
-pub(crate) struct Awake {
+pub(crate) struct CpuLatency {
     device: Option<File>,
     held: bool,
     since: Instant,
     sleeps: u32,
 }
 
-impl Awake {
+impl CpuLatency {
     /// Holds nothing, and never will.
-    pub fn never() -> Awake {
-        Awake { device: None, held: false, since: Instant::now(), sleeps: 0 }
+    pub fn never() -> CpuLatency {
+        CpuLatency { device: None, held: false, since: Instant::now(), sleeps: 0 }
     }
 
     /// Holds the processors awake where that pays and this process may: the device is root's.
-    pub fn while_busy() -> Awake {
+    pub fn while_busy() -> CpuLatency {
         let opened = File::options().write(true).open("/dev/cpu_dma_latency");
-        let mut awake = Awake { device: opened.ok(), ..Awake::never() };
+        let mut awake = CpuLatency { device: opened.ok(), ..CpuLatency::never() };
         // A request that was never written to counts as one for no latency at all.
         awake.set(NO_LIMIT);
         awake
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn frequent_sleeps_begin_a_hold_and_a_pause_ends_it() {
-        let mut awake = Awake::never();
+        let mut awake = CpuLatency::never();
         let mut now = awake.since;
-        let mut sleep = |awake: &mut Awake, pause: Duration| {
+        let mut sleep = |awake: &mut CpuLatency, pause: Duration| {
             now += pause;
             awake.decide(now)
         };
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn without_the_device_nothing_is_held() {
-        let mut awake = Awake::never();
+        let mut awake = CpuLatency::never();
         assert!((0..1000).all(|_| awake.before_sleep().is_none()));
     }
 }

@@ -15,7 +15,7 @@ type Hear = dyn Fn(&ModuleError) + Send + Sync;
 
 /// What an endpoint knows of the networks that it opens by need.
 #[derive(Default)]
-pub(crate) struct Need {
+pub(crate) struct OnDemandRails {
     hear: OnceLock<Box<Hear>>,
     /// Schemes that were told of.
     told: Mutex<Vec<String>>,
@@ -26,7 +26,7 @@ impl Endpoint {
     /// where no other way of that address leads to another host; once for each scheme.
     pub fn open_rails_by_need(&self, hear: impl Fn(&ModuleError) + Send + Sync + 'static) {
         // Said once; the first one stays.
-        let _ = self.shared.need.hear.set(Box::new(hear));
+        let _ = self.shared.on_demand.hear.set(Box::new(hear));
     }
 
     /// Opens the rails that this address needs and that are not there. An error where it cannot be
@@ -54,7 +54,7 @@ impl Endpoint {
 
     /// As `reach`, where that was asked for; errors are told.
     pub(crate) fn reach_by_need(&self, address: &Address) {
-        if self.shared.need.hear.get().is_some()
+        if self.shared.on_demand.hear.get().is_some()
             && let Err(error) = self.reach(address)
         {
             let schemes: Vec<&str> = address.parts().map(|(scheme, _)| scheme).collect();
@@ -79,12 +79,12 @@ impl Endpoint {
     }
 
     fn tell(&self, scheme: &str, error: &ModuleError) {
-        let mut told = self.shared.need.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.shared.on_demand.told.lock().unwrap_or_else(PoisonError::into_inner);
         if told.iter().any(|other| other == scheme) {
             return;
         }
         told.push(scheme.to_string());
-        if let Some(hear) = self.shared.need.hear.get() {
+        if let Some(hear) = self.shared.on_demand.hear.get() {
             hear(error);
         }
     }

@@ -3,18 +3,18 @@
 use ropewalk_base::verb::{FrameOrder, Ordered, Token};
 use ropewalk_wire::frame::{self, Envelope};
 
+use super::sending::eager_body;
 use crate::api::*;
-use crate::eager::eager_body;
 use crate::engine::Core;
 use crate::operation::{Kind, SendStage, SendState};
 use crate::path::FRAMES_PENDING_MAX;
 
 impl Core {
     /// Whether a message can leave in this very moment, with nothing to be remembered of it but the
-    /// count of credit. If so its frame is in [`Core::prompt_frame`], for the rail at once, whose
-    /// answer goes to [`Core::prompt_sent`]; if not, nothing happened.
+    /// count of credit. If so its frame is in [`Core::inline_frame`], for the rail at once, whose
+    /// answer goes to [`Core::inline_sent`]; if not, nothing happened.
     #[inline]
-    pub fn prompt(&mut self, id: OperationId, send: &mut Send) -> bool {
+    pub fn send_inline(&mut self, id: OperationId, send: &mut Send) -> bool {
         if send.level != Level::Buffered || self.closing || self.has_outputs() {
             return false;
         }
@@ -39,7 +39,7 @@ impl Core {
         self.counters.messages_eager_sent += 1;
         let (session, payload_bytes) = (peer.session, send.payload.len as u32);
         let body = eager_body(send, message);
-        let frame = &mut self.prompt;
+        let frame = &mut self.inline_order;
         frame.link = link;
         frame.payload = send.payload;
         frame.token = Token(id.0.to_u64());
@@ -56,16 +56,16 @@ impl Core {
         true
     }
 
-    /// The frame of a message that [`Core::prompt`] lets leave at once.
+    /// The frame of a message that [`Core::send_inline`] lets leave at once.
     #[inline]
-    pub fn prompt_frame(&mut self) -> &mut FrameOrder {
-        &mut self.prompt
+    pub fn inline_frame(&mut self) -> &mut FrameOrder {
+        &mut self.inline_order
     }
 
-    /// The rail's answer to [`Core::prompt_frame`]. True where the message is over and its memory
+    /// The rail's answer to [`Core::inline_frame`]. True where the message is over and its memory
     /// free; else it is an operation like others from now on.
     #[inline]
-    pub fn prompt_sent(&mut self, id: OperationId, send: Send, answer: Ordered) -> bool {
+    pub fn inline_sent(&mut self, id: OperationId, send: Send, answer: Ordered) -> bool {
         if answer == Ordered::Released {
             return true;
         }

@@ -3,7 +3,7 @@
 //! Invariants:
 //! * no more is under way than there is room for, but for one ask where nothing else is;
 //! * who waits has its turn before any other link asks twice, as long as whoever has the turn asks or
-//!   [leaves](Share::leave);
+//!   [leaves](PullBudget::leave);
 //! * a link whose pieces come slowly holds its part of the room and no more while others wait, and there is room for
 //!   the first ask of another one.
 
@@ -17,7 +17,7 @@ const ASKS_BESIDE_ONE: u32 = 4;
 
 /// Packets that are asked for and not here, of all links, and the links that found that they are too many.
 #[derive(Debug)]
-pub struct Share {
+pub struct PullBudget {
     room: u32,
     ask: u32,
     under_way: u32,
@@ -29,12 +29,12 @@ pub struct Share {
     members: HashSet<SlotId>,
 }
 
-impl Share {
+impl PullBudget {
     /// A ring that takes `room` packets at a time, of links that ask for `ask` of them at most.
-    pub fn new(room: u32, ask: u32) -> Share {
+    pub fn new(room: u32, ask: u32) -> PullBudget {
         let (held, queue) = (Vec::new(), VecDeque::new());
         let members = HashSet::with_hasher(HashSeed::OWN_KEYS);
-        Share { room, ask, under_way: 0, held, asking: 0, queue, members }
+        PullBudget { room, ask, under_way: 0, held, asking: 0, queue, members }
     }
 
     /// Room for an ask, where there is some and no other link has waited for longer. If not the link waits.
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn who_finds_no_room_waits_and_asks_before_the_others() {
-        let mut share = Share::new(100, 32);
+        let mut share = PullBudget::new(100, 32);
         assert!(share.take(link(1), 32) && share.take(link(1), 32) && share.take(link(2), 32));
         assert!(!share.take(link(3), 32) && !share.take(link(1), 32) && !share.take(link(3), 32));
         assert_eq!(share.turn(), None);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn an_ask_is_under_way_however_little_room_there_is() {
-        let mut share = Share::new(8, 32);
+        let mut share = PullBudget::new(8, 32);
         assert!(share.take(link(1), 32) && !share.take(link(2), 1));
         share.free(link(1), 31);
         assert_eq!(share.turn(), None);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn who_holds_its_part_waits_while_others_do_and_leaves_room_for_one_more() {
-        let mut share = Share::new(256, 32);
+        let mut share = PullBudget::new(256, 32);
         let asks = (0..20).take_while(|_| share.take(link(1), 32)).count();
         assert_eq!(asks, 7, "an ask of another one has room");
         assert!(share.take(link(2), 32) && !share.take(link(2), 32));

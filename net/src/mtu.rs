@@ -28,7 +28,7 @@ const READS_FOR: Duration = Duration::from_secs(1);
 
 /// What a rail knows of the length of its packets, and of what depends on it.
 #[derive(Debug)]
-pub(crate) struct Narrow {
+pub(crate) struct MtuMonitor {
     /// Longest packet of its links, and whether all have the same, which cannot be shortened.
     needed: usize,
     is_fixed: bool,
@@ -51,18 +51,18 @@ struct Reading {
     since: Option<Time>,
 }
 
-impl Narrow {
+impl MtuMonitor {
     /// Links of which each has a length of its own, at most so many bytes.
-    pub fn flexible(needed: usize) -> Narrow {
+    pub fn flexible(needed: usize) -> MtuMonitor {
         let (links, ending, reads) = (Vec::new(), Vec::new(), Vec::new());
         let (is_fixed, is_narrow, ask_at) = (false, false, Time::ZERO);
         let (is_gone, is_down) = (false, false);
-        Narrow { needed, is_fixed, is_narrow, is_gone, is_down, ask_at, links, ending, reads }
+        MtuMonitor { needed, is_fixed, is_narrow, is_gone, is_down, ask_at, links, ending, reads }
     }
 
     /// Links whose packets all have at most so many bytes, and cannot do with less.
-    pub fn fixed(needed: usize) -> Narrow {
-        Narrow { is_fixed: true, ..Narrow::flexible(needed) }
+    pub fn fixed(needed: usize) -> MtuMonitor {
+        MtuMonitor { is_fixed: true, ..MtuMonitor::flexible(needed) }
     }
 
     /// Whether the interface is to be asked.
@@ -187,7 +187,7 @@ fn told() -> std::sync::MutexGuard<'static, Vec<(String, usize)>> {
 
 /// Says it, unless another endpoint of this process has.
 #[cold]
-fn tell(interface: &str, scheme: &str, narrow: &Narrow, bytes: usize) {
+fn tell(interface: &str, scheme: &str, narrow: &MtuMonitor, bytes: usize) {
     say_once(interface, bytes, || words(interface, scheme, narrow.is_fixed, narrow.needed, bytes));
 }
 
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn reads_are_given_up_where_the_interface_stays_narrow_and_not_before() {
-        let mut narrow = Narrow::fixed(1486);
+        let mut narrow = MtuMonitor::fixed(1486);
         let at = |millis| Time::ZERO + Duration::from_millis(millis);
         narrow.read(LINK, Token(7));
         narrow.takes(1500, (None, "mxoe"), at(0));
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_ends_a_link_that_was_too_long_is_said_to_be_its_peer() {
-        let mut narrow = Narrow::fixed(1486);
+        let mut narrow = MtuMonitor::fixed(1486);
         narrow.up(LINK);
         assert_eq!(narrow.ended(Token(1), Err(Fault::Closed)), Err(Fault::Closed));
         assert!(narrow.end(LINK) && !narrow.end(LINK) && narrow.is_ending(LINK));

@@ -1,0 +1,180 @@
+//! The way out: a post becomes a frame where session, credit and rail allow it, or waits for its turn.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REQUEST_BYTES_MAX;
+use ropewalk_base::verb::Urgency;
+use ropewalk_wire::frame::EagerBody;
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::foreign::unspeakable;
+use crate::operation::{Ending, Kind, SendStage, SendState};
+use crate::orders::{Order, Payload};
+use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
+
+impl Core {
+    /// Ends a post that the driver itself refuses.
+    pub fn refuse_post(&mut self, id: OperationId, fault: Fault) {
+        let (outcome, peer) = (Err(fault), None);
+        *self.outputs.push_completion() =
+            Completion { operation: id, outcome, bytes: 0, message_bytes: 0, peer, bits: 0 };
+    }
+
+    /// Posts a message. It may complete within this call.
+    pub fn post_send(&mut self, id: OperationId, mut send: Send) {
+        let name = send.peer;
+        let (peer, barred) = self.meant(name);
+        send.peer = peer;
+        let state = SendState { send, stage: SendStage::Waiting { turn: 0 }, message: 0 };
+        self.operations.insert(id, Kind::Send(state));
+        if barred != Some(Fault::Invalid) {
+            self.operations.own_as(id, send.peer, name);
+        }
+        let too_long =
+            send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
+        if too_long || self.closing {
+            let fault = if too_long { Fault::Oversize } else { Fault::Closed };
+            return self.finish(id, Err(fault), 0);
+        }
+        if let Some(fault) = barred {
+            return self.finish(id, Err(fault), 0);
+        }
+        let Some(peer) = self.peers.get(send.peer.0) else { return };
+        let first = peer.waiting[send.channel as usize].is_empty();
+        if first && peer.link().is_some() && self.start_send(id) {
+            return;
+        }
+        self.enqueue_send(id, send);
+        self.want_session(send.peer);
+    }
+
+    /// Starts a waiting send where session, credit and rail allow it.
+    #[inline(always)]
+    pub(crate) fn start_send(&mut self, id: OperationId) -> bool {
+        let Some(operation) = self.operations.get_mut(id) else { return true };
+        let Kind::Send(state) = &mut operation.kind else { return true };
+        let send = state.send;
+        let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        if peer.foreign
+            && let Some(fault) = unspeakable(&send)
+        {
+            self.finish(id, Err(fault), 0);
+            return true;
+        }
+        if peer.frames_pending >= FRAMES_PENDING_MAX {
+            return false;
+        }
+        // A request is never announced: nobody posts for it.
+        // A foreign peer tells the match of no message but an announced one.
+        let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
+        let small = send.channel == Channel::Request
+            || (tells && send.payload.len <= peer.granted.eager_bytes);
+        let message = peer.send_next[send.channel as usize];
+        if small && peer.granted.take_eager(send.channel, send.payload.len) {
+            peer.send_next[send.channel as usize] += 1;
+            state.stage = SendStage::Eager;
+            state.message = message;
+            operation.held += 1;
+            if send.level != Level::Buffered {
+                peer.unfinished.insert((send.channel as u8, message), id);
+            }
+            self.counters.messages_eager_sent += 1;
+            let first = send.payload.len.min(peer.granted.frame_bytes);
+            let mut body = eager_body(&send, message);
+            body.more_bytes = ((send.payload.len - first) as u32).into();
+            let order = Order::Eager { operation: id };
+            let slice = send.payload.part(0, first);
+            let payload = Payload { slice, urgency: Urgency::Urgent, order };
+            self.emit(send.peer, body, Some(payload));
+            if first < send.payload.len {
+                self.send_rest(id, &send, message, first);
+            }
+            return true;
+        }
+        let waits = small && self.awaits_credit(send.peer, send.payload.len);
+        if send.channel == Channel::Request || waits {
+            return false;
+        }
+        self.start_announced(id, send, message)
+    }
+
+    fn start_announced(&mut self, id: OperationId, send: Send, message: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        if !peer.granted.take_announce() {
+            return false;
+        }
+        peer.send_next[send.channel as usize] += 1;
+        if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
+            state.message = message;
+        }
+        self.announce(id, send, message);
+        true
+    }
+
+    /// The rail let go of an eager frame.
+    #[inline(always)]
+    pub(crate) fn eager_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Kind::Send(state) = &mut operation.kind else { return };
+        let peer = state.send.peer;
+        let bytes = state.send.payload.len;
+        let in_fragments = operation.held > 1;
+        let acknowledged = outcome.is_ok() && state.send.level != Level::Buffered;
+        state.first_left(acknowledged, in_fragments);
+        let goes_on = acknowledged || (outcome.is_ok() && in_fragments);
+        if !goes_on && operation.ending.is_none() {
+            let bytes = if outcome.is_ok() { bytes } else { 0 };
+            operation.ending = Some(Ending { outcome, bytes });
+        }
+        if in_fragments && outcome.is_err() {
+            self.give_rest_up(peer, id);
+        }
+        self.let_go(id);
+        self.release_frame(peer, false);
+        self.pump(peer);
+    }
+
+    fn enqueue_send(&mut self, id: OperationId, send: Send) {
+        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+            self.operations.enqueue_send(&mut peer.waiting[send.channel as usize], id);
+        }
+    }
+
+    /// Moves on what waits for this peer: sends, accesses, data frames.
+    #[inline]
+    pub(crate) fn pump(&mut self, id: PeerId) {
+        if self.peers.get(id.0).is_some_and(Peer::has_waiting) {
+            self.pump_waiting(id);
+        }
+    }
+
+    fn pump_waiting(&mut self, id: PeerId) {
+        for channel in 0..CHANNELS {
+            while let Some(peer) = self.peers.get_mut(id.0) {
+                let queue = &mut peer.waiting[channel];
+                let Some(first) = self.operations.first_of(queue) else { break };
+                if !matches!(peer.stage, PeerStage::Up { .. }) {
+                    break;
+                }
+                // Before it starts: an operation may end within the call.
+                self.operations.unqueue(queue, first);
+                if !self.start_send(first) {
+                    if let Some(peer) = self.peers.get_mut(id.0) {
+                        self.operations.put_back(&mut peer.waiting[channel], first);
+                    }
+                    break;
+                }
+            }
+        }
+        self.pump_accesses(id);
+        self.pump_streams(id);
+    }
+
+    pub(crate) fn session_of(&self, id: PeerId) -> u32 {
+        self.peers.get(id.0).map_or(0, |peer| peer.session)
+    }
+}
+
+pub(crate) fn eager_body(send: &Send, message: u64) -> EagerBody {
+    EagerBody::whole(send.bits, message, send.channel as u8, send.level as u8)
+}

@@ -1,0 +1,207 @@
+//! Exposures: memory becomes accessible, peers' rails are told, and it ends once nobody holds it.
+//!
+//! Invariant: a region is given back only after no order, placement or rail holds it.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, RemoteKey, Verb};
+
+use super::regions::Region;
+use crate::api::*;
+use crate::engine::Core;
+use crate::path::{Link, LinkStage};
+
+/// Emptied lists that are kept, so that announced messages allocate nothing.
+const SPARE_MAX: usize = 64;
+
+impl Core {
+    /// Makes memory accessible. The key is what a peer needs.
+    pub fn expose(
+        &mut self,
+        slice: Slice,
+        writable: bool,
+        audience: Audience,
+    ) -> Result<RemoteKey, Fault> {
+        let audience = match audience {
+            Audience::One(peer) => Audience::One(self.resolve(peer)),
+            Audience::Everybody => Audience::Everybody,
+        };
+        self.open_region(slice, writable, audience, None)
+    }
+
+    fn open_region(
+        &mut self,
+        slice: Slice,
+        writable: bool,
+        audience: Audience,
+        owner: Option<OperationId>,
+    ) -> Result<RemoteKey, Fault> {
+        let secret = self.random.next_u64();
+        let region = Region {
+            secret,
+            slice,
+            writable,
+            audience,
+            owner,
+            closing: false,
+            held: 0,
+            streams: 0,
+            exposed: self.spare_lists.pop().unwrap_or_default(),
+        };
+        let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
+        let key = RemoteKey { slot, secret };
+        self.expose_to(audience, key);
+        Ok(key)
+    }
+
+    /// The one-shot region of an announced send.
+    pub(crate) fn expose_for(
+        &mut self,
+        peer: PeerId,
+        slice: Slice,
+        owner: OperationId,
+    ) -> Option<RemoteKey> {
+        let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
+        self.hold(owner);
+        self.announced += 1;
+        Some(key)
+    }
+
+    pub(super) fn is_native(&self, link: LinkId) -> bool {
+        self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
+    }
+
+    /// Tells of a region on the links with native access whose peers may use it: those that carry a
+    /// session, and those whose peers we have greeted already.
+    fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
+        let up = match audience {
+            Audience::One(peer) => self.peers.get(peer.0).and_then(|peer| peer.link()),
+            Audience::Everybody => None,
+        };
+        if let Some(link) = up {
+            // The way of every announced message: no list of links is made.
+            return self.expose_on(link, key);
+        }
+        let greeted = |state: &Link| {
+            let agreed = state.stage == LinkStage::Agreed && !state.outbound;
+            state.peer.is_some() && (agreed || state.stage == LinkStage::Up)
+        };
+        let links = match audience {
+            Audience::One(peer) => self.links.of_peer(peer),
+            Audience::Everybody if self.rails.iter().any(|rail| rail.native_read) => {
+                let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
+                links.sort_unstable();
+                links
+            }
+            Audience::Everybody => return,
+        };
+        for link in links {
+            if self.links.get(link).is_some_and(greeted) {
+                self.expose_on(link, key);
+            }
+        }
+    }
+
+    fn expose_on(&mut self, link: LinkId, key: RemoteKey) {
+        if !self.is_native(link) {
+            return;
+        }
+        let Some(region) = self.regions.get_mut(key.slot) else { return };
+        region.exposed.push(link);
+        let (region, writable) = (region.slice, region.writable);
+        let verb = Verb::Expose { link, key, region, writable };
+        self.outputs.push(Output::Verb(verb));
+    }
+
+    /// A session began: regions that its peer may use are told to its rail.
+    pub(crate) fn expose_existing(&mut self, id: PeerId, link: LinkId) {
+        if !self.is_native(link) {
+            return;
+        }
+        for slot in self.regions.open_to(id) {
+            if let Some(region) = self.regions.get(slot).filter(|region| !region.closing) {
+                self.expose_on(link, RemoteKey { slot, secret: region.secret });
+            }
+        }
+    }
+
+    /// Ends a region; `Unexposed` tells when nobody holds it any more.
+    pub fn unexpose(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        match self.regions.get(key.slot) {
+            Some(region) if region.secret == key.secret && !region.closing => {
+                self.close_region(key.slot);
+                // What a peer has not acknowledged yet will be soon, and would be copied here each time.
+                self.take_region_back(key.slot, false);
+                Ok(())
+            }
+            _ => Err(Fault::BadKey),
+        }
+    }
+
+    pub(crate) fn close_region(&mut self, slot: SlotId) {
+        let Some(region) = self.regions.get_mut(slot) else { return };
+        if region.closing {
+            return;
+        }
+        region.closing = true;
+        let key = RemoteKey { slot, secret: region.secret };
+        for &link in &region.exposed {
+            self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
+        }
+        self.drop_streams_of(slot);
+        self.try_end_region(slot);
+    }
+
+    /// A rail confirms that nobody uses the region over this link any more.
+    pub fn revoked(&mut self, link: LinkId, key: RemoteKey) {
+        if let Some(region) = self.regions.get_mut(key.slot) {
+            region.exposed.retain(|other| *other != link);
+        }
+        self.try_end_region(key.slot);
+    }
+
+    /// A link is gone, and with it what its rail held.
+    pub(crate) fn revoked_by_loss(&mut self, link: LinkId, peer: Option<PeerId>) {
+        let Some(peer) = peer.filter(|_| self.is_native(link)) else { return };
+        for slot in self.regions.open_to(peer) {
+            let Some(region) = self.regions.get_mut(slot) else { continue };
+            if region.exposed.contains(&link) {
+                region.exposed.retain(|other| *other != link);
+                self.try_end_region(slot);
+            }
+        }
+    }
+
+    pub(crate) fn region_let_go(&mut self, slot: SlotId) {
+        if let Some(region) = self.regions.get_mut(slot) {
+            assert!(region.held > 0, "a rail lets go of what it held");
+            region.held -= 1;
+        }
+        self.try_end_region(slot);
+    }
+
+    fn try_end_region(&mut self, slot: SlotId) {
+        let over = self
+            .regions
+            .get(slot)
+            .is_some_and(|region| region.closing && region.held == 0 && region.exposed.is_empty());
+        if !over {
+            return;
+        }
+        let Some(region) = self.regions.remove(slot) else { return };
+        if self.spare_lists.len() < SPARE_MAX {
+            self.spare_lists.push(region.exposed);
+        }
+        match region.owner {
+            Some(operation) => {
+                self.announced -= 1;
+                self.let_go(operation);
+            }
+            None => {
+                let key = RemoteKey { slot, secret: region.secret };
+                self.outputs.push(Output::Unexposed { key });
+            }
+        }
+    }
+}

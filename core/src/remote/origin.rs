@@ -1,0 +1,340 @@
+//! The side that gets and puts: accesses wait for their turn, begin, and end once.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{Help, LinkId, Placement, RemoteLayout, Verb};
+use ropewalk_wire::frame::{DataBody, GetBody, Prefix, ResultBody, key_to_wire, status_from_wire};
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::operation::{AccessState, Kind};
+use crate::orders::{LandingKind, Order};
+use crate::path::{LinkStage, Segments, Stream, StreamKind};
+
+impl Core {
+    /// Starts a get or put. It may complete within this call.
+    pub fn post_access(&mut self, id: OperationId, mut access: Access) {
+        let name = access.peer;
+        let (peer, barred) = self.meant(name);
+        access.peer = peer;
+        let legal = match &access.remote {
+            RemoteLayout::At(offset) => offset.checked_add(access.local.len).is_some(),
+            RemoteLayout::List(list) => {
+                let sum = list.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len));
+                list.len() <= REMOTE_SEGMENTS_MAX && sum == Some(access.local.len)
+            }
+        };
+        let empty = access.local.len == 0;
+        let access = self.operations.add_access(access, Help::None);
+        self.operations.insert(id, Kind::Access(access));
+        if barred != Some(Fault::Invalid) {
+            self.operations.own_as(id, peer, name);
+        }
+        if !legal || barred.is_some() || self.closing {
+            let fault = if self.closing { Fault::Closed } else { barred.unwrap_or(Fault::Invalid) };
+            return self.finish(id, Err(fault), 0);
+        }
+        if empty {
+            return self.finish(id, Ok(()), 0);
+        }
+        self.begin_access(id);
+        self.want_session(peer);
+    }
+
+    /// Queues or starts the access of an operation.
+    pub(crate) fn begin_access(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        let (peer, segments) = (state.access.peer, state.segments());
+        let idle = self.peers.get(peer.0).is_some_and(|peer| {
+            peer.waiting_accesses.is_empty()
+                && peer.link().is_some_and(|link| self.is_live(link))
+                && peer.under_way.has_room(segments)
+        });
+        if idle {
+            return self.start_access(id);
+        }
+        self.queue_access(id, peer);
+    }
+
+    fn queue_access(&mut self, id: OperationId, peer: PeerId) {
+        if let Some(state) = self.access_mut(id) {
+            state.waiting = true;
+        }
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            self.operations.enqueue(&mut peer.waiting_accesses, id);
+        }
+    }
+
+    pub(crate) fn access_mut(&mut self, id: OperationId) -> Option<&mut AccessState> {
+        self.operations.access_mut(id)
+    }
+
+    /// Whether a link carries its session and is not being closed.
+    fn is_live(&self, link: LinkId) -> bool {
+        self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up)
+    }
+
+    pub(crate) fn pump_accesses(&mut self, id: PeerId) {
+        while let Some(peer) = self.peers.get(id.0) {
+            let Some(first) = self.operations.first_of(&peer.waiting_accesses) else { return };
+            let Some(link) = peer.link() else { return };
+            let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
+            if !peer.under_way.has_room(segments) || !self.is_live(link) {
+                return;
+            }
+            self.unqueue_access(id, first);
+            if let Some(state) = self.access_mut(first) {
+                state.waiting = false;
+            }
+            self.start_access(first);
+        }
+    }
+
+    fn start_access(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        let (access, segments) = (state.access.clone(), state.segments());
+        let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
+        peer.under_way.begin(segments);
+        peer.accesses_begun += 1;
+        let Some(link) = peer.link() else { return };
+        if peer.foreign && self.operations.is_access(id) {
+            // It announces what may be read, and knows no other memory.
+            return self.access_ended(id, Err(Fault::NotPermitted));
+        }
+        match access.direction {
+            Direction::Get => self.counters.gets += 1,
+            Direction::Put => self.counters.puts += 1,
+        }
+        if self.is_native(link) {
+            return self.start_native(id, link, access);
+        }
+        match access.direction {
+            Direction::Get => self.ask(id, &access),
+            Direction::Put => {
+                let total = access.local.len;
+                let segments = match access.remote {
+                    RemoteLayout::At(offset) => Segments::At(offset),
+                    RemoteLayout::List(list) => Segments::List { list, index: 0, done: 0 },
+                };
+                let kind = StreamKind::Put { operation: id, key: access.key, segments, total };
+                let stream = Stream { kind, left: access.local };
+                if let Some(peer) = self.peers.get_mut(access.peer.0) {
+                    peer.streams.push_back(stream);
+                }
+                if let Some(state) = self.access_mut(id) {
+                    state.streaming = true;
+                }
+                self.pump_streams(access.peer);
+            }
+        }
+    }
+
+    fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
+        let (peer, bytes) = (access.peer, access.local.len);
+        let order = Order::Native { operation: id, peer, link, bytes };
+        let token = match self.orders.insert(order) {
+            Ok(slot) => {
+                if let Some(state) = self.access_mut(id) {
+                    state.native = Some(slot);
+                }
+                Core::table_token(slot)
+            }
+            Err(_) => return self.access_ended(id, Err(Fault::Busy)),
+        };
+        self.hold(id);
+        let help = self.access_mut(id).map_or(Help::None, |state| state.help);
+        let Access { direction, key, remote, local, .. } = access;
+        let verb = match direction {
+            Direction::Get => Verb::Read { link, key, remote, local, token, help },
+            Direction::Put => Verb::Write { link, key, remote, local, token },
+        };
+        self.outputs.push(Output::Verb(verb));
+    }
+
+    pub(crate) fn native_ended(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        link: LinkId,
+        bytes: u64,
+        outcome: Result<(), Fault>,
+    ) {
+        if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
+            state.moved = bytes;
+        }
+        if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
+            return self.let_go(id);
+        }
+        let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
+        if !(lost && self.begin_again(id, peer, link)) {
+            self.access_ended(id, outcome);
+        }
+        self.let_go(id);
+    }
+
+    /// The link went away under a native access, but its session resumes: the access waits for the
+    /// next link. Reading or writing the same bytes once more changes nothing.
+    fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
+        let segments = self.access_mut(id).map_or(0, |access| access.segments());
+        let Some(state) = self.peers.get_mut(peer.0) else { return false };
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        if state.reliable.is_none() || over {
+            return false;
+        }
+        state.under_way.end(segments);
+        let link = state.link();
+        self.queue_access(id, peer);
+        if link == Some(lost) {
+            // It is dead, and its rail will say so; until then nothing is tried over it again.
+            self.close_link(lost);
+        }
+        true
+    }
+
+    /// The rail leaves a get to frames.
+    fn ask_instead(&mut self, id: OperationId) -> bool {
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        let get = |state: &&mut AccessState| state.access.direction == Direction::Get && !over;
+        let Some(state) = self.access_mut(id).filter(get) else { return false };
+        state.native = None;
+        let access = state.access.clone();
+        self.ask(id, &access);
+        true
+    }
+
+    /// Asks for the bytes of a get, a frame for each remote segment.
+    fn ask(&mut self, id: OperationId, access: &Access) {
+        let (key_slot, key_secret) = key_to_wire(access.key);
+        let mut into_offset = 0;
+        let mut ask_one = |core: &mut Core, offset: u64, len: u64| {
+            let body = GetBody {
+                key_slot,
+                key_secret,
+                offset: offset.into(),
+                len: len.into(),
+                cookie: id.0.to_u64().into(),
+                into_offset: into_offset.into(),
+            };
+            into_offset += len;
+            core.emit(access.peer, body, None);
+        };
+        match &access.remote {
+            RemoteLayout::At(offset) => ask_one(self, *offset, access.local.len),
+            RemoteLayout::List(list) => {
+                for segment in list.iter().filter(|segment| segment.len > 0) {
+                    ask_one(self, segment.offset, segment.len);
+                }
+            }
+        }
+    }
+
+    /// Bytes that we asked for arrive.
+    pub(crate) fn arrive_data(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: DataBody,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
+        let offset = body.offset.get();
+        let ended =
+            self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
+        let Some(state) = self.access_mut(operation) else { return Placement::Drop };
+        let asked = state.access.direction == Direction::Get && !state.waiting;
+        if ended || state.access.peer != id || !asked {
+            return Placement::Drop;
+        }
+        let local = state.access.local;
+        if offset > local.len || bytes > local.len - offset || bytes == 0 {
+            return self.violation("data outside of what was asked for");
+        }
+        self.hold(operation);
+        let kind = LandingKind::Data { operation, bytes };
+        self.land_into(link, Some(id), prefix, local.part(offset, bytes), kind)
+    }
+
+    pub(crate) fn data_landed(&mut self, id: OperationId, bytes: u64) {
+        if let Some(state) = self.access_mut(id) {
+            state.moved += bytes;
+            if state.moved >= state.access.local.len {
+                self.access_ended(id, Ok(()));
+            }
+        }
+        self.let_go(id);
+    }
+
+    /// The peer tells how a get or put of ours ended.
+    pub(crate) fn arrive_result(&mut self, id: PeerId, body: ResultBody) {
+        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
+        let outcome = status_from_wire(body.status);
+        let Some(state) = self.access_mut(operation) else { return };
+        if state.access.peer != id || state.waiting {
+            return;
+        }
+        if outcome.is_ok() {
+            if state.access.direction == Direction::Get {
+                return;
+            }
+            state.moved = state.access.local.len;
+        }
+        self.access_ended(operation, outcome);
+    }
+
+    /// A put's data frame was released by the rail; the peer's result is still awaited.
+    pub(crate) fn put_frame_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        if let Err(fault) = outcome {
+            self.access_ended(id, Err(fault));
+        }
+        self.let_go(id);
+    }
+
+    /// A get or put ended, one way or the other.
+    pub(crate) fn access_ended(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        let Some(operation) = self.operations.get(id) else { return };
+        if operation.ending.is_some() {
+            return;
+        }
+        let receive = matches!(operation.kind, Kind::Receive(_));
+        let Some(state) = self.access_mut(id) else { return };
+        let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
+        let streaming = std::mem::take(&mut state.streaming);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.under_way.end(segments);
+            if streaming {
+                peer.streams.retain(|stream| {
+                    !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
+                });
+            }
+        }
+        if receive {
+            self.fetched(id, outcome);
+        } else {
+            self.finish(id, outcome, moved);
+        }
+        self.pump_accesses(peer);
+    }
+
+    /// Stops an access before its end: nothing more lands.
+    pub(crate) fn stop_access(&mut self, id: OperationId, fault: Fault) {
+        let Some(state) = self.access_mut(id) else { return };
+        if state.waiting {
+            let (peer, segments) = (state.access.peer, state.segments());
+            state.waiting = false;
+            self.unqueue_access(peer, id);
+            if let Some(peer) = self.peers.get_mut(peer.0) {
+                // `access_ended` counts it as one that had begun.
+                peer.under_way.begin(segments);
+            }
+        }
+        self.access_ended(id, Err(fault));
+    }
+
+    fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            self.operations.unqueue(&mut peer.waiting_accesses, id);
+        }
+    }
+}

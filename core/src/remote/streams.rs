@@ -1,0 +1,184 @@
+//! Streams: data frames of gets that we serve, of our puts, and fragments of our messages, the peer's streams in turn.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::Urgency;
+use ropewalk_wire::frame::{DataBody, FragmentBody, PutBody, key_to_wire};
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::orders::{Order, Payload};
+use crate::path::{
+    BULK_BYTES_PER_PASS, BULK_PENDING_BYTES, BULK_PENDING_MAX, BULK_PENDING_SHORT_MAX,
+    FRAMES_PENDING_MAX, Segments, Stream, StreamKind,
+};
+
+impl Core {
+    /// Makes data frames, the peer's streams in turn, as many as its link takes.
+    pub(crate) fn pump_streams(&mut self, id: PeerId) {
+        loop {
+            let Some(peer) = self.peers.get_mut(id.0) else { return };
+            if peer.link().is_none() {
+                return;
+            }
+            let Some(next) = peer.streams.front().map(|stream| stream.left.len.max(1)) else {
+                return;
+            };
+            let together = (BULK_PENDING_BYTES / next).min(BULK_PENDING_SHORT_MAX) as u32;
+            let full = peer.bulk_pending >= together.max(BULK_PENDING_MAX);
+            if full || peer.frames_pending >= FRAMES_PENDING_MAX {
+                return;
+            }
+            if self.bulk_left == 0 && !peer.streams.is_empty() {
+                // A peer that reads as fast as we send would keep this pass from everybody else.
+                if !std::mem::replace(&mut peer.throttled, true) {
+                    self.throttled.push_back(id);
+                }
+                return;
+            }
+            let Some(mut stream) = peer.streams.pop_front() else { return };
+            let max = peer.granted.frame_bytes;
+            self.bulk_left = self.bulk_left.saturating_sub(stream.left.len.min(max));
+            self.send_part(id, &mut stream, max);
+            if stream.left.len == 0 {
+                self.stream_ended(&stream.kind);
+            } else if let Some(peer) = self.peers.get_mut(id.0) {
+                peer.streams.push_back(stream);
+            }
+        }
+    }
+
+    /// A pass begins: data frames have room again, and those who waited for it come in turn.
+    pub(crate) fn refill_bulk(&mut self) {
+        self.bulk_left = BULK_BYTES_PER_PASS;
+        // Those for whom nothing is left stay where they are, and come first in the next pass.
+        while self.bulk_left > 0 {
+            let Some(id) = self.throttled.pop_front() else { return };
+            if let Some(peer) = self.peers.get_mut(id.0) {
+                peer.throttled = false;
+            }
+            self.pump(id);
+        }
+    }
+
+    /// All data frames of a stream were made, or none are made any more.
+    pub(crate) fn stream_ended(&mut self, kind: &StreamKind) {
+        match kind {
+            StreamKind::Serve { region, .. } => {
+                if let Some(region) = self.regions.get_mut(*region) {
+                    region.streams -= 1;
+                }
+            }
+            StreamKind::Message { operation, .. } => self.let_go(*operation),
+            StreamKind::Put { operation, .. } => {
+                if let Some(state) = self.access_mut(*operation) {
+                    state.streaming = false;
+                }
+            }
+        }
+    }
+
+    fn send_part(&mut self, id: PeerId, stream: &mut Stream, max: u64) {
+        let len = stream.left.len.min(max);
+        let bulk = |order, left: &mut Slice, len| {
+            let slice = left.part(0, len);
+            *left = left.part(len, left.len - len);
+            Some(Payload { slice, urgency: Urgency::Bulk, order })
+        };
+        match &mut stream.kind {
+            StreamKind::Message { operation, channel, message, offset } => {
+                let body = FragmentBody {
+                    message: (*message).into(),
+                    offset: (*offset).into(),
+                    channel: *channel as u8,
+                    reserved: [0; 7],
+                };
+                *offset += len;
+                let operation = *operation;
+                self.counters.fragments_sent += 1;
+                self.hold(operation);
+                let order = Order::Fragment { operation, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, len));
+            }
+            StreamKind::Serve { region, cookie, into_offset } => {
+                if let Some(state) = self.regions.get_mut(*region) {
+                    state.held += 1;
+                }
+                let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
+                // The peer's own number: it is its affair where this ends.
+                *into_offset = into_offset.wrapping_add(len);
+                let order = Order::ServeFrame { region: *region, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, len));
+            }
+            StreamKind::Put { operation, key, segments, total } => {
+                let (offset, here) = segments.next(len);
+                let (key_slot, key_secret) = key_to_wire(*key);
+                let body = PutBody {
+                    key_slot,
+                    key_secret,
+                    offset: offset.into(),
+                    cookie: operation.0.to_u64().into(),
+                    total_bytes: (*total).into(),
+                };
+                let operation = *operation;
+                self.hold(operation);
+                let order = Order::PutFrame { operation, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, here));
+            }
+        }
+    }
+
+    pub(super) fn drop_streams_of(&mut self, slot: SlotId) {
+        match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
+            Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
+            Some(Audience::Everybody) => {
+                let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
+                ids.into_iter().for_each(|id| self.drop_streams_to(id, slot));
+            }
+            None => {}
+        }
+    }
+
+    fn drop_streams_to(&mut self, id: PeerId, slot: SlotId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let mut refused = Vec::new();
+        peer.streams.retain(|stream| match stream.kind {
+            StreamKind::Serve { region, cookie, .. } if region == slot => {
+                refused.push(cookie);
+                false
+            }
+            _ => true,
+        });
+        if let Some(region) = self.regions.get_mut(slot) {
+            region.streams -= refused.len() as u32;
+        }
+        for cookie in refused {
+            self.emit_result(id, cookie, Err(Fault::BadKey));
+        }
+    }
+}
+
+impl Segments {
+    /// Where the next bytes go, at most `len`, and how many they are; moves on.
+    fn next(&mut self, len: u64) -> (u64, u64) {
+        match self {
+            Segments::At(offset) => {
+                let begin = *offset;
+                *offset += len;
+                (begin, len)
+            }
+            Segments::List { list, index, done } => {
+                while *done >= list[*index].len {
+                    *index += 1;
+                    *done = 0;
+                }
+                let segment = list[*index];
+                let here = len.min(segment.len - *done);
+                let begin = segment.offset.wrapping_add(*done);
+                *done += here;
+                (begin, here)
+            }
+        }
+    }
+}
