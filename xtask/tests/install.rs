@@ -28,6 +28,8 @@ fn install(prefix: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command.args(["install", "--profile", &profile(), "--prefix"]).arg(prefix);
+    // Test programs may run with it; a build with it would share nothing with the one before.
+    command.env_remove("RUSTC_BOOTSTRAP");
     command
 }
 
