@@ -73,7 +73,7 @@ impl Level {
     }
 }
 
-/// What a receive does with a message that is longer than its memory.
+/// How a receive treats a message that is longer than its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Oversize {
     /// Take what fits, complete with `Truncated`, tell both lengths.
@@ -99,13 +99,13 @@ pub struct Receive {
     /// From this peer only, or from any.
     pub source: Option<PeerId>,
     pub bits: u64,
-    /// Which of the bits have to agree.
+    /// The bits that have to agree.
     pub mask: u64,
     pub into: Slice,
     pub oversize: Oversize,
 }
 
-/// Which way a remote access goes.
+/// The direction of a remote access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     Get,
@@ -123,7 +123,7 @@ pub struct Access {
     pub local: Slice,
 }
 
-/// Who may use a region.
+/// The peers that may access a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
     /// Every peer that is told the key.
@@ -149,7 +149,7 @@ pub struct Completion {
     pub bits: u64,
 }
 
-/// What the core wants done or known next; see [`Core::next_output`].
+/// The kind of the core's next output; see [`Core::next_output`].
 ///
 /// [`Core::next_output`]: crate::Core::next_output
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,10 +209,10 @@ pub enum Output {
     Unexposed { key: RemoteKey },
 }
 
-/// What the core wants of a payload that landed before it takes note of it.
+/// Work on a received payload that the driver does before the core takes note of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wants {
-    /// Where the payload lies.
+    /// The payload's place.
     pub slice: Slice,
     /// The checksum that its bytes must have, else `landed_corrupt` is called.
     pub checksum: Option<u32>,
@@ -220,7 +220,7 @@ pub struct Wants {
     pub greeting: bool,
 }
 
-/// Who this endpoint is.
+/// The identity of this endpoint.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {
     pub endpoint: EndpointId,
@@ -230,7 +230,7 @@ pub struct Identity {
     pub host: u64,
 }
 
-/// What happens to operations when a link is lost (DESIGN 3.3).
+/// The fate of operations when a link is lost (DESIGN 3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// They fail with `PeerReset`.
@@ -245,7 +245,7 @@ pub struct Config {
     pub mode: Mode,
     /// Longer messages are announced, in bytes. At most `EAGER_BYTES_MAX`; `None`: what each rail wants.
     pub eager_bytes_max: Option<u32>,
-    /// Where that is `None`: messages of up to so many bytes leave at once, whatever less a rail wants.
+    /// If that is `None`: messages of up to so many bytes leave at once, even if a rail wants less.
     pub eager_bytes_min: u32,
     /// Bytes that all peers together may have sent and nobody has matched.
     pub eager_pool_bytes: u64,
@@ -333,8 +333,8 @@ pub struct Counters {
     pub duplicates_dropped: u64,
     pub corrupt_dropped: u64,
     pub violations: u64,
-    /// What rails let go of early: payloads of frames, places, native accesses; and payloads that had to
-    /// be copied since their peers had not acknowledged them.
+    /// Resources that rails released early: payloads of frames, places, native accesses; and payloads that were
+    /// copied since their peers had not acknowledged them.
     pub frames_detached: u64,
     pub places_given_up: u64,
     pub accesses_stopped: u64,

@@ -30,7 +30,7 @@ impl Core {
         if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
     }
 
-    /// Where the payload of a frame belongs; a frame without payload is dealt with at once.
+    /// Decides the place of a frame's payload; a frame without payload takes effect at once.
     ///
     /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
     /// driver calls [`Core::staged`] with a buffer of the asked size.
@@ -315,7 +315,7 @@ impl Core {
         slice
     }
 
-    /// What has to be done with a landing's bytes before [`Core::landed`], if anything.
+    /// The work that the driver does on received bytes before it calls [`Core::landed`], if there is any.
     #[inline]
     pub fn wants(&self, token: Token) -> Option<Wants> {
         if token.0 & OF_RECEIVE != 0 {

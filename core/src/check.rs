@@ -1,4 +1,4 @@
-//! What must hold between any two calls, checked in full: for tests, far too slow for anything else.
+//! The invariants between any two calls, checked in full: for tests, far too slow for anything else.
 //!
 //! Everything that is counted in one place is recounted from the places that it stands for: holds of
 //! memory, frames that rails have, credit, accesses.

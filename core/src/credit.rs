@@ -1,4 +1,4 @@
-//! Who may send how much: eager bytes, requests, announces.
+//! Credit: how many eager bytes, requests and announces a peer may send.
 //!
 //! Limits are absolute (counted from the session's beginning), so a `Credit` frame that comes twice
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
@@ -20,9 +20,9 @@ const OVERHEAD_BYTES: u64 = 128;
 /// The least that a message with a payload occupies.
 const BUFFER_BYTES_MIN: u64 = 256;
 
-/// Who uses half its window within this may have waited for news, and is lent more: a window is used up
-/// once a round trip then, wide as the network may be. Whether a sender did wait cannot be seen from
-/// here, since what is on its way cannot; who is slower did not.
+/// A peer that uses half its window within this time may have waited for credit, and is lent more: it uses a window
+/// up once a round trip, however long that is. A receiver cannot see whether the sender waited, since it does not see
+/// frames on their way. A slower peer did not wait.
 const BUSY_WITHIN: Duration = Duration::from_millis(100);
 
 /// The largest window that traffic alone makes, in bytes. More under way would only leave the processors'
@@ -32,8 +32,8 @@ const TRAFFIC_WINDOW_MAX: u64 = 1 << 20;
 /// Long messages in a row that find their receives, after which they need not be announced any more.
 const AWAITED_LONG: u32 = 4;
 
-/// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
-/// a power of two, so that what was lent is never less than what is used.
+/// The charge of an eager message. Both sides count the buffer that it may occupy, whose size is a power of two, so
+/// that a peer never uses more than it was lent.
 #[inline]
 pub(crate) fn charge_bytes(payload_bytes: u64) -> u64 {
     let buffer = match payload_bytes {
@@ -62,7 +62,7 @@ impl Windows {
     }
 }
 
-/// What the peer allowed us, and what we used of it.
+/// The credit that the peer granted us, and our use of it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Granted {
     pub eager_limit: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Granted {
     pub announce_long: bool,
 }
 
-/// What we allowed the peer, and what it used and we freed again.
+/// The credit that we granted the peer, its use of it, and the part that we freed again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Received {
     pub eager: Account,
@@ -274,7 +274,7 @@ impl Granted {
     }
 }
 
-/// What a message counts against.
+/// The account that a message is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
     Eager { channel: Channel, payload_bytes: u64 },
@@ -505,7 +505,7 @@ impl Core {
 
     /// Whether a small message without credit waits for some: a receiver that takes messages gives it back
     /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
-    /// Where there is no more the receiver says so: it may be waiting for a message behind.
+    /// A receiver without more to lend says so: it may be waiting for a message behind.
     pub(crate) fn awaits_credit(&self, id: PeerId, payload_bytes: u64) -> bool {
         self.peers.get(id.0).is_some_and(|peer| peer.granted.comes_back(payload_bytes))
     }

@@ -44,7 +44,7 @@ pub struct Core {
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
     pub(crate) lent_bytes: u64,
-    /// What messages of sessions that ended still occupy.
+    /// Bytes that unmatched messages of ended sessions still occupy.
     pub(crate) orphan_bytes: u64,
     pub(crate) closing: bool,
     /// By channel: messages that no posted receive accepts are dropped.
@@ -76,7 +76,7 @@ pub struct Core {
     pub(crate) announced: u32,
     /// Receives that a message may end which is not sent eagerly.
     pub(crate) awaited: u32,
-    /// Where messages of a channel are offered before they wait: those that were not, by arrival.
+    /// The channel whose messages are offered before they wait, and those that were not offered yet, by arrival.
     pub(crate) offers: Option<(Channel, VecDeque<SlotId>)>,
 }
 

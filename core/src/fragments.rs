@@ -27,7 +27,7 @@ pub(crate) struct Assembly {
     message: u64,
     acknowledge: u8,
     pub target: Target,
-    /// Where the message goes; the receive may have room for less than all of it.
+    /// The message's place; the receive may have room for less than all of it.
     into: Slice,
     total: u64,
     /// Bytes of the fragments that came, and of those that are at their place or have none.
@@ -39,7 +39,7 @@ pub(crate) struct Assembly {
     over: bool,
 }
 
-/// Who gets a message that is being assembled.
+/// The receiver of a message that is being assembled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     Receive(OperationId),
@@ -250,7 +250,7 @@ impl Core {
         }
     }
 
-    /// What is missing of a message does not come: who was to get it fails.
+    /// The rest of a message does not come: its receive fails.
     pub(crate) fn break_assembly(&mut self, slot: SlotId, fault: Fault) {
         let Some(assembly) = self.assemblies.get_mut(slot) else { return };
         if !std::mem::replace(&mut assembly.over, true) {

@@ -17,7 +17,7 @@ pub(crate) struct List {
     last: u32,
 }
 
-/// Where the neighbours of entries lie.
+/// A table whose entries are links of lists.
 pub(crate) trait Table {
     /// Those of the entry with this index, which is in a list.
     fn neighbours(&mut self, index: u32) -> &mut Neighbours;

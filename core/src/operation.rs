@@ -112,7 +112,7 @@ pub(crate) struct AccessState {
     pub moved: u64,
     /// The last native order for it.
     pub native: Option<SlotId>,
-    /// What the target would do for a get.
+    /// The help that the target of a get offers.
     pub help: Help,
 }
 

@@ -1,4 +1,4 @@
-//! What rails were asked to do and have not finished: orders of frames, and payloads on their way to their places.
+//! Unfinished work of rails: orders of frames, and payloads on their way to their places.
 
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -37,7 +37,7 @@ pub(crate) struct Landing {
     /// Bytes of the frame's payload; the place may be shorter.
     pub payload_bytes: u32,
     pub kind: LandingKind,
-    /// Where it lands; known late where it is staged.
+    /// Its place; known late if it is staged.
     pub slice: Slice,
     /// The checksum that its bytes must have.
     pub checksum: Option<u32>,

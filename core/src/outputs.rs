@@ -1,4 +1,4 @@
-//! What the core wants done or known: one queue in order.
+//! Orders and news of the core: one queue in order.
 //!
 //! Frames and completions are most of it, and long. Each is written once, in a ring where it lies
 //! until it was dealt with; the queue itself holds marks.

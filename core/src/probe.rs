@@ -35,7 +35,7 @@ pub struct OfferId(SlotId);
 pub struct Offer {
     pub id: OfferId,
     pub message: Waiting,
-    /// Where its bytes are, if there are any and they are here to be seen.
+    /// Its bytes, if there are any and all of them are here.
     pub staged: Option<BufferId>,
     /// Its bytes are still at the sender, or not to be seen before a receive takes them; also where it has none.
     pub is_withheld: bool,

@@ -135,7 +135,7 @@ impl Reliable {
         }
     }
 
-    /// Where a span is among those that were sent and not forgotten.
+    /// The index of a span among those that are sent and not forgotten.
     fn index_of(&self, span: u64) -> Option<usize> {
         let index = span.checked_sub(self.sent.front()?.span)? as usize;
         (index < self.sent.len()).then_some(index)

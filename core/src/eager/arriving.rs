@@ -307,7 +307,7 @@ fn message_bytes(prefix: &Prefix, body: &EagerBody) -> u64 {
     u64::from(prefix.payload_bytes.get()) + u64::from(body.more_bytes.get())
 }
 
-/// What `next_message` says about a message's number.
+/// The verdict of `next_message` on a message's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextMessage {
     Now,

@@ -195,7 +195,7 @@ impl Core {
     }
 }
 
-/// What a receive accepts.
+/// The match criteria of a receive.
 pub(crate) fn wanted(receive: &Receive) -> Wanted {
     Wanted {
         channel: receive.channel,

@@ -1,4 +1,4 @@
-//! Who gets a message: posted receives and unmatched messages.
+//! Matching: posted receives and unmatched messages.
 //!
 //! Neither a match nor a post nor a withdrawal walks over what it does not concern: `receives` and
 //! `messages` find by hash; post and arrival numbers decide.

@@ -2,8 +2,8 @@
 //!
 //! The first few are in one short list, which is all that most programs need and costs no hashing. The
 //! others are kept by *class*: those that ask for a source or not, with the same mask over the bits.
-//! What a receive of one class wants is a key, so that a message looks once in each class; there are
-//! as many of them as masks in use. Post numbers decide between what is found.
+//! Within a class the criteria of a receive are a key: a message looks once in each class, and there are as many
+//! classes as masks in use. Post numbers decide between what is found.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! What waits to be matched: a message as it arrived, and what a receive wants.
+//! An unmatched message, and the match criteria of a receive.
 
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::verb::{Help, RemoteKey};
@@ -21,7 +21,7 @@ pub(crate) struct Unmatched {
     pub shown: bool,
 }
 
-/// Where the bytes of an unmatched message are.
+/// The place of an unmatched message's bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Content {
     /// There are none.
@@ -34,7 +34,7 @@ pub(crate) enum Content {
     Announced(RemoteKey, Help),
 }
 
-/// What a receive wants.
+/// The match criteria of a receive.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub channel: Channel,

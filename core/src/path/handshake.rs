@@ -636,7 +636,7 @@ impl Core {
         }
     }
 
-    /// What was placed is lost: what it was for fails with this.
+    /// A payload is lost on its way to its place: its operation fails with this.
     pub(crate) fn landing_lost(&mut self, landing: Landing, fault: Fault) {
         let staged = matches!(
             landing.kind,

@@ -217,7 +217,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub kind: StreamKind,
-    /// What is left to send.
+    /// Bytes that are still to be sent.
     pub left: Slice,
 }
 
@@ -231,7 +231,7 @@ pub(crate) enum StreamKind {
     Put { operation: OperationId, key: RemoteKey, segments: Segments, total: u64 },
 }
 
-/// What is left of a remote layout.
+/// The rest of a remote layout.
 #[derive(Debug, Clone)]
 pub(crate) enum Segments {
     At(u64),

@@ -227,7 +227,7 @@ impl Core {
         }
     }
 
-    /// What waits at a peer and was posted under names that lead elsewhere from here on goes along with them.
+    /// Some names lead elsewhere from here on: waiting operations that were posted under them go along.
     fn take_along(&mut self, id: PeerId, heads: &[PeerId]) {
         let mut reposted = Vec::new();
         for operation in self.operations.owned_by(id) {

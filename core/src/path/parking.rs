@@ -23,7 +23,7 @@ use crate::engine::Core;
 const SWEEP: usize = 256;
 /// The next look, where too many links were busy.
 const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
-/// What was unanswered when its time had come is looked at once more, after queues were drained.
+/// A `Park` that is unanswered at its deadline gets this much longer, so that queues are drained first.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 /// The next attempt of a connect for which there was no descriptor.
 const ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
@@ -291,7 +291,7 @@ impl Core {
         *late = !*late;
     }
 
-    /// What is due of parking, apart from peers' own timers; the next time.
+    /// Parks idle links if that is due; returns the time of the next look.
     pub(crate) fn run_sweep(&mut self) -> Time {
         if self.sweep_at <= self.now {
             self.sweep_at = Time::NEVER;

@@ -59,7 +59,7 @@ impl Core {
         }
     }
 
-    /// What the peer says about how to reach it.
+    /// The address list that the peer told.
     pub fn peer_addresses(&self, id: PeerId) -> &[u8] {
         self.peers.get(self.resolve(id).0).map_or(&[], |peer| &peer.addresses)
     }

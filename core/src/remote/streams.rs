@@ -160,7 +160,7 @@ impl Core {
 }
 
 impl Segments {
-    /// Where the next bytes go, at most `len`, and how many they are; moves on.
+    /// The offset and the number of the next bytes, at most `len`; moves on.
     fn next(&mut self, len: u64) -> (u64, u64) {
         match self {
             Segments::At(offset) => {
