@@ -1,10 +1,10 @@
 //! Work whose result nobody waits for any more.
 //!
-//! A future that is dropped in the middle leaves behind whatever its author did not think of. Work
-//! that changes things is therefore never dropped: it is told that it was abandoned, goes on, and
-//! the places where it holds much and may wait for long give up there, by an ordinary error.
+//! A future that is dropped in the middle may leave behind a state that its author did not think of. Work that changes
+//! things is therefore never dropped: it is told that it was abandoned, and goes on. At places where it holds much and
+//! may wait for long, it gives up by an ordinary error.
 //!
-//! Invariant: what `over` runs finds its own mark as the current one, whoever else runs beside it.
+//! Invariant: the work that `over` runs finds its own mark as the current one, whatever other work runs beside it.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -9,13 +9,13 @@
 //! * a failed `sync_data` leaves it open which writes are durable, and a second try that succeeds
 //!   proves nothing about them.
 //!
-//! All calls may block; whoever must not be blocked goes through `World::offload`.
+//! All calls may block; a caller that must not be blocked goes through `World::offload`.
 
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How a file is opened.
+/// The mode in which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
     /// To read; it must exist.
@@ -28,7 +28,7 @@ pub enum Open {
     CreateNew,
 }
 
-/// What a name in a directory stands for.
+/// The type of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -44,18 +44,18 @@ pub struct Space {
     pub free: u64,
     /// Free for everybody.
     pub available: u64,
-    /// Names the file system: the same for all paths on it that this host sees, for whoever asks, and
-    /// for no other. 0 where that is not known.
+    /// Names the file system: the same for all paths on it that this host sees, for every caller, and for no other file
+    /// system. 0 if that is not known.
     pub identity: u128,
 }
 
 /// A tree of files.
 pub trait Disk: Send + Sync {
-    /// From now on this path means the directory that is there now, whatever happens to the name, and
-    /// so do all paths below it. Where nothing is there the path means what it says.
+    /// Binds this path, and all paths below it, to the directory that is there now, whatever happens to the name. If
+    /// nothing is there, the path keeps its plain meaning.
     ///
     /// # Errors
-    /// Where it is no directory, or one of a user who should not have it.
+    /// If the path is no directory, or if the directory belongs to a user who should not have it.
     fn hold(&self, root: &Path) -> io::Result<()> {
         let _ = root;
         Ok(())
@@ -72,7 +72,7 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// The names in a directory, sorted bytewise.
     fn list(&self, path: &Path) -> io::Result<Vec<(std::ffi::OsString, Kind)>>;
-    /// What `path` is; `None` where nothing is there.
+    /// The type of `path`; `None` if nothing is there.
     fn kind(&self, path: &Path) -> io::Result<Option<Kind>>;
     /// Makes the names in a directory durable.
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
@@ -107,7 +107,7 @@ pub trait File: Send + Sync {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
-    /// Cuts or extends the file; what comes in reads as zeros.
+    /// Cuts or extends the file; added bytes read as zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves room for a range, growing the file where it ends earlier.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;

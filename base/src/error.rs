@@ -4,8 +4,8 @@ use std::fmt;
 
 /// The largest thing that an error hurts.
 ///
-/// Every public error of the workspace maps to one class. `Path` starts a migration, `Peer` a
-/// fail-over, `Data` a quarantine; the others go back to whoever asked.
+/// Every public error of the workspace maps to one class. `Path` starts a migration, `Peer` a fail-over, `Data` a
+/// quarantine; the others go back to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
     /// The caller asked for something impossible; nothing changed.
@@ -32,7 +32,7 @@ pub enum Fault {
     /// No connection could be made.
     #[error("the peer cannot be reached")]
     Unreachable,
-    /// Who was reached belongs to another cluster.
+    /// The peer that was reached belongs to another cluster.
     #[error("the peer belongs to another cluster")]
     OtherCluster,
     /// The user, here or at the peer, cancelled the operation.

@@ -1,11 +1,10 @@
 //! A single-threaded executor: tasks, timers, and wake-ups from other threads.
 //!
-//! It does no I/O. Whoever drives it (the reactor of `net`, the simulator) calls [`Executor::run`]
-//! until nothing is ready, then looks at [`Executor::next_deadline`] and sleeps as it sees fit.
+//! It does no I/O. Its driver (the reactor of `net`, the simulator) calls [`Executor::run`] until nothing is ready,
+//! then looks at [`Executor::next_deadline`] and sleeps as it sees fit.
 //!
-//! Invariants: a task is in the ready queue at most once; a task that completed is never polled
-//! again, whoever still holds its waker; with a seed the order of ready tasks depends on the seed
-//! alone.
+//! Invariants: a task is in the ready queue at most once; a task that completed is never polled again, even if somebody
+//! still holds its waker; with a seed the order of ready tasks depends on the seed alone.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -51,7 +50,7 @@ struct Task {
 
 struct Ready {
     queue: Mutex<VecDeque<SlotId>>,
-    /// Set by a driver that is about to sleep; whoever wakes a task clears it and unparks.
+    /// Set by a driver that is about to sleep; a thread that wakes a task clears it and unparks the driver.
     parked: AtomicBool,
     unpark: Unpark,
 }

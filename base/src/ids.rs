@@ -7,13 +7,13 @@ use std::fmt;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EndpointId(pub u128);
 
-/// Which life of an endpoint: grows at every start. A new one is a `PeerReset` to whoever knew the
-/// old one.
+/// The number of an endpoint's life; it grows at every start. A peer that knew the old life sees a new one as a
+/// `PeerReset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Incarnation(pub u64);
 
-/// One life of an endpoint, as its greeting names it. Whoever does not know an endpoint's id cannot speak
-/// in its name; servers' ids are known to all who call them.
+/// One life of an endpoint, as its greeting names it. A peer that does not know an endpoint's id cannot speak in its
+/// name. Every caller of a server knows the server's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Origin {
     pub endpoint: EndpointId,

@@ -1,6 +1,6 @@
 //! The ground floor: names, limits and small machines that every other room stands on.
 //!
-//! What is here knows no protocol, no socket and no file system. It offers
+//! This crate knows no protocol, no socket and no file system. It offers
 //! * identities and error classes ([`ids`], [`error`]),
 //! * the words in which the protocol core gives orders to rails ([`verb`]),
 //! * memory that operations may touch ([`memory`], [`pool`]),

@@ -5,8 +5,8 @@
 //! rails (and the copies of this module) turn a slice into addresses.
 //!
 //! Invariants:
-//! * the bytes behind a segment stay mapped as long as its `Memory` lives: pool buffers are owned,
-//!   raw memory is vouched for by whoever called [`Memory::from_raw`];
+//! * the bytes behind a segment stay mapped as long as its `Memory` lives: pool buffers are owned, and the caller of
+//!   [`Memory::from_raw`] vouches for raw memory;
 //! * nobody holds a Rust reference into memory that a peer or another thread may write meanwhile:
 //!   all access here goes through raw pointers;
 //! * read-only memory is never written: for writing, its slices resolve to nothing.
@@ -32,13 +32,13 @@ impl Segment {
     /// A segment of nothing.
     pub const EMPTY: Segment = Segment { address: 0, bytes: 0 };
 
-    /// Names `bytes` bytes at `address`. Naming is harmless; whoever reads or writes through the
-    /// pointer has to know that the memory is alive.
+    /// Names `bytes` bytes at `address`. Naming is harmless; code that reads or writes through the pointer has to know
+    /// that the memory is alive.
     pub fn new(address: *mut u8, bytes: usize) -> Segment {
         Segment { address: address.expose_provenance(), bytes }
     }
 
-    /// Where it begins.
+    /// A pointer to its first byte.
     #[inline]
     pub fn as_mut_ptr(self) -> *mut u8 {
         ptr::with_exposed_provenance_mut(self.address)
@@ -237,7 +237,7 @@ impl Slice {
     }
 }
 
-/// How much is copied at a time for a checksum: little enough for the stack and the nearest cache.
+/// Bytes that are copied at a time for a checksum: few enough for the stack and the nearest cache.
 const CHECKSUM_BYTES: usize = 8 * 1024;
 
 /// The memories of all operations in flight of one endpoint.
@@ -281,7 +281,7 @@ impl BufferTable {
         self.memories.get(id.0)
     }
 
-    /// How many memories there are.
+    /// The number of memories.
     pub fn len(&self) -> usize {
         self.memories.len()
     }
@@ -317,8 +317,8 @@ impl BufferTable {
         Segments { segments, skip: slice.offset, left: slice.len }
     }
 
-    /// Bytes that were copied to, from and between these memories so far; what the kernel copies is not among
-    /// them, nor is what a checksum looks at.
+    /// Bytes that were copied to, from and between these memories so far. Copies by the kernel are not among them, nor
+    /// are bytes that a checksum reads.
     pub fn bytes_copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }

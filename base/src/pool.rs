@@ -28,7 +28,7 @@ struct Shared {
     budget: usize,
     lent: AtomicUsize,
     lent_max: AtomicUsize,
-    /// Free memory by class; what is kept here is bounded by the budget, too.
+    /// Free memory by class; the budget bounds it, too.
     free: Mutex<Free>,
 }
 
@@ -178,13 +178,13 @@ impl PoolBuffer {
         &self.segment
     }
 
-    /// How many bytes it can have without another allocation.
+    /// The number of bytes that it can have without another allocation.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Makes the buffer over to its owner: the budget counts it no more, and whoever keeps such buffers
-    /// has a bound of their own.
+    /// Makes the buffer over to its owner: the budget counts it no more. The owner has a bound of its own for such
+    /// buffers.
     pub fn make_over(&mut self) {
         if std::mem::replace(&mut self.counted, false) {
             self.pool.shared.lent.fetch_sub(self.capacity, Ordering::Relaxed);
@@ -259,7 +259,7 @@ mod tests {
         assert_eq!(pool.lent_bytes(), 4096);
         drop(other);
         assert_eq!(pool.lent_bytes(), 0);
-        // What is kept for reuse is bounded still: the first one that came back.
+        // The pool still bounds the buffers that it keeps for reuse: this is the first one that came back.
         assert_eq!(pool.take(4096).unwrap().segment().address(), address);
     }
 

@@ -5,7 +5,7 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-/// Bytes that whoever has them alone may change, and all others read.
+/// Bytes that a sole holder may change, and that several holders only read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SharedBytes(Arc<Vec<u8>>);
 
@@ -50,7 +50,7 @@ impl Deref for SharedPart {
     }
 }
 
-/// A packet that leaves: what was written for it, of which the last `tail` bytes come behind what is kept elsewhere.
+/// A packet that leaves: the bytes written for it. The last `tail` of these come behind bytes that are kept elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaving {
     pub written: usize,

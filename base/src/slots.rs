@@ -50,15 +50,15 @@ impl<T> Slots<T> {
         Slots::counting_from(limit, 1)
     }
 
-    /// The same, of which generations begin with `first`, which is not 0: keys of another slab are stale here, too, where
-    /// that began elsewhere.
+    /// The same, with generations that begin with `first`, which is not 0. Keys of another slab are stale here, too, if
+    /// its generations began elsewhere.
     pub fn counting_from(limit: usize, first: u32) -> Slots<T> {
         assert!(limit < NONE as usize, "a slab index is 32 bits wide");
         assert!(first > 0, "no key is 0");
         Slots { slots: Vec::new(), free: NONE, len: 0, limit, first }
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.len
     }

@@ -1,12 +1,12 @@
-//! Text of others that people are shown: a name, an address, what a stranger calls himself.
+//! Text of others that people are shown: a name, an address, a stranger's name for himself.
 //!
-//! Invariant: what comes out moves no cursor, changes no colour, ends no line and reorders nothing,
-//! whatever went in; and it is bounded.
+//! Invariant: the output moves no cursor, changes no colour, ends no line and reorders nothing, whatever the input; and
+//! it is bounded.
 
 use std::borrow::Cow;
 
-/// `bytes` as a terminal may show them, at most `most` characters and a sign that there were more. What
-/// is no printable character is written like `\x1b` or `\u{202e}`; a backslash is left alone.
+/// `bytes` as a terminal may show them, at most `most` characters and a sign that there were more. Characters that are
+/// not printable are written like `\x1b` or `\u{202e}`; a backslash is left alone.
 pub fn printable(bytes: &[u8], most: usize) -> String {
     let mut out = String::new();
     let mut left = most;

@@ -15,7 +15,7 @@ use crate::slots::SlotId;
 /// never named again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId {
-    /// Which rail of the endpoint.
+    /// The number of the rail within the endpoint.
     pub rail: u8,
     /// Slot and generation within the rail.
     pub slot: SlotId,
@@ -48,7 +48,7 @@ pub struct RemoteSegment {
     pub len: u64,
 }
 
-/// Where in the remote region the bytes of an access lie.
+/// The place of an access's bytes in the remote region.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteLayout {
     /// Contiguous, from this offset on.
@@ -104,8 +104,8 @@ impl fmt::Debug for Header {
     }
 }
 
-/// Which queue of a link a frame waits in. Between two frames `Urgent` ones go first, so that
-/// control and small messages never wait behind more than one data frame.
+/// The queue of a link in which a frame waits. Between two frames `Urgent` ones go first, so that control and small
+/// messages never wait behind more than one data frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Urgency {
     /// Control and eager messages; in the order of the orders.
@@ -137,7 +137,7 @@ pub struct FrameOrder {
     pub token: Token,
 }
 
-/// What the target of a read would do for it, if it were asked by frames.
+/// The help that the target of a read would give, if it were asked by frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Help {
     /// Nobody says that it does anything soon.
@@ -168,12 +168,12 @@ pub enum Verb {
     Expose { link: LinkId, key: RemoteKey, region: Slice, writable: bool },
     /// End what `Expose` began; `Report::revoked` confirms that no peer holds the region any more.
     Revoke { link: LinkId, key: RemoteKey },
-    /// Let go of the payload of a frame that was answered with `Pending`, now. What has not left of it
-    /// goes from a private copy, so that the peer sees the frame as it was ordered; its outcome is
-    /// reported under `later` (`Token::NONE`: not at all).
+    /// Let go of the payload of a frame that was answered with `Pending`, now. Bytes that have not left yet go from a
+    /// private copy, so that the peer sees the frame as it was ordered. The outcome of the frame is reported under
+    /// `later` (`Token::NONE`: not at all).
     Detach { link: LinkId, token: Token, later: Token },
-    /// Give a read or write up that was answered with `Pending`, now: its memory is not touched any more
-    /// and no outcome is reported. What it wrote at the peer, or still does, nobody knows.
+    /// Give a read or write up that was answered with `Pending`, now: its memory is not touched any more and no outcome
+    /// is reported. Nobody knows which bytes it wrote at the peer, or still writes.
     Stop { link: LinkId, token: Token },
     /// Give the place of a payload up that has not arrived completely, now: the rest of it goes nowhere,
     /// and `landed` is not reported.
@@ -182,7 +182,7 @@ pub enum Verb {
     Close { link: LinkId },
 }
 
-/// What became of an order at once.
+/// The immediate outcome of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ordered {
     /// Done: the rail holds no reference to the order's buffers any more (for `Read`: the bytes are
@@ -197,8 +197,7 @@ pub enum Ordered {
 /// Core's answer to a rail that holds a header and wants to know where its payload belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// To `slice`; what is longer than the slice is dropped. `landed` is reported with the token
-    /// when all bytes arrived.
+    /// To `slice`; bytes beyond the slice are dropped. `landed` is reported with the token when all bytes arrived.
     Into { slice: Slice, token: Token },
     /// To a buffer of the endpoint's pool, since no receive is posted: the layer above provides it
     /// and turns this answer into `Into` before the rail sees it.
@@ -214,11 +213,11 @@ pub enum Placement {
 pub struct ForeignMessage {
     /// Its number among the messages of this link, which names it at its end.
     pub number: u64,
-    /// What receives match.
+    /// The bits that receives match.
     pub bits: u64,
     /// Bytes of the whole message.
     pub bytes: u64,
-    /// Where it is to be read, if it is announced only; for `Verb::Read` of the same link.
+    /// The key for reading it, if it is only announced; for `Verb::Read` of the same link.
     pub key: Option<RemoteKey>,
 }
 
@@ -232,7 +231,7 @@ pub struct ForeignEnd {
     pub bytes: u64,
 }
 
-/// Who a foreign peer is, in the words of its protocol.
+/// The identity of a foreign peer, in the words of its protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignName {
     /// Its address at its station, as people write it, and its number there.
@@ -242,7 +241,7 @@ pub struct ForeignName {
     pub session: u32,
 }
 
-/// What a rail promises about its links.
+/// The promises of a rail about its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
     /// A frame arrives, or the link goes down.
@@ -261,7 +260,7 @@ pub struct Capabilities {
     /// [`EAGER_BYTES`](crate::limits::EAGER_BYTES) to [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX); more than a
     /// frame takes only where the rail is reliable and ordered, since the fragments of a message follow each other.
     pub eager_bytes: u32,
-    /// How well it serves a peer that several rails reach: the highest wins.
+    /// The rail's preference for a peer that several rails reach: the highest wins.
     pub preference: u8,
     /// Works between processes of one host only; used after memory was proven to be shared.
     pub same_host_only: bool,

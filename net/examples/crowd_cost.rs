@@ -1,4 +1,4 @@
-//! What a pass, a post with its cancellation and a message cost beside many idle peers and posted receives:
+//! The cost of a pass, of a post with its cancellation and of a message beside many idle peers and posted receives:
 //! nanoseconds on one thread that plays both ends.
 //!
 //! `cargo run --release -p ropewalk-net --example crowd_cost [ROUNDS [loop|tcp [PEERS RECEIVES]]]`; without

@@ -1,5 +1,5 @@
-//! The work of a message without any waiting: one thread plays both ends, so that what is left is
-//! instructions. For profilers (`perf record`, `valgrind --tool=callgrind`).
+//! The work of a message without any waiting: one thread plays both ends, so that only instructions remain. For
+//! profilers (`perf record`, `valgrind --tool=callgrind`).
 //!
 //! `cargo run --release -p ropewalk-net --example message_cost [ROUNDS [loop|shm|tcp|udp|mxoe]]`; instructions:
 //! `valgrind --tool=callgrind --toggle-collect='message_cost::common::message' .../message_cost 2000 loop`.

@@ -1,10 +1,10 @@
-//! Boards: the networks of this host as programs that use MX know them, and where peers are.
+//! Boards: the networks of this host as programs that use MX know them, and the places of peers.
 //!
 //! A board is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
 //! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on.
 //!
-//! Where MXoE is spoken an agent learns of peers by itself. Others are told by a table: a line for each, with
-//! a name and a place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
+//! On a network with MXoE an agent discovers peers by itself. Other peers come from a table, one per line,
+//! with a name and a place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -20,7 +20,7 @@ use crate::modules;
 pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
 /// The file with the table of peers.
 pub const PEERS_VARIABLE: &str = "ROPEWALK_MX_PEERS";
-/// Where it is without that.
+/// The default path of that file.
 pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
 
 /// Endpoints of a board have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
@@ -29,7 +29,7 @@ pub const ENDPOINTS_MAX: u32 = 255;
 /// The port of endpoint 0 where no other is named.
 const PORT: u16 = 7100;
 
-/// Where the endpoints of a board are.
+/// The place of a board's endpoints: a station on Ethernet, or an address of UDP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Ether(Station),
@@ -46,33 +46,33 @@ pub struct Board {
     pub name: String,
     /// MXoE is spoken there, with all others.
     pub is_foreign: bool,
-    /// How, and by which sockets, as the query of an address says.
+    /// The options of the wire and of the sockets, in the syntax of an address's query.
     pub said: String,
 }
 
-/// What is spoken with a card.
+/// The protocol that is spoken with a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Language {
     /// Our own.
     Ours,
-    /// MXoE, or whatever else the board is for.
+    /// MXoE, or any other protocol of the board.
     Other,
     /// Nobody has heard its beacon yet.
     Unknown,
 }
 
-/// So long after it began an agent has heard of all who are there: they answer its beacons, of which there is one each
-/// second then, and one may be lost.
+/// The age at which an agent has heard of all cards that are there. They answer its beacons. There is one beacon
+/// each second then, and one may be lost.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
-/// How often an agent is asked that has begun just now.
+/// The interval at which an agent is asked again that has just started.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long a card has for saying that it is there.
+/// The time that a card has to answer that it is there.
 pub const SEEK_EVERY: Duration = Duration::from_millis(50);
-/// So often it may not have said so before it counts as one that is not there.
+/// The number of times that a card may not answer before it counts as absent.
 pub const SEEKS: u32 = 4;
 
-/// This process among those that may be the agents of its interfaces, though it has no endpoint there: since when, as long as
-/// this lives.
+/// This process as one of those that may be the agents of its interfaces, though it has no endpoint there, as long
+/// as this value lives; with the time of its start.
 #[derive(Debug, Default)]
 struct Asking(OnceLock<(Instant, Vec<Membership>)>);
 
@@ -83,7 +83,7 @@ pub struct Peer {
     pub place: Place,
 }
 
-/// Why a process has no boards. Class: operator.
+/// The reason why a process has no boards. Class: operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BoardsError {
@@ -102,7 +102,7 @@ pub enum BoardsError {
 pub struct Boards {
     pub boards: Vec<Board>,
     pub peers: Vec<Peer>,
-    /// There is a table of peers, which says who is there, but for boards where MXoE is spoken.
+    /// There is a table of peers, which lists the peers that are there, except for boards with MXoE.
     pub has_table: bool,
     asking: Asking,
 }
@@ -116,7 +116,7 @@ impl Place {
         }
     }
 
-    /// The URL of one of its endpoints, for those who call it.
+    /// The URL of one of its endpoints, for callers.
     pub fn url(&self, endpoint: u32) -> Option<String> {
         match self {
             Place::Ether(station) => Some(format!("ether://{station}/{endpoint}")),
@@ -172,9 +172,9 @@ impl Board {
         Board { place, interface, name: String::new(), is_foreign: false, said: String::new() }
     }
 
-    /// Where an endpoint of it listens: the scheme of a module and its address.
+    /// The listen address of an endpoint of this board: the scheme of a module and its address.
     ///
-    /// `silence`: how long a foreign host may leave messages unanswered, where the board says nothing of it.
+    /// `silence`: the time for which a foreign host may leave messages unanswered, if the board does not set one.
     pub fn listen(
         &self,
         endpoint: u32,
@@ -193,7 +193,7 @@ impl Board {
         }
     }
 
-    /// Where those who call an endpoint of another board of its network find it.
+    /// The URL of an endpoint of another board on the same network, for callers from this board.
     pub fn url(&self, place: &Place, endpoint: u32, key: u32) -> Option<String> {
         match place {
             Place::Ether(station) if self.is_foreign => {
@@ -208,12 +208,12 @@ impl Board {
         self.is_foreign && !modules::is_for_all(&self.said)
     }
 
-    /// Where an endpoint of it takes them; the scheme is `ether`.
+    /// The listen address at which an endpoint of it takes our own packets; the scheme is `ether`.
     pub fn listen_for_ours(&self, endpoint: u32) -> Option<String> {
         self.takes_ours().then(|| format!("{}/{endpoint}", self.interface))
     }
 
-    /// What the agent knows of another card whose endpoints may take our own packets.
+    /// The protocol to use with another card, by the agent's entry: its endpoints may take our own packets.
     pub fn language_of(&self, place: &Place) -> Language {
         let Place::Ether(_) = place else { return Language::Other };
         if !self.takes_ours() {
@@ -227,7 +227,7 @@ impl Board {
         }
     }
 
-    /// Where an endpoint of such a card takes them.
+    /// The URL of an endpoint of such a card that takes our own packets.
     pub fn url_of_ours(&self, place: &Place, endpoint: u32) -> Option<String> {
         let Place::Ether(station) = place else { return None };
         Some(format!("ether://{station}%{}/{endpoint}", self.interface))
@@ -243,12 +243,12 @@ impl Board {
         if self.said.is_empty() { url } else { format!("{url}?{}", self.said) }
     }
 
-    /// How MXoE is spoken there, where the interface takes packets of so many bytes; `None` where it is not.
+    /// The dialect of MXoE on this board, for an interface with this MTU; `None` if no MXoE is spoken there.
     pub fn dialect(&self, mtu: usize) -> Option<Dialect> {
         modules::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
     }
 
-    /// Where its raw endpoint is; `None` where no MXoE is spoken.
+    /// The address of its raw endpoint; `None` if no MXoE is spoken there.
     pub fn raw(&self) -> Option<String> {
         self.is_foreign.then(|| format!("{}?{}", self.interface, self.said))
     }
@@ -260,8 +260,8 @@ impl Board {
         AgentClient::of(interface.index)
     }
 
-    /// Whether a card is not there as far as its agent knows, which has it asked then; `None` where it cannot be told yet. A
-    /// card that is there answers within [`SEEK_EVERY`], unless that is lost.
+    /// Whether a card is absent as far as its agent knows. The agent then has the card asked. `None` if the answer
+    /// is not known yet. A card that is there answers within [`SEEK_EVERY`], unless the answer is lost.
     pub fn is_missing(&self, nic: u64) -> Result<Option<bool>, AgentError> {
         let Some(mut agent) = self.agent().filter(|_| self.is_foreign) else { return Ok(None) };
         if agent.peer(nic)?.is_some() || nic == self.place.nic() {
@@ -278,7 +278,7 @@ impl Board {
         modules::may_send_frames().then(|| agent::join(&interface, dialect, None))?
     }
 
-    /// What others call it: what its agent tells them, where there is one.
+    /// The name that other hosts use for it: the agent's, if there is an agent.
     fn current_name(&self) -> String {
         let told = || self.agent()?.name_of(self.place.nic()).ok()?;
         let told = Some(self.is_foreign).filter(|it| *it).and_then(|_| told());
@@ -290,7 +290,7 @@ impl Board {
         Some(&self.interface).filter(|name| !name.is_empty()).and_then(|it| modules::numa_node(it))
     }
 
-    /// What a mapper has said of its network, where there was one.
+    /// The last statement of a mapper about its network; `None` if there was no mapper.
     pub fn map(&self) -> Option<Map> {
         self.agent()?.map().ok()?
     }
@@ -300,7 +300,7 @@ impl Board {
         format!("mx-{nic:012x}-{endpoint}")
     }
 
-    /// The user who has that endpoint of this host in shared memory, and whether that is our own one.
+    /// The user that has that endpoint of this host in shared memory, and whether that is our own one.
     pub fn shared_user(nic: u64, endpoint: u32) -> Option<(u32, bool)> {
         let user = modules::user_of_memory(&Board::shared_name(nic, endpoint))?;
         Some((user, user == rustix::process::geteuid().as_raw()))
@@ -308,7 +308,7 @@ impl Board {
 }
 
 impl Boards {
-    /// As the environment says, or what there is.
+    /// The boards that the environment names, or else those that are there.
     pub fn find() -> Result<Boards, BoardsError> {
         let host = host_name();
         let mut boards = match variable(BOARDS_VARIABLE) {
@@ -337,8 +337,8 @@ impl Boards {
         self.boards.iter().position(|board| board.place.nic() == nic).map(|index| index as u32)
     }
 
-    /// Where a card is, for those who call it from this board; `None` where it is unknown, or two are known by this
-    /// number.
+    /// The place of a card, for callers from this board. `None` if the card is unknown, or if two cards have
+    /// this number.
     pub fn place_of(&self, nic: u64, from: &Board) -> Option<Place> {
         let own = self.boards.iter().map(|board| &board.place);
         let mut found = own.chain(self.peers.iter().map(|peer| &peer.place));
@@ -347,15 +347,15 @@ impl Boards {
             let alone = found.all(|place| place.nic() != nic || place == first);
             return alone.then(|| first.clone());
         }
-        // Without a table everybody on the wire may be called. Where MXoE is spoken a table gives names alone: its
-        // agent finds who is there.
+        // Without a table everybody on the wire may be called. With MXoE a table gives names alone: the agent finds
+        // the cards that are there.
         let wired = matches!(from.place, Place::Ether(_));
         let is_open = from.is_foreign || !self.has_table;
         station_of(nic).filter(|_| wired && is_open).map(Place::Ether)
     }
 
-    /// The card of this name: one of our own, one that an agent has found, or one of the table. Where an agent has begun just
-    /// now those that it may hear of are waited for.
+    /// The card of this name: one of our own, one that an agent has found, or one of the table. If an agent has just
+    /// started, the call waits for the cards that the agent may still hear of.
     pub fn nic_of_name(&self, name: &str) -> Option<u64> {
         let own = self.boards.iter().find(|board| board.current_name() == name);
         if let Some(own) = own {
@@ -396,7 +396,7 @@ impl Boards {
         self.told_by_agents(name, listed)
     }
 
-    /// What an agent tells, or else the table; an agent that has begun just now is asked again for a moment.
+    /// The answer of an agent, or else of the table. An agent that has just started is asked again for a moment.
     fn told_by_agents<T>(
         &self,
         mut ask: impl FnMut(usize, &mut AgentClient) -> Result<Told<T>, AgentError>,
@@ -435,7 +435,7 @@ impl Boards {
     }
 }
 
-/// What an agent says.
+/// An agent's answer.
 enum Told<T> {
     This(T),
     Nothing,
@@ -502,7 +502,7 @@ fn usual() -> Vec<Board> {
     vec![Board::at(place, String::new())]
 }
 
-/// What editors of some systems put before a text.
+/// The byte order mark that editors of some systems put before a text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// The table of peers: a name and a place on each line, `#` begins a comment.
@@ -510,7 +510,7 @@ fn table(bytes: &[u8]) -> Result<Vec<Peer>, String> {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut peers = Vec::new();
     for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-        // Nobody reads comments, whatever they are written in.
+        // Comments are not read, in whatever encoding they are.
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
         let line = std::str::from_utf8(line).map_err(|_| {
             format!(

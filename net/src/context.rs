@@ -1,7 +1,7 @@
 //! Contexts: queues of completions, each of one component or thread.
 //!
-//! A sleeper arms its context first: after `Armed` the next completion makes the descriptor readable,
-//! after `Ready` there is one already. Whoever only polls never pays for that.
+//! A sleeper arms its context first: after `Armed` the next completion makes the descriptor readable, after `Ready`
+//! there is one already. A caller that only polls never pays for that.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,15 +14,15 @@ use ropewalk_core::{OperationId, PeerId};
 
 use crate::spin::Spin;
 
-/// How an operation ended.
+/// The completion of an operation.
 #[derive(Debug)]
 pub struct Completed {
     pub operation: OperationId,
     /// The caller's number, as it was posted.
     pub user: u64,
     pub outcome: Result<(), Fault>,
-    /// Bytes moved. Sends that were announced, or that wait for their match: what the receiver took, also
-    /// where its receive was shorter than the message.
+    /// Bytes moved. For sends that were announced, or that wait for their match: the bytes that the receiver took,
+    /// even if its receive was shorter than the message.
     pub bytes: u64,
     /// The whole length of the message, also where it was cut or refused.
     pub message_bytes: u64,
@@ -48,15 +48,15 @@ pub(crate) struct Queue {
     /// Its number within its endpoint, by which operations name it.
     pub number: u32,
     completions: Mutex<VecDeque<Completed>>,
-    /// How many there are: whoever polls an empty queue does not touch its lock.
+    /// The number of completions; a caller that polls an empty queue does not touch its lock.
     count: AtomicUsize,
     armed: AtomicBool,
     /// Requests wake this context, too.
     pub wants_requests: bool,
-    /// Nobody has the context any more: what completes to it is dropped.
+    /// Nobody has the context any more: completions to it are dropped.
     retired: AtomicBool,
     bell: OwnedFd,
-    /// What its waiter learned about spinning: for whatever comes, and for the rest of a payload.
+    /// The waiter's experience with spinning: for any completion, and for the rest of a payload.
     spin: AtomicU32,
     follow: AtomicU32,
 }
@@ -96,7 +96,7 @@ impl Queue {
         self.ring();
     }
 
-    /// Wakes whoever sleeps on this context.
+    /// Wakes the thread that sleeps on this context.
     pub(crate) fn ring(&self) {
         // In one order with the count's store before it, and with the sleeper's, who sets this flag
         // and then looks at the count; see the model in `tests/loom.rs`.
@@ -117,7 +117,7 @@ impl Queue {
         completed
     }
 
-    /// What is known about spinning; a context has one waiter, so that nothing is lost between.
+    /// The experience with spinning; a context has one waiter, so that no update is lost.
     pub(crate) fn spin(&self) -> Spin {
         Spin(self.spin.load(Ordering::Relaxed))
     }
@@ -140,7 +140,7 @@ impl Queue {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    /// From here on completions are dropped, those that wait, too.
+    /// From here on completions are dropped, the waiting ones too.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
         while let Some(completed) = self.pop() {
@@ -168,7 +168,7 @@ impl Queue {
 }
 
 impl Context {
-    /// Wakes whoever sleeps on this context, to look at what it was told to look at.
+    /// Wakes the thread that sleeps on this context, so that it checks its news.
     pub fn wake(&self) {
         self.queue.ring();
     }

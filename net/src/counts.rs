@@ -1,13 +1,14 @@
-//! What endpoints of this host count, told to whoever asks.
+//! The counters of this host's endpoints, for any process that asks.
 //!
-//! An endpoint that has a service thread and carries packets listens at a name of its network namespace. Whoever
-//! connects there is told everything in one packet of text, by the service thread, which sleeps at that socket beside
-//! the rest: nothing is counted, copied or looked at for it before somebody asks.
+//! An endpoint that has a service thread and carries packets listens at a name of its network namespace. The
+//! service thread sends all counters to each client that connects there, in one packet of text. It sleeps at
+//! that socket beside its other descriptors: nothing is counted, copied or looked at for this purpose before
+//! somebody asks.
 //!
 //! Invariants:
 //! * the name ends with the endpoint, however that ends;
-//! * only root and the user whose process it is are told, and nobody is waited for;
-//! * anybody may have such a name: words are passed over that are not as ours, which a terminal can show.
+//! * only root and the user of the process get an answer, and the endpoint waits for nobody;
+//! * anybody may have such a name: words that are not of our form are skipped. A terminal can show all others.
 
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
@@ -19,17 +20,17 @@ use rustix::net::sockopt::socket_peercred;
 
 use crate::agent::local;
 
-/// How the names begin; a number that nobody else has follows.
+/// The prefix of the names; a unique number follows.
 const NAME: &str = "ropewalk/counts/";
 /// Longest answer: more rails than any endpoint has.
 const ANSWER_BYTES_MAX: usize = 128 << 10;
 /// An endpoint that does not answer for so long, since its process is stopped, is none.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What an endpoint on a network of packets counts, or the socket that it shares with others of its process.
+/// The counters of an endpoint on a network of packets, or of the socket that it shares with others of its process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counted {
-    /// Whose it is.
+    /// The process that it belongs to.
     pub process: u32,
     pub scheme: String,
     /// The number of the interface; `None` where it is on none in particular.
@@ -44,7 +45,7 @@ pub(crate) fn listen() -> Option<OwnedFd> {
     local::listen(&format!("{NAME}{:016x}", crate::host::random_seed())).ok()
 }
 
-/// Answers one who asks. An error where nobody can be let in.
+/// Answers a client. An error if no client can be accepted.
 pub(crate) fn answer(
     listener: &OwnedFd,
     accounts: impl FnOnce() -> Vec<Account>,
@@ -56,13 +57,13 @@ pub(crate) fn answer(
     };
     let own = rustix::process::geteuid();
     if socket_peercred(&socket).is_ok_and(|it| it.uid.is_root() || it.uid == own) {
-        // Whoever has gone meanwhile misses it.
+        // A client that has gone meanwhile misses the answer.
         let _ = local::say(&socket, emit(&accounts()).as_bytes(), false);
     }
     Ok(())
 }
 
-/// What all endpoints of this network namespace count that may be asked and answer.
+/// The counters of all endpoints of this network namespace that may be asked and answer.
 pub fn counted() -> Vec<Counted> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
@@ -81,7 +82,7 @@ fn ask(name: &str, buffer: &mut [u8]) -> Result<Vec<Counted>, Errno> {
     Ok(parse(&String::from_utf8_lossy(text), process))
 }
 
-/// Names and what they count, a line each.
+/// Names and values of counters, a line each.
 pub(crate) fn emit_counts(counts: &[Count]) -> String {
     let mut text = String::new();
     for (name, count) in counts {
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(parse("", 1), []);
         assert_eq!(parse("= mxoe", 1), []);
         assert_eq!(parse("= mxoe 1 2\nx\ny -1\nz 1", 1)[0].counts, [("z".to_string(), 1)]);
-        // What a terminal would obey.
+        // Escape sequences that a terminal would obey.
         assert_eq!(parse("= mxoe 1 2\na\u{1b}[2J 1\n\u{9b}5n 1\nz 1", 1)[0].counts.len(), 1);
         assert_eq!(parse("= \u{1b}]0;x 1 2\nz 1", 1), []);
     }

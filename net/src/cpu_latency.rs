@@ -1,10 +1,10 @@
 //! Keeps processors from sleeping while work comes and goes faster than they wake up.
 //!
 //! A processor that went to sleep is woken by an interrupt, which costs 20 us in a virtual machine and
-//! 50 us and more in the deep sleep of a real one: more than a metadata operation. Linux lets
-//! administrators limit what a wake-up may cost, as long as `/dev/cpu_dma_latency` is held open
-//! (Documentation/power/pm_qos_interface.rst). Tuning guides for clusters hold it for good; here it
-//! is held only while a thread goes to sleep more than a thousand times a second.
+//! 50 us and more in the deep sleep of a real one: more than a metadata operation. Linux lets administrators limit
+//! the latency of a wake-up, as long as `/dev/cpu_dma_latency` is held open
+//! (Documentation/power/pm_qos_interface.rst). Tuning guides for clusters hold it for good; here it is held only
+//! while a thread goes to sleep more than a thousand times a second.
 //!
 //! Invariant: an idle thread holds nothing.
 
@@ -12,11 +12,11 @@ use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// How often it is decided.
+/// The interval between decisions.
 const WINDOW: Duration = Duration::from_millis(10);
 /// Sleeps within a window that are too many.
 const SLEEPS: u32 = 12;
-/// Microseconds that a wake-up may cost: none, and whatever the kernel thinks best.
+/// Microseconds that a wake-up may cost: none, and as many as the kernel chooses.
 const AT_ONCE: i32 = 0;
 const NO_LIMIT: i32 = i32::MAX;
 
@@ -43,8 +43,8 @@ impl CpuLatency {
         awake
     }
 
-    /// The thread is about to sleep. The sleep must not be longer than what is answered, so that a
-    /// hold ends when nothing happens any more.
+    /// The thread is about to sleep. The sleep must not be longer than the returned time, so that a hold ends when
+    /// nothing happens any more.
     pub fn before_sleep(&mut self) -> Option<Duration> {
         self.device.as_ref()?;
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl CpuLatency {
         if now - self.since < WINDOW {
             return None;
         }
-        // What was counted may have taken longer than a window.
+        // The counted sleeps may have taken longer than one window.
         let windows = (now - self.since).as_nanos() / WINDOW.as_nanos();
         let busy = u128::from(self.sleeps) >= u128::from(SLEEPS) * windows;
         (self.since, self.sleeps) = (now, 0);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Who waits at the context itself; the others wait for news of it.
+/// The election of one thread that waits at the context itself; the other threads wait for news of it.
 #[derive(Debug, Default)]
 pub struct WaiterElection {
     /// Whether somebody has the turn.
@@ -20,7 +20,7 @@ impl WaiterElection {
     /// caller has the turn and gives it back. Does not wait where `news` says that there are some.
     pub fn take(&self, deadline: Instant, news: &dyn Fn() -> bool) -> bool {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever has news brings them first and then looks who is here.
+        // A thread with news publishes them first and then looks whether others are present.
         self.present.fetch_add(1, Ordering::SeqCst);
         if !*taken {
             *taken = true;
@@ -31,7 +31,7 @@ impl WaiterElection {
             let waited = self.news.wait_timeout(taken, limit);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
-        // Whatever the news are, the caller looks at them before it waits again.
+        // The caller looks at the news, whatever they are, before it waits again.
         self.present.fetch_sub(1, Ordering::SeqCst);
         false
     }
@@ -51,7 +51,7 @@ impl WaiterElection {
         self.present.load(Ordering::SeqCst) > 0
     }
 
-    /// Wakes those who wait for news.
+    /// Wakes the threads that wait for news.
     pub fn tell(&self) {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         self.news.notify_all();

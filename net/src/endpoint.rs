@@ -29,7 +29,7 @@ use crate::requests::Requests;
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
 
-/// What an endpoint is made of, beside its rails.
+/// The configuration of an endpoint, apart from its rails.
 pub struct EndpointConfig {
     pub endpoint: EndpointId,
     pub incarnation: Incarnation,
@@ -74,7 +74,7 @@ impl EndpointConfig {
         }
     }
 
-    /// What peers are lent has to fit into the staging memory, with room for greetings.
+    /// The limits of the core: buffers that are lent to peers fit into the staging memory, with room for greetings.
     fn limits(&self) -> Config {
         let pool_bytes = (self.staging_bytes - self.staging_bytes / 5) as u64;
         let eager_pool_bytes = self.core.eager_pool_bytes.min(pool_bytes);
@@ -88,7 +88,7 @@ impl EndpointConfig {
     }
 }
 
-/// What became of a post at once.
+/// The immediate result of a post.
 #[derive(Debug)]
 pub enum Posted {
     /// It is complete; it will not appear in any test.
@@ -215,7 +215,7 @@ impl Endpoint {
         }
     }
 
-    /// Who this endpoint is.
+    /// The identity of this endpoint.
     pub fn identity(&self) -> Identity {
         Identity { cluster: self.locked().core.cluster(), ..self.shared.identity }
     }
@@ -258,7 +258,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Listens for those who ask what is counted, where there is something and somebody who answers.
+    /// Listens for clients that ask for the counters, if there are counters and a thread to answer.
     fn tell_counts(&self, any: bool) {
         let serves = self.shared.service.lock().expect("set once").is_some();
         if any && serves && self.shared.teller().is_none() {
@@ -333,7 +333,7 @@ impl Endpoint {
         let Some(mut engine) = self.try_lock() else {
             return self.post_beside(Post { what: what.left(), user, context, memory });
         };
-        // What this thread left for a former holder comes before what it posts now.
+        // The commands that this thread left for a former holder run before the new post.
         if self.shared.command_count.load(Ordering::SeqCst) > 0 {
             self.shared.run_commands(&mut engine);
         }
@@ -357,7 +357,7 @@ impl Endpoint {
     fn post_beside(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
         let taken = self.shared.reserve.lock().expect("never left half-changed").pop();
         let Some(id) = taken else {
-            // The reserve is small; whoever outruns it waits for the holder like for a full queue.
+            // The reserve is small; a thread that outruns it waits for the holder, as for a full queue.
             let mut engine = self.locked();
             let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
             engine.command(Command::Post(id, post));
@@ -478,7 +478,7 @@ impl Endpoint {
         }
     }
 
-    /// Passes over the rails so far, whoever made them.
+    /// Passes over the rails so far, by any thread.
     pub fn passes(&self) -> u64 {
         self.locked().passes
     }
@@ -498,8 +498,8 @@ impl Endpoint {
         (engine.core.counters(), rails)
     }
 
-    /// Bytes of messages that were copied within this process, in both directions; what the kernel copies is not
-    /// among them, nor what waits for a fragment of MXoE that is missing before it.
+    /// Bytes of messages that were copied within this process, in both directions. Copies by the kernel do not
+    /// count. Nor do fragments of MXoE that wait for an earlier one that is missing.
     pub fn bytes_copied(&self) -> u64 {
         let engine = self.locked();
         let rails = engine.rails.iter().map(|rail| rail.counters().bytes_copied);
@@ -544,7 +544,7 @@ impl Endpoint {
         engine.core.close();
         engine.drain();
         self.shared.pass(&mut engine);
-        // Whoever sleeps learns that nothing will come any more.
+        // Every sleeper learns that no completion will come any more.
         engine.queues.iter().flatten().for_each(|queue| queue.ring());
         drop(engine);
         self.shared.nudge();
@@ -597,8 +597,8 @@ impl Endpoint {
                     self.shared.command_count.fetch_add(1, Ordering::SeqCst);
                 }
             }
-            // Either we get the engine and carry commands out, or its holder sees the count: of two
-            // that each write first and then look at what the other wrote, one sees it.
+            // Either we get the engine and carry commands out, or its holder sees the count: of two threads that
+            // each write first and then look at the other's write, one sees it.
             order_write_before_look();
             if let Some(engine) = self.try_lock() {
                 self.unlock(engine);

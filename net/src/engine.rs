@@ -39,7 +39,7 @@ pub(crate) enum Command {
 struct Exposure {
     key: RemoteKey,
     buffer: BufferId,
-    /// Where its memory goes when it ended, with the caller's number.
+    /// The queue that gets its memory at its end, with the caller's number.
     end: Option<(Arc<Queue>, u64)>,
 }
 
@@ -67,10 +67,10 @@ pub(crate) struct Engine {
     /// The peer that was looked up last for an address.
     looked_up: HashMap<Address, PeerId>,
     requests: Arc<Requests>,
-    /// Those that are told of requests.
+    /// Contexts that are told of requests.
     request_queues: Vec<Arc<Queue>>,
     pub(crate) caller: Caller,
-    /// Where the caller was answered.
+    /// The completion for the caller, once it is answered.
     pub(crate) answer: Completion,
     pub events: VecDeque<PeerEvent>,
     /// Events so far.
@@ -87,11 +87,11 @@ pub(crate) struct Engine {
     arrival_queues: Vec<Arc<Queue>>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
-    /// Somebody may ask how it goes with what is fetched.
+    /// Somebody may ask for the progress of fetched data.
     pub(crate) follows: bool,
     /// A rail may keep frames for others that followed them.
     keeps_frames: bool,
-    /// How many of them wait for the next pass; `None` where one of them does not.
+    /// The number of these frames that wait for the next pass; `None` if one of them must not wait.
     patient_frames: Option<u32>,
     /// Passes over the rails.
     pub passes: u64,
@@ -127,16 +127,15 @@ pub enum PeerEvent {
     },
 }
 
-/// Passes at a stretch that do not ask for the time, and poll rails only where these see work. What
-/// they may be late for are timers and news of the kernel, so that few of them are enough to make
-/// spinning cheap. Who makes passes seldom makes none of these: they end with the tick in which they
-/// began.
+/// Passes at a stretch that do not ask for the time, and poll rails only if these see work. They may be late for
+/// timers and news of the kernel only, so that few of them are enough to make spinning cheap. A thread that makes
+/// passes seldom makes none of these: they end with the tick in which they began.
 const SHORT_PASSES_MAX: u32 = 15;
 
 /// Frames that wait for the next pass, at most.
 const PATIENT_FRAMES_MAX: u32 = 32;
 
-/// How long a rail that sees no work is passed over beside others: a look at quiet sockets costs as much as
+/// The time for which a rail that sees no work is not polled beside others: a look at quiet sockets costs as much as
 /// a message through shared memory.
 const QUIET_FOR: std::time::Duration = std::time::Duration::from_micros(10);
 
@@ -209,7 +208,7 @@ impl Engine {
         Ok(queue)
     }
 
-    /// A context that nobody uses any more: what completes to it is dropped from here on.
+    /// A context that nobody uses any more: completions to it are dropped from here on.
     pub fn retire_context(&mut self, queue: &Queue) {
         queue.retire();
         self.request_queues.retain(|other| other.number != queue.number);
@@ -353,7 +352,7 @@ impl Engine {
         self.looked_up.insert(address.clone(), peer);
     }
 
-    /// One pass: time, rails, what they bring about. True where anything happened.
+    /// One pass: time, rails, and the consequences. True if anything happened.
     pub fn progress(&mut self) -> bool {
         self.passes += 1;
         let sight = self.rails.iter().map(|rail| rail.look()).max().unwrap_or(Sight::Blind);
@@ -454,7 +453,7 @@ impl Engine {
         self.rails.iter_mut().for_each(|rail| rail.disarm_quiet());
     }
 
-    /// Does what the core wants done, in order. True where there was anything.
+    /// Carries out the orders of the core, in order. True if there were any.
     #[inline]
     pub fn drain(&mut self) -> bool {
         let any = self.core.has_outputs();
@@ -501,7 +500,7 @@ impl Engine {
                     Next::Other => self.act(),
                 }
             }
-            // Whoever sleeps on the rails makes no pass before the answer to such a frame comes.
+            // A sleeper on the rails makes no pass before the answer to such a frame arrives.
             let patient =
                 !self.armed && self.patient_frames.is_some_and(|count| count < PATIENT_FRAMES_MAX);
             if !self.keeps_frames {
@@ -515,7 +514,7 @@ impl Engine {
         }
     }
 
-    /// Lets rails send what they keep.
+    /// Lets rails send the frames that they keep.
     fn push_frames(&mut self) {
         self.keeps_frames = false;
         self.patient_frames = Some(0);
@@ -634,8 +633,8 @@ impl Engine {
             _ => rail.order(verb, &self.buffers),
         };
         match (verb, answer) {
-            // The rail holds nothing under that key. Whatever else it answers, only its report says
-            // that nobody holds the region.
+            // The rail holds nothing under that key. With any other answer, only its report says that nobody holds
+            // the region.
             (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
             (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }, answer) => {
                 self.core.let_go_of(verb, answer);
@@ -696,7 +695,7 @@ impl Engine {
             .flat_map(|address| address.parts())
             .map(|(scheme, rest)| (scheme.to_string(), rest.to_string()))
             .collect();
-        // Each address by each rail that speaks so: who is behind which interface nobody knows.
+        // Each address by each rail that speaks so: nobody knows which peer is behind which interface.
         let ways = parts.iter().flat_map(|(scheme, rest)| {
             let rails = self.rails.iter().enumerate().filter(move |(_, it)| it.scheme() == scheme);
             rails.map(move |(index, _)| (index, scheme, rest))
@@ -705,7 +704,7 @@ impl Engine {
         for (rail, scheme, rest) in ways {
             let mut alike = self.rails.iter().filter(|it| it.scheme() == scheme);
             if alike.any(|rail| is_own(rail.as_ref(), rest)) {
-                // Not every network brings back what is sent to oneself.
+                // Not every network brings back packets that are sent to oneself.
                 return self.core.connect_to_itself(peer);
             }
             match self.rails[rail].connect(rest, now) {
@@ -756,8 +755,8 @@ impl Engine {
     }
 }
 
-/// Gives a frame to a rail, with checksums where it needs them: of the header, and where `checked` says
-/// so of the payload.
+/// Gives a frame to a rail. `checked`: with a checksum of the header, and if true also of the payload; `None`:
+/// without checksums.
 #[inline(always)]
 fn hand_over(
     rail: &mut dyn Rail,

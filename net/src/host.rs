@@ -1,4 +1,4 @@
-//! Who this host is, for peers that want to know whether they share memory.
+//! The identity of this host, for peers that want to know whether they share memory.
 
 /// A number that is the same for all processes of one kernel and network namespace; 0 where it
 /// cannot be told. Only a hint: a rail proves that memory is shared.

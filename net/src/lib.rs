@@ -7,7 +7,7 @@
 //!   them.
 //!
 //! Invariants
-//! * One thread at a time works in the engine. The lock is only ever tried: whoever does not get it
+//! * One thread at a time works in the engine. The lock is only ever tried: a thread that does not get it
 //!   leaves a command, which the holder carries out before it lets go.
 //! * An operation that completes within its post is reported by the post and nowhere else.
 //! * Memory handed to an operation comes back with its completion, never earlier.

@@ -70,8 +70,8 @@ impl LocalEndpoint {
         &self.inner.endpoint
     }
 
-    /// One pass: progress, and waking of the tasks whose operations ended. True where anything
-    /// happened. Called by whoever drives the executor.
+    /// One pass: progress, and waking of the tasks whose operations ended. True if anything happened. Called by the
+    /// driver of the executor.
     pub fn poll(&self) -> bool {
         let inner = &*self.inner;
         let mut any = inner.endpoint.progress();

@@ -28,7 +28,7 @@ use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
 use crate::packets::{MxoeSettings, PacketRail};
 use crate::raw::RawEndpoint;
 
-/// What makes a rail.
+/// The function that opens a rail.
 type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
 
 /// A kind of rail.
@@ -38,7 +38,7 @@ pub struct Module {
     open: Arc<Open>,
 }
 
-/// Whether a rail shall accept links, and where.
+/// Whether a rail shall accept links, and the address for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listen<'a> {
     /// It only connects.
@@ -51,20 +51,21 @@ pub enum Listen<'a> {
     },
 }
 
-/// What may be wished of a rail besides.
+/// Further options of a rail.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Its packets are written down, where it carries packets.
     pub capture: Option<CaptureConfig>,
-    /// What raw frames come and leave by, as in an address behind `?`, which goes before it.
+    /// The sockets for raw frames, in the syntax behind `?` of an address. The address itself takes precedence.
     pub sockets: String,
 }
 
-/// The variable of the environment that says what raw frames come and leave by: `socket=auto`.
+/// The variable of the environment that selects the sockets for raw frames: `socket=auto`.
 pub const SOCKETS_VARIABLE: &str = "ROPEWALK_ETHER";
 
 impl Options {
-    /// What the environment wishes. Programs with more rights than their users are not told by these.
+    /// The options from the environment. A program whose effective user or group is not
+    /// its caller's ignores the variables.
     pub fn from_environment() -> Options {
         use rustix::process::{getegid, geteuid, getgid, getuid};
         let own = getuid() == geteuid() && getgid() == getegid();
@@ -82,7 +83,7 @@ impl Options {
     }
 }
 
-/// Why a rail could not be opened.
+/// The reason why a rail could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
@@ -221,7 +222,7 @@ const BUILT_IN: &[BuiltIn] = &[
     },
 ];
 
-/// An address, and what it says behind `?`.
+/// An address, and its query behind `?`.
 fn parted(address: &str) -> (&str, &str) {
     address.split_once('?').unwrap_or((address, ""))
 }
@@ -259,13 +260,13 @@ pub fn schemes() -> Vec<&'static str> {
     built_in.map(|module| module.scheme).chain(more).collect()
 }
 
-/// Whether an address without its scheme can be one that peers listen at. What only a module knows that was
-/// registered is left to its rail.
+/// Whether an address without its scheme can be one that peers listen at. For a module that was registered the check
+/// is left to its rail.
 pub fn makes_sense(scheme: &str, address: &str) -> bool {
     built_in(scheme).is_none_or(|module| (module.makes_sense)(address))
 }
 
-/// Opens a rail for addresses of this scheme, with what the environment wishes.
+/// Opens a rail for addresses of this scheme, with the options from the environment.
 pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
     open_with(scheme, listen, &Options::from_environment())
 }
@@ -355,13 +356,13 @@ fn tell_refused(port: &EtherPort) {
     }
 }
 
-/// How a wire of MXoE is spoken on, as far as an address says.
+/// The parameters of a wire with MXoE, as far as an address gives them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Wire {
     key: u32,
-    /// Longest frame; 0: what the interface takes.
+    /// Longest frame; 0: the interface's maximum.
     frame_bytes: u16,
-    /// How long a host may leave messages unanswered.
+    /// The time for which a host may leave messages unanswered.
     silence: Option<Duration>,
     little: bool,
     compatible: bool,
@@ -371,13 +372,13 @@ struct Wire {
 }
 
 impl Wire {
-    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, `ours=mxoe`, and what is said of
-    /// sockets, with `&` between.
+    /// Reads `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, `ours=mxoe`, and the options
+    /// of sockets, with `&` between.
     ///
     /// `ours=mxoe`: endpoints of MX speak MXoE with hosts of ours as well, instead of our own language.
     ///
-    /// `silence` is how long a host may leave messages unanswered before it is given up: 512 s where nobody says
-    /// otherwise, as with Open-MX, whose programs answer nothing while they compute.
+    /// `silence` is the time for which a host may leave messages unanswered before it is given up. The default is
+    /// 512 s, as with Open-MX, whose programs answer nothing while they compute.
     fn read(&mut self, text: &str) -> Result<(), ModuleError> {
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let bad = || ModuleError::BadWire(part.to_string());
@@ -422,7 +423,7 @@ impl Wire {
     }
 }
 
-/// What Open-MX is set to where nobody says otherwise.
+/// The default frame size of Open-MX.
 const MXOE_FRAME_BYTES_MAX: usize = 9000;
 
 /// Whether this may be said behind the `?` of an interface, on which MXoE is spoken or our own language.
@@ -440,7 +441,7 @@ pub fn is_for_all(said: &str) -> bool {
     wire.read(said).is_ok() && wire.with_ours
 }
 
-/// How MXoE is spoken where this is said, on an interface that takes packets of so many bytes.
+/// The dialect of MXoE for this query, on an interface with this MTU.
 pub fn dialect(said: &str, mtu: usize) -> Result<Dialect, ModuleError> {
     let mut wire = Wire::default();
     wire.read(said)?;
@@ -494,7 +495,7 @@ pub fn open_raw(address: &str) -> Result<RawEndpoint, ModuleError> {
     RawEndpoint::start(socket, dialect).map_err(ModuleError::Descriptors)
 }
 
-/// What a rail of packets speaks.
+/// The protocol of a rail of packets.
 #[derive(Debug, Clone, Copy)]
 enum Speaks {
     Ours,
@@ -545,7 +546,7 @@ pub fn reachable_address(port: u16) -> SocketAddr {
     first.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
 }
 
-/// Where to listen, and what peers are told instead where that says less.
+/// The address to listen at, and the addresses to advertise instead if the bound one is less specific.
 fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, ModuleError> {
     let Listen::At { address, exactly } = *listen else { return Ok(None) };
     let (host, port) = host_and_port(address)?;
@@ -567,8 +568,8 @@ fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, Mod
     Ok(Some((bind, advertise)))
 }
 
-/// Where to listen at all interfaces. The host only says how others call this one: it is not looked up, and
-/// may be none (`NULL`, in test programs of old).
+/// The address to listen at all interfaces. The host is only the name that others use for this one. It is not looked
+/// up, and may name no host (`NULL`, in old test programs).
 fn bind_anywhere(host: &str, port: u16) -> (SocketAddr, Vec<String>) {
     let numeric: Option<IpAddr> = host.parse().ok();
     let any: IpAddr = match numeric {

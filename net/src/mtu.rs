@@ -1,13 +1,12 @@
-//! What becomes of links whose packets are longer than their interface takes by now: somebody has made its MTU
-//! smaller.
+//! Handling of a reduced MTU: the end of links whose packets are longer than their interface now takes.
 //!
-//! It is said once, for each interface and each time. Links of our own language each have a length of their own: those
-//! that cannot go on are given up, and the next ones are shorter. On a wire of MXoE all have the same, which nothing
-//! makes shorter: a link of which a packet was refused ends, as one with a peer that cannot be reached, and so does a
-//! read of which nothing comes any more. What is short goes on.
+//! The user is told once for each interface and each reduction. Each link of our own protocol has its own packet
+//! length. Links that cannot go on are given up, and the next ones have shorter packets. On a wire of MXoE all links
+//! have the same length, which cannot be reduced. A link with a refused packet ends as if its peer could not be
+//! reached. So does a read of which no data arrives any more. Short packets still go through.
 //!
-//! Invariants: it never ends anything while the interface takes what the links need; nothing is asked of an interface
-//! while nobody polls.
+//! Invariants: no link ends while the interface takes the packets that the links need; no interface is queried while
+//! nobody polls.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,15 +17,15 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::ETHERNET_BYTES;
 
-/// How often an interface is asked how long packets may be, and whether it is up.
+/// The interval at which an interface is asked for its MTU, and whether it is up.
 const ASK_EACH: Duration = Duration::from_millis(100);
-/// What an interface that is down, or gone, is said to take.
+/// The values that stand for the MTU of an interface that is down, or gone.
 const DOWN: usize = 1;
 const GONE: usize = 0;
 /// A read is given up that is not over after so long on an interface that takes no packet of the usual length.
 const READS_FOR: Duration = Duration::from_secs(1);
 
-/// What a rail knows of the length of its packets, and of what depends on it.
+/// A rail's knowledge of the length of its packets, and of the links and reads that depend on it.
 #[derive(Debug)]
 pub(crate) struct MtuMonitor {
     /// Longest packet of its links, and whether all have the same, which cannot be shortened.
@@ -37,7 +36,7 @@ pub(crate) struct MtuMonitor {
     is_gone: bool,
     is_down: bool,
     ask_at: Time,
-    /// Where the length is fixed: links that are up, those among them that are about to end, and reads.
+    /// With a fixed length: the links that are up, those among them that are about to end, and the reads.
     links: Vec<SlotId>,
     ending: Vec<SlotId>,
     reads: Vec<Reading>,
@@ -47,7 +46,7 @@ pub(crate) struct MtuMonitor {
 struct Reading {
     token: Token,
     link: SlotId,
-    /// Since when the interface is too narrow for it.
+    /// The time since which the interface is too narrow for it.
     since: Option<Time>,
 }
 
@@ -147,7 +146,7 @@ impl MtuMonitor {
         !self.ending.is_empty() && self.ending.contains(&link)
     }
 
-    /// A link has ended: what is to be said about it.
+    /// A link has ended; returns the fault to report for it.
     pub fn down(&mut self, link: SlotId, fault: Fault) -> Fault {
         self.links.retain(|other| *other != link);
         let fault = if self.is_ending(link) { unreachable_if_closed(fault) } else { fault };
@@ -161,7 +160,7 @@ impl MtuMonitor {
         }
     }
 
-    /// An order is over, perhaps a read: what is to be said about it.
+    /// An order is over, perhaps a read; returns the outcome to report for it.
     #[inline]
     pub fn ended(&mut self, token: Token, outcome: Result<(), Fault>) -> Result<(), Fault> {
         if let Some(at) = self.reads.iter().position(|reading| reading.token == token) {
@@ -179,7 +178,7 @@ fn unreachable_if_closed(fault: Fault) -> Fault {
     if fault == Fault::Closed { Fault::Unreachable } else { fault }
 }
 
-/// Of which interfaces it was told that they take packets of so many bytes only.
+/// Interfaces of which users were told a smaller length of packets, that length, or [`DOWN`] or [`GONE`].
 fn told() -> std::sync::MutexGuard<'static, Vec<(String, usize)>> {
     static TOLD: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
     TOLD.lock().unwrap_or_else(PoisonError::into_inner)

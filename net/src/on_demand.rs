@@ -1,6 +1,6 @@
 //! Rails by need: an endpoint opens a rail when somebody looks up an address for which it has none.
 //!
-//! Invariant: whoever stands above knows addresses, and no networks; those that a cluster uses are in the
+//! Invariant: the layer above knows addresses, and no networks; the networks that a cluster uses are in the
 //! addresses that its servers tell.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,10 +10,10 @@ use ropewalk_rail::address::Address;
 use crate::endpoint::Endpoint;
 use crate::modules::{self, ModuleError};
 
-/// Who hears of networks that addresses name, and that this process cannot use.
+/// The callback for networks that an address names and this process cannot use.
 type Hear = dyn Fn(&ModuleError) + Send + Sync;
 
-/// What an endpoint knows of the networks that it opens by need.
+/// The state of an endpoint for the networks that it opens on demand.
 #[derive(Default)]
 pub(crate) struct OnDemandRails {
     hear: OnceLock<Box<Hear>>,

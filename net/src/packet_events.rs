@@ -1,4 +1,4 @@
-//! What the layer above is told by the packet protocol of a rail.
+//! The reports of a rail's packet protocol to the layer above.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ pub(crate) struct Table<'a>(pub &'a BufferTable);
 impl Bytes for Table<'_> {
     fn read(&self, from: Slice, to: &mut [u8]) {
         let read = self.0.read(from, to);
-        // What is gone reads as nothing; nobody waits for it any more.
+        // Memory that is gone reads as zeros; nobody waits for it any more.
         to[read..].fill(0);
     }
 

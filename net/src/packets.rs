@@ -1,8 +1,8 @@
 //! A rail made of a port, which carries packets, and a packet protocol, which makes links of them.
 //!
-//! Invariants: what a port shows is dealt with where it lies; packets are written into the port's slots
-//! and stamped with the time at which they leave; timers are judged when the port had nothing more, so that nothing
-//! counts as lost that lies there, or after a time where it always has more.
+//! Invariants: packets that a port shows are processed in place; packets are written into the port's slots and
+//! stamped with the time at which they leave; timers are judged when the port had nothing more, so that no packet in
+//! the port counts as lost, or after a time if the port always has more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -30,18 +30,18 @@ use crate::packet_events::{PacketEvents, Table};
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
-/// Flushes of one pass: a link that has much to send leaves time for others, and for what comes.
+/// Flushes of one pass: a link that has much to send leaves time for others, and for arriving packets.
 const FLUSHES_PER_PASS: usize = 8;
-/// Where a port always has more timers are judged after this time: it is shorter than all that are about loss, and
-/// what lay there when it was looked at first has been dealt with by then.
+/// The time after which timers are judged even if the port always has more packets. It is shorter than all time-outs
+/// for loss. All packets that were queued at the first look have been processed by then.
 const JUDGED_AFTER: Duration = Duration::from_millis(1);
 /// When a port without room is tried again.
 const FULL_FOR: Duration = Duration::from_micros(50);
 /// Links of one rail.
 const LINKS_MAX: usize = 16_000;
-/// How often a rail's clock is compared with that of its polls.
+/// The number of times that a rail's clock is compared with the clock of its polls.
 const COMPARED_MAX: u32 = 1000;
-/// How long a name may be looked up.
+/// The time limit for the look-up of a name.
 const LOOK_UP_FOR: Duration = Duration::from_secs(30);
 /// A peer that owes an answer for so long is gone.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
@@ -54,12 +54,12 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     index: u8,
     port: P,
     machine: L,
-    /// A clock, and what its time has to be added to be that of the polls.
+    /// A clock, and the offset that makes its time that of the polls.
     clock: SharedClock,
     ahead: u64,
-    /// How often that was looked at.
+    /// The number of such comparisons so far.
     compared: u32,
-    /// What is slept on: the port, and a bell for work that orders leave behind.
+    /// The descriptors to sleep on: the port, and a bell for work that orders leave behind.
     epoll: OwnedFd,
     bell: OwnedFd,
     armed: bool,
@@ -69,7 +69,7 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     /// The port had no room, and when it is tried again.
     full_until: Option<Time>,
     full: u64,
-    /// Since when the port has had more each time, or timers were judged all the same.
+    /// The time since which the port has had more each time, or at which timers were judged all the same.
     more_since: Option<Time>,
     links_up: u64,
     links_down: u64,
@@ -77,13 +77,13 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
 }
 
 impl<P: Port> PacketRail<P, Machine<P::Station>> {
-    /// A rail over `port`. The clock tells when a packet leaves; whatever it begins with, it goes like the one
-    /// that polls are made by. Fails where there is no descriptor.
+    /// A rail over `port`. The clock gives the time at which a packet leaves. It may begin with any value, but runs
+    /// at the rate of the polls' clock. Fails if there is no descriptor.
     pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
         let config = PacketConfig {
             endpoint: port.endpoint(),
             packet_bytes: port.packet_bytes(),
-            // The rest is for streams, and for what nobody asked for.
+            // The rest is for streams, and for unsolicited packets.
             pieces_max: (port.packets_max() / 2).max(1),
             accepts: !port.addresses().is_empty(),
             links_max: LINKS_MAX,
@@ -94,13 +94,13 @@ impl<P: Port> PacketRail<P, Machine<P::Station>> {
     }
 }
 
-/// What a wire of MXoE is spoken in, and who may connect.
+/// The settings of a rail with MXoE: its dialect, and the conditions for peers.
 #[derive(Debug, Clone, Copy)]
 pub struct MxoeSettings {
     pub dialect: Dialect,
-    /// What others have to name.
+    /// The key that peers have to give.
     pub key: u32,
-    /// How long a host may leave messages unanswered, where it is not what hosts with Open-MX are left.
+    /// The time for which a host may leave messages unanswered, if it differs from the default for hosts with Open-MX.
     pub give_up_after: Option<Duration>,
 }
 
@@ -157,7 +157,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         })
     }
 
-    /// An order was taken, perhaps in somebody's sleep: what it leaves for the next poll wakes the sleeper.
+    /// An order was taken, perhaps while somebody sleeps: if it leaves work for the next poll, it wakes the sleeper.
     fn ring(&mut self) {
         if self.armed && !self.rung && self.machine.has_work() {
             // A counter that is full is as good as rung.
@@ -184,7 +184,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         }
     }
 
-    /// Sends what there is, as far as there is room.
+    /// Sends the waiting packets, as far as there is room.
     fn leave(&mut self, buffers: &BufferTable) {
         if !self.machine.has_work() && self.full_until.is_none() {
             return;
@@ -263,7 +263,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         }
     }
 
-    /// Reports what the machine has to tell.
+    /// Passes on the machine's reports.
     fn tell(&mut self, report: &mut dyn Report) {
         let PacketRail { index, machine, links_up, links_down, mtu, .. } = self;
         let (index, told) = (*index, false);
@@ -353,7 +353,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         if self.mtu.is_ending(frame.link.slot) {
             return Ordered::Refused(Fault::Unreachable);
         }
-        // Whoever sleeps on the rail knows of no time that came after.
+        // A sleeper on the rail does not know of deadlines that were set after it fell asleep.
         let urgency = if self.armed { frame.urgency.at_once() } else { frame.urgency };
         self.machine.send(&FrameOrder { urgency, ..*frame }, &Table(buffers))
     }
@@ -415,7 +415,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
             self.more_since = (!received.empty).then_some(now);
             machine.drained(now, &mut events);
         }
-        // What is reported is something that happened, though nothing may be left to be sent.
+        // A report counts as work, even if nothing is left to be sent.
         let worked = events.told || machine.has_work();
         self.leave(report.buffers());
         self.tell(report);

@@ -1,4 +1,4 @@
-//! Peers of an endpoint: looking them up, and what is known about them.
+//! Peers of an endpoint: their look-up, and the facts known about them.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::engine::PeerEvent;
 
-/// Whose process a peer is.
+/// The user whose process a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerUser {
     /// Nobody vouches for users there: it is on another host, or its rail cannot ask the kernel.
@@ -24,7 +24,7 @@ pub enum PeerUser {
     Untold,
     /// There is no link to it now.
     Gone,
-    /// The superuser's, or of the user of this process: it could do here whatever it likes.
+    /// The superuser's, or of the user of this process: it could do anything here.
     Own,
     /// Another user's of this host.
     Other(u32),
@@ -40,7 +40,7 @@ impl Endpoint {
         peer
     }
 
-    /// The peer that is this endpoint itself: what is sent to it touches no rail.
+    /// The peer that is this endpoint itself: messages to it touch no rail.
     pub fn own_peer(&self) -> Result<PeerId, Fault> {
         let mut engine = self.locked();
         let peer = engine.core.own_peer();
@@ -55,7 +55,7 @@ impl Endpoint {
         engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
     }
 
-    /// Who a foreign peer with a session is, in the words of its protocol; `None` for all others.
+    /// The name of a foreign peer with a session, in the terms of its protocol; `None` for all others.
     pub fn foreign_name(&self, peer: PeerId) -> Option<ForeignName> {
         let engine = self.locked();
         let link = engine.core.peer_link(peer)?;
@@ -70,7 +70,7 @@ impl Endpoint {
         engine.drain();
     }
 
-    /// Shows a key to a foreign peer with a session: `PeerEvent::KeyJudged` tells what it says, unless the
+    /// Shows a key to a foreign peer with a session: `PeerEvent::KeyJudged` reports the peer's answer, unless the
     /// session ends.
     pub fn show_key(&self, peer: PeerId, key: u32) -> Result<(), Fault> {
         let mut engine = self.locked();
@@ -81,8 +81,8 @@ impl Endpoint {
         shown
     }
 
-    /// How long the peer of a send that is under way owes acknowledgements, that of the message perhaps among them,
-    /// without having acknowledged anything since. `None` where it owes none or has the message, as far as its rail knows.
+    /// The time since which the peer of a pending send owes acknowledgements, perhaps of this message, without
+    /// having acknowledged anything. `None` if it owes none, or has the message as far as its rail knows.
     pub fn owed_for(&self, send: OperationId) -> Option<Duration> {
         let engine = self.locked();
         let (peer, channel, message) = engine.core.sent_as(send)?;
@@ -107,7 +107,7 @@ impl Endpoint {
         Some(engine.rails.get(usize::from(link.rail))?.scheme())
     }
 
-    /// Whose process the peer is, as far as the kernel vouches for it. May ask the kernel: not for hot
+    /// The user whose process the peer is, as far as the kernel vouches for it. May ask the kernel: not for hot
     /// paths.
     pub fn peer_user(&self, peer: PeerId) -> PeerUser {
         let own = rustix::process::geteuid().as_raw();
@@ -136,19 +136,19 @@ impl Endpoint {
         self.locked().core.peer_endpoint(peer).map(EndpointId)
     }
 
-    /// Which life of which endpoint the peer is, once it greeted us.
+    /// The origin of the peer, its endpoint and incarnation, once it has greeted us.
     pub fn peer_origin(&self, peer: PeerId) -> Option<Origin> {
         self.locked().core.peer_origin(peer)
     }
 
-    /// Makes this endpoint one of the peer's cluster, where it was told none when it was opened: whoever is
-    /// of another one and answers at an address of a peer is refused from now on. The peer must have answered
-    /// once. The cluster to which this endpoint belongs then.
+    /// Makes this endpoint a member of the peer's cluster, if it got none when it was opened. From now on endpoints
+    /// of another cluster that answer at an address of a peer are refused. The peer must have answered once. Returns
+    /// the cluster to which this endpoint then belongs.
     pub fn join_cluster_of(&self, peer: PeerId) -> ClusterId {
         self.locked().core.join_cluster_of(peer)
     }
 
-    /// The cluster of who answered at the peer's address, where it is not ours.
+    /// The cluster of the endpoint that answered at the peer's address, if it is not ours.
     pub fn stranger(&self, peer: PeerId) -> Option<ClusterId> {
         self.locked().core.peer_stranger(peer).map(ClusterId)
     }
@@ -197,7 +197,7 @@ impl Endpoint {
         self.locked().events.pop_front()
     }
 
-    /// How many changes of sessions there were: whoever has seen as many need not ask.
+    /// The number of session changes so far. A caller that has seen them all need not ask for events.
     pub fn event_count(&self) -> u64 {
         self.shared.event_count.load(Ordering::SeqCst)
     }

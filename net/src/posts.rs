@@ -1,5 +1,5 @@
-//! The life of an operation within the engine: a number and a place for its memory when it is posted,
-//! its completion to whoever waits for it at the end.
+//! The life of an operation within the engine: a number and a place for its memory when it is posted, its completion
+//! to the waiting caller at the end.
 //!
 //! Invariant: a memory stays in the table from its post to the moment where its completion is handed
 //! over, and moves once each way.
@@ -16,7 +16,7 @@ use crate::context::Completed;
 use crate::endpoint::Posted;
 use crate::engine::Engine;
 
-/// What an operation needs beside what the core knows.
+/// The state of an operation beside its state in the core.
 #[derive(Debug)]
 pub(crate) struct Slot {
     generation: u32,
@@ -37,14 +37,13 @@ impl Slot {
         self.context
     }
 
-    /// Where its memory is.
+    /// The buffer of its memory.
     pub fn buffer(&self) -> BufferId {
         self.buffer
     }
 }
 
-/// Whoever holds the engine and waits for an answer: one completion goes to it straight, without its
-/// queue.
+/// The caller that holds the engine and waits for an answer. One completion goes to it directly, without its queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
     Nobody,
@@ -65,7 +64,7 @@ pub(crate) const NO_ANSWER: Completion = Completion {
     bits: 0,
 };
 
-/// What is posted, but for its memory.
+/// A posted operation, without its memory.
 pub(crate) trait What {
     /// Whether its memory is written to.
     fn writes(&self) -> bool;
@@ -204,7 +203,7 @@ impl Engine {
         {
             let answer = self.hand_over_inline();
             if self.core.inline_sent(id, send, answer) {
-                // What left before it may have broken another link.
+                // Frames that left before it may have broken another link.
                 self.drain();
                 return Ok(Posted::Done(self.end(&Completion {
                     operation: id,
@@ -301,7 +300,7 @@ impl Engine {
         self.end(&completion)
     }
 
-    /// An operation ended: its completion goes to its context, or straight to who waits for it.
+    /// An operation ended: its completion goes to its context, or directly to the waiting caller.
     #[inline]
     pub fn completed(&mut self) {
         let completion = *self.core.completion();
@@ -309,7 +308,7 @@ impl Engine {
         let wanted = match self.caller {
             Caller::Nobody | Caller::Answered => false,
             Caller::Posts(id) => id == completion.operation,
-            // What already lies in the queue comes first.
+            // Completions that are already in the queue come first.
             Caller::Tests(number) => {
                 let queue = &self.queues[number as usize];
                 context == number && queue.as_ref().is_none_or(|queue| queue.is_empty())

@@ -41,8 +41,8 @@ impl Endpoint {
         self.locked().tell_of_arrivals(&context.queue);
     }
 
-    /// From now on messages of a channel that no posted receive accepts are offered before they wait, with those that wait
-    /// already and came after [`Endpoint::arrivals`] had this value; `None`: not any more.
+    /// From now on messages of a channel that no posted receive accepts are offered before they wait. So are
+    /// messages that wait already and came after [`Endpoint::arrivals`] had this value. `None`: not any more.
     pub fn offer_unmatched(&self, wanted: Option<(Channel, u64)>) {
         self.locked().core.offer_unmatched(wanted);
     }
@@ -91,9 +91,9 @@ impl Endpoint {
         self.locked().follows = true;
     }
 
-    /// For how long nothing more has come of the long message that a receive fetches from its sender: since it began, or
-    /// since this was asked last where something had come by then. `None` where it fetches nothing: it has no message,
-    /// or one whose bytes come by themselves.
+    /// The time for which nothing more has come of the long message that a receive fetches from its sender. It
+    /// counts from the begin, or from the last call if something had come by then. `None` if the receive fetches
+    /// nothing: it has no message, or one whose bytes come by themselves.
     pub fn fetch_still_for(&self, receive: OperationId) -> Option<Duration> {
         let mut engine = self.locked();
         self.shared.run_commands(&mut engine);

@@ -1,5 +1,5 @@
-//! What a rail sees of the engine while it is polled: its reports go to the core, with a buffer for
-//! what has no place yet and checksums where the rail needs them.
+//! The engine as a rail sees it during a poll. Its reports go to the core. This module adds a buffer for payload
+//! without a place, and checksums for rails that need them.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Memory};
@@ -9,7 +9,7 @@ use ropewalk_core::Core;
 use ropewalk_rail::Report;
 use ropewalk_wire::frame;
 
-/// What a rail sees of the engine while it is polled.
+/// The engine as a rail sees it during a poll.
 pub(crate) struct RailEvents<'a> {
     pub core: &'a mut Core,
     pub buffers: &'a mut BufferTable,

@@ -23,10 +23,10 @@ use crate::counts;
 
 /// Sends whose events wait; more are refused.
 pub const SENDS_MAX: usize = 64;
-/// For how long an agent may be on its way: one that begins, or follows another.
+/// The time for which an agent may be on its way: one that begins, or follows another.
 const AGENT_PATIENCE: Duration = Duration::from_secs(5);
 const AGENT_PAUSE: Duration = Duration::from_millis(2);
-/// How often one who waits looks whether an interface that is down is gone.
+/// The interval at which a waiting thread checks whether an interface that is down has been removed.
 const DOWN_PAUSE: Duration = Duration::from_millis(100);
 
 /// See the module. Any thread may use it.
@@ -49,7 +49,7 @@ struct State {
     sent: VecDeque<usize>,
 }
 
-/// What happened.
+/// An event of a raw endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RawEvent {
     /// The send of this context is done.
@@ -58,7 +58,7 @@ pub enum RawEvent {
     Received(usize),
 }
 
-/// Why something was not done.
+/// The reason why something was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawError {
@@ -98,7 +98,7 @@ fn bell() -> std::io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
 }
 
-/// What is counted at a socket, as `ropewalk mx counters` shows it.
+/// The counters of a socket, as `ropewalk mx counters` shows them.
 fn account(socket: &RawSocket) -> Account {
     let RawCounts { sent, received, unsent, no_room, wrong_length } = socket.counts();
     Account {
@@ -149,7 +149,7 @@ impl RawEndpoint {
         self.all.as_fd()
     }
 
-    /// What was counted until now.
+    /// The counters so far.
     pub fn counts(&self) -> RawCounts {
         self.socket.counts()
     }
@@ -176,8 +176,8 @@ impl RawEndpoint {
         Ok(())
     }
 
-    /// The next event, for which it waits so long; `None`: for ever. What does not fit of a frame is dropped. Without
-    /// `wants_sent` events of sends wait on.
+    /// The next event, for which it waits for `timeout`; `None`: for ever. The part of a frame that does not fit is
+    /// dropped. Without `wants_sent` events of sends wait on.
     pub fn next(
         &self,
         to: &mut [u8],
@@ -266,7 +266,7 @@ impl RawEndpoint {
         self.agent(|agent| agent.remove_peer(nic)).map(drop)
     }
 
-    /// What others are told of the map.
+    /// Sets the state of the map that others are told.
     pub fn set_map(&self, map: Map) -> Result<(), RawError> {
         self.with_member(|it| it.with_mapped(|mapped| mapped.map = Some(map)))?;
         self.agent(|agent| agent.set_map(map))
@@ -304,7 +304,7 @@ impl RawEndpoint {
         }
     }
 
-    /// Ends it: whoever waits is told, and somebody else may have it.
+    /// Ends it: waiting threads are told, and another process may open it.
     pub fn close(&self) {
         let member = self.state().member.take();
         // Its thread is waited for, which must not be with the lock.

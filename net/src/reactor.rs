@@ -1,8 +1,7 @@
 //! Drives the tasks of one thread: executor, endpoints, other sources, timers, sleep.
 //!
-//! One loop, one thread: run what is ready, make a pass over every source, and sleep on all their
-//! descriptors when nothing happened. Spinning before the sleep lasts only as long as it has been
-//! paying (DESIGN 3.5).
+//! One loop, one thread: run the ready tasks, make a pass over every source, and sleep on all their descriptors when
+//! nothing happened. Spinning before the sleep lasts only as long as it has been paying (DESIGN 3.5).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -173,7 +172,7 @@ impl Reactor {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Runs what is ready, then makes one pass over the sources. True where anything happened.
+    /// Runs the ready tasks, then makes one pass over the sources. True if anything happened.
     pub fn turn(&self) -> bool {
         if self.executor.next_deadline().is_some() {
             self.executor.fire_timers(self.now());
@@ -207,7 +206,7 @@ impl Reactor {
     }
 
     fn sleep(&self, flag: &Flag) {
-        // From here on whoever wakes the future rings; before, the flag is enough.
+        // From here on a thread that wakes the future rings; before, the flag is enough.
         flag.asleep.store(true, Ordering::SeqCst);
         if !flag.set.load(Ordering::SeqCst) && self.executor.park() {
             self.sleep_on_sources();
@@ -303,7 +302,7 @@ impl ThreadPool {
         let jobs = Arc::new(std::sync::Mutex::new(jobs));
         for number in 0..threads.max(1) {
             let jobs = jobs.clone();
-            // Where one cannot be started, those before it end with the queue.
+            // If a thread cannot be started, the earlier ones end with the queue.
             crate::threads::start(&format!("ropewalk-disk-{number}"), move || {
                 loop {
                     let job = jobs.lock().expect("a job runs outside of the lock").recv();

@@ -15,7 +15,7 @@ use crate::engine::Command;
 #[derive(Debug)]
 pub struct Request {
     pub peer: PeerId,
-    /// Which life of which endpoint the peer was when it sent it; zeros for a foreign one.
+    /// The peer's origin, its endpoint and incarnation, at the time of the send; zeros for a foreign peer.
     pub origin: Origin,
     pub session: u32,
     pub bits: u64,
@@ -41,8 +41,8 @@ impl Request {
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
     queue: Mutex<VecDeque<Request>>,
-    /// Written under the lock. In one order with the arming of those who sleep: whoever armed and sees
-    /// none is rung for the next one.
+    /// Written under the lock. In one order with the arming of sleepers: a sleeper that armed and sees none is rung
+    /// for the next one.
     count: AtomicUsize,
     /// Requests that ever came.
     arrived: AtomicUsize,
@@ -73,22 +73,22 @@ impl Requests {
 }
 
 impl Endpoint {
-    /// The next request, where one arrived. From here on its memory is the taker's: it neither counts
-    /// against the peer's credit nor against the staging memory, so that a taker who keeps requests costs
-    /// no peer its link, but has to bound what it keeps.
+    /// The next request, if one arrived. From here on its memory is the taker's: it counts neither against the
+    /// peer's credit nor against the staging memory. So a taker that keeps requests costs no peer its link, but has
+    /// to bound the requests that it keeps.
     pub fn next_request(&self) -> Option<Request> {
         let mut request = self.take_request()?;
         self.release_request(&mut request);
         Some(request)
     }
 
-    /// How many requests ever arrived.
+    /// The number of requests that have ever arrived.
     pub fn requests_arrived(&self) -> usize {
         self.shared.requests.arrived.load(Ordering::SeqCst)
     }
 
-    /// The next request, for one who sorts requests before somebody takes them: it counts against its
-    /// peer's credit, which bounds what is kept so, until [`Endpoint::release_request`].
+    /// The next request, for a caller that sorts requests before somebody takes them. It counts against its peer's
+    /// credit, which bounds such requests, until [`Endpoint::release_request`].
     pub fn take_request(&self) -> Option<Request> {
         self.shared.requests.pop()
     }

@@ -80,8 +80,8 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
             let announced = shared.announced.load(Ordering::Relaxed) > 0;
             let awaited = shared.awaited.load(Ordering::Relaxed) > 0;
-            // An application that sleeps is woken by what it awaits; but one that has just posted may
-            // compute next.
+            // An awaited event wakes an application that sleeps; but an application that has
+            // just posted may compute next.
             let long = announced || awaited && (nudged || !idle);
             look = match (long, idle && !exposed) {
                 (true, _) => LOOK_LONG,
@@ -131,23 +131,23 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     woken.nudged
 }
 
-/// Tells somebody who asks what is counted here.
+/// Answers a client that asks for the counters.
 fn tell(shared: &Shared, teller: &OwnedFd) {
     let accounts = || {
         let engine = shared.locked();
         engine.rails.iter().filter_map(|rail| rail.account()).collect()
     };
-    // Where there is no descriptor left it would be asked without end.
+    // Without a free descriptor the listener would stay readable, and this thread would try without end.
     if counts::answer(teller, accounts).is_err() {
         shared.set_teller(None);
     }
 }
 
-/// What ended a rest, beside rails and time.
+/// The reasons, beside rails and time, for which a rest ended.
 #[derive(Debug, Clone, Copy)]
 struct Woken {
     nudged: bool,
-    /// Somebody asks what is counted.
+    /// Somebody asks for the counters.
     asked: bool,
 }
 

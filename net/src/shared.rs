@@ -1,8 +1,8 @@
-//! What the handles of an endpoint share: the engine and its lock, the commands that are left for its
-//! holder, and those who sleep on the rails.
+//! The state that the handles of an endpoint share: the engine and its lock, the commands that are left for the
+//! engine's holder, and the threads that sleep on the rails.
 //!
-//! Invariant: whoever lets go of the engine has carried out what was left for him, or somebody else
-//! holds it by then; whoever makes a pass leaves the rails armed for those who sleep.
+//! Invariant: a thread that releases the engine has carried out the commands that were left for it, or another
+//! thread holds the engine by then; a thread that makes a pass leaves the rails armed for the sleepers.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -18,9 +18,9 @@ use crate::on_demand::OnDemandRails;
 use crate::requests::Requests;
 use crate::service::Service;
 
-/// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
-/// writes that this is about, counting a command and opening the lock, are locked instructions and
-/// order everything already.
+/// Orders a write before a look at another thread's write; that thread writes before it looks at ours. On x86-64
+/// both writes in question, counting a command and opening the lock, are locked
+/// instructions and order everything already.
 #[inline]
 pub(crate) fn order_write_before_look() {
     #[cfg(not(target_arch = "x86_64"))]
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub addresses: String,
     pub service: Mutex<Option<Service>>,
-    /// Where the service thread is asked for what is counted.
+    /// The listener at which the service thread is asked for the counters.
     pub teller: Mutex<Option<Arc<OwnedFd>>>,
     pub on_demand: OnDemandRails,
 }
@@ -102,12 +102,12 @@ impl Drop for Held<'_> {
 }
 
 impl Shared {
-    /// Where the service thread is asked.
+    /// The listener at which the service thread is asked.
     pub fn teller(&self) -> Option<Arc<OwnedFd>> {
         self.teller.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It is asked there from now on, or no more.
+    /// Sets this listener, or removes it.
     pub fn set_teller(&self, teller: Option<OwnedFd>) {
         *self.teller.lock().unwrap_or_else(PoisonError::into_inner) = teller.map(Arc::new);
     }
@@ -126,8 +126,8 @@ impl Shared {
         }
     }
 
-    /// Carries out what others left meanwhile, and lets go. A command that is left after the last
-    /// look is seen by whoever left it: it tries the lock after it counted.
+    /// Carries out the commands that others left meanwhile, and lets go. If a command is left after the last look,
+    /// the thread that left it sees this: it tries the lock after it counted.
     #[inline]
     pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
         if self.command_count.load(Ordering::SeqCst) > 0 || self.armed.load(Ordering::Relaxed) > 0 {
@@ -164,9 +164,9 @@ impl Shared {
         }
     }
 
-    /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
-    /// the event that would have woken them, and nobody knows whether there will be another pass.
-    /// During the pass rails are awake: nobody has to be woken for what it sees itself.
+    /// One pass. The thread that makes it leaves the rails armed for the sleepers: the pass may have taken the event
+    /// that would have woken them, and nobody knows whether there will be another pass. During the pass rails are
+    /// awake: nobody has to be woken for work that the pass sees itself.
     #[inline]
     pub fn pass(&self, engine: &mut Engine) -> bool {
         if engine.armed {
@@ -195,7 +195,7 @@ impl Shared {
     /// Arms the rails for a sleep of the caller; false where there is work.
     pub fn arm(&self, engine: &mut Engine) -> bool {
         if !engine.arm() {
-            // Those who sleep already are not armed any more, and it may be that the caller makes no pass.
+            // The sleepers are not armed any more, and the caller may make no pass.
             if self.armed.load(Ordering::Relaxed) > 0 {
                 self.leave_armed(engine);
             }
@@ -215,7 +215,7 @@ impl Shared {
             return;
         }
         if let Some(mut engine) = self.try_lock() {
-            // Another's pass meanwhile disarmed the rails, and may have heard what they said.
+            // A pass by another thread meanwhile disarmed the rails, and may have taken their news.
             if quiet && engine.armed {
                 engine.disarm_quiet();
             }
@@ -336,11 +336,11 @@ mod tests {
         assert_eq!(receive(), 0, "the session is there");
         let holder = sender.try_lock().unwrap();
         assert!(matches!(post(1), Posted::Pending(_)), "left for the holder");
-        // As one who has looked for commands for the last time already.
+        // Acts as a thread that has already looked for commands for the last time.
         drop(holder);
         post(2);
         assert_eq!((receive(), receive()), (1, 2));
-        // Whoever holds it for a rare call carries out what is left as well.
+        // A holder for a rare call carries out the commands that were left, too.
         let holder = sender.locked();
         assert!(matches!(post(3), Posted::Pending(_)), "left for the holder");
         drop(holder);
@@ -385,7 +385,7 @@ mod tests {
         while !shared.arm(&mut engine) {
             engine.progress();
         }
-        // The second one to go to sleep, between the end of the first arming and its own: what comes
+        // The second thread to go to sleep is between the end of the first arming and its own. A frame that arrives
         // then rings for nobody.
         engine.disarm();
         post();

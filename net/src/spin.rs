@@ -1,11 +1,11 @@
-//! How long a waiter spins before it sleeps: as long as that has been paying.
+//! The time that a waiter spins before it sleeps: it spins as long as spinning has paid off.
 //!
-//! A spin that ends with work keeps the budget; one that ends without stops spinning for many sleeps,
-//! since a spinning waiter steals the core of whoever it waits for (DESIGN 3.5).
+//! A spin that ends with work keeps the budget. One without work stops spinning for many sleeps, since a spinning
+//! waiter takes the core from the thread that it waits for (DESIGN 3.5).
 
 use std::time::Duration;
 
-/// The longest spin: about what a sleep and a wake-up on another core cost together.
+/// The longest spin: about the cost of a sleep and a wake-up on another core together.
 const SPIN_MAX: Duration = Duration::from_micros(40);
 /// Sleeps after a miss before spinning is tried again.
 const PAUSE: u32 = 64;
@@ -26,7 +26,7 @@ impl Spin {
         Spin(0)
     }
 
-    /// How long to spin before the coming sleep.
+    /// The time to spin before the coming sleep.
     pub fn budget(&mut self) -> Duration {
         self.0 = self.0.saturating_sub(1);
         if self.0 == 0 { SPIN_MAX } else { Duration::ZERO }

@@ -3,7 +3,7 @@
 use std::io;
 use std::thread::JoinHandle;
 
-/// Starts a thread with this name. The error says what to look at: mostly a limit is reached.
+/// Starts a thread with this name. The error names the likely cause: mostly a limit is reached.
 pub fn start<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,

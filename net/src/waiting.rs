@@ -60,8 +60,8 @@ impl Endpoint {
         }
     }
 
-    /// Sleeps until the context is rung, at most `limit`, and makes no passes: the service thread and other
-    /// callers do. For threads that do what is rare.
+    /// Sleeps until the context is rung, at most `limit`, and makes no passes: the service thread and other callers
+    /// do. For threads with rare work.
     pub fn sleep_beside(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {
         use rustix::event::{PollFd, PollFlags, poll};
         context.queue.set_armed();
@@ -84,9 +84,9 @@ impl Endpoint {
         self.spin_while_paying(context, deadline, news) || self.follow(context, deadline, news)
     }
 
-    /// Spins while a payload is coming in, of which the next bytes are never far behind: a sleep in between
-    /// would cost more than they take. Where they do not come, since whoever sends them has no processor, it
-    /// sleeps, and tries that less often.
+    /// Spins while a payload is coming in, of which the next bytes are never far behind: a sleep in between would
+    /// cost more than their arrival takes. If they do not come, since the sender has no processor, it sleeps, and
+    /// tries that less often.
     fn follow(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
         let receives = || self.try_lock().is_some_and(|engine| engine.is_receiving());
         let mut spin = context.queue.follow();
@@ -182,7 +182,7 @@ impl Endpoint {
                     // Commands that were carried out just now may have completed something of ours.
                     ready |= !context.queue.is_empty();
                 }
-                // Somebody else makes passes; what concerns us will ring.
+                // Somebody else makes passes; news for this thread will ring.
                 None => limit = limit.min(Duration::from_millis(1)),
             }
         }

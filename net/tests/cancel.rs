@@ -1,5 +1,5 @@
-//! Cancel beside a peer that is stopped: every operation ends, its memory is its owner's at once, and
-//! what was not cancelled completes when the peer goes on.
+//! Cancel beside a peer that is stopped: every operation ends, its memory is its owner's at once, and operations
+//! that were not cancelled complete when the peer goes on.
 //!
 //! The peer is a real process: this test's own binary, run again with an environment variable.
 
@@ -49,7 +49,7 @@ fn sum_of_pattern(len: usize, seed: u8) -> u32 {
     sum(&(0..len).map(|index| pattern(index, seed)).collect::<Vec<u8>>())
 }
 
-/// What the peer does: operations as it is told, and a line for each that ended.
+/// The peer's program: it carries out the operations that it is told, and prints a line for each that ended.
 fn play(medium: Medium) {
     let mut world = World::new(medium);
     world.add_with(generous);
@@ -149,7 +149,7 @@ struct Peer {
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     address: String,
-    /// Outcome and checksum of what it said to have ended, by number.
+    /// The outcome and checksum of each operation that it reported as ended, by number.
     done: BTreeMap<u64, (String, u32)>,
 }
 
@@ -186,7 +186,7 @@ impl Peer {
         writeln!(self.input.as_mut().expect("open"), "{line}").expect("the peer lives");
     }
 
-    /// The rest of its next line that begins so; what ended before is noted.
+    /// The rest of its next line that begins so; operations that ended before are noted.
     fn answer(&mut self, begin: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(PATIENCE).expect("the peer says something");
@@ -241,7 +241,7 @@ impl Drop for Peer {
     }
 }
 
-/// This process's side: operations that were posted, what ended, memory that came back.
+/// This process's side: operations that were posted, operations that ended, memory that came back.
 struct Scene {
     world: World,
     peer: Peer,
@@ -317,7 +317,7 @@ impl Scene {
         }
     }
 
-    /// Cancels what did not end so far, and waits until it has; its memory is overwritten.
+    /// Cancels those operations that did not end so far, and waits until they have; their memory is overwritten.
     fn cancel(&mut self, users: &[u64]) {
         for user in users {
             if let Some(operation) = self.operations.get(user) {
@@ -333,7 +333,7 @@ impl Scene {
         }
     }
 
-    /// What goes on in this process is not touched by the peer's rest.
+    /// Operations within this process proceed while the peer sleeps.
     fn neighbours_are_served(&mut self) {
         let near = self.world.peer(1, 0);
         for (bits, len) in [(900, 100), (901, 2 << 20)] {
@@ -436,7 +436,7 @@ fn sends_are_cancelled(medium: Medium) {
     let cancelled = Err(Fault::Cancelled);
     let under_way = (100..100 + SMALL).filter(|&user| even(&user) && ended(user) == cancelled);
     let under_way = under_way.count();
-    // How many there are is up to the kernel's socket buffers.
+    // The number of cancelled messages depends on the kernel's socket buffers.
     assert!(under_way > 20, "{under_way} small messages were cancelled in the rail");
     assert_eq!(ended(ANNOUNCED[0]), cancelled);
     if medium == Medium::Tcp {
@@ -460,7 +460,7 @@ fn sends_are_cancelled(medium: Medium) {
     if scene.ended[&LARGE[0]] == cancelled {
         assert_eq!(scene.peer.done[&LARGE[0]].0, "Cancelled", "the peer is told");
     }
-    // Whatever was delivered is as it was posted, whether its sender gave it up or not.
+    // Each delivered message is as it was posted, whether its sender gave it up or not.
     for (user, (outcome, sum)) in scene.peer.done.clone() {
         let len = match user {
             100.. => SMALL_BYTES,

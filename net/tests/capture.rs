@@ -1,4 +1,4 @@
-//! Captures of endpoints over UDP: what is written down is what went over the wire.
+//! Captures of endpoints over UDP: the file holds exactly the packets that went over the wire.
 
 mod captures;
 mod common;
@@ -87,7 +87,7 @@ fn talk(mut world: World, rounds: u64) {
             check(world.take(1, user).memory, len, round as u8);
         }
     }
-    // The second one outlives the first, and takes in what that one said last.
+    // The second one outlives the first, and takes in the first one's last packets.
     drop(world.nodes.remove(0));
     for _ in 0..1000 {
         world.step();
@@ -126,7 +126,7 @@ fn what_one_side_sends_is_what_the_other_receives() {
                 .iter()
                 .all(|kind| here.contains(&(*kind as u8)))
         );
-        // What the second one says when the first one is gone reaches nobody.
+        // Packets that the second one sends after the end of the first one reach nobody.
         let (back, heard) = (bodies(&second, true), bodies(&first, false));
         assert_eq!(back[..heard.len()], heard);
         assert!(kinds(&back).contains(&(Kind::Pull as u8)));
@@ -177,7 +177,7 @@ fn a_file_that_cannot_be_made_is_named_or_done_without() {
     }
 }
 
-/// What [`a_disk_that_is_full_ends_the_capture_alone`] runs.
+/// The child process that [`a_disk_that_is_full_ends_the_capture_alone`] runs.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_some() {

@@ -1,4 +1,4 @@
-//! How often the bytes of a message are copied, as endpoints count it.
+//! The number of copies of a message's bytes, as endpoints count them.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Credit: what waits for it moves on in the end, whoever else waits, was cancelled, or used much.
+//! Credit: messages that wait for it move on in the end, no matter whether others wait, were cancelled, or used much.
 
 mod common;
 
@@ -156,7 +156,7 @@ fn a_newcomer_gets_in_beside_any_number_of_peers_that_were_busy_once() {
     world.nodes[hub].endpoint.check();
 }
 
-/// How many messages a peer may send before it hears of us again, after it sent many others with `pause`
+/// The number of messages that a peer may send before it hears of us again, after it sent many others with `pause`
 /// between them.
 fn window_after(pause: Duration) -> u64 {
     let mut world = World::pair(Medium::SimStream);

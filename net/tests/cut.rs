@@ -12,7 +12,7 @@ use ropewalk_net::{Channel, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
 use ropewalk_rail::frame_lengths;
 
-/// One way through the proxy: what came, what went on, and when it ends.
+/// One way through the proxy: bytes that came, bytes that went on, and the moment of its end.
 #[derive(Default)]
 struct Way {
     /// All that went through, to find the frames in it.
@@ -71,7 +71,7 @@ impl Proxy {
     }
 }
 
-/// Moves what there is; false where the connection is to end.
+/// Moves the bytes that there are; false if the connection is to end.
 fn carry(pair: &mut [TcpStream; 2], from: usize, way: &mut Way) -> bool {
     let mut bytes = [0u8; 16 * 1024];
     match pair[from].read(&mut bytes) {
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// What was taken is whole; and a message that comes after it all arrives.
+    /// Checks that each message that was received is whole, and that a message after the cut arrives.
     fn finish(mut self, what: &str) {
         for completed in std::mem::take(&mut self.world.nodes[0].done) {
             let fault = completed.outcome;

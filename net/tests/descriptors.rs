@@ -1,4 +1,4 @@
-//! A process that runs out of descriptors parks idle links, whoever connects.
+//! A process that runs out of descriptors parks idle links, no matter which side connects.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn receive(world: &mut World, at: usize, source: Option<PeerId>, user: u64) {
     world.posted(at, posted);
 }
 
-/// Not a test of its own: what the child process of the next test runs.
+/// Not a test of its own: the child process of the next test runs it.
 #[test]
 fn scarce_child() {
     let Ok(given) = std::env::var(CHILD) else { return };

@@ -217,8 +217,8 @@ fn a_peer_that_ignores_its_credit_is_cut_off_and_harms_nobody() {
     }
 }
 
-/// Frames that a stranger needs at most until its link breaks: the queue's limit and what the sockets
-/// hold, which is some MiB of frames of 56 bytes at least.
+/// Frames that a stranger needs at most until its link breaks: the queue's limit and the frames that the sockets
+/// hold, some MiB of frames of 56 bytes at least.
 const PROVOKED_MAX: usize = QUEUED_FRAMES_MAX + (32 << 20) / 56;
 
 #[test]
@@ -330,7 +330,7 @@ fn fragments_that_do_not_fit_together_cost_the_link_and_what_was_begun() {
 fn sessions_that_come_and_go_do_not_add_up() {
     let mut world = World::pair(Medium::Tcp);
     for number in 0..300u128 {
-        // Each life fills what it is lent and hangs up: nobody ever receives any of it.
+        // Each life fills its credit and hangs up: nobody ever receives any of it.
         let mut stranger = Stranger::admitted(&mut world, 0x1000 + number % 7);
         for _ in 0..50 {
             stranger.eager(0, &[1; 1000]);
@@ -481,7 +481,7 @@ fn a_million_unmatched_messages_wait_at_their_sender() {
     }
 }
 
-/// A receive of node 0 for what the stranger sends.
+/// A receive of node 0 for the stranger's messages.
 fn receive_stranger(world: &mut World, user: u64) -> OperationId {
     let memory = world.memory(100_000, 0);
     let node = &world.nodes[0];
@@ -677,7 +677,7 @@ fn links_cut_anywhere_fail_each_operation_once() {
                 assert_eq!(completed.outcome, Err(Fault::PeerReset), "seed {seed}");
             }
         }
-        // Both have noticed by then; what was not matched is received from the next session.
+        // Both have noticed by then; messages that were not matched are received from the next session.
         for _ in 0..300 {
             world.step();
         }

@@ -1,4 +1,4 @@
-//! A port to which strangers send all the time: what is timed goes on.
+//! A port to which strangers send all the time: timers go on.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

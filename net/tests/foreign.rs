@@ -1,4 +1,4 @@
-//! Foreign peers: what is held for them, what they cannot be told, and how they end.
+//! Foreign peers: the messages held for them, the information that they cannot be given, and their end.
 
 mod common;
 
@@ -105,7 +105,7 @@ fn a_sender_learns_how_much_was_taken() {
     assert_eq!((sent.outcome, sent.bytes), (Ok(()), 60_000));
 }
 
-/// Who is forgotten may be wanted again at once, also while messages are under way.
+/// A peer that was forgotten may be wanted again at once, also while messages are under way.
 #[test]
 fn who_was_forgotten_is_reached_again_at_once() {
     for under_way in [0, 1, 20] {
@@ -132,7 +132,7 @@ fn who_was_forgotten_is_reached_again_at_once() {
     }
 }
 
-/// Somebody who speaks MXoE from a socket of his own.
+/// A program that speaks MXoE from a socket of its own.
 struct Stranger {
     socket: UdpSocket,
     dialect: Dialect,
@@ -147,7 +147,7 @@ impl Stranger {
         self.socket.send(&body).expect("it is connected");
     }
 
-    /// What he is told, where there is something now.
+    /// The packet that the stranger is sent, if there is one now.
     fn hears(&self, each: impl FnOnce(&Packet<'_>)) {
         let mut body = [0; 2000];
         let Ok((len, from)) = self.socket.recv_from(&mut body) else { return };

@@ -1,4 +1,4 @@
-//! Messages that leave at once and are longer than a frame: what becomes of their fragments.
+//! Messages that leave at once and are longer than a frame: the fate of their fragments.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn sent_at_once(world: &World) -> (u64, u64, u64) {
     (counters.messages_eager_sent, counters.messages_announced, counters.fragments_sent)
 }
 
-/// Both endpoints hold what they say they hold, and what was lent for a message has come back.
+/// Both endpoints hold what they account for, and the credit that was lent for a message has come back.
 fn check_all(world: &World) {
     world.nodes.iter().for_each(|node| node.endpoint.check());
 }
@@ -178,7 +178,7 @@ fn where_nobody_waits_for_long_messages_they_are_announced_until_somebody_does()
         assert_eq!(exchange(&mut world, 1..11, false), (10, 0), "{medium:?}: somebody waits");
         assert_eq!(exchange(&mut world, 11..21, true), (1, 9), "{medium:?}: nobody does");
         assert_eq!(exchange(&mut world, 21..31, false), (6, 4), "{medium:?}: somebody again");
-        // What is short leaves at once in any case.
+        // Short messages leave at once in any case.
         send(&mut world, to, 50, 32 << 10, Level::Buffered);
         send(&mut world, to, 51, 32 << 10, Level::Buffered);
         assert_eq!(sent_at_once(&world).1, 13, "{medium:?}");
@@ -334,7 +334,7 @@ fn an_endpoint_that_closes_in_the_middle_of_a_message_ends_it() {
         half_way(&mut world);
         world.nodes[closing].endpoint.close();
         assert!(world.take(0, 1).outcome.is_err(), "sender, {closing} closes");
-        // What a rail was given before its endpoint closed still goes out.
+        // Data that a rail was given before its endpoint closed still goes out.
         let ended = world.take(1, 1001).outcome;
         assert!(ended.is_err() || closing == 0, "receiver, {closing} closes: {ended:?}");
     }

@@ -1,4 +1,4 @@
-//! What an endpoint does while nothing happens.
+//! The activity of an endpoint while nothing happens.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn quiet_sockets_are_hardly_asked_beside_shared_memory() {
 /// Those who count the sleeps of threads have their names for themselves.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// How often a thread of this process went to sleep.
+/// The number of times that a thread of this process went to sleep.
 fn sleeps_of(thread: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of = |directory: std::path::PathBuf| -> Option<u64> {

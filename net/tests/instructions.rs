@@ -1,4 +1,4 @@
-//! What a small message costs, counted in instructions, which no other load on the machine disturbs.
+//! The cost of a small message, counted in instructions, which no other load on the machine disturbs.
 //!
 //! The test runs itself under valgrind. Where that is not installed it says so and passes.
 
@@ -12,8 +12,8 @@ const CHILD: &str = "ROPEWALK_INSTRUCTIONS_CHILD";
 const MESSAGES: u64 = 2000;
 
 /// Instructions of a message of 8 bytes over memory, both ends together: post, send, receive, test.
-/// A seventh above what it was when this was written, with the optimisation that tests are built with
-/// (a release build takes a quarter less).
+/// A seventh above the figure when this was written, with the optimisation that tests are built with (a release
+/// build takes a quarter less).
 const INSTRUCTIONS_MAX: u64 = 4300;
 
 #[test]

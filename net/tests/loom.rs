@@ -59,7 +59,7 @@ fn an_armed_context_is_rung_or_was_not_empty() {
     });
 }
 
-/// The engine lock of `net/src/endpoint.rs`, with what it protects.
+/// The engine lock of `net/src/endpoint.rs`, with the data that it protects.
 struct Shared {
     engine: Mutex<u32>,
     commands: Mutex<u32>,

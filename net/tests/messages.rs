@@ -1,4 +1,4 @@
-//! The message layer over every medium: what is sent arrives, once, in order, where it belongs.
+//! The message layer over every medium: messages arrive, once, in order, where they belong.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn receive_masked(
     world.posted(at, posted);
 }
 
-/// Where a message may come in fragments.
+/// Media on which a message may come in fragments.
 const STREAMS: [Medium; 3] = [Medium::Tcp, Medium::Tcp6, Medium::SimStream];
 
 const SIZES: [usize; 12] =
@@ -101,8 +101,8 @@ fn large_messages_that_were_awaited_are_not_staged() {
         }
         let (_, rails) = world.nodes[1].endpoint.counters();
         let staged: u64 = rails.iter().map(|(_, counters)| counters.bytes_staged).sum();
-        // Of 20 MiB only what came in one read with a header may be staged: well under 4 KiB for
-        // each of the 80 data frames.
+        // Of 20 MiB only bytes that came in one read with a header may be staged: well under 4 KiB for each of the
+        // 80 data frames.
         assert!(staged <= 80 * 4096, "{medium:?}: {staged} bytes staged");
         let (counters, _) = world.nodes[1].endpoint.counters();
         assert_eq!(counters.bytes_unmatched, 0);
@@ -593,8 +593,9 @@ fn where_only_awaited_messages_are_wanted_all_others_are_dropped_and_hold_no_cre
                     Posted::Done(completed) => completed.outcome,
                     Posted::Pending(_) => world.take(0, 1).outcome,
                 };
-                // What left at once is over, what was announced is given back; the shorter ones are announced, too,
-                // where the window is used up for a moment, and over streams the longer ones leave at once.
+                // Messages that left at once are over, announced ones are given back. The shorter ones are
+                // announced, too, if the window is used up for a moment, and over streams the
+                // longer ones leave at once.
                 let longer = bytes > 64 * 1024 && !STREAMS.contains(&medium);
                 let cancelled = outcome == Err(Fault::Cancelled);
                 assert!(cancelled || (outcome.is_ok() && !longer), "{medium:?}: {outcome:?}");
@@ -669,7 +670,7 @@ fn large_messages_of_another_process_are_read_or_sent_as_the_rail_says() {
     }
 }
 
-/// How many messages left at once, and how many were announced, of one of so many bytes.
+/// The numbers of messages that left at once and that were announced, for one message of this many bytes.
 fn ways(medium: Medium, bytes: usize, eager_bytes_max: Option<u32>) -> (u64, u64) {
     let mut world = World::new(medium);
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! One endpoint under several names: what is posted under all of them arrives in the order of the posts.
+//! One endpoint under several names: messages posted under all of them arrive in the order of the posts.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn send(world: &mut World, to: PeerId, number: u64) {
     world.posted(0, posted);
 }
 
-/// The bits of the next messages at the second endpoint, whatever they are.
+/// The bits of the next messages at the second endpoint, with any bits.
 fn receive(world: &mut World, count: u64) -> Vec<u64> {
     let mut numbers = Vec::new();
     for user in 0..count {

@@ -9,7 +9,7 @@ use ropewalk_net::Address;
 use ropewalk_net::modules::{self, Module, ModuleError};
 use ropewalk_rail_tcp::TcpConfig;
 
-/// An endpoint over UDP that opens others by need, one over TCP, and what the first one heard.
+/// An endpoint over UDP that opens others by need, one over TCP, and the errors that the first one reported.
 fn pair() -> (World, Arc<Mutex<Vec<String>>>) {
     let mut world = World::new(Medium::Udp);
     world.add();

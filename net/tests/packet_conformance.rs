@@ -51,7 +51,7 @@ impl Fixture for Loopback {
         }
     }
 
-    /// Nobody tells of a death: it is noticed by what is not answered, which the simulator shows.
+    /// Nobody reports a death: missing answers reveal it, as the tests over the simulator show.
     fn kill(&mut self, rail: Box<dyn Rail>) -> bool {
         drop(rail);
         false

@@ -1,5 +1,5 @@
-//! Links over a limit are closed and made again, over every medium, and nobody notices; and what real
-//! sockets make of connecting: at the same moment, over several addresses, after deaths.
+//! Links over a limit are closed and made again, over every medium, and nobody notices. Also the behaviour of real
+//! sockets in connecting: at the same moment, over several addresses, after deaths.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn receive(world: &mut World, at: usize, source: Option<PeerId>, len: usize, use
     world.posted(at, posted);
 }
 
-/// Sends, and what comes is right.
+/// Sends a message, and checks the received one.
 fn exchange(world: &mut World, from: (usize, PeerId), at: (usize, PeerId), len: usize, user: u64) {
     receive(world, at.0, Some(at.1), len, 1000 + user);
     send(world, from.0, from.1, len, user);
@@ -215,7 +215,7 @@ fn after_a_death_operations_fail_once_and_the_next_ones_reach_who_answers_at_the
         let dead = world.nodes.remove(1);
         drop(dead);
         if parked {
-            // It is noticed by whoever wants something next.
+            // The next operation notices it.
             send(&mut world, 0, there, 100, 3);
             assert_eq!(world.take(0, 2).outcome, Err(Fault::PeerReset));
             assert_eq!(world.take(0, 3).outcome, Err(Fault::PeerReset));

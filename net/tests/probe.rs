@@ -1,5 +1,5 @@
-//! Messages that wait for a receive: probed, offered, and receives that are taken back; what a sender is
-//! told of a receive that was too short. Over every medium.
+//! Messages that wait for a receive: probed, offered, and receives that are taken back; the report to a sender of a
+//! receive that was too short. Over every medium.
 
 mod common;
 
@@ -105,7 +105,7 @@ fn messages_are_offered_once_in_order_and_taken_or_left() {
     for medium in ALL {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
-        // What waits already is not offered, and what a posted receive takes neither.
+        // A message that waits already is not offered, nor is one that a posted receive takes.
         send(&mut world, to, 90, 5, Level::Buffered, 90);
         unmatched(&mut world, 1);
         world.nodes[1].endpoint.offer_unmatched(Some((TAGGED, u64::MAX)));

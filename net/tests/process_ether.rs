@@ -131,7 +131,7 @@ fn frames_are_captured_as_they_are_on_the_wire() {
     for bytes in [46, 10, 1500] {
         let slot = near.slot().unwrap();
         slot[..bytes].fill(bytes as u8);
-        // Where the kernel's filter looks.
+        // The bytes that the kernel's filter checks.
         (slot[2], slot[3]) = (0xc1, endpoint);
         near.commit(station, bytes);
         assert!(near.flush());

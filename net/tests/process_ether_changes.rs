@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 /// A peer that owes an answer for so long is gone.
 const SOON: Duration = Duration::from_millis(500);
 
-/// How it is done: what frames go by, and how long peers may owe an answer, where it is not what users have.
+/// The sockets for frames, and the time for which peers may owe an answer, if it differs from the users' default.
 #[derive(Clone, Copy)]
 struct Way {
     kind: SocketKind,
@@ -103,7 +103,7 @@ fn send_long(own: &Node, other: &Node, to: PeerId, bytes: usize) -> Result<(), F
         },
         Err((_, fault)) => return Err(fault),
     };
-    // What was posted to receive it is not posted any more.
+    // Cancels the receive that was posted for the message.
     if let Ok(Posted::Pending(id)) = receive {
         other.endpoint.cancel(id);
         while other.endpoint.test(&other.context).is_none() {

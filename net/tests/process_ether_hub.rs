@@ -78,7 +78,7 @@ fn all_endpoints_share_a_socket_that_ends_with_the_last() {
         held = round_trip((node, to), (&other, back), memories);
     };
     nodes.iter().for_each(&mut talk);
-    // Some go, others come, and those who stay go on.
+    // Some go, others come, and the remaining ones go on.
     nodes.drain(3..40);
     nodes.extend((0..10).map(|_| node(&here, false)));
     nodes.iter().for_each(&mut talk);
@@ -116,7 +116,7 @@ fn echo(own: &Node, back: PeerId, stop: &AtomicBool, mut held_up: impl FnMut()) 
     }
 }
 
-/// Calls somebody who echoes.
+/// Calls a node that echoes.
 fn call(own: &Node, to: PeerId, number: u64) {
     let (tagged, cut) = (Channel::Tagged, Oversize::Truncate);
     let pool = Pool::with_budget(1 << 20);
@@ -248,7 +248,7 @@ fn a_flooded_endpoint_that_never_looks_harms_nobody() {
     let drops = flooded.counters().drops;
     assert_eq!((drops.inbox_full, drops.no_room), (u64::from(ROUNDS * 48 - kept), 0));
     assert_eq!(neighbour.counters().drops.inbox_full, 0);
-    // It has the oldest, and goes on with what comes from now on.
+    // It has the oldest packets, and goes on with the packets that come from now on.
     assert_eq!(received(&mut flooded), (0..kept).collect::<Vec<_>>());
     send(&mut sender, &flooded_at, 1400, 7..8);
     assert_eq!(received(&mut flooded), [7]);
@@ -387,7 +387,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
     let mut plain = port("lo/1");
     let mut sender = port("lo/2");
     let address = plain.addresses().remove(0);
-    // For one who has just left: it lies in the ring, and nobody is there.
+    // For an endpoint that has just left: the packet lies in the ring, and nobody is there.
     let leaver = port("lo/9");
     let leaver_at = leaver.addresses().remove(0);
     send(&mut sender, &leaver_at, 60, 0..5);
@@ -406,7 +406,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
     let drops = plain.counters().drops;
     assert!(drops.no_room > 0 && drops.inbox_full == 0, "{drops:?}");
     assert_eq!(received(&mut giant), []);
-    // What a machine does not believe.
+    // A packet that the receiving machine rejects as corrupt.
     let mut liar = port(&card(1500));
     let at = rail.endpoint.addresses().trim_start_matches("ether://").to_string();
     let at = at.split(',').next().expect("one at least").trim_end_matches('/').to_string();
@@ -568,7 +568,7 @@ fn a_promiscuous_interface_brings_nothing_that_is_for_others() {
     assert_eq!(shown(&mut listener), 0);
     let counted = listener.counters();
     assert_eq!(counted.drops, Default::default(), "nor does it count what the filter kept out");
-    // What is for its station comes.
+    // Packets for its station arrive.
     let mut sender = port(&format!("{here}/3"));
     let (station, endpoint) = sender.resolve(&listener.addresses()[0]).expect("an address");
     let slot = sender.slot().expect("it is empty");

@@ -162,7 +162,7 @@ fn endpoints_by_packet_sockets_and_others_on_the_interface_are_not_disturbed() {
     let mut other = packet(&there);
     let mut second = packet(&here);
     assert_eq!(sockets(), 3, "one of each kind");
-    // Whoever takes what can be had shares nothing with one who insists; a second one of the same kind does.
+    // A port of kind `Auto` shares nothing with one of kind `Xdp`; a second one of kind `Xdp` does.
     let third = port(&here, SocketKind::Auto);
     assert!(!third.has_xdp());
     let why = third.xdp_refused().expect("it was wished for");
@@ -244,7 +244,7 @@ fn an_agent_hears_of_hosts_beside_an_endpoint_of_mxoe_by_af_xdp() {
     assert!(agent.receive().expect("the interface is there").is_some(), "nobody has that one");
 }
 
-/// Not a test: what the one below starts.
+/// Not a test: the test below starts it.
 #[test]
 fn child() {
     let Ok(card) = std::env::var(CHILD) else { return };
@@ -341,7 +341,7 @@ fn who_does_without_does_not_wait_long_for_a_queue_of_the_past() {
     let Some(_namespace) = Namespace::enter() else { return };
     let here = card(1500);
     let own = xdp(&here);
-    // As one who was forked off does: he has the socket, and nobody has the name of the interface's program.
+    // As a forked process does: it has the socket, and nobody has the name of the interface's program.
     let held = copy_of_sockets_of_xdp();
     assert!(!held.is_empty());
     drop(own);

@@ -95,7 +95,7 @@ impl Host {
         self.within(|| AgentClient::of(card().0))
     }
 
-    /// What the agent knows, where there is one and it answers: it may be killed at any moment.
+    /// The peers that the agent knows, if there is one and it answers: it may be killed at any moment.
     fn known(&self) -> Vec<KnownPeer> {
         self.agent().and_then(|mut agent| agent.peers().ok()).unwrap_or_default()
     }
@@ -122,7 +122,7 @@ impl Host {
         child
     }
 
-    /// What becomes of a message to an endpoint, and which types of packets came meanwhile.
+    /// The outcome of a message to an endpoint, and the types of the packets that came meanwhile.
     fn message(&self, to: Station, endpoint: u8) -> (Result<(), Fault>, Vec<u8>) {
         let folder = std::env::temp_dir();
         let file = folder.join(format!("{}-{endpoint}.pcapng", self.name));
@@ -166,7 +166,7 @@ fn node(rail: Box<dyn Rail>) -> Node {
     Node { endpoint, context, done: Vec::new() }
 }
 
-/// How often the agent of a host, which is a thread of this process, has gone to sleep.
+/// The number of times that the agent of a host, which is a thread of this process, has gone to sleep.
 fn sleeps(host: &Host) -> u64 {
     let namespace = std::fs::metadata(host.path()).expect("its name").ino();
     let tasks = std::fs::read_dir("/proc/self/task").expect("the kernel tells").flatten();
@@ -184,7 +184,7 @@ fn sleeps(host: &Host) -> u64 {
     sleeps
 }
 
-/// What becomes of a message over a rail of its own.
+/// The outcome of a message over a rail of its own.
 fn send(rail: Box<dyn Rail>, address: &str) -> Result<(), Fault> {
     let Node { endpoint, context, .. } = node(rail);
     let peer = endpoint.lookup(&Address::parse(address).expect("an address")).expect("a rail");
@@ -198,7 +198,7 @@ fn send(rail: Box<dyn Rail>, address: &str) -> Result<(), Fault> {
     }
 }
 
-/// Not a test of its own: what the processes run that tests start.
+/// Not a test of its own: the processes that tests start run it.
 #[test]
 fn child() {
     let Ok(address) = std::env::var(CHILD) else { return };
@@ -260,7 +260,7 @@ fn an_agent_sleeps_while_messages_go_by() {
         held = message(&one, &two, to, held);
     }
     let slept = sleeps(&a) + sleeps(&b) - before;
-    // What there is are beacons, of which there is one a second, and names.
+    // The only events are beacons, one a second, and names.
     assert!(slept < 300, "{slept} times for 20,000 messages");
 }
 

@@ -116,7 +116,7 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
     let heard = raw.next(&mut buffer, false, Some(LIMIT)).expect("it is there");
     assert_eq!(heard, Some(RawEvent::Received(64)));
     assert_eq!((&buffer[..6], &buffer[6..12]), (&[0xff; 6][..], &other.0[..]));
-    // What is no beacon is the mapper's, and nobody else drops it.
+    // Packets that are no beacons are the mapper's, and nobody else drops them.
     let unasked = |index| {
         let counts = AgentClient::of(index)?.counts().ok()?;
         counts.into_iter().find(|it| it.0 == "dropped.unasked").map(|it| it.1)
@@ -126,7 +126,7 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
         assert_eq!(next(&raw, LIMIT).expect("it is up"), Some(frame(other, to, 77)));
     }
     assert_eq!(unasked(index), Some(0));
-    // Another process's agent counts as one, whoever the mapper is.
+    // The counters of this process's raw endpoint are visible, although another process is the agent.
     let told = || {
         let all = counted();
         let raw =
@@ -135,7 +135,7 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
         raw.counts.into_iter().find(|it| it.0 == "packets.received").map(|it| it.1)
     };
     assert!(until("counts", told) >= 3);
-    // Whoever follows the agent is told what the mapper said.
+    // The agent's successor is told the mapper's statements.
     raw.add_peer(NIC, Some("switch:7")).expect("this is root");
     let map = Map { mapper: NIC, version: 1, hosts: 2, is_complete: true };
     raw.set_map(map).expect("this is root");
@@ -160,7 +160,7 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
     until("count", || unasked(index).filter(|count| *count == 1));
 }
 
-/// Somebody by an agent's name who does everything at once, and tells what he was asked.
+/// A program under an agent's name that does everything at once, and reports the questions that it was asked.
 struct Fake {
     listener: OwnedFd,
     asked: Receiver<(OwnedFd, Vec<u8>)>,
@@ -186,7 +186,7 @@ impl Fake {
         Some(Fake { listener, asked })
     }
 
-    /// The next question of this kind, and who asked.
+    /// The next question of this kind, and the connection that it came from.
     fn asked(&self, kind: u8) -> (OwnedFd, Vec<u8>) {
         loop {
             let (who, question) = self.asked.recv_timeout(LIMIT).expect("a question");
@@ -196,7 +196,7 @@ impl Fake {
         }
     }
 
-    /// The name is free from now on, also for whoever is still connected.
+    /// The name is free from now on, also for clients that are still connected.
     fn end(&self) {
         shutdown(&self.listener, Shutdown::Both).unwrap();
     }
@@ -277,7 +277,7 @@ fn frames_that_no_raw_packet_can_be_are_dropped_and_counted() {
     let counts = raw.counts();
     assert_eq!((counts.wrong_length, counts.received), (2, 1));
     assert!(!is_readable(&raw, Duration::ZERO), "nothing waits");
-    // And what there is no room for.
+    // And frames for which there is no room.
     for _ in 0..50 {
         rustix::io::write(&stranger, &frame(other, station, 60)).expect("the card is up");
     }
@@ -333,8 +333,8 @@ fn a_network_that_is_said_wrongly_has_no_raw_endpoint() {
     for (said, works) in
         [("?order=little", true), ("?mode=compatible", false), ("?order=up", false)]
     {
-        // What was there before, or failed, leaves nothing behind; but a program that another test starts has
-        // descriptors of this one for a moment.
+        // An earlier endpoint, or a failed attempt, leaves nothing behind. But a program that another test starts
+        // has descriptors of this one for a moment.
         let opened = until("answer", || match open_raw(&format!("{here}{said}")) {
             Err(ModuleError::Ether(EtherError::RawTaken(_))) => None,
             opened => Some(opened),

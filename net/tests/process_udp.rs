@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket}
 const LIMIT: Duration = Duration::from_secs(30);
 /// Packets of a burst.
 const BURST: usize = 20;
-/// What frames of 1,500 and 9,000 bytes hold behind IPv6 and UDP.
+/// The payload of frames of 1,500 and 9,000 bytes behind IPv6 and UDP.
 const USUAL: usize = 1452;
 const LONG: usize = 8952;
 
@@ -74,7 +74,7 @@ fn long_packets_go_where_the_network_takes_them_and_are_never_split() {
         assert!(ip("link set lo mtu 1500"));
         let usual = if host.is_ipv4() { 1472 } else { USUAL };
         assert_eq!(near.packet_bytes_to(far.local_address()), usual);
-        // A packet whose way has become narrower is lost, and so whoever sent it learns of that.
+        // A packet whose way has become narrower is lost; this is how its sender learns of that.
         near.slot().expect("there is room").fill(1);
         near.commit(far.local_address(), LONG);
         assert!(near.flush());

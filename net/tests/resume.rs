@@ -119,7 +119,7 @@ impl Sim {
                 any = true;
                 node.done.push(completed);
             }
-            // Recounting everything costs a hundred times what a step does.
+            // Recounting everything costs a hundred times as much as a step.
             if self.steps.is_multiple_of(self.check_every) {
                 node.endpoint.check();
             }
@@ -393,7 +393,7 @@ fn a_restarted_peer_fails_operations_once_and_is_reached_again() {
         assert_eq!(of(500).outcome, Err(Fault::PeerReset), "seed {seed}");
         assert_eq!((of(501).outcome, of(501).bits), (Ok(()), 77), "seed {seed}");
         for number in 1..6 {
-            // Nobody received: what needs the peer's answer cannot have succeeded.
+            // Nobody received: a message that needs the peer's answer cannot have succeeded.
             let large = number * 40_000 > 16_384;
             assert!(!large || of(number).outcome == Err(Fault::PeerReset), "seed {seed} {number}");
         }

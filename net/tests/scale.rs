@@ -1,5 +1,5 @@
-//! A thousand peers and ten thousand posted receives: what idle ones cost, and that they cost nothing
-//! to what goes on beside them. Counts, not seconds.
+//! A thousand peers and ten thousand posted receives: the cost of idle ones, and that they cost nothing to the
+//! traffic beside them. Counts, not seconds.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn balance() -> i64 {
     stats.bytes_allocated as i64 - stats.bytes_deallocated as i64
 }
 
-/// One pass of the first node; what its memory grew by.
+/// One pass of the first node; returns the growth of its memory.
 fn hub_pass(world: &mut World) -> i64 {
     let before = balance();
     let node = &mut world.nodes[0];
@@ -45,8 +45,8 @@ fn hub_pass(world: &mut World) -> i64 {
     balance() - before
 }
 
-/// Adds a node that sends one small message to the first one, which receives it; what the memory of the
-/// first one grew by.
+/// Adds a node that sends one small message to the first one, which receives it; returns the growth of the first
+/// one's memory.
 fn join(world: &mut World) -> i64 {
     let own = world.add();
     let hub = world.peer(own, 0);

@@ -1,4 +1,4 @@
-//! What was reported as sent arrives, where its endpoint settles before it is closed.
+//! Messages that were reported as sent arrive, if their endpoint settles before it is closed.
 
 mod common;
 
@@ -13,7 +13,7 @@ use ropewalk_net::{Address, Channel, Level, Oversize};
 const COUNT: u64 = 60;
 const BYTES: usize = 5_000;
 
-/// A wire between whoever calls it and `to`, which loses every third datagram on the way there while told so.
+/// A wire between its caller and `to`, which loses every third datagram on the way there while told so.
 fn lossy_wire(to: SocketAddr, loses: Arc<AtomicBool>) -> SocketAddr {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
     let own = socket.local_addr().expect("it is bound");
@@ -21,7 +21,7 @@ fn lossy_wire(to: SocketAddr, loses: Arc<AtomicBool>) -> SocketAddr {
         let (mut bytes, mut caller, mut count) = ([0; 65_536], None, 0u32);
         while let Ok((len, from)) = socket.recv_from(&mut bytes) {
             if from == to {
-                // What cannot be delivered is lost.
+                // A datagram that cannot be delivered is lost.
                 let _ = caller.map(|caller: SocketAddr| socket.send_to(&bytes[..len], caller));
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Work that one thread gives an endpoint while another one sleeps on its rails: the sleeper looked for
-//! work before, and nobody but the rails themselves can tell it of what came afterwards.
+//! Work that one thread gives an endpoint while another one sleeps on its rails: the sleeper looked for work before,
+//! and nobody but the rails themselves can tell it of later work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +21,9 @@ use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
-/// More than what a rail moves before it has to be polled.
+/// More than a rail moves before it has to be polled.
 const LARGE: usize = 4 << 20;
-/// How long anything may take before it counts as hanging.
+/// The time limit for any step before it counts as hanging.
 const LIMIT: Duration = Duration::from_secs(30);
 
 fn open(rail: Box<dyn Rail>) -> Endpoint {
@@ -76,7 +76,7 @@ fn receive(endpoint: &Endpoint, context: &Context, bits: u64, memory: Memory) ->
     endpoint.post_receive(context, Channel::Tagged, None, bits, mask, memory, cut, bits).unwrap()
 }
 
-/// Ends what a sleeper waits for, also where its neighbour failed.
+/// Ends the operation that a sleeper waits for, also if its neighbour failed.
 struct Cancels<'a>(&'a Endpoint, OperationId);
 
 impl Drop for Cancels<'_> {
@@ -85,8 +85,8 @@ impl Drop for Cancels<'_> {
     }
 }
 
-/// Runs `work` while another thread sleeps in `wait` for something that does not come. There is no
-/// service thread: whoever sleeps there is the one who makes the passes.
+/// Runs `work` while another thread sleeps in `wait` for something that does not come. There is no service thread:
+/// the sleeping thread makes the passes.
 fn beside_a_sleeper<T>(endpoint: &Endpoint, work: impl FnOnce() -> T) -> T {
     let context = endpoint.context(false).unwrap();
     let Posted::Pending(never) = receive(endpoint, &context, 999, Memory::empty()) else {
@@ -96,7 +96,7 @@ fn beside_a_sleeper<T>(endpoint: &Endpoint, work: impl FnOnce() -> T) -> T {
         let sleeper = scope.spawn(|| endpoint.wait(&context, 10 * LIMIT));
         let begin = Instant::now();
         let mut before = u64::MAX;
-        // Who spins makes passes all the time.
+        // A spinning thread makes passes all the time.
         while std::mem::replace(&mut before, endpoint.passes()) != endpoint.passes() {
             std::thread::sleep(Duration::from_millis(200));
             assert!(begin.elapsed() < LIMIT, "the other thread does not go to sleep");

@@ -116,7 +116,7 @@ fn eight_threads_on_one_endpoint_get_each_their_own_completions() {
     }
 }
 
-/// Each pair of threads uses match bits of its own; whoever gets a foreign completion fails.
+/// Each pair of threads uses match bits of its own; a thread that gets a foreign completion fails.
 fn ping_pong(endpoint: &Endpoint, peer: PeerId, number: usize, first: bool) {
     let context = endpoint.context(false).unwrap();
     let pool = Pool::with_budget(1 << 24);
@@ -235,7 +235,7 @@ fn a_computing_thread_is_served_for() {
 
 const CHILD: &str = "ROPEWALK_TEST_COMPUTING_CHILD";
 
-/// Not a test of its own: what the child process of the next test runs.
+/// Not a test of its own: the child process of the next test runs it.
 #[test]
 fn computing_child() {
     let Ok(file) = std::env::var(CHILD) else { return };
@@ -310,7 +310,8 @@ fn beside_a_polling_application_the_service_thread_makes_no_passes() {
                 (before, own) = (left.passes(), 0);
             }
             let context = &contexts[1];
-            // Where a thread is stopped that has the other engine nobody takes them for a while, and the pool runs dry.
+            // If the thread that holds the other engine is stopped, nobody takes the requests for a while, and the
+            // pool runs dry.
             if let Some(buffer) = pool.copy_of(&[3; 8]) {
                 let (memory, request) = (Memory::pooled(buffer), Channel::Request);
                 right.post_send(context, peer, request, 1, memory, Level::Buffered, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that are not there: what is posted for one of them ends, receives, too.
+//! Peers that are not there: operations posted for one of them end, receives, too.
 
 mod common;
 

@@ -8,7 +8,7 @@ pub struct Address {
     parts: Vec<(String, String)>,
 }
 
-/// Why an address was refused.
+/// The reason why an address was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error("the address is empty; write one like tcp://127.0.0.1:7000")]

@@ -1,4 +1,4 @@
-//! What every rail has to prove: one suite, run against any [`Rail`] for what it claims.
+//! The conformance suite: one set of tests that every [`Rail`] must pass for the capabilities that it claims.
 //!
 //! A rail's tests write a [`Fixture`] and one line:
 //!
@@ -18,7 +18,7 @@
 //! * the suite reads no clock of its own: all waiting goes through the fixture, so that rails in
 //!   virtual time are judged by the same code.
 //!
-//! It must not know any medium: what cannot be said through [`Rail`] is asked of the fixture.
+//! It must not know any medium: everything that cannot be expressed through [`Rail`] is asked of the fixture.
 
 use std::time::Duration;
 
@@ -76,12 +76,12 @@ pub trait Fixture {
         false
     }
 
-    /// How long a property waits for anything, on the fixture's clock.
+    /// The time limit for any wait of a test, on the fixture's clock.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)
     }
 
-    /// How long the suite looks on where nothing is supposed to happen, on the fixture's clock.
+    /// The time for which the suite watches that nothing happens, on the fixture's clock.
     fn quiet(&self) -> Duration {
         Duration::from_millis(20)
     }
@@ -93,8 +93,8 @@ pub trait Fixture {
         false
     }
 
-    /// Whether a sleeper may be woken once without work of its own, to see whether a neighbour who is awake
-    /// looks at what they share.
+    /// Whether a sleeper may be woken once without work of its own, to check whether an awake neighbour looks at the
+    /// medium that they share.
     fn wakes_for_neighbours(&self) -> bool {
         false
     }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
 
-/// Addresses as peers may use them, those that most peers can use first, loopback last.
+/// Addresses as peers may use them: first the addresses that most peers can use, loopback last.
 pub fn reachable(bound: SocketAddr) -> Vec<String> {
     if !bound.ip().is_unspecified() {
         return vec![bound.to_string()];
@@ -28,7 +28,7 @@ pub fn is_shortage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| short.contains(&number))
 }
 
-/// Addresses of all interfaces that are up, without those that hold on one wire only.
+/// Addresses of all interfaces that are up, without addresses that are valid on one wire only.
 fn interfaces() -> Vec<IpAddr> {
     let mut first = ptr::null_mut();
     let mut found = Vec::new();
@@ -44,7 +44,7 @@ fn interfaces() -> Vec<IpAddr> {
         if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
             continue;
         }
-        // SAFETY: the address is not null, belongs to the list, and its family says what it is.
+        // SAFETY: the address is not null, belongs to the list, and its family determines its type.
         found.extend(unsafe { address_of(entry.ifa_addr) });
     }
     // SAFETY: the list came from `getifaddrs`, and nothing of it is used from here on.

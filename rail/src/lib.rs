@@ -1,4 +1,4 @@
-//! What a rail is: the only place with sockets, rings and registration. It knows no protocol.
+//! The interface of a rail: the only layer with sockets, rings and registration. A rail knows no protocol.
 //!
 //! A rail carries *frames* (a header of at most 104 bytes, whose meaning it does not know beyond
 //! the lengths in [`frame_lengths`], and a payload) over *links*, and moves memory natively where
@@ -6,8 +6,8 @@
 //!
 //! Invariants that every rail keeps, and that the conformance suite checks:
 //! * `place` (or `place_whole`, by way of `arrived`) is called once per frame, in the order of arrival,
-//!   with the complete header and before any byte of the payload is moved beyond what was read
-//!   together with the header;
+//!   with the complete header. It is called before any byte of the payload is moved beyond those that were
+//!   read together with the header;
 //! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
@@ -36,10 +36,10 @@ pub mod names;
 pub mod packet;
 pub mod port;
 
-/// A counter: its name, which stays the same between versions, and what it says.
+/// A counter: its name, which stays the same between versions, and its value.
 pub type Count = (&'static str, u64);
 
-/// What a rail of packets counts, by names for people, and where it is.
+/// The counters of a rail of packets, under names for people, and the rail's scheme, interface and endpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     pub scheme: &'static str,
@@ -48,7 +48,7 @@ pub struct Account {
     /// The endpoint at its station, by its number.
     pub endpoint: u8,
     pub counts: Vec<Count>,
-    /// What is counted of the socket, which endpoints of a process may share.
+    /// The counters of the socket, which endpoints of a process may share.
     pub socket: Vec<Count>,
 }
 
@@ -60,7 +60,7 @@ pub trait Rail: Send {
     /// Tells the rail its index within the endpoint, before anything else: the `rail` of its links.
     fn attach(&mut self, index: u8);
 
-    /// What its links promise.
+    /// The guarantees of its links.
     fn capabilities(&self) -> Capabilities;
 
     /// The addresses (without scheme) under which peers reach this rail; the most general first.
@@ -73,10 +73,9 @@ pub trait Rail: Send {
 
     /// Sends a frame. `buffers` resolves its payload.
     ///
-    /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds the frames
-    /// with a payload, and by its windows what a peer that reads can make it answer. One that does
-    /// not read is the rail's to notice: a link with [`QUEUED_FRAMES_MAX`] urgent frames in its queue
-    /// breaks at the next one.
+    /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds the frames with a payload.
+    /// Its windows bound the frames that a reading peer can make it answer. A peer that does not read is the rail's
+    /// to notice: a link with [`QUEUED_FRAMES_MAX`] urgent frames in its queue breaks at the next one.
     ///
     /// [`QUEUED_FRAMES_MAX`]: ropewalk_base::limits::QUEUED_FRAMES_MAX
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
@@ -87,8 +86,8 @@ pub trait Rail: Send {
         self.send(frame, buffers)
     }
 
-    /// Sends what was kept by [`Rail::send_followed`], and reports the frames that have left. False where
-    /// there was nothing. Called before the next poll, and before any frame has to leave.
+    /// Sends the frames that [`Rail::send_followed`] kept, and reports the frames that have left. False if there
+    /// were none. Called before the next poll, and before any frame has to leave.
     fn push(&mut self, report: &mut dyn Report) -> bool {
         let _ = report;
         false
@@ -110,12 +109,13 @@ pub trait Rail: Send {
         self.order(verb, buffers)
     }
 
-    /// Makes progress: receives, sends what is queued, accepts. Returns true where anything
-    /// happened. One call does a bounded amount of work and serves all its links in turn.
+    /// Makes progress: receives, sends queued frames, accepts. Returns true if anything happened. One call does a
+    /// bounded amount of work and serves all its links in turn.
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool;
 
-    /// What a poll would find to do now, time apart: a look without a system call, for those who poll
-    /// at a stretch. A caller polls now and then all the same, since news of the kernel are not seen so.
+    /// The work that a poll would find now, apart from timers. The look makes no system call; it is for
+    /// callers that poll at a stretch. A caller still polls now and then, since a look does not see news of
+    /// the kernel.
     fn look(&self) -> Sight {
         Sight::Blind
     }
@@ -161,27 +161,27 @@ pub trait Rail: Send {
         None
     }
 
-    /// Whose process is at the other end of a link. May ask the kernel.
+    /// The owner of the process at the other end of a link. May ask the kernel.
     fn peer_owner(&self, link: LinkId) -> Owner {
         let _ = link;
         Owner::Unknown
     }
 
-    /// Since when the other end of a link owes acknowledgements, by the time of polls: `NEVER` where it owes none, or the
-    /// rail does not know. Where a message is named (its channel and number) also where the other end has that, and
-    /// `ZERO` where it has not left.
+    /// The time, by the clock of polls, since which the other end of a link owes acknowledgements. `NEVER` if it
+    /// owes none, or if the rail does not know. If a message is named (its channel and number), also `NEVER` if the
+    /// other end has that message, and `ZERO` if the message has not left.
     fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
         let _ = (link, message);
         Time::NEVER
     }
 
-    /// Who the foreign peer at the other end of a link is; `None` where it is none.
+    /// The name of the foreign peer at the other end of a link; `None` if the peer is not foreign.
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
         let _ = link;
         None
     }
 
-    /// Shows a key to the foreign peer at the other end of a link: `foreign_key` tells what it says.
+    /// Shows a key to the foreign peer at the other end of a link: `foreign_key` reports the peer's answer.
     fn show_key(&mut self, link: LinkId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);
         Err(Fault::Invalid)
@@ -192,14 +192,14 @@ pub trait Rail: Send {
         false
     }
 
-    /// Sets what a user may set while the rail runs. False where the rail has no such thing.
+    /// Sets an option while the rail runs. False if the rail has no such option.
     fn set(&mut self, option: RailOption) -> bool {
         let _ = option;
         false
     }
 }
 
-/// Whose process is at the other end of a link.
+/// The owner of the process at the other end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// Nobody vouches for users there: it is on another host, or the rail cannot ask the kernel.
@@ -210,7 +210,7 @@ pub enum Owner {
     User(u32),
 }
 
-/// What users may set while a rail runs.
+/// An option that users may set while a rail runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RailOption {
@@ -220,7 +220,7 @@ pub enum RailOption {
     ReceiveBufferBytes(u32),
 }
 
-/// What a rail sees of its work without asking the kernel.
+/// The work of a rail as far as it shows without a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sight {
     /// There is none, or it can wait for the next poll that is made without a look.
@@ -231,7 +231,7 @@ pub enum Sight {
     Blind,
 }
 
-/// What a rail reports, called from within [`Rail::poll`] and [`Rail::push`] only.
+/// The receiver of a rail's reports; the rail calls it only from within [`Rail::poll`] and [`Rail::push`].
 pub trait Report {
     /// Resolves the slices of placements.
     fn buffers(&self) -> &BufferTable;
@@ -279,8 +279,8 @@ pub trait Report {
     /// An order that was `Pending` failed; its effect at the peer is unknown.
     fn failed(&mut self, token: Token, fault: Fault);
 
-    /// There is no descriptor, or none of what else a link needs, for one that a peer began: it waits
-    /// until another link is gone.
+    /// There is no descriptor, or no other resource, for a link that a peer began: the link waits until another one
+    /// is gone.
     fn crowded(&mut self) {}
 
     /// The region is held by nobody any more.

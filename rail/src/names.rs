@@ -20,7 +20,7 @@ const CANDIDATES_MAX: usize = 8;
 /// Longest name, in bytes (RFC 1035).
 const NAME_BYTES_MAX: usize = 255;
 
-/// What an address text names.
+/// The target that an address text names.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// A numeric address.
@@ -65,7 +65,7 @@ pub fn is_address(text: &str) -> bool {
     }
 }
 
-/// Whose look-up it was, and what was found: the one to be tried first is last.
+/// The ticket of the caller, and the addresses that were found: the one to be tried first is last.
 type Answer = (u64, Vec<SocketAddr>);
 
 /// Looks names up on threads of their own.
@@ -106,9 +106,9 @@ impl Lookups {
             let found = (host.as_str(), port).to_socket_addrs();
             let mut found: Vec<SocketAddr> = found.map(Iterator::collect).unwrap_or_default();
             found.truncate(CANDIDATES_MAX);
-            // The one who tries takes from the end.
+            // The caller takes addresses from the end.
             found.reverse();
-            // Where the rail is gone nobody waits for the answer or the bell.
+            // If the rail is gone, nobody waits for the answer or the bell.
             let _ = sender.send((whom, found));
             let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
         };

@@ -11,7 +11,7 @@ pub const PARTS: usize = 3;
 #[derive(Debug)]
 pub struct Packet {
     written: Range<usize>,
-    /// How many of the range's bytes are behind those that are kept.
+    /// The number of the range's bytes behind the kept bytes.
     tail: usize,
     kept: Option<SharedPart>,
 }
@@ -22,7 +22,7 @@ impl Packet {
         Packet { written, tail: 0, kept: None }
     }
 
-    /// What is in the arena is around what is kept.
+    /// The range of the arena surrounds the kept bytes: its last `tail` bytes follow them, the others precede them.
     pub fn around(written: Range<usize>, tail: usize, kept: SharedPart) -> Packet {
         debug_assert!(tail <= written.len());
         Packet { written, tail, kept: Some(kept) }

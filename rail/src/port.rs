@@ -1,6 +1,6 @@
-//! What a network crate is that carries packets: a place where they come and go, which knows no protocol.
+//! The interface of a port: a network crate that sends and receives packets, and knows no protocol.
 //!
-//! `net` makes a [`Rail`](crate::Rail) of a port and the packet machine of the core
+//! `net` makes a [`Rail`](crate::Rail) of a port and the packet protocol of `transport`
 //! (docs/design/090-packets.md).
 //!
 //! Invariants that every port keeps:
@@ -22,7 +22,7 @@ use crate::Sight;
 
 /// A network that carries packets.
 pub trait Port: Send {
-    /// Where packets come from and go to.
+    /// The address of a packet's source or destination.
     type Station: Copy + Eq + Hash + Debug + Send;
 
     /// The scheme of its addresses.
@@ -61,7 +61,7 @@ pub trait Port: Send {
         None
     }
 
-    /// How many packets of that length may come before they are looked at.
+    /// The number of packets of maximal length that may arrive before they are looked at.
     fn packets_max(&self) -> u32;
 
     /// Whether peers may call; the addresses (without scheme) under which they do, the most general first.
@@ -97,16 +97,16 @@ pub trait Port: Send {
 
     /// Likewise around bytes that are kept elsewhere, which together are no longer than the slot.
     fn commit_around(&mut self, to: Self::Station, leaving: Leaving) {
-        // It is there: what leaves was written to it.
+        // The slot exists, since the packet was written to it.
         if let Some(bytes) = self.slot().map(|slot| leaving.join(slot)) {
             self.commit(to, bytes);
         }
     }
 
-    /// Sends what was committed. False where some of it has to wait for room.
+    /// Sends the committed packets. False if some of them have to wait for room.
     fn flush(&mut self) -> bool;
 
-    /// What a look would find now, without a system call.
+    /// The work that a look would find now, without a system call.
     fn look(&self) -> Sight {
         Sight::Blind
     }
@@ -137,16 +137,16 @@ pub trait Port: Send {
     }
 }
 
-/// What became of a look-up.
+/// The result of a look-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found<S> {
     /// As [`Port::look_up`] gave it.
     pub ticket: u64,
-    /// What [`Port::resolve`] would have said; `None` where nobody has that name.
+    /// The result that [`Port::resolve`] would have returned; `None` if nobody has that name.
     pub place: Option<(S, u8)>,
 }
 
-/// What [`Port::receive`] found.
+/// The result of [`Port::receive`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// Packets that were shown.

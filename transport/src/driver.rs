@@ -1,8 +1,8 @@
-//! What drives a packet protocol, written once: whose turn it is, when somebody has to be looked at, replies to
-//! strangers, and what is still to be reported.
+//! The common driver of packet protocols: the turns of links, the timers at which links are looked at, replies to
+//! strangers, and events that wait to be reported.
 //!
-//! A protocol keeps a [`Driver`] beside its links, and a [`Schedule`] in each of them; [`Driven`] is what it says about
-//! them, and has the loops over them.
+//! A protocol keeps a [`Driver`] beside its links, and a [`Schedule`] in each of them. [`Driven`] describes the links
+//! to the driver, and has the loops over them.
 //!
 //! Invariants:
 //! * a link is among the ready ones once at most, and has one timer at most;
@@ -21,10 +21,10 @@ use crate::protocol::LinkEvents;
 
 /// Replies to strangers that wait; more are not given.
 const REPLIES_MAX: usize = 64;
-/// How often a link that waits for room in the port is looked at.
+/// The interval at which the driver looks at a link that waits for room in the port.
 const HELD_UP_FOR: Duration = Duration::from_millis(1);
 
-/// When a link has its turn, and when it is looked at.
+/// The turn of a link, and the time at which the driver looks at it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Schedule {
     /// It is among the ready ones.
@@ -94,7 +94,7 @@ impl<R, E> Driver<R, E> {
         self.events.push_back(event);
     }
 
-    /// What happened last and was not reported, where that is such; it is not reported then.
+    /// Whether the latest event was not reported yet and fulfils `is_such`; if so, it is taken back and never reported.
     pub fn take_last(&mut self, is_such: impl FnOnce(&E) -> bool) -> bool {
         let such = self.events.back().is_some_and(is_such);
         if such {
@@ -112,7 +112,7 @@ impl<R, E> Driver<R, E> {
 /// A driver, and the schedule of one of its links.
 pub(crate) type Scheduled<'a, R, E> = (&'a mut Driver<R, E>, &'a mut Schedule);
 
-/// A protocol that is driven: what it says about its links, and the loops over them.
+/// A driven protocol: the needs of its links, and the loops over them.
 pub(crate) trait Driven<S> {
     type Reply;
     type Event;
@@ -131,10 +131,10 @@ pub(crate) trait Driven<S> {
     /// Something of a link is due.
     fn run_timer(&mut self, id: SlotId);
 
-    /// Writes a reply to a stranger; where it goes.
+    /// Writes a reply to a stranger; its destination.
     fn write_reply(&mut self, reply: Self::Reply, out: &mut [u8]) -> (S, Leaving);
 
-    /// Writes the next packet of a link, if it has one; where it goes.
+    /// Writes the next packet of a link, if it has one; its destination.
     fn write_next(
         &mut self,
         id: SlotId,

@@ -1,14 +1,14 @@
-//! What was taken for lost, went again, and came: if it comes once more neither copy was lost, and the first one was late
-//! only. Of that a link learns how late packets may be on its path.
+//! Packets that were taken for lost, were sent or asked for again, and arrived. If such a packet arrives once more,
+//! neither copy was lost: the first one was only late. From this a link learns how late packets may be on its path.
 //!
-//! Invariant: it remembers the latest few, whatever comes.
+//! Invariant: it remembers only the latest few packets.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use ropewalk_base::slots::SlotId;
 
-/// How many are remembered: those of two asks.
+/// The number of packets that are remembered: those of two asks.
 const RECENT_MAX: usize = 64;
 
 /// See the module.
@@ -20,7 +20,7 @@ pub struct Late {
 #[derive(Debug)]
 struct Came {
     link: SlotId,
-    /// What it is a piece of, and which.
+    /// The transfer that it is a piece of, and its number there.
     name: u64,
     piece: u32,
     by: Duration,

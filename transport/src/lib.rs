@@ -2,9 +2,9 @@
 //! docs/design/090-packets.md.
 //!
 //! * [`packets`]: our own protocol; [`mxoe`]: that of Open-MX and native MXoE hosts;
-//! * [`memory`]: what both send, and copy once; [`pull`]: a read of remote memory, piece by piece; [`pull_budget`]: what all
-//!   reads together may ask for;
-//! * [`round_trip`]: how long to wait for what; [`late`]: what was waited for too little.
+//! * [`memory`]: the memory of packets, for both protocols; [`pull`]: a read of remote memory, piece by piece;
+//!   [`pull_budget`]: the limit for the asks of all reads together;
+//! * [`round_trip`]: the waits for answers; [`late`]: packets that were waited for too short a time.
 //!
 //! There is no system call, clock, thread or future in this crate. The packet rails of `net` drive it over real ports,
 //! the simulator over a simulated network.

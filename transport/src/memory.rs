@@ -1,4 +1,4 @@
-//! The memory of packets: what orders name, what is copied once, and buffers that are used again.
+//! The memory of packets: memory that orders name, bytes that are copied once, and buffers that are used again.
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::shared::SharedBytes;

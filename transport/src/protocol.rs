@@ -1,4 +1,4 @@
-//! What a packet protocol is to those who drive it, and what it tells the layer above.
+//! The interface of a packet protocol to its driver, and its reports to the layer above.
 
 use std::time::Duration;
 
@@ -20,9 +20,9 @@ use crate::memory::Bytes;
 /// more, [`PacketProtocol::drained`] judges timers and reports what has happened since. [`PacketProtocol::next`]
 /// writes one packet after the other, as long as the port has room for them.
 pub trait PacketProtocol<S>: Send {
-    /// What its links promise.
+    /// The promises of its links.
     fn capabilities(&self) -> Capabilities;
-    /// Begins a link; `key`: what the address says that the other end wants to be shown.
+    /// Begins a link; `key`: the key that the other end wants to be shown, as the address says.
     fn connect(
         &mut self,
         to: S,
@@ -30,8 +30,8 @@ pub trait PacketProtocol<S>: Send {
         key: Option<u32>,
         now: Time,
     ) -> Result<SlotId, Fault>;
-    /// Likewise before it is known where: `nowhere` stands for it until it is [`PacketProtocol::found`], for which there
-    /// is so much time.
+    /// Likewise before the destination is known: `nowhere` stands for it until it is [`PacketProtocol::found`].
+    /// `patience` is the time for that.
     fn connect_later(
         &mut self,
         nowhere: S,
@@ -41,7 +41,7 @@ pub trait PacketProtocol<S>: Send {
         let _ = (nowhere, patience, now);
         Err(Fault::Invalid)
     }
-    /// Where a link goes that was to be connected later; `None` where nobody knows.
+    /// Tells the destination of a link that was to be connected later; `None` if nobody knows it.
     fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
         let _ = (link, station, now);
     }
@@ -63,7 +63,7 @@ pub trait PacketProtocol<S>: Send {
     /// where it goes. `now` is when it leaves.
     fn next_apart(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8])
     -> Option<(S, Leaving)>;
-    /// Likewise all of it; where it goes and how long it is.
+    /// Likewise the whole packet; its destination and its length.
     fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
         let (station, leaving) = self.next_apart(now, memory, out)?;
         Some((station, leaving.join(out)))
@@ -86,12 +86,12 @@ pub trait PacketProtocol<S>: Send {
         let _ = (link, key);
         Err(Fault::Invalid)
     }
-    /// Who is at the other end of a link, where it is foreign.
+    /// The peer at the other end of a link, if it is foreign.
     fn foreign(&self, link: SlotId) -> Option<Who<S>> {
         let _ = link;
         None
     }
-    /// What it counts.
+    /// The counters of the protocol.
     fn counted(&self) -> Counted;
 }
 
@@ -103,7 +103,7 @@ pub struct Who<S> {
     pub session: u32,
 }
 
-/// Where a message of a foreign peer goes.
+/// The place for a message of a foreign peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// To `slice`, as much as fits; `landed` is told with the token when all of it was written.
@@ -114,7 +114,7 @@ pub enum Taken {
     Later,
 }
 
-/// What happened, told when a protocol is asked to; and the memory in which it happened.
+/// The events that a protocol reports when it is asked to, and the memory in which they happened.
 pub trait LinkEvents<S>: Bytes {
     /// A link carries frames from now on; `accepted`: the peer began it.
     fn link_up(&mut self, link: SlotId, accepted: bool) {
@@ -126,7 +126,7 @@ pub trait LinkEvents<S>: Bytes {
     }
     /// The last word about a link.
     fn link_down(&mut self, link: SlotId, fault: Fault);
-    /// Where a payload belongs of which this header says more; as a rail's report.
+    /// Asks for the place of a payload, which this header describes; as a rail's report.
     fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
         let _ = (link, header, payload_bytes);
         Placement::Drop
@@ -157,7 +157,7 @@ pub trait LinkEvents<S>: Bytes {
     fn revoked(&mut self, link: SlotId, key: RemoteKey);
 }
 
-/// What a protocol counts: what all of them do by field, and all of it by the names that people know it by.
+/// The counters of a protocol: those that all protocols have as fields, and all of them by their public names.
 #[derive(Debug, Clone, Default)]
 pub struct Counted {
     pub packets_sent: u64,
@@ -169,10 +169,10 @@ pub struct Counted {
     pub bytes_native: u64,
     /// Payload bytes that were copied between buffers of the protocol's.
     pub bytes_copied: u64,
-    /// What went again, and what was asked for again.
+    /// Packets that were sent again, and pieces that were asked for again.
     pub resent: u64,
     pub asked_again: u64,
-    /// What came before its turn, and what was here before.
+    /// Packets that came before their turn, and packets that were here before.
     pub early: u64,
     pub doubled: u64,
     pub violations: u64,
@@ -185,9 +185,9 @@ pub struct Counted {
     pub strangers: u64,
     /// Of those, packets of links that are not there.
     pub unknown: u64,
-    /// What there was no room for.
+    /// Packets for which there was no room.
     pub beyond: u64,
-    /// What this protocol alone counts.
+    /// Counters that only this protocol has.
     pub own: Vec<(&'static str, u64)>,
 }
 

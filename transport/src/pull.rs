@@ -1,9 +1,9 @@
-//! One read of remote memory, piece by piece: what to ask for, what is missing, what to ask for again.
+//! One read of remote memory, piece by piece: pieces to ask for, missing pieces, pieces to ask for again.
 //!
-//! The reader asks for up to 64 pieces at a time and has several such *asks* under way; the owner answers each
-//! in the order of its pieces, and one ask after the other, of all reads. So a piece is lost when one that was asked
-//! for later has been here for some time, and then it is asked for again, by itself. Where nothing comes at all, a
-//! timer asks for all.
+//! The reader asks for up to [`PIECES_PER_ASK`] pieces at a time and has several such *asks* under way; the owner
+//! answers each in the order of its pieces, and one ask after the other, of all reads. So a piece is lost when one that
+//! was asked for later has been here for some time, and then it is asked for again, by itself. Where nothing comes at
+//! all, a timer asks for all.
 //!
 //! Invariant: a piece that is missing is part of exactly one ask, or was not asked for yet.
 
@@ -18,10 +18,10 @@ use crate::round_trip::RoundTrip;
 pub const PIECES_PER_ASK: u32 = 32;
 /// Asks that left so long after each other arrive in their order, whatever their paths.
 const APART: Duration = Duration::from_micros(20);
-/// Shortest wait for an answer: what the owner needs to be woken is the round trip's to know.
+/// Shortest wait for an answer: the measured round trip covers the time that the owner needs to be woken.
 const WAIT_MIN: Duration = Duration::from_micros(200);
 const WAIT_MAX: Duration = Duration::from_millis(500);
-/// How many times as long nothing may come while the owner answers others.
+/// While the owner answers others, the silence may last this many times as long.
 const BUSY_FOR: u32 = 16;
 
 /// A read on its way.
@@ -49,7 +49,7 @@ pub struct Pull {
 /// Stands for the time at which an ask was overtaken that is to go again as nothing came.
 const SILENCE: Time = Time::ZERO;
 
-/// Which pieces are asked for: `first` plus the number of each bit that is set.
+/// The pieces that are asked for: `first` plus the number of each bit that is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     pub first: u32,
@@ -73,20 +73,21 @@ struct Asked {
     answered: bool,
 }
 
-/// Where a piece belongs.
+/// The place of a piece in the transfer, and the history of its ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub offset: u64,
     pub bytes: u32,
     /// When it was asked for.
     pub asked_at: Time,
-    /// From the ask to its first answer, where this is it. Where it was asked again as nothing came, from the first time
-    /// on: an owner that answers slowly would otherwise never be known for it, and be asked again for ever.
+    /// The time from the ask to its first answer, if this piece is that answer. If the ask went again because nothing
+    /// came, the time counts from the first ask on. Otherwise a slow owner would never be known as slow, and would be
+    /// asked again for ever.
     pub round_trip: Option<Duration>,
     /// It was asked for more than once.
     pub again: bool,
-    /// For how long others had overtaken it, where it was asked for again for that. If it comes once more it was late by so
-    /// much, and not lost.
+    /// The time for which others had overtaken it, if it was asked for again for that reason. If it comes once more, it
+    /// was late by this time, and not lost.
     pub late: Option<Duration>,
 }
 
@@ -126,12 +127,12 @@ impl Pull {
         self.fresh - (self.pieces - self.missing)
     }
 
-    /// How many pieces the next ask would be for that have not been asked for before.
+    /// The number of new pieces in the next ask: pieces that were not asked for before.
     pub fn next_fresh(&self) -> u32 {
         (self.pieces - self.fresh).min(self.per_ask)
     }
 
-    /// How many pieces were not asked for yet.
+    /// The number of pieces that were not asked for yet.
     pub fn fresh_left(&self) -> u32 {
         self.pieces - self.fresh
     }
@@ -174,7 +175,7 @@ impl Pull {
         (offset, (bound(piece + 1) - offset) as u32)
     }
 
-    /// How many pieces it has.
+    /// The number of its pieces.
     pub fn pieces(&self) -> u32 {
         self.pieces
     }
@@ -194,9 +195,9 @@ impl Pull {
             return None;
         }
         let bit = 1 << (piece - self.asks[index].ask.first);
-        // Over two paths an ask may overtake one that left at the same time, and is answered first: that one
-        // is overtaken when the other is answered whole. It may have come to its owner so much later, and wait there behind
-        // what came in between, of other reads, too.
+        // Over two paths an ask may overtake one that left at the same time, and be answered first. The other ask
+        // counts as overtaken when this one is answered whole. It may have come to its owner so much later, and wait
+        // there behind asks that came in between, those of other reads included.
         let (left_at, whole) = (self.asks[index].asked_at, self.asks[index].ask.pieces == bit);
         for earlier in self.asks.range_mut(..index) {
             if left_at.since(earlier.asked_at) >= APART {
@@ -209,7 +210,7 @@ impl Pull {
         asked.ask.pieces &= !bit;
         asked.overtaken &= !bit;
         if asked.overtaken != 0 {
-            // It is being answered: what was overtaken as a whole may follow.
+            // The ask is being answered: pieces that were overtaken with the whole ask may follow.
             asked.overtaken_at = now;
         }
         let before = asked.ask.pieces & (bit - 1);
@@ -230,15 +231,15 @@ impl Pull {
         Some(Piece { offset, bytes, asked_at: left_at, round_trip, again, late })
     }
 
-    /// What another read asked for at that time is being answered. Its owner answers one ask after the other, whatever
-    /// they are for: those before are lost, or on their way.
+    /// The owner answers an ask of another read, which left at `left_at`. An owner answers all asks in order, those of
+    /// other reads included. The earlier asks of this read are therefore lost, or on their way.
     pub fn overtaken_by(&mut self, left_at: Time, now: Time) {
         let before = |asked: &&mut Asked| left_at.since(asked.asked_at) >= APART;
         self.asks.iter_mut().filter(before).for_each(|asked| asked.overtake(now));
     }
 
-    /// When [`Pull::ask_again`] has something to ask for. `busy_at`: when the owner was heard last, of whatever else it is
-    /// asked for.
+    /// The time at which [`Pull::ask_again`] has something to ask for. `busy_at`: the last time at which the owner
+    /// answered any read.
     pub fn due(&self, round_trip: &RoundTrip, busy_at: Time) -> Time {
         if self.asks.is_empty() {
             return Time::NEVER;
@@ -256,7 +257,7 @@ impl Pull {
         busy.max(self.heard_at + wait)
     }
 
-    /// How long nothing may come.
+    /// The longest silence before pieces are asked for again.
     fn wait(&self, round_trip: &RoundTrip) -> Duration {
         let wait = (round_trip.usual() * 4).max(WAIT_MIN) * (1 << self.misses.min(12));
         wait.min(WAIT_MAX)
@@ -291,7 +292,7 @@ impl Pull {
             self.asks.remove(index);
         }
         if ask.pieces == 0 {
-            // What was overtaken has come meanwhile.
+            // The overtaken pieces have arrived meanwhile.
             return self.ask_again(now, round_trip, busy_at);
         }
         self.note(ask, first_at, true, late_from, now);

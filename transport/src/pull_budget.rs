@@ -1,8 +1,9 @@
-//! What the ring of an endpoint can take of what its links ask for, and whose turn it is to ask.
+//! The packets that the links of an endpoint may ask for while its ring can take them, and the order in which links
+//! ask.
 //!
 //! Invariants:
 //! * no more is under way than there is room for, but for one ask where nothing else is;
-//! * who waits has its turn before any other link asks twice, as long as whoever has the turn asks or
+//! * a waiting link has its turn before any other link asks twice, as long as the link that has the turn asks or
 //!   [leaves](PullBudget::leave);
 //! * a link whose pieces come slowly holds its part of the room and no more while others wait, and there is room for
 //!   the first ask of another one.
@@ -107,7 +108,7 @@ impl PullBudget {
         }
     }
 
-    /// Who has waited longest of those that may ask, where there is room for an ask.
+    /// The link that has waited longest of those that may ask, if there is room for an ask.
     pub fn turn(&self) -> Option<SlotId> {
         if !self.fits(self.ask) {
             return None;
@@ -115,13 +116,13 @@ impl PullBudget {
         self.queue.iter().copied().find(|link| !self.has_its_part(*link, self.ask))
     }
 
-    /// Where nothing is under way something may be, however little there is room for.
+    /// If nothing is under way, any ask fits, however little room there is.
     fn fits(&self, packets: u32) -> bool {
         self.under_way == 0 || self.under_way + packets <= self.room
     }
 
-    /// Whether a link has under way what it may have: where others wait as much as each of them, and else all but an
-    /// ask, with which another one begins.
+    /// Whether a link has its part of the packets under way. If others wait, all have equal parts. Otherwise the part
+    /// is the whole room but for one ask, with which another link may begin.
     fn has_its_part(&self, link: SlotId, packets: u32) -> bool {
         let own = self.held(link);
         let others = self.members.len() - usize::from(self.waits(link));
@@ -181,7 +182,7 @@ mod tests {
         assert_eq!(asks, 7, "an ask of another one has room");
         assert!(share.take(link(2), 32) && !share.take(link(2), 32));
         assert!(!share.take(link(1), 32));
-        // Whatever comes of the first one's is the other's, until they have the same.
+        // The other link gets all room that the first one frees, until both hold the same.
         for _ in 0..3 {
             share.free(link(1), 32);
             assert_eq!(share.turn(), Some(link(2)));

@@ -15,15 +15,16 @@ pub struct RoundTrip {
     recent: Duration,
     left: u32,
     measured: bool,
-    /// How late packets were that were taken for lost, and how many were since one turned out so.
+    /// The allowance for late packets, learnt from packets that were wrongly taken for lost; and the losses since the
+    /// latest of those.
     late: Duration,
     lost: u32,
 }
 
-/// Of so many the shortest counts: paths change.
+/// The shortest round trip is taken over so many measurements, since paths change.
 const LATE_ONES: u32 = 1024;
 
-/// What is waited for before anything was measured.
+/// The round trip that is assumed before the first measurement.
 const AT_FIRST: Duration = Duration::from_millis(10);
 /// Shortest and longest wait for an answer.
 const TIMEOUT: std::ops::RangeInclusive<Duration> =
@@ -33,7 +34,7 @@ const TIMEOUT: std::ops::RangeInclusive<Duration> =
 const OVERTAKEN_MIN: Duration = Duration::from_micros(20);
 /// Packets that are later than this, or than the usual round trip, are not waited for.
 const LATE_MAX: Duration = Duration::from_micros(500);
-/// Where so many were lost, and none of them was late, less is waited for.
+/// After this many losses, none of them a late packet, the allowance for late packets is halved.
 const LOST_IN_A_ROW: u32 = 64;
 
 impl Default for RoundTrip {
@@ -52,8 +53,8 @@ impl Default for RoundTrip {
 }
 
 impl RoundTrip {
-    /// One was measured: from a packet that went once to what told of its arrival, without the time that
-    /// the peer says to have waited.
+    /// A round trip was measured: from a packet that went once to the news of its arrival, without the time that the
+    /// peer says to have waited.
     pub fn measured(&mut self, round_trip: Duration) {
         self.recent = self.recent.min(round_trip);
         self.shortest = self.shortest.min(round_trip);
@@ -71,7 +72,7 @@ impl RoundTrip {
         self.smoothed = (self.smoothed * 7 + round_trip) / 8;
     }
 
-    /// How long an answer may take that the peer gives within `delay`.
+    /// The longest wait for an answer that the peer gives within `delay`.
     pub fn timeout(&self, delay: Duration) -> Duration {
         let wait = self.smoothed + self.deviation * 4 + delay;
         wait.clamp(*TIMEOUT.start(), *TIMEOUT.end())
@@ -89,8 +90,8 @@ impl RoundTrip {
         shortest.max(OVERTAKEN_MIN).max(self.late)
     }
 
-    /// A packet that was taken for lost, since others had overtaken it, was late only: by so much. The next ones may be later
-    /// by a quarter.
+    /// A packet that was taken for lost, since others had overtaken it, was only late: by so much. The next ones may be
+    /// later by a quarter.
     pub fn was_late(&mut self, by: Duration) {
         self.lost = 0;
         self.late = self.late.max((by + by / 4).min(self.smoothed.max(LATE_MAX)));

@@ -1,9 +1,9 @@
 //! Frames between two endpoints of ours: a header of 40 to 104 bytes, then a payload.
 //!
-//! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); what
-//! follows depends on the kind. The exception is [`ShortHeader`]: a small message over a medium that
-//! flips no bits and loses nothing, so short that message and header fit a cache line. The prefix has fields for
-//! several paths (path, migration, packet, span); this version uses one path (DESIGN 3.6).
+//! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); the rest depends on
+//! the kind. The exception is [`ShortHeader`]: a small message over a medium that flips no bits and loses nothing, so
+//! short that message and header fit a cache line. The prefix has fields for several paths (path, migration, packet,
+//! span); this version uses one path (DESIGN 3.6).
 //!
 //! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
 //! with the checksum field as zero; nothing here allocates.
@@ -42,7 +42,7 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// What every header begins with.
+    /// The beginning of every header.
     Prefix {
         kind: u8,
         header_bytes: u8,
@@ -68,7 +68,7 @@ layouts! {
         payload_bytes: U32,
         session: U32,
         channel: u8,
-        /// What the sender waits for.
+        /// The acknowledgement that the sender waits for.
         acknowledge: u8,
         reserved: U16,
         bits: U64,
@@ -103,7 +103,7 @@ layouts! {
         bits: U64,
         message: U64,
         channel: u8,
-        /// What the sender waits for (`Acknowledge`).
+        /// The acknowledgement that the sender waits for (`Acknowledge`).
         acknowledge: u8,
         reserved: [u8; 2],
         /// Bytes of the message that follow in `Fragment` frames.
@@ -136,7 +136,7 @@ layouts! {
         offset: U64,
         len: U64,
         cookie: U64,
-        /// Added to the offsets of the `Data` frames: where this part belongs at the asker.
+        /// Added to the offsets of the `Data` frames: the place of this part at the asker.
         into_offset: U64,
     } 48
     /// Bytes that were asked for.
@@ -175,12 +175,12 @@ layouts! {
         channel: u8,
         reserved: [u8; 7],
     } 16
-    /// How far the receiver of this frame may go, counted from the session's beginning.
+    /// Limits for the receiver of this frame, counted from the session's beginning.
     CreditBody {
         eager_limit: U64,
         request_limit: U64,
         announce_limit: U64,
-        /// 1: no more for eager messages before some are received; what is left is to be announced.
+        /// 1: no more eager messages before some are received; the rest is to be announced.
         eager_ends: u8,
         /// 1: messages of more than 32 KiB are to be announced: nobody waited for such.
         announce_long: u8,
@@ -217,7 +217,7 @@ pub enum Kind {
     Fragment = 17,
 }
 
-/// A decoded header: what it says after the prefix.
+/// A decoded header: its content after the prefix.
 #[derive(Debug, Clone, Copy)]
 pub enum Body {
     Hello(HelloBody),
@@ -378,7 +378,7 @@ fn body_bytes(body: &Body) -> &[u8] {
     }
 }
 
-/// What the sender of a frame fills into the prefix.
+/// The fields of the prefix that the sender of a frame fills in.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Envelope {
     pub flags: u16,

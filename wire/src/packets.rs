@@ -4,7 +4,7 @@
 //! then one of these layouts, with the type in the first byte, in values that hosts with Open-MX drop. It
 //! ends in a CRC32C over everything before. All numbers are little endian.
 //!
-//! Invariants: [`open`] believes nothing before the checksum holds; what was sealed opens.
+//! Invariants: [`open`] believes nothing before the checksum holds; a sealed packet opens.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ macro_rules! layouts {
 }
 
 layouts! {
-    /// What every packet begins with.
+    /// The beginning of every packet.
     Head {
         kind: u8,
         /// The endpoint that it is for, where MXoE has it, and the one that it comes from.
@@ -65,13 +65,13 @@ layouts! {
         refusal: u8,
         reserved: [u8; 7],
     } 24
-    /// What arrived: on every packet of the stream.
+    /// The acknowledgement of packets that arrived; every packet of the stream carries one.
     AckBody {
         /// The first packet that is missing.
         next: U32,
-        /// How long the oldest news in this waited, in microseconds ([`AckBody::delay`]).
+        /// The time that the oldest news in this acknowledgement waited, in microseconds ([`AckBody::delay`]).
         delay: [u8; 3],
-        /// Which packet came again since the last of these ([`came_again`]); 0: none.
+        /// The packet that came again since the last acknowledgement ([`came_again`]); 0: none.
         again: u8,
         /// Bit n: packet `next + 1 + n` is here.
         early: U64,
@@ -91,7 +91,7 @@ layouts! {
         handle: U64,
         key_slot: U64,
         key_secret: U64,
-        /// Where the transfer begins in the region, and its length.
+        /// The beginning of the transfer in the region, and its length.
         offset: U64,
         total_bytes: U64,
         piece_bytes: U16,
@@ -124,7 +124,7 @@ layouts! {
         key_secret: U64,
         offset: U64,
         total_bytes: U64,
-        /// How many of the same list follow.
+        /// The number of offers of the same list that follow.
         following: U32,
         reserved: U32,
     } 64
@@ -190,7 +190,7 @@ pub struct Opened<'a> {
     pub packet: Packet<'a>,
 }
 
-/// What a packet says.
+/// The content of a packet.
 #[derive(Debug, Clone, Copy)]
 pub enum Packet<'a> {
     Call(&'a CallBody),
@@ -233,7 +233,7 @@ pub const fn overhead(kind: Kind) -> usize {
         }
 }
 
-/// What [`AckBody::again`] says of a packet of this number: enough to tell it from 254 others beside it.
+/// The value of [`AckBody::again`] for a packet of this number. It tells the packet from 254 others beside it.
 pub fn came_again(number: u32) -> u8 {
     1 + (number % 255) as u8
 }
@@ -247,7 +247,7 @@ impl AckBody {
         AckBody { next: next.into(), delay: [a, b, c], again, early: early.into() }
     }
 
-    /// How long the oldest news in this waited.
+    /// The time that the oldest news in this acknowledgement waited.
     pub fn delay(&self) -> Duration {
         let [a, b, c] = self.delay;
         Duration::from_micros(u32::from_le_bytes([a, b, c, 0]).into())
@@ -303,7 +303,7 @@ fn parse(kind: u8, rest: &[u8]) -> Option<Packet<'_>> {
     })
 }
 
-/// Who a packet is for, and from.
+/// The receiver and the sender of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     pub to: u8,
@@ -329,8 +329,8 @@ pub fn seal(
     end + CHECKSUM_BYTES
 }
 
-/// Likewise around a payload that is not written: the bytes before it, and behind them at once those after it, which are
-/// [`TAIL_BYTES`]; how many together.
+/// Likewise around a payload that is not written. The bytes after it, which are [`TAIL_BYTES`], follow at once those
+/// before it. The result is the length of both together.
 pub fn seal_around(
     out: &mut [u8],
     kind: Kind,
@@ -344,7 +344,7 @@ pub fn seal_around(
     begin + TAIL_BYTES
 }
 
-/// Everything before a payload of so many bytes; how long that is.
+/// Writes everything before a payload of so many bytes; the length of that.
 fn write_head(
     out: &mut [u8],
     kind: Kind,

@@ -1,4 +1,4 @@
-//! What two real Open-MX hosts said, read with our decoder.
+//! Packets of two real Open-MX hosts, read with our decoder.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -87,8 +87,8 @@ fn each_frame_is_written_as_it_was_but_for_its_pads() {
             let mut body = header[..len].to_vec();
             body.extend_from_slice(&frame.body[len..]);
             assert_eq!(Packet::parse(&body, dialect()), again);
-            // Where they differ there is a pad, in which Open-MX leaves old bytes, or a checksum that it
-            // does not fill in.
+            // A byte that differs belongs to a pad, in which Open-MX leaves old bytes, or to a checksum that it does
+            // not fill in.
             let at = |offset: usize| offset - ETHERNET_BYTES;
             let kind = Type::from_u8(frame.body[INDEX_BYTES]).unwrap();
             for offset in (0..len).filter(|offset| header[*offset] != frame.body[*offset]) {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use ropewalk_wire::mxoe::*;
 use wireshark_support::{Capture, HERE, THERE, tshark};
 
-/// What tshark is asked for. A packet without a field has nothing in its column.
+/// The fields that we ask tshark for. A packet without a field has nothing in its column.
 const FIELDS: &[&str] = &[
     "mxoe.index",
     "mxoe.type",
@@ -61,7 +61,7 @@ const FIELDS: &[&str] = &[
     "mxoe.data",
 ];
 
-/// What our decoder says, in the words of the dissector.
+/// The output of our decoder, in the words of the dissector.
 #[derive(Default)]
 struct Words(BTreeMap<&'static str, String>);
 
@@ -250,7 +250,7 @@ impl Words {
     /// That tshark said this, and nothing else.
     fn check(&self, row: &[String], what: &str) {
         for (field, value) in FIELDS.iter().zip(row) {
-            // Where payloads were cut off, what is left of them is no matter.
+            // If a payload was cut off, its remaining bytes do not matter.
             let expected = self.0.get(field).map_or("", String::as_str);
             let cut = *field == "mxoe.data" && !self.0.contains_key(field);
             assert!(value == expected || cut, "{what}: {field} is {value}, not {expected}");

@@ -1,4 +1,4 @@
-//! The Wireshark dissector and our own packets: what was put in is what tshark prints.
+//! The Wireshark dissector and our own packets: tshark prints the values that were put in.
 
 mod wireshark_support;
 

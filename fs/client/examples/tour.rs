@@ -24,8 +24,8 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Connects to the cluster whose metadata server has this address, and shows it around. Returns
-/// what there is to say.
+/// Connects to the cluster whose metadata server has this address, and shows it around. Returns the lines to
+/// print.
 pub fn tour(address: &str) -> Outcome<Vec<String>> {
     // One thread does it all: a reactor drives the tasks and the network. Shared memory is taken
     // where the servers are on this host, TCP elsewhere.
@@ -52,7 +52,7 @@ pub fn tour(address: &str) -> Outcome<Vec<String>> {
 
 async fn visit(client: &Client) -> Result<Vec<String>, Errno> {
     let mut said = Vec::new();
-    // Whoever the caller says he is; the servers take his word, so they listen on loopback.
+    // The caller names its own user; the servers believe it, so they listen on loopback.
     let caller = Caller::root();
     client.make_directories(&caller, b"/tour/notes", 0o755).await?;
 
@@ -72,7 +72,7 @@ async fn visit(client: &Client) -> Result<Vec<String>, Errno> {
     let (back, len) = client.read(&file, 2_999_998, client.buffer(11).await).await?;
     said.push(format!("around the patch: {:?}", String::from_utf8_lossy(&back[2..len - 2])));
 
-    // Where the bytes went.
+    // The places of the bytes.
     let placement = client.placement(file.number()).await?;
     let striped = placement.striped.as_ref().ok_or(Errno::EIO)?;
     for stripe in striped.stripes(placement.attributes.size) {

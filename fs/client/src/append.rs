@@ -1,10 +1,10 @@
-//! Appends: which range of the file a record has.
+//! Appends: the range of the file that each record gets.
 //!
-//! Invariant: a record that was given its range keeps it until it is written there or fails, however
-//! often its transfer begins anew. Otherwise it would be in the file twice, or leave zeros behind.
-//! The size follows the bytes, record by record: nobody sees the zeros where a record is still to come.
-//! The sole writer sees to that by itself; among several the metadata server does, by what each of them
-//! reports. Therefore a client reports a size only when all its records below are written or given up.
+//! Invariant: a record that was given its range keeps it until it is written there or fails, however often
+//! its transfer begins anew. Otherwise it would be in the file twice, or leave zeros behind. The size follows
+//! the bytes, record by record: nobody sees the zeros where a record is still to come. The sole writer sees
+//! to that by itself; among several the metadata server does, by the report of each. Therefore a client
+//! reports a size only when all its records below are written or given up.
 
 use std::rc::Rc;
 
@@ -26,16 +26,16 @@ pub(crate) struct Append {
 struct Claim {
     inode: Rc<Inode>,
     offset: u64,
-    /// A truncation makes another write epoch, and breaks the ground: what lay at the end then may be others'
-    /// now. One of the two alone says nothing: a session that gave a change up makes a new epoch, too.
+    /// A truncation makes another write epoch, and breaks the ground: the range at the old end may belong to
+    /// others now. One of the two alone says nothing: a session that gave a change up makes a new epoch, too.
     epoch: u32,
     ground: u64,
     keeper: Keeper,
-    /// In which tenure of the lease the records behind it wait for this one.
+    /// The tenure of the lease in which the records behind it wait for this one.
     listed: Option<u64>,
 }
 
-/// Who keeps others out of the range.
+/// The party that keeps others out of the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keeper {
     /// The sole writer's lease, in this tenure. The server is not told before the bytes are there.
@@ -81,7 +81,8 @@ impl Drop for Claim {
 }
 
 impl Inode {
-    /// As [`Inode::appended_below`], by who has no range of its own: also appends that are about to get one.
+    /// As [`Inode::appended_below`], for a writer without a range of its own: also appends that are about to
+    /// get one.
     pub async fn appends_below(&self, end: u64) {
         drop(self.placing.acquire().await);
         self.appended_below(end).await;
@@ -101,8 +102,7 @@ impl Inode {
 }
 
 impl Client {
-    /// Where the record of an append goes. The sole writer knows the size; among several the server
-    /// does.
+    /// The offset of an append's record. The sole writer knows the size; among several the server does.
     pub(crate) async fn place(
         &self,
         inode: &Rc<Inode>,
@@ -123,7 +123,7 @@ impl Client {
             claim.list(claim.offset + len);
             return Ok(claim.offset);
         }
-        // One at a time: whoever reports a size, or places a record by the lease, knows of all before.
+        // One at a time: a task that reports a size, or places a record by the lease, knows of all before.
         let _placing = inode.placing.acquire().await;
         if inode.state.borrow().tenure != tenure {
             // The lease went meanwhile: a range would be asked for without one.
@@ -133,7 +133,7 @@ impl Client {
         let (offset, keeper) = match claim_here(inode, layout, len)? {
             Some(claimed) => claimed,
             None => {
-                // The server gives what lies behind the size that it knows.
+                // The server gives ranges behind the size that it knows.
                 self.try_report(inode).await?;
                 (self.reserve(inode, epoch, len).await?, era())
             }

@@ -22,8 +22,8 @@ impl Client {
         self.ask_again(request, true, read).await
     }
 
-    /// As [`Client::ask`], for what a lease of this session allows, or would be done beside others'
-    /// leases: in another session it is not asked for again (`ESTALE`).
+    /// As [`Client::ask`], for a request that a lease of this session allows, or that would be executed
+    /// beside others' leases: in another session it is not sent again (`ESTALE`).
     pub(crate) async fn ask_under_lease<T>(
         &self,
         request: &MetaRequest<'_>,
@@ -105,7 +105,7 @@ impl Client {
                     return Ok(reply);
                 }
                 Err(CallError::NoSession | CallError::Fenced) if !renewed => {
-                    // What the session held is gone; what is asked for now is asked anew.
+                    // The session's leases and locks are gone; the present request is sent anew.
                     renewed = true;
                     self.lost_session(session).await?;
                     if !in_next_session {
@@ -117,7 +117,7 @@ impl Client {
         }
     }
 
-    /// Notes that a call has no reply; what a program sees of it.
+    /// Notes that a call has no reply. Returns the error that a program sees.
     pub(crate) fn gave_up(&self, error: CallError) -> Errno {
         if error == CallError::TimedOut {
             self.inner.unanswered.set(self.inner.unanswered.get() + 1);
@@ -132,7 +132,7 @@ impl Client {
     }
 }
 
-/// What a program sees of a call without a reply.
+/// The error that a program sees for a call without a reply.
 pub(crate) fn errno_of(error: CallError) -> Errno {
     match error {
         CallError::NoMemory => Errno::ENOMEM,

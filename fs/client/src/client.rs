@@ -1,4 +1,4 @@
-//! The client itself: what it is made of, and how it begins.
+//! The client itself: its parts and its start.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ impl Caller {
         }
     }
 
-    /// The same caller, whom its kernel has judged: what it asks for is allowed. `keeps_privileges`:
+    /// The same caller, already judged by its kernel: its request is allowed. `keeps_privileges`:
     /// setuid and setgid may stay on what it changes or makes. A metadata server believes this only
     /// from clients that may act for every user, and judges itself for all others.
     pub fn judged_by_kernel(self, keeps_privileges: bool) -> Caller {
@@ -73,9 +73,9 @@ pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Caches above the client (the kernel's), told before a lease is given back.
 ///
-/// Entries of directories are not among them: the kernel drops one only under the directory's lock,
-/// which its own requests hold while they wait for the server, and the server may be waiting for
-/// what is given back here. So nobody above the client remembers entries.
+/// Entries of directories are not among them. The kernel drops one only under the directory's lock. Its own
+/// requests hold that lock while they wait for the server, and the server may wait for the lease that is
+/// given back here. So nobody above the client remembers entries.
 pub trait Invalidate {
     /// Attributes and content of the inode must not be used any more. Writes of the kernel that
     /// this brings about are still accepted meanwhile.
@@ -104,14 +104,14 @@ impl Invalidate for Nothing {
     }
 }
 
-/// How a client behaves.
+/// The settings of a client.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// What the client calls itself.
+    /// The name that the client gives itself.
     pub name: String,
-    /// How long an operation waits for a server that is down, before it fails with `EIO`.
+    /// The time an operation waits for a server that is down, before it fails with `EIO`.
     pub patience: Duration,
-    /// Told once for each longer wait: what is awaited.
+    /// Takes lines for people; one for each longer wait among them.
     pub log: Rc<dyn Fn(&str)>,
     /// Bytes of file content in flight.
     pub transfer_bytes: usize,
@@ -130,7 +130,7 @@ impl Default for ClientConfig {
             patience: Duration::from_secs(60),
             log: Rc::new(|_| ()),
             transfer_bytes: 64 << 20,
-            // More than a large directory has: whoever goes over it twice finds it the second time.
+            // More than a large directory has: a program that goes over it twice finds it the second time.
             inodes_max: 1 << 17,
             report_after: Duration::from_millis(500),
             secret: None,
@@ -138,7 +138,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// Messages that were sent, by what they were for. Counts, for tests and figures.
+/// Counts of calls, bytes and recalls, for tests and figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     pub meta_calls: u64,
@@ -158,7 +158,7 @@ pub(crate) struct Inner {
     pub world: World,
     pub endpoint: LocalEndpoint,
     pub config: ClientConfig,
-    /// The log, for what programs can bring about as often as they like.
+    /// The log, for lines that programs can provoke as often as they like.
     pub lines: Lines,
     /// This life of the client.
     pub number: u128,
@@ -169,7 +169,7 @@ pub(crate) struct Inner {
     pub entries: RefCell<Entries>,
     /// Names that are looked up or removed at this moment.
     pub under_way: UnderWay,
-    /// What inodes were when this client took their last name, until they are forgotten.
+    /// The attributes of inodes when this client took their last name, until they are forgotten.
     pub nameless: RefCell<BTreeMap<u64, Attributes>>,
     /// Data servers by id.
     pub servers: RefCell<BTreeMap<u32, DataServer>>,
@@ -178,7 +178,7 @@ pub(crate) struct Inner {
     pub invalidate: RefCell<Rc<dyn Invalidate>>,
     pub counts: Cell<Counts>,
     pub epoch: Cell<u32>,
-    /// By which data servers know the session.
+    /// The token by which data servers know the session.
     pub token: Cell<u64>,
     pub recognition: Recognition,
     /// The session is limited to the rights of one user: files have rights of their own.
@@ -190,15 +190,15 @@ pub(crate) struct Inner {
     pub down: ropewalk_base::task::Notify,
     /// The newest position that a reply told of.
     pub position: Cell<Position>,
-    /// How far each era of the metadata server was known to be durable, the latest ones only.
+    /// The durable position of each era of the metadata server, as far as known, the latest eras only.
     pub durable: RefCell<BTreeMap<u64, u64>>,
     pub term: Cell<Duration>,
-    /// Until then the server keeps for us what we hold, whatever happens.
+    /// Until then the server keeps our leases and locks, whatever happens.
     pub sure_until: Cell<Time>,
     pub renewed: ropewalk_base::task::Notify,
     pub server_clock: ServerClock,
     pub locks: Locks,
-    /// To which process a thread belongs.
+    /// The process of a thread.
     pub processes: RefCell<Rc<dyn Fn(u32) -> u32>>,
     /// See `Client::set_unlocks`.
     pub unlocks: RefCell<Rc<dyn Fn(u64) -> LocalFuture>>,
@@ -213,7 +213,7 @@ pub(crate) struct Inner {
     /// Calls that no server answered in time.
     pub unanswered: Cell<u64>,
     pub stopped: Cell<bool>,
-    /// What was not used for long is being given back.
+    /// Leases and inodes that were not used for long are being given back.
     pub trimming: Cell<bool>,
     pub clock: Cell<u64>,
 }

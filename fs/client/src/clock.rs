@@ -1,11 +1,11 @@
 //! The metadata server's clock, as far as a client knows it.
 //!
-//! All times that the system sets are on that clock: the client's own may be wrong by minutes, and a
-//! `make` elsewhere compares times of both. What the client says is never later than what the server's
-//! clock shows, but for the drift of two clocks between two renewals of the session.
+//! All times that the system sets are on that clock: the client's own may be wrong by minutes, and a `make`
+//! elsewhere compares times of both. A time from the client is never later than the server's clock, but for
+//! the drift of two clocks between two renewals of the session.
 //!
-//! Invariants: it goes on with this machine's monotonic clock; what a reply told as "now" is never in
-//! the future of what is said after it; a server whose clock was set back is followed.
+//! Invariants: it goes on with this machine's monotonic clock; a time that a reply told as "now" is never in
+//! the future of a later answer; a server whose clock was set back is followed.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use ropewalk_wire::fs::value::Timestamp;
 /// A time of change that is further ahead than this is not the server's "now": its clock was set back.
 const AHEAD_MAX: i64 = 1_000_000_000;
 
-/// What a client knows of the server's clock.
+/// The client's knowledge of the server's clock.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
     /// The server's time at a moment of ours, both in nanoseconds.
@@ -37,7 +37,7 @@ impl ServerClock {
         server.saturating_add(between(then, now))
     }
 
-    /// The server answered with its time what was asked at `sent`.
+    /// The server answered a request that was sent at `sent` with its time.
     pub fn told(&self, sent: Time, now: Time, server: Timestamp) {
         let (earliest, trip) = (nanos(server), between(sent, now));
         let latest = earliest.saturating_add(trip);
@@ -60,7 +60,7 @@ impl ServerClock {
     }
 }
 
-/// How far the end of a term is.
+/// The time until the end of a term.
 pub(crate) fn left(until: Time, now: Time) -> Duration {
     if until > now { until.since(now) } else { Duration::ZERO }
 }

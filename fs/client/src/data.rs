@@ -23,10 +23,10 @@ use crate::inode::Inode;
 
 /// Most bytes of a server's address that people are shown.
 const ADDRESS_SHOWN_MAX: usize = 1024;
-/// How long to wait before the address of a server that is not known is asked for again.
+/// The pause before the address of an unknown server is asked for again.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 
-/// How long a call waits before its server is looked for elsewhere.
+/// The time a call waits before its server is looked for elsewhere.
 const MOVED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// A data server: where it is, and calls to it.
@@ -36,7 +36,7 @@ pub(crate) struct DataServer {
     pub connection: Connection,
 }
 
-/// What a client knows of one server of a pool.
+/// A server of a pool, as the client knows it.
 struct Known {
     server: u32,
     address: String,
@@ -144,9 +144,9 @@ impl Client {
         call.result(read)
     }
 
-    /// As [`Client::ask_data`], for a change to a file's bytes that a lease of this session allows.
-    /// Where the session is another one by the time the call could leave, it does not (`ESTALE`);
-    /// where no answer comes, the inode is in doubt.
+    /// As [`Client::ask_data`], for a change to a file's bytes that a lease of this session allows. If the
+    /// session is another one by the time the call could leave, the call does not leave (`ESTALE`). If no
+    /// answer comes, the inode is in doubt.
     pub(crate) async fn change_data<T>(
         &self,
         inode: &Inode,
@@ -165,7 +165,7 @@ impl Client {
         call.result(read)
     }
 
-    /// What data servers are shown for a file: nothing, unless the session is limited.
+    /// The right that data servers are shown for a file: none, unless the session is limited.
     fn right_to(&self, inode: u64) -> u64 {
         if !self.inner.limited.get() || inode == 0 {
             return 0;
@@ -181,7 +181,7 @@ impl Client {
             let known = match self.server(call.server).await {
                 Ok(known) => known,
                 Err(errno) => {
-                    // A server that went elsewhere has nothing of what was sent to where it was.
+                    // A server that went elsewhere has no calls that were sent to its old place.
                     call.answered = true;
                     return Err(errno);
                 }
@@ -223,10 +223,10 @@ impl Client {
 struct DataCall {
     server: u32,
     body: Vec<u8>,
-    /// Whose bytes are read or changed; 0 where it is about no file, or several.
+    /// The inode whose bytes are read or changed; 0 where it is about no file, or several.
     inode: u64,
     holds_much: bool,
-    /// In whose name; else in that of whichever session there is.
+    /// The session in whose name the call goes; None: the current session.
     session: Option<u64>,
     /// Nothing can come of it any more that its reply does not tell.
     answered: bool,

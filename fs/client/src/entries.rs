@@ -14,7 +14,7 @@ const NAMES_MAX: usize = 1 << 18;
 /// Names without attributes that are asked for one by one, before their directory is read ahead.
 const MISSES: u32 = 4;
 
-/// What is remembered of one directory.
+/// The remembered entries of one directory.
 #[derive(Debug)]
 struct Directory {
     /// `None`: known to be absent. A name is only ever asked for as a whole, so no order is kept.
@@ -43,12 +43,12 @@ impl Entries {
         Entries { directories: BTreeMap::new(), names: 0, hash }
     }
 
-    /// A directory of which nothing is known yet, or what is.
+    /// The record of a directory; an empty one where nothing is known yet.
     fn directory(&mut self, number: u64) -> &mut Directory {
         self.directories.entry(number).or_insert_with(|| Directory::new(self.hash.clone()))
     }
 
-    /// What a name means: `Some(None)` where there is no such name, `None` where that is not known.
+    /// The meaning of a name: `Some(None)` where there is no such name, `None` where that is not known.
     pub fn known(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
         let directory = self.directories.get(&parent)?;
         match directory.names.get(name) {
@@ -81,7 +81,7 @@ impl Entries {
         self.names = self.directories.values().map(|directory| directory.names.len()).sum();
     }
 
-    /// A name was changed by us. `cached`: what it means now is covered by the lease.
+    /// A name was changed by us. `cached`: the lease covers its new meaning.
     pub fn change(&mut self, parent: u64, name: &[u8], inode: Option<u64>, cached: bool) {
         if !self.directories.contains_key(&parent) {
             return;
@@ -133,8 +133,9 @@ impl Entries {
         directory.complete |= end;
     }
 
-    /// A name is known and what it means is not: where the directory shall be read ahead from. Whoever
-    /// looks at some entries of a directory after another mostly looks at all of them, in any order.
+    /// A name is known and its meaning is not: returns the cookie from which the directory shall be read
+    /// ahead. A program that looks at some entries of a directory after another mostly looks at all of them,
+    /// in any order.
     pub fn missed(&mut self, parent: u64, most: usize) -> Option<u64> {
         let directory = self.directories.get_mut(&parent)?;
         directory.misses = directory.misses.saturating_add(1);

@@ -1,4 +1,4 @@
-//! Why a client could not be connected. What goes wrong later is an errno, as POSIX has it.
+//! The reasons why a client could not be connected. Later errors are errnos, as in POSIX.
 
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::AddressError;

@@ -19,7 +19,7 @@ use crate::locks::Actor;
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
 
-/// How a file is opened.
+/// The options with which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpenOptions {
     pub access: Access,
@@ -59,7 +59,7 @@ impl File {
         &self.client
     }
 
-    /// How it was opened.
+    /// The options with which it was opened.
     pub fn options(&self) -> OpenOptions {
         self.options
     }
@@ -102,7 +102,7 @@ impl Drop for File {
             world.spawn(async move { client.tell_closed(&inode).await });
         } else if last_writer && dirty {
             world.spawn(async move {
-                // What fails here is tried again by the next periodic report.
+                // The next periodic report tries again after an error.
                 let _ = client.report(&inode).await;
             });
         }
@@ -175,8 +175,8 @@ impl Client {
         self.open_for(caller, number, options, false).await
     }
 
-    /// Opens a file to execute it: it may be read through the result, and what the caller needs is
-    /// the right to execute it, not to read it.
+    /// Opens a file to execute it: it may be read through the result, and the caller needs the right to
+    /// execute it, not to read it.
     pub async fn open_to_execute(&self, caller: &Caller, number: u64) -> Result<File, Errno> {
         self.open_for(caller, number, OpenOptions::READ, true).await
     }
@@ -313,8 +313,8 @@ impl Client {
         !state.dirty.is_clean() || !state.under_way.is_clean() || file.misses_losses()
     }
 
-    /// Makes sure that the metadata server knows size and times of what was written: then it outlives
-    /// this client. `EIO` where something of it is lost.
+    /// Makes sure that the metadata server knows size and times of the writes: then they outlive this client.
+    /// `EIO` where something of them is lost.
     pub async fn flush(&self, file: &File) -> Result<(), Errno> {
         self.report(&file.inode).await?;
         if !file.misses_losses() {
@@ -336,7 +336,7 @@ impl Client {
     pub async fn sync_for_kernel(&self, file: &File, actor: &Actor) -> Result<(), Errno> {
         let synced = match self.check_locks(file, actor) {
             Ok(()) => self.sync_inode(&file.inode).await,
-            // What went with the lock's session is told by this.
+            // This error tells of the losses that came with the lock's session.
             refused => refused,
         };
         let news = file.learn_losses();
@@ -344,14 +344,14 @@ impl Client {
         if news { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Makes durable what was done to an inode of any kind.
+    /// Makes changes to an inode of any kind durable.
     pub async fn sync_number(&self, number: u64) -> Result<(), Errno> {
         let inode = self.inode(number);
         self.sync_for_all(&inode).await
     }
 
-    /// Syncs an inode for nobody in particular: what nobody was told of yet is told. Open files learn
-    /// of it nevertheless.
+    /// Syncs an inode for nobody in particular: losses that nobody was told of yet are told. Open files learn
+    /// of them nevertheless.
     async fn sync_for_all(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let synced = self.sync_inode(inode).await;
         let mut state = inode.state.borrow_mut();
@@ -362,7 +362,7 @@ impl Client {
         if news { Err(Errno::EIO) } else { Ok(()) }
     }
 
-    /// Makes durable what there is, and counts what turns out to be lost.
+    /// Makes all changes durable, and counts those that turn out to be lost.
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         inode.promised.set(true);
         let taken = Unsynced::take(inode);
@@ -376,7 +376,7 @@ impl Client {
         let data = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
             let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            // Another era of the server: what it had only in memory may be gone.
+            // Another era of the server: bytes that it had only in memory may be gone.
             let lost = unsynced.get(&server).is_some_and(|era| now != *era);
             if lost { Err(Errno::EIO) } else { Ok(()) }
         }));
@@ -404,7 +404,7 @@ impl Client {
         synced
     }
 
-    /// The servers that have stripes of a file, whoever wrote them.
+    /// The servers that have stripes of a file, from any writer.
     async fn servers_with_bytes(&self, inode: &Rc<Inode>) -> Result<BTreeSet<u32>, Errno> {
         let is_file = self.attributes(inode.number).await?.kind == InodeKind::File;
         if !is_file {

@@ -1,7 +1,7 @@
-//! What is taken out while a call is under way, and goes back where its future is dropped.
+//! Guards for values that are taken out while a call is under way, and put back if its future is dropped.
 //!
-//! Programs drop futures: at a time-out, or at the losing side of a race. Nothing that was
-//! acknowledged may go with them.
+//! Programs drop futures: at a time-out, or at the losing side of a race. Changes that were acknowledged must
+//! not be lost with them.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};

@@ -60,8 +60,8 @@ impl Client {
         self.reach(file, if keep { 0 } else { end }, actor).await
     }
 
-    /// Makes the file reach to `end` at least, as a write there would: what others add meanwhile
-    /// stays. It counts as changed in any case.
+    /// Makes the file reach to `end` at least, as a write there would. Bytes that others add meanwhile stay.
+    /// It counts as changed in any case.
     async fn reach(&self, file: &File, end: u64, actor: &Actor) -> Result<(), Errno> {
         let inode = &file.inode;
         let mut patience = self.patience();
@@ -131,8 +131,8 @@ impl Client {
         Ok(())
     }
 
-    /// Punches the first stripes of a range, and says up to where. `ESTALE` where the lease is not, or no
-    /// more, what it has to be.
+    /// Punches the first stripes of a range, and returns the end of them. `ESTALE` if the lease is not, or no
+    /// longer, in the mode that this needs.
     async fn punch(&self, file: &File, offset: u64, end: u64, actor: &Actor) -> Result<u64, Errno> {
         let inode = &file.inode;
         // Nothing of ours is written beside it: a write into a stripe that is about to leave the map
@@ -145,7 +145,7 @@ impl Client {
             }
             idle.await;
         }
-        // Whatever waits on its way does not leave in the name of a later session.
+        // A request that waits on its way does not leave in the name of a later session.
         let session = self.inner.meta.session();
         let (layout, tenure) = {
             let state = inode.state.borrow();
@@ -164,7 +164,7 @@ impl Client {
         let _lease = Use::new(inode);
         // With the lease, which says that the session lives.
         self.check_locks(file, actor)?;
-        // What was written before counts before.
+        // Writes before the punch count before it.
         self.try_report(inode).await?;
         let window = Window::new(inode, &layout, offset, end);
         let gone = self.punch_stripes(inode, session, &layout, &window).await?;
@@ -288,7 +288,7 @@ impl Client {
     pub async fn seek(&self, file: &File, offset: u64, hole: bool) -> Result<u64, Errno> {
         let inode = &file.inode;
         if inode.is_mapped() {
-            // What programs changed in memory is no hole: the kernel writes it back.
+            // Pages that programs changed in memory are no hole: the kernel writes them back.
             self.forget_in_kernel(inode).await;
         }
         inode.doubt_stripes();
@@ -328,7 +328,7 @@ impl Client {
 
 /// Stripes of a range that one round punches.
 struct Window {
-    /// What is punched of each of them.
+    /// The punched range of each of them.
     pieces: Vec<ObjectRange>,
     /// Up to where the range is done with them.
     end: u64,
@@ -357,7 +357,7 @@ impl Window {
                 }
                 let first = offset.max(begin) - begin;
                 let last = end.min(begin + stripe_bytes) - begin;
-                // What lies behind the end of the file goes along.
+                // The bytes of the stripe behind the end of the file go along.
                 let last = if begin + last >= size { stripe_bytes } else { last };
                 window.pieces.push(ObjectRange {
                     stripe: stripe as u32,

@@ -1,4 +1,4 @@
-//! What the client knows of an inode, and by which lease.
+//! The client's knowledge of an inode, and the lease that covers it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -25,13 +25,13 @@ pub(crate) struct Inode {
     pub wanted: Notify,
     /// A range of an append is written, or is nobody's any more.
     pub placed: Notify,
-    /// Counts what was read into pages of the kernel, and how much of it is under way.
+    /// Counts the reads into pages of the kernel, and the reads under way.
     pub page_reads: Cell<u64>,
     pub pages_coming: Cell<u32>,
     /// Until then the kernel's programs may use the pages that they waited for; the lease stays.
     pub settling: Cell<Time>,
-    /// How often pages that programs changed were lost with the lease, and how many of these are still
-    /// with the kernel, which is being told to drop them.
+    /// The number of times that pages changed by programs were lost with the lease. With it: how many of
+    /// these are still with the kernel, which is being told to drop them.
     pub orphans: Cell<(u64, u32)>,
     /// Counts how often an open here has truncated the file.
     pub emptied: Cell<u64>,
@@ -57,16 +57,16 @@ pub(crate) struct Inode {
     /// Others may have written since the last sync: the next one has to reach every server that has
     /// bytes of the file.
     pub shared_before: Cell<bool>,
-    /// A sync may have covered content of the file: what is moved elsewhere has to stay durable.
+    /// A sync may have covered content of the file: bytes that are moved elsewhere have to stay durable.
     pub promised: Cell<bool>,
     /// The metadata server's era and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
     /// Changes of a directory's entries by this client: a reply that was under way beside one may be
     /// older than it.
     pub renamed: Cell<u64>,
-    /// Who looked the inode up of late.
+    /// The processes that looked the inode up of late.
     pub looks: Cell<Looks>,
-    /// What data servers are shown, where the session is limited to the rights of one user.
+    /// The right that data servers are shown, where the session is limited to the rights of one user.
     pub right: Cell<u64>,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct Position {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub attributes: Option<Attributes>,
-    /// What the attributes were when the last lease went: others may have removed the inode since.
+    /// The attributes when the last lease went: others may have removed the inode since.
     pub last: Option<Attributes>,
     pub mode: LeaseMode,
     pub epoch: u32,
@@ -153,11 +153,12 @@ pub(crate) struct State {
     pub mappers: u32,
 }
 
-/// How often changes were lost. Each open file learns of each loss once, as from a local file system.
+/// The number of times that changes were lost. Each open file learns of each loss once, as from a local file
+/// system.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Losses {
     pub count: u64,
-    /// Somebody was told of so many: who opens the file later has nothing to do with them.
+    /// Somebody was told of so many: a program that opens the file later has nothing to do with them.
     pub told: u64,
 }
 
@@ -303,7 +304,7 @@ impl Inode {
         }
     }
 
-    /// How the session has it open.
+    /// The session's open mode of the inode.
     pub fn opened(&self) -> Option<Access> {
         let state = self.state.borrow();
         let access = Access { read: state.readers > 0, write: state.writers > 0 };
@@ -320,7 +321,7 @@ impl Inode {
         }
         if grant.number <= state.recalled || grant.number < state.number {
             if (grant.number, grant.mode) == (state.number, state.mode) {
-                // What was kept of a recalled lease goes on under its number.
+                // The part that was kept of a recalled lease goes on under its number.
                 state.epoch = state.epoch.max(grant.epoch);
             }
             return;
@@ -331,8 +332,8 @@ impl Inode {
         state.epoch = grant.epoch;
     }
 
-    /// Grant `number` goes, down to `keep`, unless a newer one came. Told to the server after this:
-    /// what the server may have given to others is not ours to reclaim.
+    /// Grant `number` goes, down to `keep`, unless a newer one came. Told to the server after this: a lease
+    /// that the server may have given to others is not ours to reclaim.
     pub fn lower(&self, number: u64, keep: LeaseMode) {
         let mut state = self.state.borrow_mut();
         if state.number > number {
@@ -348,8 +349,8 @@ impl Inode {
         }
     }
 
-    /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply
-    /// may have left before what we reported came in.
+    /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply may have
+    /// left before our report came in.
     pub fn learned(&self, attributes: Attributes) {
         let mut state = self.state.borrow_mut();
         let mut attributes = attributes;
@@ -382,8 +383,8 @@ impl Inode {
         state.attributes = Some(attributes);
     }
 
-    /// Takes what a change of ours made of a directory into its attributes. False where another change
-    /// came between, or nothing is known: then they have to be asked for.
+    /// Takes the directory's new attributes after a change of ours. False where another change came between,
+    /// or nothing is known: then they have to be asked for.
     pub fn is_now(&self, now: DirectoryNow) -> bool {
         let mut state = self.state.borrow_mut();
         let next = |known: &&mut Attributes| known.version + 1 == now.version;
@@ -399,7 +400,7 @@ impl Inode {
         true
     }
 
-    /// What a reply told, with what is known here beyond it.
+    /// The attributes of a reply, with the newer values that are known here.
     pub fn seen(&self, told: Attributes) -> Attributes {
         let state = self.state.borrow();
         state.attributes.map_or(told, |known| state.shown(known))
@@ -423,8 +424,8 @@ impl Inode {
         self.state.borrow().mappers > 0
     }
 
-    /// What is known of the content is not true any more: it is learned anew, with the epoch, before
-    /// the lease is used again.
+    /// The known content is no longer true: it is learned anew, with the epoch, before the lease is used
+    /// again.
     pub fn refresh(&self) {
         let mut state = self.state.borrow_mut();
         state.content = None;
@@ -446,7 +447,7 @@ impl Inode {
         self.state.borrow_mut().doubtful = true;
     }
 
-    /// What was written and not reported is not the file's any more; the next syncs say so.
+    /// Changes that were written and not reported are not the file's any more; the next syncs say so.
     pub fn lose_changes(&self) {
         {
             let mut state = self.state.borrow_mut();
@@ -459,13 +460,13 @@ impl Inode {
         self.discard();
     }
 
-    /// An open has truncated the file: what programs had changed in pages, and waits to be written, goes.
+    /// An open has truncated the file: page changes of programs that wait to be written go.
     pub fn empty(&self) {
         self.emptied.set(self.emptied.get() + 1);
         self.state.borrow_mut().ground += 1;
     }
 
-    /// What was written and not reported was truncated away.
+    /// Changes that were written and not reported were truncated away.
     pub fn discard(&self) {
         let mut state = self.state.borrow_mut();
         state.dirty = Dirty::default();
@@ -477,8 +478,8 @@ impl Inode {
         self.refresh();
     }
 
-    /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
-    /// reported is lost, which the next syncs say.
+    /// The lease is gone, and with it all that it covered. Opens stay. Changes that were written and not
+    /// reported are lost; the next syncs say so.
     pub fn lose_lease(&self) {
         self.lose_changes();
         self.met_others();
@@ -494,7 +495,7 @@ impl Inode {
     pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) -> bool {
         let mut state = self.state.borrow_mut();
         let granted = grant.map_or(LeaseMode::None, |grant| grant.mode);
-        // Whatever told it: attributes, or the reply to a write.
+        // The source of the version may be attributes, or the reply to a write.
         let known = state.attributes.map_or(0, |known| known.version).max(state.version);
         if attributes.version < known || granted != state.mode {
             return false;
@@ -615,7 +616,7 @@ mod tests {
         assert!(looks.are_several_since(at(2)) && !looks.are_several_since(at(3)));
         looks.add(8, at(9));
         assert!(looks.are_several_since(at(2)) && !looks.are_several_since(at(3)));
-        // Of whom nothing is known may be anybody.
+        // An unknown process may be any process.
         looks.add(0, at(10));
         looks.add(0, at(11));
         assert!(looks.are_several_since(at(10)));

@@ -1,4 +1,4 @@
-//! Where things lie: for people and tools that ask. Reading and writing do not need this.
+//! The places of files and servers, for people and tools that ask. Reading and writing do not need this.
 
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use crate::lease::For;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataServerInfo {
     pub server: u32,
-    /// How it is reached; empty where it was not heard of since the metadata server started.
+    /// The address of the server; empty where it was not heard of since the metadata server started.
     pub address: String,
     /// Whether it was heard of lately.
     pub alive: bool,
@@ -32,12 +32,12 @@ pub struct PoolInfo {
     pub servers: Vec<DataServerInfo>,
 }
 
-/// Where a file's bytes lie.
+/// The place of a file's bytes.
 #[derive(Debug, Clone)]
 pub struct Placement {
     pub attributes: Attributes,
-    /// The write epoch: grows when the right to write goes to somebody else; data servers refuse
-    /// what carries an older one.
+    /// The write epoch: grows when the right to write goes to somebody else; data servers refuse requests
+    /// that carry an older one.
     pub epoch: u32,
     /// `None`: in the inode itself.
     pub striped: Option<Striped>,
@@ -81,8 +81,8 @@ impl Striped {
 }
 
 impl Client {
-    /// Where the bytes of a file lie; `EISDIR` and `EINVAL` for what has none. Whoever writes the
-    /// file tells its size and stripes for this.
+    /// The place of a file's bytes; `EISDIR` and `EINVAL` for inodes that have none. The file's writers tell
+    /// its size and stripes for this.
     pub async fn placement(&self, number: u64) -> Result<Placement, Errno> {
         match self.attributes(number).await?.kind {
             InodeKind::File => {}

@@ -1,17 +1,16 @@
-//! What the kernel has in its pages, and how it comes that a lease covers all of it.
+//! The pages of a file in the kernel, and the lease that covers all of them.
 //!
-//! Programs that map a file use pages without a word to us: they read a page that is there, and where
-//! the file was opened to read and to write they change it, too. So a page may be there only while
-//! nobody else can change what it shows: under `Read`, or under `Write` where programs can change it.
-//! Pages come by reads that the kernel does for them (`Path::Pages`), which insist on that lease, and
-//! go before the lease does.
+//! Programs that map a file use pages without a word to us. They read a page that is there; if the file was
+//! opened to read and to write they change it, too. So a page may be there only while nobody else can change
+//! its bytes: under `Read`, or under `Write` if programs can change it. Pages come by reads that the kernel
+//! does for them (`Path::Pages`), which insist on that lease, and go before the lease does.
 //!
 //! Invariants
 //! * no page that can be read is there without `Read` or `Write`, but for the moment after a write
 //!   through pages beside other writers;
 //! * no page that a program changed is lost while the session lives: it is written back under the
 //!   lease under which it was changed;
-//! * what was changed under a lease that went with its session is never written;
+//! * pages that were changed under a lease that went with its session are never written;
 //! * nobody waits for a page that a request of the kernel holds while it waits for the lease itself:
 //!   such a page shows nothing yet.
 
@@ -25,10 +24,10 @@ use ropewalk_wire::fs::meta::{LeaseMode, MetaRequest};
 use crate::client::Client;
 use crate::inode::Inode;
 
-/// How long a recall waits for a page that a waiting write may hold, under a lease under which programs
-/// may have changed it. The write has most often not locked it.
+/// The time a recall waits for a page that a waiting write may hold, under a lease under which programs may
+/// have changed it. The write has most often not locked it.
 const PAGE_PATIENCE: Duration = Duration::from_millis(2);
-/// How long the kernel may take to note a size.
+/// The time that the kernel may take to note a size.
 const GROWTH_PATIENCE: Duration = Duration::from_millis(400);
 /// For so long programs use pages that others want, too: less, and they would go before they were used.
 const SETTLED_AFTER: Duration = Duration::from_millis(1);
@@ -77,7 +76,7 @@ impl Drop for Coming<'_> {
     }
 }
 
-/// What lies between ranges of pages: first page and the one behind the last.
+/// The gaps between ranges of pages: first page and the one behind the last.
 fn gaps(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut gaps = Vec::with_capacity(ranges.len() + 1);
@@ -126,8 +125,8 @@ impl Client {
         }
     }
 
-    /// Takes the lease from its users and its pages from the kernel, where they have to go: `keep` is
-    /// what will be left of the lease. When this ends, new users wait.
+    /// Takes the lease from its users and its pages from the kernel, where they have to go. `keep` is the
+    /// mode that will be left of the lease. When this ends, new users wait.
     pub(crate) async fn clear(&self, inode: &Rc<Inode>, keep: LeaseMode) {
         let goes = || keep < LeaseMode::Read || keep < LeaseMode::Write && inode.is_mapped();
         let mut served = None;
@@ -151,11 +150,11 @@ impl Client {
         inode.settling.set(self.inner.world.now() + SETTLED_AFTER);
     }
 
-    /// Waits until programs could use what they waited for.
+    /// Waits until programs could use the pages that they waited for.
     pub(crate) async fn settled(&self, inode: &Inode) {
         loop {
             let left = crate::clock::left(inode.settling.get(), self.inner.world.now());
-            // What is older than any settling: the clock of another life.
+            // A longer wait than any settling comes from the clock of another life.
             if left.is_zero() || left > SETTLED_AFTER {
                 return;
             }
@@ -168,10 +167,10 @@ impl Client {
     /// splices, copies, or serves a map.
     pub(crate) async fn grown(&self, inode: u64, size: u64, number: u64) {
         let grown = self.invalidate().grown(inode, size);
-        // The size is noted at once; what may take longer is a page that somebody holds. Whoever wrote
-        // must not go on before, or the size could come after a later truncation.
+        // The size is noted at once; the wait for a page that somebody holds may take longer. The writer must
+        // not go on before, or the size could come after a later truncation.
         let _ = race(grown, self.inner.world.sleep(GROWTH_PATIENCE)).await;
-        // Who wrote does not wait for long.
+        // The writer does not wait for long.
         let _ = self.ask(&MetaRequest::ToldGrown { inode, number }, |_| Ok(())).await;
     }
 

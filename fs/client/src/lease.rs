@@ -1,4 +1,4 @@
-//! Leases: taking them, giving them back when they are recalled, reporting what they covered.
+//! Leases: taking them, giving them back when they are recalled, reporting the changes that they covered.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,23 +16,23 @@ use crate::guards::{InDoubt, Reported};
 use crate::inode::{Dirty, Inode, Use};
 use crate::kernel::Waiting;
 
-/// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
-/// and comes once more without the lease.
+/// The time a recall waits for the reply that told of the lease. A reply that takes longer was lost on the
+/// way, and comes once more without the lease.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
-/// How often is looked whether anything is being opened at all.
+/// The interval between looks whether anything is being opened at all.
 const OPEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// Leases of no use that are given back at the same time.
 const TRIMMED_AT_ONCE: usize = 32;
 
-/// What a lease is wanted for.
+/// The purpose of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
     Reading,
     Writing,
     /// To fill pages of the kernel, which programs use without a word.
     Pages,
-    /// To take what programs changed in such pages. Taken also while the lease is given back.
+    /// To take pages that programs changed. Taken also while the lease is given back.
     WriteBack,
 }
 
@@ -48,7 +48,7 @@ impl For {
         }
     }
 
-    /// What to ask for, and whether anything less is of no use.
+    /// The mode to ask for, and whether anything less is of no use.
     fn wish(self, inode: &Inode) -> (LeaseMode, bool) {
         match self {
             For::Reading => (LeaseMode::Read, false),
@@ -65,7 +65,7 @@ impl For {
     }
 }
 
-/// What `Open`, `Create` and `Acquire` tell about a file.
+/// The facts about a file in the replies to `Open`, `Create` and `Acquire`.
 pub(crate) struct Opened {
     pub entry: Entry,
     pub content: Content,
@@ -98,7 +98,7 @@ impl Client {
         inode.clone()
     }
 
-    /// Notes what a reply says about an inode.
+    /// Notes a reply's facts about an inode.
     pub(crate) fn learn(&self, entry: &Entry) -> Rc<Inode> {
         let inode = self.inode(entry.attributes.inode);
         inode.granted(entry.grant);
@@ -107,7 +107,7 @@ impl Client {
         inode
     }
 
-    /// Notes what an opening reply says.
+    /// Notes the facts of an opening reply.
     pub(crate) fn learn_opened(&self, opened: &Opened) -> Rc<Inode> {
         let inode = self.learn(&opened.entry);
         inode.take_right(opened.right);
@@ -116,7 +116,7 @@ impl Client {
         let same = striped && state.content.as_ref() == Some(&opened.content);
         let known = state.mode == LeaseMode::Write && state.content.is_some();
         if known && !same && !state.dirty.is_clean() {
-            // What we wrote since is newer than what the reply says.
+            // Our writes since are newer than the reply.
             drop(state);
             return inode;
         }
@@ -131,8 +131,8 @@ impl Client {
         }
         state.content = Some(opened.content.clone());
         let mut written = Runs::from_slice(&opened.written);
-        // The reply may not know of what was reported while it was under way. What has no room will
-        // be refused by the server.
+        // The reply may not know of stripes that were reported while it was under way. The server will refuse
+        // stripes that have no room.
         let _ = written.merge(&state.dirty.written) && written.merge(&state.under_way.written);
         state.written = written;
         drop(state);
@@ -217,8 +217,8 @@ impl Client {
         self.give_back(&inode, grant, keep).await;
     }
 
-    /// Where a lease is recalled of which no reply has told yet, that reply is on its way, and it may
-    /// have opened the file: what is given back has to say so, or the file is nobody's and goes.
+    /// A lease may be recalled before the reply that grants it has come. That reply may have opened the file:
+    /// the release has to say so, or the file is nobody's and goes.
     async fn await_open(&self, inode: &Inode, grant: u64) {
         let world = &self.inner.world;
         let end = world.now() + OPEN_PATIENCE;
@@ -260,10 +260,10 @@ impl Client {
         }
     }
 
-    /// What the lease covered is reported on its own, before the lease goes. A server that dies in
-    /// the middle forgets what it was told of leases, and the client reclaims what it still has for
-    /// sure: everything while it reports, and only what it keeps from the moment on at which the
-    /// server may have given the rest to others.
+    /// Changes that the lease covered are reported on their own, before the lease goes. A server that dies in
+    /// the middle forgets what it was told of leases, and the client reclaims the leases that it still has
+    /// for sure. While it reports, those are all of them. From the moment on at which the server may have
+    /// given the rest to others, they are only those that it keeps.
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
         // A report that is under way must not come after the lease went.
         let _reporting = inode.reporting.acquire().await;
@@ -296,7 +296,7 @@ impl Client {
             return inode.idle.notify_all();
         }
         drop(state);
-        // Replies that came meanwhile may have told of what is not covered any more.
+        // Replies that came meanwhile may have told of data that no lease covers any more.
         inode.lower(number, keep);
         let mut state = inode.state.borrow_mut();
         let mut learned = None;
@@ -323,8 +323,8 @@ impl Client {
         inode.idle.notify_all();
     }
 
-    /// Makes sure that nothing comes about any more of changes that were given up, once others write,
-    /// or we do again. By whoever has the turn to report: a report of the former epoch is refused.
+    /// Makes sure that changes that were given up cannot come about any more once others write, or we do
+    /// again. Called by the task that has the turn to report: a report of the former epoch is refused.
     async fn renew_epoch(&self, inode: &Inode) -> Result<(), Errno> {
         if !inode.in_doubt.replace(false) {
             return Ok(());
@@ -358,8 +358,8 @@ impl Client {
         }
     }
 
-    /// Tells the metadata server what changed under the lease. Where the lease went with its session
-    /// the changes are not the file's any more: the next syncs say so.
+    /// Tells the metadata server the changes under the lease. Where the lease went with its session the
+    /// changes are not the file's any more: the next syncs say so.
     pub(crate) async fn report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let _reporting = inode.reporting.acquire().await;
         let losses = inode.state.borrow().losses.count;
@@ -372,15 +372,15 @@ impl Client {
         }
     }
 
-    /// As [`Client::report`]; `ESTALE` where the lease went: what was written under it may be
-    /// written again under another.
+    /// As [`Client::report`]; `ESTALE` where the lease went: writes under it may be repeated under another
+    /// lease.
     pub(crate) async fn try_report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
-        // Whoever finds nothing to report has waited for the report that carries its changes.
+        // A caller that finds nothing to report has waited for the report that carries its changes.
         let _reporting = inode.reporting.acquire().await;
         self.report_now(inode).await
     }
 
-    /// As [`Client::try_report`], by whoever has the turn.
+    /// As [`Client::try_report`], by the task that has the turn.
     async fn report_now(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let (dirty, report) = take_dirty(inode);
         let Some(report) = report else { return Ok(()) };
@@ -401,8 +401,8 @@ impl Client {
                 self.learned(inode, attributes);
                 Ok(())
             }
-            // More stripes than the row has room for, with those of other writers: whoever writes
-            // anew knows theirs by then, and is told before.
+            // More stripes than the row has room for, with those of other writers. A program that writes anew
+            // knows theirs by then, and is told before.
             Err(Errno::ESTALE | Errno::EFBIG) => {
                 dirty.settled();
                 let mut state = inode.state.borrow_mut();
@@ -419,10 +419,9 @@ impl Client {
     }
 
     /// Reports stripes for which the last report, with all else, has no room, and takes them out of
-    /// `written`. They go in their order, with the size up to the last of them: whenever this ends,
-    /// the server knows a beginning of what was written. Stripes behind the end would do no harm as
-    /// long as this client lives; if it died, they would come to light when somebody makes the file
-    /// longer.
+    /// `written`. They go in their order, with the size up to the last of them: whenever this ends, the
+    /// server knows a beginning of the written stripes. Stripes behind the end would do no harm as long as
+    /// this client lives; if it died, they would come to light when somebody makes the file longer.
     async fn report_ahead(
         &self,
         inode: &Inode,
@@ -452,9 +451,9 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledged changes are lost: people are told now, the program with its next sync. `losses`:
-    /// how many were counted before. What the session took along is counted already, and the
-    /// program may have been told.
+    /// Acknowledged changes are lost: people are told now, the program with its next sync. `losses`: the
+    /// count before. Losses that came with the session are counted already, and the program may have been
+    /// told.
     fn say_lost(&self, inode: &Inode, losses: u64) {
         let mut state = inode.state.borrow_mut();
         if state.losses.count == losses {
@@ -509,7 +508,7 @@ impl Client {
         });
     }
 
-    /// Gives back what was not used for longest, when more inodes are remembered than allowed.
+    /// Gives back the inodes that were not used for longest, when more are remembered than allowed.
     pub(crate) fn trim(&self) {
         let max = self.inner.config.inodes_max;
         let excess = self.inner.inodes.borrow().len().saturating_sub(max);
@@ -548,7 +547,7 @@ impl Client {
         });
     }
 
-    /// Gives back what an inode's record holds, and drops the record if nobody wants it meanwhile.
+    /// Gives back the lease of an inode's record, and drops the record if nobody wants it meanwhile.
     pub(crate) async fn forget(&self, inode: Rc<Inode>) {
         if inode.mode() != LeaseMode::None {
             let grant = inode.state.borrow().number;

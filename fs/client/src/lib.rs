@@ -1,17 +1,17 @@
-//! The client of the file system: a library for programs, and what the mount stands on.
+//! The client of the file system: a library for programs, and the base of the mount.
 //!
 //! A [`Client`] belongs to one executor. It has one session with the metadata server, whose leases
 //! allow it to cache, and talks to data servers directly: where a stripe lies is computed.
 //!
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
-//! * the cluster itself, for who operates it: [`operator`];
-//! * where things lie: [`Client::placement`], [`Client::data_servers`];
+//! * the cluster itself, for its operators: [`operator`];
+//! * the places of bytes: [`Client::placement`], [`Client::data_servers`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
 //! Invariants
-//! * What is cached is covered by a lease; a recall is answered only after caches that it covers are
-//!   dropped here and in the kernel ([`Invalidate`]) and changes are reported.
+//! * Cached data are covered by a lease; a recall is answered only after caches that it covers are dropped
+//!   here and in the kernel ([`Invalidate`]) and changes are reported.
 //! * An absent object that was written is an error, never zeros.
 //! * Bytes travel with the checksums that were computed over them here, and are verified here.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Listing directories, and what a listing spares later: names are remembered under the directory's
+//! Listing directories. A listing also spares later requests: names are remembered under the directory's
 //! lease, and attributes of many entries come in one message.
 
 use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
@@ -14,7 +14,7 @@ pub struct Listed {
     pub name: Vec<u8>,
     pub inode: u64,
     pub kind: InodeKind,
-    /// Where reading goes on after this entry.
+    /// The cookie at which reading goes on after this entry.
     pub cookie: u64,
     pub attributes: Option<Attributes>,
 }
@@ -86,7 +86,7 @@ impl Client {
         let (client, caller) = (self.clone(), caller.clone());
         self.inner.world.spawn(async move {
             let read = client.read_directory(&caller, parent, from, true).await;
-            // Who may look names up may not always list them.
+            // A caller that may look names up may not always list them.
             let to = read
                 .ok()
                 .and_then(|(listed, end)| listed.last().filter(|_| !end).map(|last| last.cookie));

@@ -1,9 +1,9 @@
-//! Locks: taking them and giving them back, and what becomes of those that went with a session.
+//! Locks: taking them and giving them back, and the fate of those that went with a session.
 //!
-//! A client that stood still for too long loses its session, and others get its locks. Its programs
-//! believe that they hold them. So whoever held one may neither read nor write the file until it has
-//! unlocked or closed it: every request of such a holder is refused with `EIO`, those too that waited
-//! in the kernel meanwhile.
+//! A client that stood still for too long loses its session, and others get its locks. Its programs believe
+//! that they hold them. So a program that held one may neither read nor write the file until it has unlocked
+//! or closed it: every request of such a holder is refused with `EIO`, those too that waited in the kernel
+//! meanwhile.
 //!
 //! Invariants: `held` has every lock that the server may have given to this session and that was not
 //! given back; a lock is lost only with the session; a holder of a lost lock gets no other one on the
@@ -32,7 +32,7 @@ const READ_AHEAD_WITHIN: Duration = Duration::from_millis(200);
 /// Owners of one open file before those without a lock are forgotten.
 const OWNERS_LOOKED_AT: usize = 64;
 
-/// How the bytes of a request of the kernel travel.
+/// The path of the bytes of a kernel request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// Between a program and the server: no page keeps them.
@@ -43,7 +43,7 @@ pub enum Path {
     WriteBack,
 }
 
-/// Who reads or writes, as the kernel tells it.
+/// The program that reads or writes, as the kernel tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Actor {
     /// The owner of its byte-range locks, where it is told.
@@ -74,13 +74,13 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
     files: RefCell<BTreeMap<u64, Vec<Held>>>,
-    /// How many of them are lost.
+    /// The number of lost locks among them.
     lost: Cell<usize>,
 }
 
 impl Locks {
-    /// Notes that the range has another lock, or none. The server may have lost some of what is given
-    /// up here already.
+    /// Notes that the range has another lock, or none. The server may have lost some of the locks given up
+    /// here already.
     fn note(&self, inode: u64, range: &LockRange) {
         let mut files = self.files.borrow_mut();
         let held = files.entry(inode).or_default();
@@ -133,7 +133,7 @@ impl Locks {
         }
     }
 
-    /// What an owner holds within a range, as requests that would bring it about.
+    /// The locks that an owner holds within a range, as requests that would bring them about.
     fn pieces(&self, inode: u64, range: &LockRange) -> Vec<LockRange> {
         let (start, end) = if range.whole_file { (0, u64::MAX) } else { (range.start, range.end) };
         let files = self.files.borrow();
@@ -187,8 +187,8 @@ impl Locks {
 }
 
 impl Client {
-    /// Whether a lock on the inode was lost that nobody gave up yet: nothing of it may be answered
-    /// without a look at who asks.
+    /// Whether a lock on the inode was lost that nobody gave up yet: no request on it may be answered without
+    /// a look at the caller.
     pub fn has_lost_locks(&self, inode: u64) -> bool {
         self.inner.locks.has_lost(inode, |_| true)
     }
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::check_locks`], for what is done to a file by name.
+    /// As [`Client::check_locks`], for changes to a file by name.
     pub fn check_locks_of_thread(&self, inode: u64, thread: u32) -> Result<(), Errno> {
         if !self.has_lost_locks(inode) {
             return Ok(());
@@ -234,7 +234,7 @@ impl Client {
         (thread != 0).then(|| processes(thread))
     }
 
-    /// Who tells to which process a thread belongs; otherwise each is one.
+    /// Sets the function that tells the process of a thread; otherwise each thread is one process.
     pub fn set_processes(&self, of: std::rc::Rc<dyn Fn(u32) -> u32>) {
         *self.inner.processes.borrow_mut() = of;
     }
@@ -275,7 +275,7 @@ impl Client {
     ) -> Result<(), Errno> {
         let unlocks = range.kind == LockKind::Unlock;
         if unlocks {
-            // Also where the server cannot be told: what is lost then, the program has given up.
+            // Also where the server cannot be told: the program has given up locks that are lost then.
             self.inner.locks.note(number, &range);
         } else if self.inner.locks.has_lost(number, |lost| lost.owner == range.owner) {
             return Err(Errno::EIO);
@@ -293,7 +293,7 @@ impl Client {
                 })
                 .await;
             if queued == Err(Errno::EAGAIN) && range.whole_file {
-                // A conversion that is refused has given up what it had.
+                // A conversion that is refused has given up its old lock.
                 self.inner.locks.note(number, &LockRange { kind: LockKind::Unlock, ..range });
             }
             let queued = match queued {
@@ -314,7 +314,7 @@ impl Client {
                 return Ok(());
             }
             if range.whole_file {
-                // A conversion that waits has given up what it had.
+                // A conversion that waits has given up its old lock.
                 self.inner.locks.note(number, &LockRange { kind: LockKind::Unlock, ..range });
             }
             let key = (number, range.owner, range.start);
@@ -409,14 +409,14 @@ impl Client {
             .retain(file.number(), |held| !(held.lost && owners.contains(&held.range.owner)));
     }
 
-    /// Somebody wants a lock that is in this client's name, and asks whether it still is: what was given
-    /// up is told of first.
+    /// Somebody wants a lock that is in this client's name, and asks whether it still is. Locks that were
+    /// given up are told of first.
     pub(crate) async fn tell_unlocked(&self, inode: u64, number: u64) {
         let unlocks = self.inner.unlocks.borrow().clone();
         unlocks(inode).await;
         let known = self.inner.inodes.borrow().get(&inode).cloned();
         if let Some(known) = known.filter(|known| known.pages_coming.get() > 0) {
-            // The kernel keeps a file that was closed until what it reads ahead is there.
+            // The kernel keeps a file that was closed until its read-ahead is there.
             let come = async {
                 while known.pages_coming.get() > 0 {
                     self.inner.world.sleep(LOOK_AGAIN).await;
@@ -426,12 +426,12 @@ impl Client {
             unlocks(inode).await;
         }
         let request = MetaRequest::ToldUnlocked { inode, number };
-        // Who asked does not wait for long.
+        // The caller that asked does not wait for long.
         let _ = self.ask(&request, |_| Ok(())).await;
     }
 
-    /// Who knows of closed files whose locks the server was not told of yet: completes when it was told
-    /// of all that are closed by now.
+    /// Sets the function that knows of closed files whose locks the server was not told of yet. Its future
+    /// completes when the server was told of all that are closed by now.
     pub fn set_unlocks(&self, told: std::rc::Rc<dyn Fn(u64) -> crate::client::LocalFuture>) {
         *self.inner.unlocks.borrow_mut() = told;
     }

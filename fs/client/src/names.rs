@@ -37,7 +37,7 @@ fn check(name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(()) }
 }
 
-/// How long what somebody looked up is kept after its last name went.
+/// The time for which an inode that somebody looked up is kept after its last name went.
 const MOMENT: Duration = Duration::from_secs(2);
 /// Inodes without a name whose attributes are remembered, at most.
 const NAMELESS_MAX: usize = 1 << 16;
@@ -135,8 +135,8 @@ impl Client {
         inodes.get(&inode).is_some_and(|inode| inode.cached().is_some())
     }
 
-    /// How long the kernel may believe attributes that it is told now, where it is not told to forget
-    /// them: not longer than the session lives for sure.
+    /// The time for which the kernel may believe attributes that it is told now, unless it is told to forget
+    /// them. Not longer than the session lives for sure.
     pub fn cached_for(&self, inode: u64) -> std::time::Duration {
         match self.is_cached(inode) && !self.has_lost_locks(inode) {
             true => self.sure_for(),
@@ -148,8 +148,8 @@ impl Client {
         self.inner.entries.borrow_mut().remember(parent, name, inode);
     }
 
-    /// A change of ours in a directory: what is remembered of it follows.
-    /// `now`: its attributes, as far as they are told.
+    /// A change of ours in a directory: the remembered entries follow. `now`: its attributes, as far as they
+    /// are told.
     fn changed(
         &self,
         parent: u64,
@@ -162,7 +162,7 @@ impl Client {
         directory.renamed.set(directory.renamed.get() + 1);
         self.note_change(&directory);
         if !now.is_some_and(|now| directory.is_now(now)) {
-            // Its times and size are no longer what they were.
+            // Its known times and size are out of date.
             self.stale(parent);
         }
     }
@@ -176,8 +176,8 @@ impl Client {
         self.changed(parent, name, (Some(inode), entry.entry_cached), entry.directory);
     }
 
-    /// Changes when the lease on a directory is recalled: a recall that overtook a reply took back
-    /// what the reply allows to be remembered.
+    /// Changes when the lease on a directory is recalled: a recall that overtook a reply also took back the
+    /// entries that the reply allows to be remembered.
     pub(crate) fn recalls_of(&self, directory: u64) -> u64 {
         self.inode(directory).state.borrow().recalled
     }
@@ -217,7 +217,7 @@ impl Client {
         }
     }
 
-    /// Nobody has use for what this client remembers of an inode that lost its last name.
+    /// Nobody has use for this client's record of an inode that lost its last name.
     pub fn forget_nameless(&self, number: u64) {
         self.inner.nameless.borrow_mut().remove(&number);
     }
@@ -244,13 +244,13 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Notes what a reply told of an inode, and so of the server's clock.
+    /// Notes the attributes of a reply, and so the server's clock.
     pub(crate) fn learned(&self, inode: &Inode, attributes: Attributes) {
         self.inner.server_clock.saw(self.inner.world.now(), attributes.changed);
         inode.learned(attributes);
     }
 
-    /// As `ask_attributes`, for what a lease of this session allows.
+    /// As `ask_attributes`, for a request that a lease of this session allows.
     pub(crate) async fn learn_under_lease(
         &self,
         inode: &Inode,
@@ -262,8 +262,8 @@ impl Client {
         Ok(())
     }
 
-    /// Asks for something that takes bytes away. Where the session ends meanwhile and a lock on the
-    /// file went with it, whoever asks may have relied on that lock.
+    /// Sends a request that takes bytes away. If the session ends meanwhile and a lock on the file went with
+    /// it, the caller may have relied on that lock.
     pub(crate) async fn ask_to_cut<T>(
         &self,
         inode: u64,
@@ -294,7 +294,7 @@ impl Client {
         if change.size.is_some() {
             return self
                 .resize(&inode, async {
-                    // As the server tells them: what was known here of the size is history.
+                    // As the server tells them: the size known here is out of date.
                     let cut = self.ask_to_cut(number, &request, granted_attributes).await?;
                     let (attributes, grant) = cut;
                     inode.granted(grant);
@@ -305,10 +305,10 @@ impl Client {
                 .await;
         }
         if change.modified != TimeChange::Keep && inode.is_mapped() {
-            // What programs changed in memory before counts before, too.
+            // Changes that programs made in memory before count before, too.
             self.forget_in_kernel(&inode).await;
         }
-        // What we wrote before counts before.
+        // Our earlier writes count before this change.
         self.report(&inode).await?;
         let told = self.ask_told(&inode, &request).await?;
         self.note_change(&inode);
@@ -336,7 +336,7 @@ impl Client {
             }
             idle.await;
         }
-        // What we wrote before counts before.
+        // Our earlier writes count before this change.
         self.report(inode).await?;
         let (result, changed) = change.await?;
         if changed {
@@ -488,9 +488,9 @@ impl Client {
         Ok(())
     }
 
-    /// What is known here alone of a file that gets a name is told before: who finds something under a
-    /// name that was something else before finds the old file or the new one, also where this client
-    /// is killed right behind it. `None`: a file that is not known by name here.
+    /// Tells changes that only this client knows of a file before the file gets a name. So a program that
+    /// opens a reused name finds the old file or the new one, also if this client is killed right after.
+    /// `None`: a file that is not known by name here.
     async fn tell_before_naming(&self, number: Option<u64>) -> Result<(), Errno> {
         let Some(number) = number else {
             return self.report_all_strictly().await;

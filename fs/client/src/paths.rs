@@ -74,7 +74,7 @@ impl Client {
         Ok((parent, &path[begin..end]))
     }
 
-    /// Opens what a path names; symbolic links are followed.
+    /// Opens the file that a path names; symbolic links are followed.
     pub async fn open_path(
         &self,
         caller: &Caller,
@@ -99,9 +99,9 @@ impl Client {
         }
     }
 
-    /// Writes a whole file: a new one of this mode, or instead of what was in the one that is there.
-    /// It survives this client and the death of any server, and after [`Client::sync`] of the
-    /// returned file a loss of power.
+    /// Writes a whole file: a new one of this mode, or the new content of the one that is there. It survives
+    /// this client and the death of any server, and after [`Client::sync`] of the returned file a loss of
+    /// power.
     pub async fn write_file(
         &self,
         caller: &Caller,

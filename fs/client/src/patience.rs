@@ -1,4 +1,4 @@
-//! How long an operation is begun again whose lease or epoch changed under it.
+//! The time for which an operation is begun again if its lease or epoch changed under it.
 //!
 //! Each change is somebody else's success, so there is progress; but one client's turn may take long
 //! to come beside a busy one. A count of tries alone would turn that into an error of a healthy file.

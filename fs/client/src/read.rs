@@ -21,7 +21,7 @@ use crate::lease::For;
 use crate::locks::{Actor, Path};
 use crate::write::{Part, bulk, parts};
 
-/// What a data server found of a part, and the checksums of its bytes.
+/// A data server's answer about a part, and the checksums of its bytes.
 struct Answer {
     found: Vec<Found>,
     bytes: Option<Vec<u8>>,
@@ -43,8 +43,8 @@ impl Client {
         self.read_for_kernel(file, offset, buffer, &Actor::OWN).await
     }
 
-    /// Reads as the kernel does on its own behalf, whatever the file was opened for: the kernel has
-    /// checked its callers.
+    /// Reads as the kernel does on its own behalf, regardless of the open mode: the kernel has checked its
+    /// callers.
     pub async fn read_for_kernel(
         &self,
         file: &File,
@@ -114,7 +114,7 @@ impl Client {
             let begin = (offset as usize).min(bytes.len());
             let here = (bytes.len() - begin).min(out.len());
             out[..here].copy_from_slice(&bytes[begin..begin + here]);
-            // What the row does not have is zeros up to the size.
+            // Bytes that the row does not have are zeros up to the size.
             out[here..].fill(0);
         };
         {
@@ -150,7 +150,7 @@ impl Client {
             Ok(pool) => pool,
             Err(errno) => return (Err(errno), Some(buffer)),
         };
-        // Alone or among readers the written-map is whole: what is not in it is not asked for.
+        // Alone or among readers the written-map is whole: stripes that are not in it are not asked for.
         let (complete, written) = {
             let state = inode.state.borrow();
             (state.mode >= LeaseMode::Read, state.written.clone())
@@ -201,7 +201,8 @@ impl Client {
         (Err(Errno::EIO), Some(buffer))
     }
 
-    /// Tells which bytes a data server does not give: who reads the file learns no more than EIO.
+    /// Tells which bytes a data server does not give: the program that reads the file learns no more than
+    /// EIO.
     fn tell_of_lost(&self, inode: &Inode, part: &Part, offset: u64) {
         let begin = offset + part.begin as u64;
         self.inner.lines.say(&format!(

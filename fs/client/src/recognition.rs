@@ -17,7 +17,7 @@ use ropewalk_wire::fs::value::Errno;
 use crate::client::Client;
 use crate::clock::left;
 
-/// How long a stranger is left alone until he is asked again.
+/// The pause before a stranger is asked again.
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// The secret by which a client recognises its cluster.

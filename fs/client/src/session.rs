@@ -87,11 +87,11 @@ impl Client {
             return Ok(());
         }
         if self.inner.stopped.get() {
-            // It was closed, by us: what comes late is nobody's any more.
+            // It was closed, by us: a late call belongs to nobody any more.
             return Err(Errno::EIO);
         }
         if self.inner.meta.gave_up_lately() {
-            // Whoever had the turn before waited for this in vain, and we for its end.
+            // The task that had the turn before waited for this in vain, and we for its end.
             return Err(self.gave_up(CallError::TimedOut));
         }
         self.await_own_cluster(lost).await?;
@@ -110,7 +110,7 @@ impl Client {
         for inode in inodes {
             inode.lose_lease();
             inode.right.set(0);
-            // Data servers refuse from now on what was asked for in the name of this session.
+            // Data servers refuse from now on requests in the name of this session.
             inode.in_doubt.set(false);
             self.forget_above(&inode);
         }
@@ -176,13 +176,13 @@ impl Client {
         inner.server_clock.told(sent, inner.world.now(), server);
     }
 
-    /// How long the server keeps what we hold, whatever happens to the network or to us.
+    /// The time for which the server keeps our leases and locks, whatever happens to the network or to us.
     pub fn sure_for(&self) -> Duration {
         left(self.inner.sure_until.get(), self.inner.world.now())
     }
 
-    /// Makes sure that the session lives, where nobody heard of it for a term: whoever stood still for
-    /// so long believes nothing of what it remembers before the server said that it may.
+    /// Makes sure that the session lives, if nobody heard of it for a term. A client that stood still for so
+    /// long trusts nothing that it remembers before the server said that it may.
     pub(crate) async fn sure_session(&self) -> Result<(), Errno> {
         self.sure_session_for(false).await
     }
@@ -195,7 +195,7 @@ impl Client {
         if is_sure() {
             return Ok(());
         }
-        // One patience, whoever renews and however often: a renewal may be nearly over, in vain, when
+        // One patience for any number of renewals by any task: a renewal may be nearly over, in vain, when
         // this one begins to wait for it.
         let begin = inner.world.now();
         let patience = if only { inner.config.patience } else { inner.meta.patience() };
@@ -223,7 +223,7 @@ impl Client {
         Ok(())
     }
 
-    /// A reply of another life of the server: what we hold is reclaimed.
+    /// A reply of another life of the server: our leases and locks are reclaimed.
     pub(crate) fn saw_boot(&self, boot: u64) {
         let before = self.inner.boot.replace(boot);
         if before != boot && before != 0 {
@@ -232,15 +232,15 @@ impl Client {
         }
     }
 
-    /// Takes up after the server's restart what this session held.
+    /// Takes up after the server's restart the leases and locks of this session.
     async fn reclaim(&self) {
         let _guard = self.inner.session_lock.acquire().await;
         while self.inner.reclaimed.get() != self.inner.boot.get() {
             let boot = self.inner.boot.get();
             self.reclaim_all(boot).await;
-            // Where it was restarted again meanwhile, it knows nothing of what it was told before.
-            // Where only a link was lost, it knows all of it, and what it was told is not told again:
-            // it takes no more once it has heard that this is all.
+            // If the server was restarted again meanwhile, it knows nothing of what it was told before. If
+            // only a link was lost, it knows all of it, and the rest is not told again: the server takes no
+            // more once it has heard that this is all.
             while self.inner.boot.get() == boot && self.inner.reclaimed.get() != boot {
                 self.inner.entries.borrow_mut().clear();
                 if !self.end_reclaim(boot).await {
@@ -262,7 +262,8 @@ impl Client {
                 let session = self.inner.meta.session();
                 match self.session_call(&SessionRequest::Renew { session }).await {
                     Ok((Ok(_), boot)) => self.saw_boot(boot),
-                    // What is not reclaimed is lost with the session, as the next call finds.
+                    // Leases and locks that are not reclaimed are lost with the session, as the next call
+                    // finds.
                     _ => return false,
                 }
             }
@@ -337,7 +338,7 @@ impl Client {
         let world: World = self.inner.world.clone();
         let endpoint = self.inner.endpoint.clone();
         let meta = self.inner.meta.peer();
-        // A lost link may mean that the server was restarted: it waits for what we reclaim.
+        // A lost link may mean that the server was restarted: it waits for our reclaims.
         world.spawn(async move {
             loop {
                 let event = endpoint.event().await;

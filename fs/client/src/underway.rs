@@ -4,7 +4,7 @@
 //! server then destroys it at once. Nothing of this client may be on the way to it at that moment.
 //!
 //! Invariants
-//! * a look-up that asks the server is noted until it has its answer: who removes the name meanwhile does
+//! * a look-up that asks the server is noted until it has its answer: a removal of the name meanwhile does
 //!   not say that the inode is unused;
 //! * a look-up does not answer from memory while a removal of the name is under way: it waits for that;
 //! * a future that is dropped leaves no note.

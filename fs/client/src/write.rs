@@ -34,7 +34,7 @@ const GROUP_EXECUTE: u16 = 0o010;
 /// Longest transfer of one request to a data server.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
 
-/// How the kernel wants something to be written.
+/// The kernel's options for a write.
 #[derive(Debug, Clone, Copy)]
 pub struct How {
     /// At the end of the file.
@@ -48,7 +48,7 @@ pub struct How {
 pub(crate) struct Part {
     pub server: u32,
     pub pieces: Vec<ObjectRange>,
-    /// Where the part begins, from the first byte of the transfer.
+    /// The part's offset from the first byte of the transfer.
     pub begin: usize,
     pub len: usize,
 }
@@ -116,12 +116,12 @@ impl Client {
             Path::Direct if pages != (inode.page_reads.get(), 0) => {
                 self.invalidate().pages(inode.number, written, written + (end - offset)).await;
             }
-            // The kernel keeps what it wrote where it took the end of the file to be.
+            // The kernel keeps the written pages at its own idea of the file's end.
             Path::Pages if written != offset => {
                 self.drop_pages(inode, offset, end);
                 self.drop_pages(inode, written, written + (end - offset));
             }
-            // The kernel keeps what it wrote, and others write, too.
+            // The kernel keeps the written pages, and others write, too.
             Path::Pages if inode.mode() < LeaseMode::Read => self.drop_pages(inode, offset, end),
             _ => {}
         }
@@ -207,7 +207,7 @@ impl Client {
     }
 
     /// `EIO` for pages that programs changed under a lease that went with its session: others may have
-    /// written the file since. `before`: what was known of such pages when they came.
+    /// written the file since. `before`: the inode's `orphans` when they came.
     fn refuse_orphans(
         &self,
         inode: &Inode,
@@ -319,7 +319,7 @@ impl Client {
         let session = self.inner.meta.session();
         match self.move_out(inode, session).await {
             Err(Errno::ESTALE) => {
-                // Somebody was faster; what is true now is learned with the next lease.
+                // Somebody was faster; the present content is learned with the next lease.
                 inode.state.borrow_mut().content = None;
                 Ok(())
             }
@@ -416,8 +416,7 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        // Whatever waits on its way does not leave in the name of a later session, which has no
-        // lease.
+        // A request that waits on its way does not leave in the name of a later session, which has no lease.
         let session = self.inner.meta.session();
         let (layout, tenure) = {
             let state = inode.state.borrow();
@@ -447,8 +446,8 @@ impl Client {
             Some(_) => inode.appended_below(offset).await,
             None => inode.appends_below(offset + len).await,
         }
-        // Where the lease went under the transfer, what was written may be nobody's bytes. One that
-        // became another mode meanwhile was ours all the time.
+        // If the lease went under the transfer, the written bytes may be nobody's. A lease that became
+        // another mode meanwhile was ours all the time.
         let gone = || inode.state.borrow().tenure != tenure;
         if gone() {
             return (Err(Errno::ESTALE), buffer);
@@ -474,7 +473,7 @@ impl Client {
         (Ok(offset), buffer)
     }
 
-    /// Notes what a write changed. `EFBIG` where the map has no room for its stripes.
+    /// Notes the changes of a write. `EFBIG` where the map has no room for its stripes.
     pub(crate) fn wrote(&self, inode: &Inode, end: u64, written: &Runs) -> Result<(), Errno> {
         let now = self.now();
         let mut state = inode.state.borrow_mut();
@@ -580,9 +579,9 @@ impl Client {
     }
 }
 
-/// Whether privileges fall with a change of the file's bytes: capabilities always, setuid and setgid
-/// with `set_ids`. Whoever has a lease to write learned of them with it: the metadata server takes
-/// all leases back before it gives a file any.
+/// Whether privileges fall with a change of the file's bytes: capabilities always, setuid and setgid with
+/// `set_ids`. A client with a lease to write learned of them with the lease: the metadata server takes all
+/// leases back before it gives a file any.
 pub(crate) fn privileges_fall(inode: &Inode, set_ids: bool) -> bool {
     let state = inode.state.borrow();
     state.attributes.is_some_and(|known| known.capable || set_ids && has_set_ids(known.mode))
@@ -594,9 +593,9 @@ pub(crate) fn has_set_ids(mode: u16) -> bool {
     mode & SET_USER != 0 || mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE
 }
 
-/// Whether a write stays within the file's largest size, and within the runs of stripes that an inode
-/// row keeps, as far as they are known: among several writers only the server knows them all, and
-/// refuses the report of what is too much.
+/// Whether a write stays within the file's largest size, and within the runs of stripes that an inode row
+/// keeps, as far as they are known. Among several writers only the server knows them all, and refuses a
+/// report that exceeds them.
 fn has_room(inode: &Inode, layout: &Layout, offset: u64, len: u64) -> bool {
     let Some(end) = offset.checked_add(len).filter(|end| *end <= layout.size_max()) else {
         return false;

@@ -1,9 +1,8 @@
-//! Calls as they come in: judged, checked, answered at once where nothing waits, or
-//! handed to a task.
+//! Calls as they come in: judged, checked, answered at once where nothing waits, or handed to a task.
 //!
-//! Who may what (`docs/design/071-trust.md`): a session's calls come from the endpoint to which the
-//! metadata server gave it; what belongs to no session comes from members of the cluster that have
-//! proven to be some, but for the question how the server is.
+//! The rules (`docs/design/071-trust.md`): a session's calls come from the endpoint to which the metadata
+//! server gave it. Calls that belong to no session come from members of the cluster that have proven their
+//! membership, except the request for the server's status.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -139,13 +138,13 @@ impl Inner {
         incoming.member.is_some() || own()
     }
 
-    /// A limited session changes or reads only what the metadata server gave it a right to.
+    /// A limited session changes or reads only the files to which the metadata server gave it a right.
     fn check_right(&self, head: &CallHead, file: &FileId, writes: bool) -> Result<bool, Failure> {
         let allowed = self.grantor.check_right(head.session, file.inode, head.right, writes);
         if allowed { Ok(true) } else { Err(self.stranger(Errno::EACCES.into())) }
     }
 
-    /// Counts who asked for what he may not have.
+    /// Counts a call of a caller that may not make it.
     fn stranger(&self, failure: Failure) -> Failure {
         if self.activities.refused() == 0 {
             self.lines.say("calls of strangers are refused: 'ropewalk status --json' counts them");

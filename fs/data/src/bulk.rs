@@ -1,7 +1,7 @@
 //! The buffers through which bytes travel, and the gets and puts that fill and empty them.
 //!
 //! Invariants
-//! * buffers are lent in turn: whoever asked first gets the next one that comes back;
+//! * buffers are lent in turn: the request that asked first gets the next one that comes back;
 //! * a request waits for a buffer only while it holds none, so requests never wait for each other
 //!   in a circle; a second one, to move one chunk while another is worked on, is taken only where
 //!   it is free at once;
@@ -23,7 +23,7 @@ use ropewalk_wire::fs::head::Status;
 use crate::failure::{Failure, of_fault};
 use crate::plan::CHUNK_BYTES;
 
-/// How long one get or put may take.
+/// The time limit of one get or put.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Buffers there are at the least.
 const BUFFERS_MIN: usize = 2;
@@ -80,7 +80,7 @@ impl Transfers {
         }
     }
 
-    /// A buffer of `bytes` bytes, in turn. Not to be awaited by whoever holds one.
+    /// A buffer of `bytes` bytes, in turn. A task that holds one must not await another.
     pub(crate) async fn buffer(&self, bytes: u32) -> Result<Lent, Failure> {
         let permit = self.turns.acquire().await;
         let buffer = self.pool.take(bytes as usize);

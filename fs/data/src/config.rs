@@ -1,4 +1,4 @@
-//! What a data server needs to know to start, and why it may not.
+//! The settings that a data server needs to start, and the reasons not to start.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,17 +13,17 @@ use ropewalk_store::superblock::{ClaimError, Expect};
 
 use crate::membership::Refusal;
 
-/// Takes a line for people. Lines are few: the server holds back what repeats itself.
+/// Takes a line for people. Lines are few: the server holds back repeated ones.
 pub type Log = Rc<dyn Fn(&str)>;
 
-/// How a data server is set up.
+/// The settings of a data server.
 #[derive(Clone)]
 pub struct DataConfig {
-    /// Where its superblock and its objects are.
+    /// The directory of its superblock and its objects.
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
-    /// What the members of the cluster prove themselves by.
+    /// The secret by which the members of the cluster prove themselves.
     pub secret: Secret,
     /// Decides what an empty directory means: with `Any` the metadata server says whether this server
     /// had a store before, with `Replace` it has to accept the new one.
@@ -34,7 +34,7 @@ pub struct DataConfig {
     pub objects: Config,
     /// The metadata server, which gets heartbeats. Looked up on the server's own endpoint.
     pub meta: Option<PeerId>,
-    /// Under what addresses clients reach this server; `None`: what the endpoint says itself.
+    /// The addresses under which clients reach this server; `None`: those that the endpoint reports itself.
     pub address: Option<String>,
     /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
     pub transfer_bytes: usize,

@@ -1,4 +1,4 @@
-//! What a server counts, by kind of request: always on, one addition each.
+//! The counters of a server, by kind of request: always on, one addition each.
 
 use std::cell::Cell;
 
@@ -53,7 +53,7 @@ impl Activities {
         add(&self.calls[kind(request)], 1);
     }
 
-    /// A call of somebody who may not make it; how many there were before.
+    /// Counts a call of a caller that may not make it. Returns the number of such calls before.
     pub fn refused(&self) -> u64 {
         let before = self.refusals();
         add(&self.calls[REFUSED], 1);

@@ -1,22 +1,21 @@
-//! Which write epoch of a file was seen last.
+//! The last write epoch seen of each file.
 //!
-//! A client whose lease was taken away may still send what it meant to write under it; by the epoch
-//! the server knows such a request from a valid one. Memory only: after a restart of the server the
-//! fence, which is durable, keeps away those who lost a lease by silence.
+//! A client whose lease was taken away may still send writes that it prepared under the lease. By the epoch
+//! the server tells such a request from a valid one. The epochs are in memory only: after a restart of the
+//! server the fence, which is durable, keeps away sessions that lost a lease by silence.
 //!
-//! The metadata server raises the epoch for each cut, and sends a cut outside of any session: the
-//! epoch also tells a repeated cut, which must not take what was written after the first one.
+//! The metadata server raises the epoch for each cut, and sends a cut outside of any session. So the epoch
+//! also tells a repeated cut, which must not remove bytes that were written after the first one.
 //!
 //! A session that is limited to one user's rights may say any epoch of a file that it may write. So its word
-//! is a *claim*: as good as others' while nobody says otherwise. Who comes with an older epoch disputes it,
+//! is a *claim*: as good as others' while nobody says otherwise. A caller with an older epoch disputes it,
 //! and then the metadata server is asked.
 //!
 //! Invariants:
-//! * what is remembered of a file never sinks, but for claims that the metadata server denies;
-//! * a claim turns nobody away by itself, only what the metadata server or sessions that may act for
-//!   everybody have said;
-//! * an inode has one claim, so that nobody makes claims of others forgotten by generations of his own
-//!   invention;
+//! * the remembered epoch of a file never sinks, but for claims that the metadata server denies;
+//! * a claim turns nobody away by itself; only epochs from the metadata server, or from sessions that may act
+//!   for everybody, do;
+//! * an inode has one claim, so that no session can displace others' claims by invented generations;
 //! * at most twice `FILES_MAX` files and as many claims are remembered, and those that were touched last are
 //!   among them.
 
@@ -26,7 +25,7 @@ use ropewalk_wire::fs::data::FileId;
 
 /// Files in each half of the memory.
 const FILES_MAX: usize = 64 * 1024;
-/// Sessions of which it is known that they claim what is not so.
+/// Sessions that are known to have made false claims.
 const LIARS_MAX: usize = 1024;
 
 /// Whether a request comes under the newest epoch of its file.
@@ -38,15 +37,15 @@ pub(crate) enum Standing {
     Disputed,
 }
 
-/// What is remembered of a file.
+/// The remembered epoch of a file.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     epoch: u32,
-    /// Where the file was cut last in this epoch: stripe and offset.
+    /// The place of the file's last cut in this epoch: stripe and offset.
     cut: Option<(u32, u32)>,
 }
 
-/// What a limited session says of an inode.
+/// A limited session's claim about an inode.
 #[derive(Debug, Clone, Copy)]
 struct Claim {
     generation: u32,
@@ -121,8 +120,8 @@ impl FileEpochs {
         }
     }
 
-    /// Whether no later epoch of the file was seen. Notes nothing: who may only read a file must not make
-    /// it stale for others by an epoch of his own invention.
+    /// Whether no later epoch of the file was seen. Notes nothing: a session that may only read a file must
+    /// not make it stale for others by an invented epoch.
     pub(crate) fn standing(&self, file: FileId) -> Standing {
         let claim = self.claims.get(&file.inode);
         let claim = claim.filter(|claim| claim.generation == file.generation);
@@ -135,7 +134,7 @@ impl FileEpochs {
         }
     }
 
-    /// What the metadata server says of a disputed inode: its generation and epoch, if it is a file.
+    /// Takes the metadata server's answer about a disputed inode: its generation and epoch, if it is a file.
     pub(crate) fn settle(&mut self, inode: u64, told: Option<(u32, u32)>) {
         let claim = self.claims.get(&inode);
         self.claims.forget(&inode);
@@ -256,7 +255,7 @@ mod tests {
         epochs.settle(1, Some((1, 6)));
         assert_eq!(epochs.admit(file(1, 5), None), Stale);
         assert_eq!(epochs.admit(file(1, 6), None), Current);
-        // Who claims what is not so is believed nothing new.
+        // No new claim of a session that made a false claim is believed.
         assert_eq!(epochs.admit(file(1, u32::MAX), Some(7)), Current);
         assert_eq!(epochs.standing(file(1, 6)), Disputed);
         epochs.settle(1, Some((1, 6)));

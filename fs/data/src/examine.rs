@@ -10,7 +10,7 @@ use ropewalk_wire::fs::value::Errno;
 use crate::failure::Failure;
 use crate::server::Inner;
 
-/// Bytes after which a request is answered with what was found so far.
+/// Bytes after which a request is answered with the results so far.
 const READ_BYTES_MAX: u64 = 32 << 20;
 /// Bytes that are read before other tasks run.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -50,8 +50,8 @@ impl Inner {
         Ok(DataReply::Examined { conditions })
     }
 
-    /// Reads an object of `written` bytes that ends at `end`; the store compares every block with
-    /// its checksum. What was found, and how many bytes were looked at.
+    /// Reads an object of `written` bytes that ends at `end`; the store compares every block with its
+    /// checksum. Returns the condition found, and the number of bytes read.
     async fn read_through(&self, object: ObjectId, written: u64, end: u64) -> (Condition, u64) {
         let mut at = 0;
         while at < end {
@@ -70,7 +70,7 @@ impl Inner {
         (Condition::Present { bytes: written }, at)
     }
 
-    /// What an error of the store says of the object. The log has its name.
+    /// The object's condition according to an error of the store. The log has its name.
     fn condition_of(&self, error: &ObjectError) -> Condition {
         self.failed("examine", error);
         match error {

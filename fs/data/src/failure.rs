@@ -1,4 +1,4 @@
-//! How a request fails, as its client will see it.
+//! The failure of a request, as its client will see it.
 
 use ropewalk_base::error::Fault;
 use ropewalk_store::objects::ObjectError;
@@ -24,7 +24,7 @@ impl From<Errno> for Failure {
     }
 }
 
-/// What a fault of a bulk transfer means for its request.
+/// The failure of a request after a fault of its bulk transfer.
 pub(crate) fn of_fault(fault: Fault) -> Failure {
     match fault {
         // The client named a region that it did not expose, or not so.
@@ -36,7 +36,7 @@ pub(crate) fn of_fault(fault: Fault) -> Failure {
     }
 }
 
-/// What an error of the store means for its request. True with it: people should hear of it.
+/// The failure of a request after an error of the store. True with it: people should hear of it.
 pub(crate) fn of_object(error: &ObjectError) -> (Failure, bool) {
     let (errno, tell) = match error {
         ObjectError::Fenced { .. } => return (Failure::Status(Status::Fenced), false),

@@ -1,8 +1,7 @@
 //! Tells the metadata server each second that this server lives, and how much room it has.
 //!
-//! A metadata server that was started again knows no addresses of data servers: whoever asks it for
-//! one waits for a heartbeat. So one is sent at once where the link was lost, and again until it is
-//! answered.
+//! A metadata server that was started again knows no addresses of data servers: a client that asks it for one
+//! waits for a heartbeat. So one is sent at once where the link was lost, and again until it is answered.
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! The data server: stripes of files on its own disk, moved at its own initiative (DESIGN 5).
 //!
 //! * [`server`]: start, tasks, replies, tidy end; [`admission`]: calls as they come in;
-//! * [`plan`]: what a request asks for, checked against every limit before anything is done;
+//! * [`plan`]: the content of a request, checked against every limit before anything is done;
 //! * [mod@write], [mod@read], [mod@change]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
-//! * [`epochs`]: which write epoch of a file was seen last;
-//! * [`listing`], [`examine`]: what `check` asks for;
+//! * [`epochs`]: the last write epoch seen of each file;
+//! * [`listing`], [`examine`]: the requests of `check`;
 //! * [`counters`]: calls and bytes by kind;
 //! * [`membership`]: takes part in a cluster, or is refused;
 //! * [`heartbeat`]: tells the metadata server of life and room.
@@ -19,8 +19,8 @@
 //! * memory is bounded whatever is asked: requests that find no room are answered `Unavailable`,
 //!   those that need a buffer wait in turn.
 //!
-//! It must not know: layouts, sizes of files, leases, who a session belongs to. Whether a limited session is
-//! still there, the metadata server says (`vouching.rs`).
+//! It must not know: layouts, sizes of files, leases, owners of sessions. The metadata server says whether a
+//! limited session is still there (`vouching.rs`).
 #![forbid(unsafe_code)]
 
 mod admission;

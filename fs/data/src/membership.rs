@@ -1,4 +1,5 @@
-//! Which metadata store this server's objects belong to: asked for before they are touched.
+//! The metadata store that this server's objects belong to. Its identity is asked for before they are
+//! touched.
 //!
 //! Invariants:
 //! * a store that never registered serves nobody: its number may belong to another one, whose
@@ -41,7 +42,7 @@ const MAGIC: &[u8; 8] = b"RWJOINED";
 const BYTES: usize = 36;
 /// Of the format that had no start of the metadata server.
 const SHORT_BYTES: usize = 28;
-/// Where the second copy lies: in a sector of its own.
+/// The offset of the second copy: in a sector of its own.
 const SECOND_AT: usize = 512;
 const FILE_BYTES: usize = SECOND_AT + BYTES;
 
@@ -103,7 +104,7 @@ pub enum Refusal {
     NotAdmitted { server: ServerId },
 }
 
-/// How a heartbeat ended.
+/// The outcome of a heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// The server is the one of its number.
@@ -126,7 +127,7 @@ impl Refusal {
     }
 }
 
-/// Which sessions there are, and generation and write epoch of each file.
+/// The sessions that exist, and generation and write epoch of each file.
 type Vouched = (Vec<u8>, Vec<Option<(u32, u32)>>);
 
 /// Says who this server is. One for each life of it.
@@ -140,7 +141,7 @@ pub(crate) struct Herald {
     met: Cell<u64>,
 }
 
-/// A start of the server, and what its directory tells of former ones.
+/// A start of the server, and its directory's record of former ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
     pub boot: Boot,
@@ -225,7 +226,7 @@ impl Herald {
         }
     }
 
-    /// What the metadata server says of sessions and inodes, in their order; None where it says nothing.
+    /// The metadata server's answer about sessions and inodes, in their order; None where it gives none.
     pub(crate) async fn vouched(&self, sessions: &[u64], inodes: &[u64]) -> Option<Vouched> {
         let bytes = |numbers: &[u64]| numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
         let (asked, files): (Vec<u8>, Vec<u8>) = (bytes(sessions), bytes(inodes));
@@ -336,7 +337,7 @@ impl Herald {
     }
 }
 
-/// What people are told of a heartbeat that was not taken, and of the first one that is again.
+/// The line for people about a heartbeat that was refused, and about the first one that is taken again.
 pub(crate) fn describe(heard: &Heard) -> String {
     match heard {
         Heard::Taken { .. } => "the metadata server answers heartbeats again".to_owned(),

@@ -1,7 +1,7 @@
-//! What a transfer is to do: its pieces checked against every limit, cut into chunks.
+//! The plan of a transfer: its pieces checked against every limit, cut into chunks.
 //!
-//! A transfer's bytes are its pieces' bytes one after the other. A chunk is a part of that which fits
-//! one buffer; it never cuts the run of bytes under one checksum.
+//! A transfer's bytes are its pieces' bytes one after the other. A chunk is a part of them that fits one
+//! buffer; it never cuts the run of bytes under one checksum.
 
 use ropewalk_wire::fs::data::{BLOCK_BYTES, ObjectRange, PIECES_MAX, TRANSFER_BYTES_MAX};
 
@@ -15,7 +15,7 @@ pub(crate) struct Invalid;
 /// A range within one stripe, as part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Which piece of the request it belongs to.
+    /// The index of its piece in the request.
     pub piece: usize,
     pub stripe: u32,
     pub offset: u32,
@@ -29,7 +29,7 @@ impl Part {
     }
 }
 
-/// What travels in one buffer.
+/// The bytes that travel in one buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Chunk {
     /// From the transfer's first byte.
@@ -103,7 +103,7 @@ impl Plan {
     }
 }
 
-/// How much of `left` bytes at `offset` goes into `room` bytes without a cut within a block.
+/// The bytes of `left` at `offset` that go into `room` bytes without a cut within a block.
 fn fitting(offset: u32, left: u32, room: u32) -> u32 {
     if left <= room {
         return left;

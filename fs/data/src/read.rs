@@ -24,7 +24,7 @@ pub(crate) struct Read {
     pub verify: bool,
 }
 
-/// What the reply says of the bytes.
+/// The reply's statements about the bytes.
 struct Outcome {
     found: Vec<Found>,
     checksums: Vec<u32>,

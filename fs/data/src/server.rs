@@ -31,15 +31,15 @@ use crate::membership::{self, Herald, Life, Refusal};
 use crate::vouching::Vouching;
 use ropewalk_rpc::lines::Lines;
 
-/// Requests that wait or work at a time; what is more is told to come again later.
+/// Requests that wait or work at a time; further ones are told to come again later.
 const TASKS_MAX: usize = 4096;
-/// How long a start waits for fences from the metadata server before it takes changes.
+/// The time a start waits for fences from the metadata server before it takes changes.
 const FENCES_LIMIT: Duration = Duration::from_secs(5);
 /// The folder of the objects within the server's directory.
 const OBJECTS: &str = "objects";
-/// What tells in that folder whose objects they are.
+/// The file in that folder that names the owner of the objects.
 const DESCRIPTION: &str = "objects/store";
-/// Lines about what a start found damaged.
+/// Lines about the damage that a start found.
 const DAMAGE_LINES_MAX: usize = 50;
 /// Says that the objects had a folder once: if its description is missing later, data is gone.
 const MADE: &str = "objects.made";
@@ -50,7 +50,7 @@ pub struct DataServer {
     recovery: Recovery,
 }
 
-/// What a server counted since its start.
+/// The counters of a server since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub requests: u64,
@@ -192,7 +192,7 @@ impl DataServer {
         self.inner.store.era()
     }
 
-    /// What the start found and repaired.
+    /// The findings and repairs of the start.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -202,7 +202,7 @@ impl DataServer {
         &self.inner.store
     }
 
-    /// What was counted since the start.
+    /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.inner.counters()
     }
@@ -284,7 +284,7 @@ async fn bind(world: &World, config: &DataConfig, mut keeper: Keeper) -> Result<
     Ok(keeper)
 }
 
-/// Tells what of the objects was found damaged: `check --read` finds it again.
+/// Tells of the damage to objects that was found: `check --read` finds it again.
 fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
     for line in recovery.damage.iter().take(DAMAGE_LINES_MAX) {
         (config.log)(line);
@@ -318,8 +318,8 @@ fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataE
     Ok(kind.is_some())
 }
 
-/// Notes, durably, that the folder of objects exists. On a full disk that has to wait: what the folder
-/// has must be reached all the same.
+/// Notes, durably, that the folder of objects exists. On a full disk that has to wait: the objects in the
+/// folder must be reached all the same.
 async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> {
     let (disk, directory) = (world.disk(), config.directory.clone());
     let made = world.offload(move || {
@@ -375,7 +375,7 @@ impl Inner {
         }
     }
 
-    /// Notes an error of the store and says what it means for its request.
+    /// Notes an error of the store and returns the failure of its request.
     pub(crate) fn failed(&self, doing: &str, error: &ObjectError) -> Failure {
         if let ObjectError::Checksum { .. } = error {
             self.checksum_errors.set(self.checksum_errors.get() + 1);
@@ -449,8 +449,8 @@ impl Inner {
     }
 
     pub(crate) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
-        // How far the log is durable says nothing of what was written in place: only a sync does,
-        // so no position is ever called durable here.
+        // The log's durable end says nothing of blocks written in place: only a sync does, so no position is
+        // ever called durable here.
         let (boot, era) = (self.boot, self.store.era());
         let marks = Marks { boot, era, written: self.store.log_end(), durable: 0 };
         responder.send(Answer { status, body, marks });

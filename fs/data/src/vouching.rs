@@ -1,13 +1,13 @@
-//! What only the metadata server can vouch for: that a limited session is still there, and which write epoch
-//! of a file is right where sessions disagree.
+//! Questions that only the metadata server can answer: whether a limited session still exists, and which
+//! write epoch of a file is right where sessions disagree.
 //!
 //! A token and a right prove that the metadata server gave them, not that their session goes on. A session
-//! that may act for everybody is whose it is, and pays nothing. A limited one is asked for when it first
-//! comes, and again while it goes on: its rights end within `KEPT` of its end, whatever happened to fences
+//! that may act for everybody is not asked for, and pays nothing. A limited one is asked for when it first
+//! comes, and again while it goes on. Its rights end within `KEPT` of its end, whatever happened to fences
 //! and servers meanwhile.
 //!
 //! Invariants:
-//! * one question is under way at a time, whoever calls how often;
+//! * one question is under way at a time, however many calls come;
 //! * calls that wait for an answer are bounded in number and bytes; others are told to come again;
 //! * a server without a metadata server vouches for everybody: it is one of a test.
 
@@ -24,11 +24,11 @@ use ropewalk_wire::fs::meta::VOUCHED_MAX;
 use crate::membership::Herald;
 use crate::server::Inner;
 
-/// How long an answer holds; no less than a session's term, through which clients go on by themselves.
+/// The lifetime of an answer; no less than a session's term, through which clients go on by themselves.
 const KEPT: Duration = Duration::from_secs(60);
-/// When it is asked for anew, without anybody waiting for it.
+/// The age at which it is asked for anew, without anybody waiting for it.
 const FRESH: Duration = Duration::from_secs(30);
-/// How long a session that is not there is known as such.
+/// The time for which a session that does not exist is known as such.
 const GONE_KEPT: Duration = Duration::from_secs(10);
 /// Sessions that are known: as many as the metadata server has.
 const SESSIONS_MAX: usize = 16 * 1024;
@@ -37,10 +37,10 @@ const WANTED_MAX: usize = 8 * VOUCHED_MAX;
 /// Calls that wait for an answer, and their bytes.
 const PARKED_MAX: usize = 1024;
 const PARKED_BYTES_MAX: usize = 8 << 20;
-/// How long to wait after a question that got no answer.
+/// The pause after a question that got no answer.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What is known of a limited session.
+/// The known state of a limited session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Word {
     Lives,
@@ -49,7 +49,7 @@ pub(crate) enum Word {
     Unknown,
 }
 
-/// What was asked, and what is to be.
+/// The answers received, and the questions that are still to be asked.
 #[derive(Default)]
 pub(crate) struct Vouching {
     /// There is a metadata server to ask.
@@ -69,7 +69,7 @@ impl Vouching {
         Vouching { asks, ..Vouching::default() }
     }
 
-    /// What is known of a session now.
+    /// The known state of a session now.
     pub(crate) fn session(&mut self, session: u64, now: Time) -> Word {
         if !self.asks {
             return Word::Lives;
@@ -88,7 +88,7 @@ impl Vouching {
         word
     }
 
-    /// Somebody disputes what a session claims of an inode.
+    /// Somebody disputes a session's claim about an inode.
     pub(crate) fn dispute(&mut self, inode: u64) {
         if self.disputed.len() < WANTED_MAX {
             self.disputed.insert(inode);
@@ -130,7 +130,7 @@ impl Inner {
         vouching.parked.push((incoming, responder));
     }
 
-    /// Asks the metadata server what is wanted, until the server stops.
+    /// Asks the metadata server the pending questions, until the server stops.
     pub(crate) async fn vouch(self: Rc<Self>, herald: Rc<Herald>) {
         while !self.stopping.get() {
             let added = self.vouching.borrow().added.notified();

@@ -101,7 +101,7 @@ impl Inner {
 }
 
 impl Call {
-    /// In whose name the store is changed.
+    /// The session and epoch in whose name the store is changed.
     pub(crate) fn write_epoch(&self) -> WriteEpoch {
         WriteEpoch { session: self.head.session, epoch: self.head.epoch }
     }

@@ -5,15 +5,15 @@
 //! the first range whose session has not reported it: nobody sees zeros where a record is still to come.
 //!
 //! Invariants: a session has ranges only while it holds `Shared` (see `Leases`); a report up to some size
-//! says that all its ranges below are written or given up; whoever wrote behind a range of another session
-//! waits for it, but not longer than [`PATIENCE`].
+//! says that all its ranges below are written or given up; a writer behind a range of another session waits
+//! for that session, but not longer than [`PATIENCE`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-/// How long a writer waits for one whose range lies before its own.
+/// The time a writer waits for another session's range before its own.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Ranges of one session on one inode. With more of them the gaps between them count, too.
@@ -23,7 +23,7 @@ const RANGES_MAX: usize = 64;
 struct Ranges {
     /// Apart, in order, not empty.
     ranges: Vec<(u64, u64)>,
-    /// Since when somebody waits for those below an offset; both grow.
+    /// The times since which somebody waits for those below an offset; both grow.
     awaited: Vec<(Time, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What a shard can be told at start.
+//! The settings of a shard at start.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use crate::names::HASH_BITS;
 /// Limits and times of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// How long a session lives without a call or a renewal, how long a recall may take, and how
-    /// long the grace period after a restart is. One number, since a client counts on its leases
-    /// for as long as this after its last renewal, whatever happened to the server.
+    /// The lifetime of a session without a call or a renewal, the time limit of a recall, and the length of
+    /// the grace period after a restart. One number, since a client counts on its leases for as long as this
+    /// after its last renewal, whatever happened to the server.
     pub term: Duration,
-    /// How long a directory that several sessions change is not cached.
+    /// The time for which a directory that several sessions change is not cached.
     pub contention: Duration,
-    /// How long an inode that another session was told of is kept after it lost its last name, and
-    /// nobody has it open.
+    /// The time for which an inode without a name is kept, if another session was told of it and nobody has
+    /// it open.
     pub moment: Duration,
     /// Most hard links of a file (`EMLINK`).
     pub links_max: u32,
@@ -29,8 +29,8 @@ pub struct Config {
     pub leases_max: usize,
     /// Inodes that one session may have open or hold leases on (`ENFILE`).
     pub opens_max: usize,
-    /// The same of all sessions together, about 80 bytes each. Above that, a session gets its share only:
-    /// what is left where there are as many sessions as there may be.
+    /// The same of all sessions together, about 80 bytes each. Above that, a session gets its share only: the
+    /// part that is left where there are as many sessions as there may be.
     pub opens_in_all_max: usize,
     /// Locks that one session may hold and wait for (`ENOLCK`).
     pub locks_max: usize,
@@ -42,16 +42,16 @@ pub struct Config {
     pub server_silence: Duration,
     /// Stripe size of new files; a power of two, 64 KiB to 1 GiB.
     pub stripe_bytes: u32,
-    /// How new files spread over servers.
+    /// The spread of new files over servers.
     pub growth: Growth,
-    /// Owner and group of the root directory of a new file system: whoever starts a cluster of his
-    /// own can write there.
+    /// Owner and group of the root directory of a new file system: a user that starts a cluster of his own
+    /// can write there.
     pub root_owner: (u32, u32),
     /// The identity of the store: data servers register with it, and with no other afterwards.
     pub store: u128,
     /// The starts of the server on its directory.
     pub starts: Starts,
-    /// What was acknowledged before this start may be lost in part: a new era begins.
+    /// Changes acknowledged before this start may be lost in part: a new era begins.
     pub forgetful: bool,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
     pub format: bool,

@@ -17,21 +17,21 @@ use ropewalk_base::time::Time;
 /// Most inodes in each of the two tables; the oldest go first.
 const INODES_MAX: usize = 1 << 16;
 
-/// What was told, and what is kept for it.
+/// Inodes that sessions were told of, and orphans that are kept for them.
 #[derive(Debug, Default)]
 pub struct Graves {
     /// When each inode was told of last.
     told: BTreeMap<u64, Time>,
     told_order: VecDeque<(Time, u64)>,
     kept: BTreeSet<u64>,
-    /// Until when, the earliest first.
+    /// The time until which each is kept, the earliest first.
     kept_order: VecDeque<(Time, u64)>,
 }
 
 impl Graves {
     /// A session was told of the inode and has no lease on it (any more).
     pub fn told(&mut self, inode: u64, now: Time, moment: Duration) {
-        // One note serves for a while: who asks again and again costs a look at a table.
+        // One note serves for a while: a session that asks again and again costs a look at a table.
         if self.told.get(&inode).is_some_and(|at| now < *at + moment / 2) {
             return;
         }

@@ -4,15 +4,15 @@
 //! or serves a map: there it believes the size that it was told last. Nothing makes it ask, and nobody
 //! but the writer knows that it should.
 //!
-//! Invariants: a session owes at most one answer for an inode, the latest; whoever does not answer within
-//! [`PATIENCE`] is not waited for until it has answered.
+//! Invariants: a session owes at most one answer for an inode, the latest; a session that does not answer
+//! within [`PATIENCE`] is not waited for until it has answered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-/// How long a writer waits for one who only looks.
+/// The time a writer waits for a session that only looks.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]

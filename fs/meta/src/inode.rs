@@ -6,8 +6,8 @@
 //! * `parent` and `cookie` name one dentry that points here (the only one of a directory); further
 //!   hard links have back pointer rows; both are 0 while no dentry does;
 //! * `layout` is there for regular files and never changes within an object generation;
-//! * `inline_bytes` is the length of the inline row (which is there unless it is 0): file content
-//!   or the target of a symbolic link. It is at most `size`; what lies between is zeros.
+//! * `inline_bytes` is the length of the inline row (which is there unless it is 0): file content or the
+//!   target of a symbolic link. It is at most `size`; the bytes in between are zeros.
 
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::layout::Layout;
@@ -51,7 +51,7 @@ pub struct Inode {
     /// Stripes that were written, of the present generation.
     pub written: Runs,
     pub inline_bytes: u32,
-    /// Bytes of the names of extended attributes, each with a zero byte: what a listing takes.
+    /// Bytes of the names of extended attributes, each with a zero byte: the size of a listing.
     pub xattr_bytes: u32,
     /// One of them is `security.capability`.
     pub capable: bool,
@@ -111,7 +111,7 @@ impl Inode {
         bytes.div_ceil(512)
     }
 
-    /// Where the bytes are.
+    /// The place of the bytes: inline or in stripes.
     pub fn content(&self) -> Content {
         match self.layout {
             Some(layout) if self.striped => Content::Striped(layout),

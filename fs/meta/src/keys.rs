@@ -67,7 +67,7 @@ pub fn number(key: &[u8], index: usize) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// What follows `numbers` numbers in a key.
+/// The part of a key behind its first `numbers` numbers.
 pub fn name(key: &[u8], numbers: usize) -> &[u8] {
     key.get(1 + numbers * 8..).unwrap_or(&[])
 }

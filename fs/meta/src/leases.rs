@@ -1,4 +1,4 @@
-//! Leases on whole inodes, and which session has what open.
+//! Leases on whole inodes, and the inodes that each session has open.
 //!
 //! Invariants (checked by [`Leases::check`]):
 //! * `Write` is alone: no other session has a mode but `None` on the inode;
@@ -7,8 +7,8 @@
 //! * numbers of grants never repeat, across restarts too;
 //! * appends are under way only for sessions that hold `Shared`.
 //!
-//! The table is in memory. After a restart sessions reclaim what they held (see `sessions`). It does
-//! not know why somebody needs a lease to go: it is told a [`Need`].
+//! The table is in memory. After a restart sessions reclaim their leases (see `sessions`). It does not know
+//! why somebody needs a lease to go: it is told a [`Need`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,14 +18,14 @@ use ropewalk_wire::fs::meta::{Access, Callback, Grant, LeaseMode};
 
 use crate::appends::Appends;
 
-/// What an operation of one session demands of the other sessions' leases on an inode.
+/// The demand of one session's operation on the other sessions' leases on an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Need {
     /// Size and times are known here: nobody else holds `Write`.
     Fresh,
     /// Bytes are to be cached here: nobody else holds `Write` or `Shared`.
     Unwritten,
-    /// What others cached changes: nobody else holds `Read` or `Write`.
+    /// Data that others cached will change: nobody else holds `Read` or `Write`.
     Quiet,
     /// Bytes vanish: nobody else holds anything; opens stay.
     Alone,
@@ -41,7 +41,7 @@ impl Need {
         }
     }
 
-    /// What a holder of `mode` may keep. A reader among several may not keep `Shared`: it would
+    /// The mode that a holder of `mode` may keep. A reader among several may not keep `Shared`: it would
     /// write beside those that have not answered yet.
     fn keep(self, mode: LeaseMode) -> LeaseMode {
         match (self, mode) {
@@ -52,15 +52,15 @@ impl Need {
     }
 }
 
-/// What one session holds on one inode.
+/// The lease and open state of one session on one inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
     pub mode: LeaseMode,
     /// Of the latest grant.
     pub number: u64,
-    /// How the session has the inode open, as far as it told.
+    /// The session's open mode of the inode, as far as it told.
     pub open: Option<Access>,
-    /// What was demanded back, and until when.
+    /// The recall under way: the mode to keep, and the deadline.
     recall: Option<Recall>,
 }
 
@@ -86,7 +86,7 @@ impl Holder {
 pub struct Leases {
     /// By inode and session.
     holders: BTreeMap<(u64, u64), Holder>,
-    /// How many holders each session has.
+    /// The number of holders of each session.
     counts: BTreeMap<u64, usize>,
     /// Directories that were recalled lately: no new grants until then, since somebody is changing
     /// them and each grant would cost a recall.
@@ -102,7 +102,7 @@ impl Leases {
         Leases { next_number: first_number, ..Leases::default() }
     }
 
-    /// What `session` holds on `inode`.
+    /// The lease and open state of `session` on `inode`.
     pub fn holder(&self, inode: u64, session: u64) -> Option<&Holder> {
         self.holders.get(&(inode, session))
     }
@@ -137,7 +137,7 @@ impl Leases {
         self.on(inode).next().is_some()
     }
 
-    /// Whether a session may write to the inode, or may have written what it did not report yet.
+    /// Whether a session may write to the inode, or may have writes that it did not report yet.
     pub fn is_written(&self, inode: u64) -> bool {
         let writing = |mode| matches!(mode, LeaseMode::Write | LeaseMode::Shared);
         self.on(inode).any(|(_, holder)| writing(holder.mode) || holder.writes())
@@ -176,8 +176,8 @@ impl Leases {
         self.on(inode).filter(move |(other, _)| *other != session).map(|(_, holder)| holder)
     }
 
-    /// Demands the session's own `Read` back, since it is about to get `Shared`: what it and its kernel
-    /// cached is dropped before others may write. True where it has to answer.
+    /// Demands the session's own `Read` back, since it is about to get `Shared`: the session and its kernel
+    /// drop their cached data before others may write. True where it has to answer.
     pub fn recall_own(
         &mut self,
         inode: u64,
@@ -198,8 +198,8 @@ impl Leases {
         true
     }
 
-    /// Demands what `need` says of everybody but `session`; recalls go to `out`. True where somebody
-    /// still has to answer.
+    /// Demands `need` from all sessions but `session`; recalls go to `out`. True where somebody still has to
+    /// answer.
     pub fn recall(
         &mut self,
         inode: u64,
@@ -236,7 +236,7 @@ impl Leases {
         self.contended.retain(|_, until| *until > now);
     }
 
-    /// What `session` can hope for where it wants `wish`: beside a writer a reader must share, too.
+    /// The mode that `session` can get if it wants `wish`: beside a writer a reader must share, too.
     pub fn attainable(&self, inode: u64, session: u64, wish: LeaseMode) -> LeaseMode {
         let written = |holder: &Holder| holder.writes() || holder.mode == LeaseMode::Shared;
         match wish {
@@ -257,7 +257,7 @@ impl Leases {
             LeaseMode::Read if self.writes_shared(inode, session) => own,
             LeaseMode::Read => own.max(LeaseMode::Read),
             LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
-            // Who is alone by insisting stays so: pages of its kernel may have changed.
+            // A session that is alone because it insisted stays so: pages of its kernel may have changed.
             LeaseMode::Write
                 if own != LeaseMode::Write && self.others(inode, session).any(in_use) =>
             {
@@ -285,13 +285,13 @@ impl Leases {
             && self.others(inode, session).all(quiet)
     }
 
-    /// Gives `session` the mode, which must go with what others hold.
+    /// Gives `session` the mode, which must be compatible with the others' leases.
     pub fn grant(&mut self, inode: u64, session: u64, mode: LeaseMode, epoch: u32) -> Grant {
         let holder = self.entry(inode, session);
         if holder.mode != mode || holder.number == 0 {
             holder.mode = mode;
-            // What was recalled was an older grant, whose release says nothing about this one. Who
-            // still waits for it came later than this grant's call, and recalls anew after it.
+            // The recall was of an older grant, whose release says nothing about this one. Calls that still
+            // wait for it came later than this grant's call, and recall anew after it.
             holder.recall = None;
             let number = self.next_number;
             self.next_number += 1;
@@ -319,9 +319,8 @@ impl Leases {
         })
     }
 
-    /// A session gives back what it has under grant `number`, down to `keep`. An older number says
-    /// nothing about the present grant: only `open` is taken. True where something changed for
-    /// others.
+    /// A session gives back its lease under grant `number`, down to `keep`. An older number says nothing
+    /// about the present grant: only `open` is taken. True where something changed for others.
     pub fn release(
         &mut self,
         inode: u64,
@@ -401,7 +400,7 @@ impl Leases {
         sessions
     }
 
-    /// Whether a reclaim of `mode` goes with what others hold.
+    /// Whether a reclaim of `mode` is compatible with the others' leases.
     pub fn is_compatible(&self, inode: u64, session: u64, mode: LeaseMode) -> bool {
         self.others(inode, session).all(|holder| compatible(holder.mode, mode))
     }

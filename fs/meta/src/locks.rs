@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_wire::fs::meta::{LockKind, LockRange};
 
-/// Who owns a lock: a session and the owner within it.
+/// The owner of a lock: a session and the owner within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner {
     pub session: u64,
@@ -83,7 +83,7 @@ pub enum RowChange {
     Remove(u64, Lock),
 }
 
-/// What became of a request for a lock.
+/// The outcome of a request for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     Done,
@@ -96,7 +96,7 @@ pub enum Taken {
     TooMany,
 }
 
-/// How many locks there may be.
+/// The greatest numbers of locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     pub of_session: usize,
@@ -157,7 +157,7 @@ pub struct Locks {
     bounds: Bounds,
 }
 
-/// What a change of locks led to.
+/// The effects of a change of locks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     pub rows: Vec<RowChange>,
@@ -227,7 +227,7 @@ impl Locks {
         }
         self.counts.add(&lock);
         self.files.entry(inode).or_default().queue.push_back(lock);
-        // What a conversion gave up may be what others, or this very one, wait for.
+        // Others, or this very request, may wait for the lock that a conversion gave up.
         self.grant_queued(inode, effects);
         let queued = self.files.get(&inode).is_some_and(|file| file.queue.contains(&lock));
         if queued {
@@ -315,7 +315,7 @@ impl Locks {
         self.grant_queued(inode, effects);
     }
 
-    /// Takes whatever in the queue can be taken now, earliest first.
+    /// Takes all queued locks that can be taken now, earliest first.
     fn grant_queued(&mut self, inode: u64, effects: &mut Effects) {
         let Some(file) = self.files.get_mut(&inode) else { return };
         let mut at = 0;
@@ -402,7 +402,7 @@ impl File {
         })
     }
 
-    /// Lays a lock over what its owner holds: the new kind wins, neighbours of its kind join.
+    /// Lays a lock over its owner's locks: the new kind wins, neighbours of its kind join.
     fn insert(&mut self, inode: u64, lock: Lock, effects: &mut Effects, counts: &mut Counts) {
         self.erase(inode, &lock, effects, counts);
         let mut merged = lock;
@@ -424,7 +424,7 @@ impl File {
         effects.rows.push(RowChange::Put(inode, merged));
     }
 
-    /// Takes a range away from its owner, splitting what sticks out on either side.
+    /// Takes a range away from its owner, splitting locks that reach beyond it on either side.
     fn erase(&mut self, inode: u64, range: &Lock, effects: &mut Effects, counts: &mut Counts) {
         let mut left = Vec::new();
         for held in self.held.iter().filter(|held| held.same_set(range) && held.overlaps(range)) {

@@ -1,7 +1,7 @@
 //! Inode numbers and object generations, in ranges that are durable before one of them is used.
 //!
-//! Invariant: no number is given out twice, and no inode gets a generation twice, whatever crash
-//! comes between; what was reserved and not used up is lost.
+//! Invariant: no number is given out twice, and no inode gets a generation twice, whatever crash comes
+//! between. Numbers that were reserved and not used up are lost.
 
 use std::ops::Range;
 
@@ -48,13 +48,13 @@ impl Numbers {
     }
 }
 
-/// Generations that are reserved at a time. Only a power loss gives up what was reserved: 32 bits are
-/// enough for tens of thousands of them.
+/// Generations that are reserved at a time. Only a power loss gives up reserved ones: 32 bits are enough for
+/// tens of thousands of them.
 const GENERATIONS: u32 = 1 << 16;
 
-/// Which generations the content of files may get. Each inode counts its own; but after a power loss
-/// its row may say less than clients and data servers have seen, who wrote objects under a generation
-/// that nobody remembers. So those of each era of the store begin above those of all eras before.
+/// The generations that the content of files may get. Each inode counts its own. But after a power loss its
+/// row may hold an older generation than the one under which clients wrote objects to data servers. So the
+/// generations of each era of the store begin above those of all eras before.
 #[derive(Debug)]
 pub struct Generations {
     /// The first of this era.

@@ -1,19 +1,20 @@
 //! Calls that wait: for recalled leases, a cut file, releases of locks, the end of the grace period, durable inode
 //! numbers, a first data server.
 //!
-//! Invariants: a parked call has changed nothing and is executed again from its beginning when one
-//! of the things it waits for came about, or its reply is stored and told then; calls are tried again in the order in which they came.
+//! Invariants: a parked call has changed nothing and is executed again from its beginning when one of its
+//! wait conditions came about, or its reply is stored and told then; calls are tried again in the order in
+//! which they came.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a call can wait for.
+/// The conditions that a call can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitOn {
     /// Leases of an inode, or its cut.
     Inode(u64),
     /// Whether locks of an inode that are in the way are still held.
     Locks(u64),
-    /// Whoever has to hear that a file grew.
+    /// The sessions that have to hear that a file grew.
     Grown(u64),
     /// The end of the grace period.
     Grace,
@@ -63,7 +64,7 @@ impl Parking {
         self.calls.insert(ticket, call);
     }
 
-    /// Takes a call out. Whoever waits behind it has to be woken by the caller when it is done.
+    /// Takes a call out. The caller has to wake the calls that wait behind it when it is done.
     pub fn take(&mut self, ticket: u64) -> Option<Parked> {
         let call = self.calls.remove(&ticket)?;
         for on in &call.on {
@@ -73,7 +74,7 @@ impl Parking {
         Some(call)
     }
 
-    /// Wakes what waits for `on`.
+    /// Wakes the calls that wait for `on`.
     pub fn wake(&mut self, on: WaitOn) {
         let range = (on, 0)..=(on, u64::MAX);
         self.woken.extend(self.waiting.range(range).map(|(_, ticket)| *ticket));

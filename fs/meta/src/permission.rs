@@ -1,7 +1,8 @@
-//! Who may do what: the permission rules of POSIX on an inode's owner, group and mode.
+//! The permission rules of POSIX on an inode's owner, group and mode.
 //!
-//! Pure functions. The superuser (user 0) passes all checks but those that concern execution, which
-//! clients decide from the attributes; so does a caller whom its kernel has judged ([`Who::passes`]).
+//! Pure functions. The superuser (user 0) passes all checks but those that concern execution, which clients
+//! decide from the attributes. A caller that its kernel has already checked ([`Who::passes`]) passes in the
+//! same way.
 
 use ropewalk_wire::fs::meta::{NAME_BYTES_MAX, Who};
 use ropewalk_wire::fs::value::Errno;
@@ -47,7 +48,7 @@ pub fn check_removal(directory: &Inode, inode: &Inode, who: &Who<'_>) -> Result<
     Ok(())
 }
 
-/// Whether `name` can be an entry at all; `.` and `..` can, what they mean is the caller's affair.
+/// Whether `name` can be an entry at all; `.` and `..` can, their meaning is the caller's affair.
 pub fn check_name(name: &[u8]) -> Result<(), Errno> {
     if name.is_empty() {
         return Err(Errno::ENOENT);

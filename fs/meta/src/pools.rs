@@ -1,10 +1,10 @@
 //! Data servers as their heartbeats show them, and the pool versions made of them.
 //!
-//! Invariants: a number keeps its store until a person orders otherwise, also over restarts; a
-//! heartbeat counts only where it comes from that store. A pool version never changes; the newest names the servers that were usable when it
-//! was made. A server that dies, fills up, comes back or joins leads to a new version, and files made
-//! from then on use that. Heartbeats are not kept: after a restart servers count as alive until they
-//! were silent for long enough.
+//! Invariants: a number keeps its store until a person orders otherwise, also over restarts; a heartbeat
+//! counts only where it comes from that store. A pool version never changes; the newest names the servers
+//! that were usable when it was made. A server that dies, fills up, comes back or joins leads to a new
+//! version, and files made from then on use that. Heartbeats are not kept: after a restart servers count as
+//! alive until they were silent for long enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Server {
         self.heard
     }
 
-    /// Room for new files: more than a fiftieth is free, or more than a large disk needs. What is
+    /// Room for new files: more than a fiftieth is free, or more than a large disk needs. A server that is
     /// nearly full keeps the rest for the files that it has.
     pub fn has_room(&self) -> bool {
         self.room.available_bytes > (self.room.total_bytes / 50).min(KEPT_BYTES_MAX)
@@ -228,7 +228,7 @@ impl Pools {
         Room::together(self.servers.values().map(|server| server.room))
     }
 
-    /// What a server may take of its file system if those beside it take as much.
+    /// The server's share of its file system, if the other servers on it take as much.
     pub fn share(&self, server: u32) -> Room {
         let Some(room) = self.servers.get(&server).map(|server| server.room) else {
             return Room::default();

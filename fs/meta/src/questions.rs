@@ -1,5 +1,5 @@
-//! Locks that were given up and whose release may still be on its way: who holds a lock that is in
-//! somebody's way is asked before that one is refused.
+//! Locks that were given up and whose release may still be on its way: the holder of a lock that is in the
+//! way is asked before the other request is refused.
 //!
 //! A program that closes a file does not wait until its client has told of it. Another program, which
 //! knows that the file was closed, must find it unlocked.
@@ -14,7 +14,7 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::meta::Callback;
 
-/// How long a session may take to answer. One that stands still, or died, holds what it holds.
+/// The time limit of a session's answer. The locks of a session that stands still, or died, stay.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Whether `call` has to wait for an answer of `session`, which holds what is in its way. `newest`
+    /// Whether `call` has to wait for an answer of `session`, which holds a lock that is in its way. `newest`
     /// is the newest call that is there.
     pub fn ask(
         &mut self,
@@ -64,7 +64,7 @@ impl Questions {
         }
     }
 
-    /// Inodes for whose locks some call waited long enough; forgets what nobody waits for.
+    /// Inodes for whose locks some call waited long enough; forgets entries that nobody waits for.
     pub fn overdue(&mut self, now: Time) -> Vec<u64> {
         self.questions.retain(|_, question| {
             // Kept longer than it is waited for: a session that does not answer is not asked anew by
@@ -96,10 +96,10 @@ mod tests {
         assert!(questions.ask((9, 1), (7, 7), at(1), &mut out) && out.is_empty());
         questions.told(9, 1, 5);
         assert!(!questions.ask((9, 1), (5, 7), at(2), &mut out));
-        // What came after the question asks anew.
+        // A call that came after the question asks anew.
         assert!(questions.ask((9, 1), (7, 8), at(2), &mut out));
         assert_eq!(out.pop_front(), Some((1, Callback::TellUnlocked { inode: 9, number: 8 })));
-        // Who does not answer is waited for a moment, once.
+        // A session that does not answer is waited for a moment, once.
         assert!(questions.overdue(at(100)).is_empty());
         assert_eq!(questions.overdue(at(600)), [9]);
         assert!(!questions.ask((9, 1), (7, 8), at(600), &mut out));

@@ -2,20 +2,20 @@
 //!
 //! Invariants of every implementation:
 //! * a batch is applied whole or not at all, and reads see it as soon as `commit` returns;
-//! * positions grow with every commit; what is durable is a prefix of the commits;
+//! * positions grow with every commit; the durable commits are a prefix of all commits;
 //! * keys are ordered as byte strings.
 //!
 //! The shard keeps no copy of rows, so an implementation should answer `get` from memory.
 
 use std::collections::BTreeMap;
 
-/// Why the store did not do what it was asked.
+/// The error of a store's operation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
-    /// It cannot go on; the shard that met this stops, since it cannot know what was kept.
+    /// It cannot go on; the shard that met this stops, since it cannot know which changes were kept.
     #[error("{0}")]
     Failed(String),
-    /// Bytes on the disk that were asked for are not what was written. Others can be read.
+    /// Bytes on the disk that were asked for are not those that were written. Others can be read.
     #[error("{0}")]
     Damaged(String),
 }

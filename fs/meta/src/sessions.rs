@@ -4,7 +4,7 @@
 //! * a slot remembers the sequence number of its last call; the reply of a call that changed rows is
 //!   stored in the same batch as the change, so one is never there without the other;
 //! * a session row exists before the session's first call, and goes after its leases and locks;
-//! * a session that is being fenced is served no more, and holds what it held until the fence is up.
+//! * a session that is being fenced is served no more, and keeps its leases and locks until the fence is up.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub struct Limit {
     pub groups: Vec<u32>,
 }
 
-/// Whose a session is. It outlives restarts of the server: nobody else takes the session up then.
+/// The owner of a session. It outlives restarts of the server: nobody else takes the session up then.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SessionOwner {
     /// The endpoint that opened it, and which life of it.
@@ -39,13 +39,13 @@ pub struct SessionOwner {
 }
 
 impl SessionOwner {
-    /// Whoever opens a session from there.
+    /// The owner of a session that is opened from `origin`.
     pub fn new(origin: Origin, limit: Option<Limit>) -> SessionOwner {
         let Origin { endpoint, incarnation } = origin;
         SessionOwner { endpoint: endpoint.0, incarnation: incarnation.0, limit }
     }
 
-    /// Where its calls come from.
+    /// The endpoint of its calls, and its incarnation.
     pub fn origin(&self) -> Origin {
         let endpoint = EndpointId(self.endpoint);
         Origin { endpoint, incarnation: Incarnation(self.incarnation) }
@@ -67,7 +67,7 @@ pub struct SessionRow {
     pub name: Vec<u8>,
 }
 
-/// A client's name as it is kept: what would be long, or steer a terminal, is not.
+/// A client's name as it is kept: shortened, and without characters that steer a terminal.
 pub fn kept_name(name: &[u8]) -> Vec<u8> {
     let mut name = printable(name, CLIENT_NAME_BYTES_MAX);
     name.truncate(name.floor_char_boundary(CLIENT_NAME_BYTES_MAX));
@@ -104,7 +104,7 @@ pub struct Session {
     slots: Vec<Slot>,
 }
 
-/// What a call's slot and sequence number mean.
+/// The meaning of a call's slot and sequence number.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The slot's next call. The number of an abandoned call that still waits, if any.
@@ -123,9 +123,9 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
-    /// How many are limited to the rights of one user.
+    /// The number of sessions that are limited to the rights of one user.
     limited: usize,
-    /// How many each endpoint has.
+    /// The number of sessions of each endpoint.
     by_endpoint: BTreeMap<u128, usize>,
 }
 
@@ -146,7 +146,7 @@ impl Sessions {
         }
     }
 
-    /// To whose rights a session is limited, if it is.
+    /// The user to whose rights a session is limited, if it is.
     pub fn limit(&self, id: u64) -> Option<&Limit> {
         if self.limited == 0 {
             return None;
@@ -154,12 +154,12 @@ impl Sessions {
         self.sessions.get(&id)?.row.owner.limit.as_ref()
     }
 
-    /// How many sessions an endpoint has.
+    /// The number of sessions of an endpoint.
     pub fn of_endpoint(&self, endpoint: u128) -> usize {
         self.by_endpoint.get(&endpoint).copied().unwrap_or(0)
     }
 
-    /// How many sessions are limited to the rights of a user.
+    /// The number of sessions that are limited to the rights of a user.
     pub fn of_user(&self, user: u32) -> usize {
         let his = |session: &&Session| {
             session.row.owner.limit.as_ref().is_some_and(|limit| limit.user == user)
@@ -167,7 +167,7 @@ impl Sessions {
         if self.limited == 0 { 0 } else { self.sessions.values().filter(his).count() }
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub fn len(&self) -> usize {
         self.sessions.len()
     }

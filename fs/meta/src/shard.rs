@@ -5,7 +5,8 @@
 //! * a reply's position covers everything that the call can have seen;
 //! * a session's leases, opens and locks go to others only after it closed, or after the fence that
 //!   `poll_fence` asked for is up;
-//! * during the grace period after a restart nothing is served but what sessions need to reclaim.
+//! * during the grace period after a restart only requests that sessions need to reclaim are served, and
+//!   requests that concern no inode.
 
 mod ending;
 mod opening;
@@ -57,7 +58,7 @@ pub struct Moment {
     pub calendar: Timestamp,
 }
 
-/// A call of a client. `session` 0: outside a session, for what changes nothing there.
+/// A call of a client. `session` 0: outside a session, for requests that change nothing there.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
     pub session: u64,
@@ -77,7 +78,7 @@ pub struct Reply {
     pub durable: bool,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Reply(Reply),
@@ -117,13 +118,13 @@ pub struct Cut {
     pub offset: u32,
 }
 
-/// What the store takes, from all to nothing.
+/// The changes that the store admits, from all to none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Admission {
     All,
     /// Nothing new, and nothing longer: the disk is nearly full.
     NoGrowth,
-    /// What frees room, ends something, or changes no row: what was kept for that is half used.
+    /// Only requests that free room, end something, or change no row: half of the room kept for them is used.
     Freeing,
     /// No change.
     Nothing,
@@ -155,25 +156,25 @@ pub struct Shard<R> {
     /// There may be reap rows that were not given out.
     pub(crate) reap_waiting: bool,
     pub(crate) inode_count: u64,
-    /// What the row of the number of inodes says.
+    /// The number of inodes in its row.
     inode_count_kept: u64,
     pub(crate) next_range: u64,
     pub(crate) admission: Admission,
     reaps: output::Reaps,
     fences: VecDeque<(u64, u32)>,
-    /// What could not be read, for people.
+    /// Reports of unreadable rows, for people.
     damage: VecDeque<String>,
     ended: VecDeque<u64>,
     completed: VecDeque<Completed>,
     boot: u64,
     position: u64,
-    /// Until when sessions may reclaim.
+    /// The time until which sessions may reclaim.
     grace: Option<Time>,
     stopped: Option<RowsError>,
 }
 
 impl<R: Rows> Shard<R> {
-    /// Executes a call, and whatever waited for what it did.
+    /// Executes a call, and the calls that waited for its effects.
     pub fn execute(&mut self, call: Call<'_>) -> Outcome {
         let outcome = self.judge(&call);
         self.run_woken(call.now);
@@ -265,7 +266,7 @@ impl<R: Rows> Shard<R> {
                         (outcome, ..) => return outcome,
                     }
                 }
-                // Whoever asks for something else is served as before.
+                // Requests for other rows are served as before.
                 Err(Stop::Rows(RowsError::Damaged(text))) if operation.is_blank() => {
                     self.note_damage(text);
                     Stop::Errno(Errno::EIO)
@@ -285,8 +286,8 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// Whether a request may be executed with the room that there is. What makes something new or longer
-    /// finds out on its way, since it may turn out to do neither.
+    /// Whether a request may be executed with the room that there is. An operation that makes something new
+    /// or longer checks on its way, since it may turn out to do neither.
     fn admits(&self, request: &MetaRequest<'_>) -> bool {
         match self.admission {
             Admission::All | Admission::NoGrowth => true,
@@ -355,7 +356,7 @@ impl<R: Rows> Shard<R> {
         reclaiming && self.leases.holder(*inode, session).is_none()
     }
 
-    /// Commits what an operation did, with its reply.
+    /// Commits the changes of an operation, with its reply.
     fn conclude(
         &mut self,
         session: u64,
@@ -395,7 +396,7 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
-    /// Has people told of what could not be read.
+    /// Has people told of unreadable rows.
     pub(crate) fn note_damage(&mut self, text: String) {
         self.damage.push_back(text);
     }
@@ -410,7 +411,7 @@ impl<R: Rows> Shard<R> {
         self.stopped.as_ref()
     }
 
-    /// Executes calls that waited for what came about meanwhile, in the order in which they came.
+    /// Executes calls whose wait conditions came about meanwhile, in the order in which they came.
     fn run_woken(&mut self, now: Moment) {
         self.check_grace(now);
         loop {
@@ -431,7 +432,7 @@ impl<R: Rows> Shard<R> {
                 },
                 Err(_) => Outcome::Refused(Status::Malformed),
             };
-            // Whoever stood behind it is tried when it is done, and also when it goes on to wait for
+            // Calls that stood behind it are tried when it is done, and also when it goes on to wait for
             // something else: a name may mean another inode by now.
             for on in on {
                 if !self.parking.waits(on, ticket) {
@@ -446,7 +447,7 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// Forgets a call that waits; who waits behind it is tried again.
+    /// Forgets a call that waits. Calls that wait behind it are tried again.
     fn drop_parked(&mut self, ticket: u64) {
         if let Some(parked) = self.parking.take(ticket) {
             self.sessions.set_parked(parked.session, parked.slot, None);
@@ -491,8 +492,8 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
-    /// A stored reply once more: leases that it granted and that are gone since are taken out, and
-    /// what it opened is open.
+    /// A stored reply once more. Leases that it granted and that are gone since are taken out; a file that it
+    /// opened is open.
     fn refresh(&mut self, session: u64, request: &MetaRequest<'_>, reply: Vec<u8>) -> Vec<u8> {
         let Ok(Ok(mut result)) = decode::<MetaResult<'_>>(&reply) else { return reply };
         let leases = &mut self.leases;
@@ -540,7 +541,7 @@ impl<R: Rows> Shard<R> {
         self.grantor = Some(grantor);
     }
 
-    /// The rows, for looking at what is kept.
+    /// The rows, for inspection.
     pub fn rows(&self) -> &R {
         &self.rows
     }
@@ -550,7 +551,7 @@ impl<R: Rows> Shard<R> {
         &mut self.rows
     }
 
-    /// The rows, without the shard: what a restart finds.
+    /// The rows, without the shard, as a restart finds them.
     pub fn into_rows(self) -> R {
         self.rows
     }
@@ -571,7 +572,7 @@ impl<R: Rows> Shard<R> {
     }
 }
 
-/// What a session needs to take its leases up again, and what concerns no inode.
+/// The requests that a session needs to take its leases up again, and those that concern no inode.
 fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
     matches!(
         request,
@@ -587,7 +588,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
     )
 }
 
-/// What frees room, or ends something that takes some.
+/// The requests that free room, or end something that takes some.
 fn frees(request: &MetaRequest<'_>) -> bool {
     matches!(
         request,
@@ -618,7 +619,7 @@ fn grows(request: &MetaRequest<'_>) -> Option<(u64, u64)> {
     }
 }
 
-/// What changes no row, or can leave its change for later.
+/// The requests that change no row, or can leave their change for later.
 fn serves_when_full(request: &MetaRequest<'_>) -> bool {
     matches!(
         request,

@@ -1,4 +1,4 @@
-//! [`Rows`] over a [`MetaStore`], which is what a server runs on.
+//! [`Rows`] over a [`MetaStore`]: the rows of a real server.
 //!
 //! The server waits for the store's `ready` before it hands a call to the shard, and tells the shard
 //! when that says that the disk is full; so a commit never meets a store that is busy.

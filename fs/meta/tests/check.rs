@@ -1,4 +1,5 @@
-//! What `check` asks the metadata server: the fate of inodes, their paths, and that garbage goes.
+//! The requests of `check` to the metadata server: the fate of inodes, their paths, and the removal of
+//! garbage.
 
 mod common;
 
@@ -143,7 +144,7 @@ fn only_what_is_garbage_for_certain_is_discarded() {
     assert_eq!(discard(&mut cluster, 9, &asked), Err(Errno::ENOENT), "no pool has the server");
     assert_eq!(discard(&mut cluster, 1, &[]), Err(Errno::EINVAL));
     assert_eq!(cluster.create(0, b"next"), next);
-    // What a life of the server did not use up is never used.
+    // Numbers that a life of the server did not use up are never used.
     cluster.restart();
     let unused = next + 1;
     assert_eq!(discard(&mut cluster, 1, &[(unused, 0)]), Ok(1));

@@ -140,7 +140,7 @@ fn a_cut_is_finished_before_it_is_acknowledged_also_across_a_crash() {
     assert!(matches!(cluster.send(0, 0, sequence, request), Outcome::Wait(_)));
     let cut = cluster.shard().poll_cut().expect("something to cut");
     assert_eq!((cut.stripe, cut.offset, cut.epoch), (2, 100, 2));
-    // Who would bring bytes back has to wait, and old writers are refused.
+    // A client that would bring bytes back has to wait, and old writers are refused.
     let other = cluster.next_sequence(1, 0);
     assert!(matches!(cluster.send(1, 0, other, open(file, WRITE)), Outcome::Wait(_)));
     let report = MetaRequest::Report { inode: file, report: report(1, 9 * MIB, &[]) };
@@ -179,7 +179,7 @@ fn a_file_is_cut_once_whatever_others_append_before_the_reply() {
         cluster.clients[0].silent = false;
         let held = cluster.clients[0].grants[&file].number;
         let (opening, cutting) = if crash {
-            // What was open comes back; the lease was given up before.
+            // The open state comes back; the lease was given up before.
             cluster.clients[0].grants.remove(&file);
             cluster.restart();
             assert_eq!(cluster.shard().poll_cut(), Some(cut));
@@ -198,7 +198,7 @@ fn a_file_is_cut_once_whatever_others_append_before_the_reply() {
         let grant = opened.grant().expect("a lease");
         let epoch = grant.epoch;
         assert_eq!(opened.attributes().size, MIB);
-        // What is appended behind the new end, and acknowledged, is not cut by the same call.
+        // Bytes appended behind the new end, and acknowledged, are not cut by the same call.
         let more = runs(&[(1, 1)]);
         let report = MetaRequest::Report { inode: file, report: report(epoch, 2 * MIB, &more) };
         let sequence = cluster.next_sequence(1, 1);

@@ -192,7 +192,7 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
     // A restart keeps nothing that nobody uses.
     cluster.restart();
     assert!(!exists(&mut cluster, directory));
-    // What nobody else knows goes at once.
+    // A file that nobody else knows goes at once.
     let file = cluster.create(0, b"b");
     cluster.close(0, file);
     cluster.call(0, remove(b"b", file)).ok();
@@ -274,7 +274,7 @@ fn after_a_restart_nothing_is_given_away_before_all_have_reclaimed() {
     let outcome = cluster.send(1, 0, sequence, open(file, WRITE));
     cluster.pump();
     assert!(cluster.shard().is_in_grace() && cluster.completed.is_empty());
-    // Whoever has no session, and so no slots that bound his calls, does not wait here.
+    // A caller without a session, and so without slots that bound its calls, does not wait here.
     let (waiting, now) = (cluster.shard().waiting(), cluster.moment());
     let request = MetaRequest::GetPath { inode: file };
     let stranger = Call { session: 0, slot: 0, sequence: 0, request, now };
@@ -467,7 +467,7 @@ fn one_endpoint_and_one_user_have_a_bounded_number_of_sessions_and_idle_ones_mak
     assert!(cluster.shard().renew_session(holder, now), "what is used stays");
 }
 
-/// What a session with few places can have, beside one that takes all it gets.
+/// The limits of a session with few places, beside one that takes all it gets.
 fn narrow() -> Config {
     Config {
         sessions_max: 4,
@@ -524,7 +524,7 @@ fn open_files_are_bounded_and_everybody_has_a_share() {
     ] {
         assert_eq!(cluster.call(0, request).errno(), Errno::ENFILE, "{request:?}");
     }
-    // It is as it was otherwise: what is open is used, what needs no place is served.
+    // It is as it was otherwise: open files are used, requests that need no place are served.
     cluster.call(0, open(files[0], WRITE)).ok();
     cluster.call(0, MetaRequest::GetAttributes { inode: files[19] }).ok();
     cluster.call(0, lookup(ROOT, b"new")).ok();
@@ -540,7 +540,7 @@ fn open_files_are_bounded_and_everybody_has_a_share() {
     for client in 0..4 {
         assert!(cluster.clients[client].open.len() >= 3, "client {client}");
     }
-    // What is closed makes room.
+    // Files that are closed make room.
     for file in &files[..3] {
         cluster.close(0, *file);
     }

@@ -207,7 +207,7 @@ impl Storm {
         }
     }
 
-    /// Whoever caches an inode has its present version.
+    /// A client that caches an inode has its present version.
     fn check(&mut self) {
         let shard = self.cluster.shard.as_ref().expect("the shard runs");
         for (client, cache) in self.caches.iter().enumerate() {

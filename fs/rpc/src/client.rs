@@ -51,10 +51,10 @@ pub enum CallError {
     NoMemory,
 }
 
-/// How patient a connection is.
+/// The patience, name and proof of a connection.
 #[derive(Clone)]
 pub struct Options {
-    /// How long a call waits for a server that is down, before it fails with `TimedOut`.
+    /// The time a call waits for a server that is down, before it fails with `TimedOut`.
     pub limit: Duration,
     /// Told once for each wait that lasts longer than a second: the server's name.
     pub on_wait: Rc<dyn Fn(&str)>,
@@ -63,7 +63,7 @@ pub struct Options {
     /// Before there is a session a call fails at once where another cluster's server answers. Without, and
     /// later, its address may have gone to a stranger while the server got another one, or is down.
     pub refuses_strangers: bool,
-    /// By what each call proves that a member of the cluster makes it; the replies have to, too.
+    /// The proof of membership that each call carries. Replies have to prove it, too.
     pub proof: Option<Proof>,
 }
 
@@ -109,7 +109,7 @@ struct Inner {
     session: Cell<u64>,
     epoch: Cell<u32>,
     token: Cell<u64>,
-    /// In which calls prove themselves, once it was begun.
+    /// The channel in which calls prove themselves, once it was begun.
     channel: RefCell<Option<Rc<Caller>>>,
     /// Counts sessions: slots of an older one are not put back.
     round: Cell<u64>,
@@ -137,10 +137,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A call without an answer is sent again after this long, although the link looks well.
 const RESEND: Duration = Duration::from_secs(10);
 const TELL_AFTER: Duration = Duration::from_secs(1);
-/// A call that begins so soon after another one was given up most likely belongs to the same system
-/// call, of which the kernel makes several requests, or to the same program: it has had its patience.
+/// A call that begins so soon after another one was given up most likely belongs to the same system call, of
+/// which the kernel makes several requests, or to the same program. It gets no second wait.
 const MOMENT: Duration = Duration::from_millis(100);
-/// How long such a call waits: time enough for a server that is there again.
+/// The time such a call waits: enough for a server that is there again.
 const SHORT: Duration = Duration::from_millis(10);
 
 impl Connection {
@@ -193,7 +193,7 @@ impl Connection {
         *self.inner.free.borrow_mut() = fresh_slots();
     }
 
-    /// How long a call that begins now waits for a server that is down.
+    /// The time a call that begins now waits for a server that is down.
     pub fn patience(&self) -> Duration {
         let limit = self.inner.options.limit;
         if self.gave_up_lately() { limit.min(SHORT) } else { limit }
@@ -346,7 +346,7 @@ impl Connection {
                     Status::Unavailable | Status::Starting => {}
                 },
                 Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
-                    // The server has the reply still, or executes again what changed nothing.
+                    // The server has the reply still, or executes a call without effects again.
                     (reply_bytes, head.retry) = (REPLY_BYTES_MAX, true);
                     continue;
                 }
@@ -365,7 +365,7 @@ impl Connection {
         }
     }
 
-    /// What is left of the patience.
+    /// The rest of the patience, or `TimedOut`. Reports a wait of more than a second once.
     fn wait_more(
         &self,
         begin: Time,
@@ -409,7 +409,8 @@ impl Connection {
         let mut reply = self.deliver(&head, &message, reply_bytes + TAG_BYTES, resend).await?;
         if !reply.head.sealed {
             self.inner.channel.borrow_mut().take();
-            // Anybody may have said that: whoever is right about it gets another introduction.
+            // Anybody may have sent that reply: a server that truly lost the channel gets another
+            // introduction.
             let unproven = reply.head.status == Status::Unproven;
             return if unproven { Ok(reply) } else { Err(Attempt::Lost) };
         }

@@ -2,8 +2,8 @@
 //!
 //! * [`server`]: takes calls in, hands them to a handler, sends replies.
 //! * [`client`]: sends calls through the slots of a session, and again until they are answered.
-//! * [`trust`]: how servers of a cluster prove themselves, and what sessions are known by;
-//! * [`lines`]: what servers say to people, held back where it is too much;
+//! * [`trust`]: the proof of servers' membership, and the tokens of sessions;
+//! * [`lines`]: the lines of servers for people, held back where there are too many;
 //! * [`slots`]: the server's memory of slots, for servers whose effects may be repeated.
 //!
 //! Exactly once (DESIGN 5): a slot has one call at a time, numbered in sequence. A call that is sent

@@ -10,7 +10,7 @@ use ropewalk_base::world::World;
 /// Takes a line for people.
 pub type Log = Rc<dyn Fn(&str)>;
 
-/// Lines within one window; what is more is counted and told of in the next one.
+/// Lines within one window; further ones are counted and told of in the next one.
 const LINES_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,7 @@
 //! The server's side: calls in, replies out.
 //!
-//! Invariant: what is remembered of calls under way is remembered apart for each endpoint, so that
-//! nobody gets, holds up or ends the reply to another's call.
+//! Invariant: the memory of calls under way is separate for each endpoint, so that nobody gets, holds up or
+//! ends the reply to another's call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ use crate::trust::{Gate, Proven, Secret};
 #[derive(Debug)]
 pub struct Incoming {
     pub peer: PeerId,
-    /// Which life of which endpoint sent it. The endpoint's word, which only its owner can know.
+    /// The endpoint that sent the call, and its incarnation. The endpoint states both; only its owner can
+    /// know them.
     pub origin: Origin,
     /// The member of the cluster that has proven that the call is its own, if one did.
     pub member: Option<Member>,
@@ -39,14 +40,14 @@ impl Incoming {
         &bytes[HEAD_BYTES..bytes.len() - seal]
     }
 
-    /// The memory that the call's message occupies until it is dropped: whoever keeps calls has to bound
-    /// what they keep, since the client may send more once its call was taken.
+    /// The memory that the call's message occupies until it is dropped. A handler that keeps calls has to
+    /// bound them, since the client may send more once its call was taken.
     pub fn occupied_bytes(&self) -> usize {
         self.request.occupied_bytes()
     }
 }
 
-/// How far the server's state is kept; goes with every reply.
+/// The server's boot, era and marks; they go with every reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Marks {
     /// New at each start of the server.
@@ -59,7 +60,7 @@ pub struct Marks {
     pub durable: u64,
 }
 
-/// What a call is answered with.
+/// The reply to a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub status: Status,
@@ -73,7 +74,7 @@ pub trait Handler {
     /// sends the call again.
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder);
 
-    /// What members of the cluster know; without, nobody can prove to be one.
+    /// The secret that the members of the cluster share. Without it nobody can prove membership.
     fn secret(&self) -> Option<Secret> {
         None
     }
@@ -179,7 +180,7 @@ impl Server {
 
     fn take<H: Handler>(&self, request: Request, handler: &Rc<H>) {
         let Ok((head, body)) = CallHead::decode(request.bytes()) else {
-            // Nobody to answer: what is malformed has no place for a reply either.
+            // Nobody to answer: a malformed call has no place for a reply either.
             return;
         };
         let destination = Destination { peer: request.peer, bits: head.reply_bits };

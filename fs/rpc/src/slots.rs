@@ -8,7 +8,7 @@ use ropewalk_wire::fs::head::{CallHead, SLOTS_MAX};
 
 use crate::trust::Grantor;
 
-/// What is to be done with a call.
+/// The decision about a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Work on it.
@@ -22,18 +22,18 @@ pub enum Verdict {
 /// Sessions that are remembered: as many as the metadata server has, since a call that is sent again has to
 /// find its slot. The one that was silent longest is forgotten first. One takes 2 KiB and its short replies.
 const SESSIONS_MAX: usize = 16 * 1024;
-/// Longer replies are not kept: what they answer is read again.
+/// Longer replies are not kept: their calls read again.
 const REPLY_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 struct Session {
     used: u64,
-    /// Whose it was proven to be, by which token.
+    /// The proven owner of the session, and the token that proved it.
     owner: Option<Owned>,
     slots: Vec<(u64, Option<Vec<u8>>)>,
 }
 
-/// Whose a session was proven to be, and by which token.
+/// The proven owner of a session, and the token that proved it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owned {
     by: Origin,

@@ -1,21 +1,21 @@
-//! How members of a cluster prove themselves, and what only the metadata server can give out.
+//! Proof of cluster membership, and the tokens and rights that only the metadata server can issue.
 //!
-//! * [`Secret`]: what all members know, and nobody else;
+//! * [`Secret`]: known to all members of the cluster, and to nobody else;
 //! * [`Caller`]: the calling side of a channel: seals calls, checks replies;
-//! * [`Gate`]: the server's side: lets in what is proven;
-//! * [`Grantor`]: the tokens of sessions and the rights to files, which the metadata server gives to
-//!   clients and data servers check.
+//! * [`Gate`]: the server's side: admits calls that are proven;
+//! * [`Grantor`]: the tokens of sessions and the rights to files. The metadata server gives them to clients,
+//!   and data servers check them.
 //!
 //! Invariants:
-//! * the secret, and no key that was made of it, leaves the process, also not into a log;
-//! * a channel's key depends on both sides' lives and numbers: what is sealed for one server, or one
-//!   life of it, means nothing to another;
+//! * neither the secret nor a key made from it leaves the process, also not into a log;
+//! * a channel's key depends on both sides' lives and numbers: a message sealed for one server, or one life
+//!   of it, is invalid for another;
 //! * a call is let in once: its counter is remembered for as long as the server would take the channel
 //!   for a new one;
-//! * whoever only introduces himself is not remembered;
+//! * a caller that has only introduced itself is not remembered;
 //! * tags are compared in constant time.
 //!
-//! It must not know what the calls are about.
+//! This module must not know what the calls are about.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ const CHANNELS_MAX: usize = 1024;
 /// Calls that may come in another order than they were sealed in.
 const WINDOW: u64 = 64;
 
-/// What all members of a cluster know.
+/// The secret that all members of a cluster share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret([u8; SECRET_BYTES]);
 
@@ -148,7 +148,7 @@ fn introduction(secret: &Secret, member: Member, caller: Origin, nonce: u128) ->
     tag
 }
 
-/// Who calls, and by what it proves that.
+/// The calling member, and the secret by which it proves its membership.
 #[derive(Debug, Clone)]
 pub struct Proof {
     pub secret: Secret,
@@ -169,7 +169,7 @@ impl Proof {
         Introduction { member: self.member, nonce, tag }
     }
 
-    /// The channel, if whoever answered is a member.
+    /// The channel, if the answering party is a member.
     pub(crate) fn accepted(
         &self,
         (own, server): (Origin, Origin),
@@ -229,7 +229,7 @@ impl Channel {
     }
 }
 
-/// Lets in what is proven. One for each server.
+/// Admits the calls that are proven. One for each server.
 pub(crate) struct Gate {
     secret: Secret,
     own: Origin,
@@ -266,7 +266,7 @@ impl Gate {
         u128::from_le_bytes(tag[..16].try_into().expect("a tag has more bytes"))
     }
 
-    /// Answers an introduction; None where whoever it is does not know the secret.
+    /// Answers an introduction; None where the caller does not know the secret.
     pub fn accept(&self, caller: Origin, word: &Introduction, now: Time) -> Option<Acceptance> {
         let Introduction { member, nonce, tag } = *word;
         introduction(&self.secret, member, caller, nonce).verify_slice(&tag).ok()?;
@@ -331,7 +331,7 @@ fn make_room(channels: &mut BTreeMap<(Origin, u128), Channel>, now: Time) -> boo
     oldest.is_some_and(|id| channels.remove(&id).is_some())
 }
 
-/// What the metadata server gives to clients, and data servers check.
+/// Issues the tokens and rights that the metadata server gives to clients and data servers check.
 #[derive(Clone)]
 pub struct Grantor {
     sessions: Hmac<Sha256>,
@@ -355,7 +355,8 @@ impl Grantor {
         }
     }
 
-    /// By what the owner of a session recognises the cluster: told once, when the session is opened.
+    /// The secret by which the owner of a session recognises the cluster: told once, when the session is
+    /// opened.
     pub fn recognition(&self, session: u64, owner: Origin) -> u128 {
         let mut tag = self.recognitions.clone();
         tag.update(&session.to_le_bytes());

@@ -23,7 +23,7 @@ mod testing;
 
 const VALUE_BYTES: usize = 100;
 const ROWS: u64 = 3;
-/// How many batches a task that does not wait commits before it lets others run.
+/// The batches that a task that does not wait commits before it lets others run.
 const TURN: u64 = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq)]

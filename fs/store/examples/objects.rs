@@ -154,7 +154,7 @@ impl Bench {
         })
     }
 
-    /// Small writes at random block-aligned places of existing objects; how many a second.
+    /// Small writes at random block-aligned places of existing objects. Returns the writes a second.
     fn small(&self, inode: u64, bytes: usize, random: &mut Random) -> f64 {
         let count = 50_000_u64;
         let data = &self.data[..bytes];
@@ -165,7 +165,7 @@ impl Bench {
                 let stripe = random.below(u64::from(self.objects)) as u32;
                 let offset = random.below(blocks) * BLOCK_BYTES as u64;
                 let object = self.object(inode, stripe);
-                // What a server does: wait for room, which is there at once in normal times.
+                // As a server does: wait for room, which is there at once in normal times.
                 if let Err(error) = self.store.write(object, offset, &[data], &sums, BY) {
                     panic!("{error}");
                 }
@@ -190,7 +190,7 @@ impl Bench {
         count as f64 / elapsed
     }
 
-    /// 4 KiB write and sync, one after the other; how many a second.
+    /// 4 KiB write and sync, one after the other. Returns the pairs a second.
     fn synced(&self, inode: u64) -> f64 {
         let elapsed = seconds(|| {
             for number in 0..500_u64 {

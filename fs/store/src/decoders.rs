@@ -1,9 +1,8 @@
 //! The decoders of everything that a server keeps on disk, one by one, for fuzzers.
 //!
-//! Checksums stop most damage before a decoder sees it; what a fuzzer wants is the decoder behind.
-//! So each function here makes the checksum fit first. All of them answer whether the bytes were
-//! accepted; none may panic, whatever they are, and none allocates more than a constant beside the
-//! input.
+//! Checksums stop most damage before a decoder sees it, but a fuzzer is to test the decoder. So each function
+//! here makes the checksum fit first. All of them answer whether the bytes were accepted; none may panic,
+//! whatever they are, and none allocates more than a constant beside the input.
 
 use crate::{batch, index, journal, objects, superblock};
 

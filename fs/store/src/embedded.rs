@@ -50,7 +50,7 @@ pub struct EmbeddedConfig {
     pub overlay_bytes: usize,
     /// Bytes in the journal that start a checkpoint.
     pub journal_bytes: u64,
-    /// Bytes on the disk that are kept for what frees room.
+    /// Bytes on the disk that are kept for changes that free room.
     pub reserve_bytes: u64,
 }
 
@@ -73,7 +73,7 @@ impl EmbeddedConfig {
     }
 }
 
-/// What an embedded store counts.
+/// The counters of an embedded store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EmbeddedCounts {
     pub commits: u64,
@@ -115,7 +115,7 @@ struct State {
     room: Room,
     /// As they were seen last.
     spaces: Spaces,
-    /// What is free within the index is known, as of the last checkpoint.
+    /// The free space within the index is known, as of the last checkpoint.
     measured: bool,
     /// Changes in memory that start a checkpoint: fewer where there is little room.
     overlay_goal: usize,
@@ -130,7 +130,7 @@ impl State {
 }
 
 impl EmbeddedStore {
-    /// What the start found in the journal.
+    /// The result of the journal's recovery at the start.
     pub fn recovery(&self) -> Recovery {
         self.shared.recovery
     }
@@ -145,13 +145,13 @@ impl EmbeddedStore {
         self.shared.state.borrow().checkpoint
     }
 
-    /// Figures for whoever watches the server.
+    /// Figures for people that watch the server.
     pub fn counts(&self) -> EmbeddedCounts {
         let state = self.shared.state.borrow();
         EmbeddedCounts { overlay_bytes: state.overlay_bytes(), ..state.counts }
     }
 
-    /// What the store may still take.
+    /// The changes that the store can still accept.
     pub fn room(&self) -> Room {
         self.shared.state.borrow().room
     }

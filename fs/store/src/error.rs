@@ -1,4 +1,4 @@
-//! Why a store could not do what it was asked.
+//! The errors of a store's operations.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use ropewalk_base::error::Class;
 
 use crate::host_disk::cause_at;
 
-/// Why a store could not do what it was asked. Cloning is cheap: one error answers many waiters.
+/// The error of a store's operation. Cloning is cheap: one error answers many waiters.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// A call to the disk failed.
     #[error("{doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: Arc<io::Error> },
-    /// An earlier error stopped the store for good: which bytes are durable is no longer known.
+    /// An earlier error stopped the store for good: the set of durable bytes is no longer known.
     #[error("{0}; the store takes nothing since")]
     Stopped(Arc<StoreError>),
-    /// The file system has no room for what must be kept.
+    /// The file system has no room for data that must be kept.
     #[error("{what} has no room in {}: free {} there", path.display(), bytes(*needed))]
     Full { path: PathBuf, what: &'static str, needed: u64 },
-    /// Bytes on the disk are not what was written.
+    /// Bytes on the disk are not those that were written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged { path: PathBuf, what: String },
     /// Records that were durable are missing from the journal.
@@ -38,7 +38,7 @@ pub enum StoreError {
     /// A key, value or batch is over its limit.
     #[error("{what} has {bytes} bytes, the limit is {limit}")]
     TooLarge { what: &'static str, bytes: usize, limit: usize },
-    /// Too much waits for the disk: whoever commits must wait for `ready` first.
+    /// Too much waits for the disk: a caller must wait for `ready` before it commits.
     #[error("too many changes wait for a checkpoint: wait until the store is ready")]
     Busy,
     /// The index engine failed.
@@ -64,7 +64,7 @@ impl StoreError {
         StoreError::Io { doing, path: path.to_path_buf(), cause: Arc::new(cause) }
     }
 
-    /// Bytes of the index at `offset` are not what was written. Of the index there is one copy.
+    /// Bytes of the index at `offset` are not those that were written. Of the index there is one copy.
     pub fn damaged_index(path: PathBuf, offset: Option<u64>) -> StoreError {
         let place = match offset {
             Some(at) => format!("the block at byte {at} does not match its checksum"),

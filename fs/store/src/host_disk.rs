@@ -1,8 +1,8 @@
 //! The host's file system behind the `Disk` trait.
 //!
-//! Invariants: every error names the call and the full path; the kind of the error is kept, since
-//! callers decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here; what is made
-//! here only its owner can read, whatever the process's umask: the file system's own rights begin above.
+//! Invariants: every error names the call and the full path; the kind of the error is kept, since callers
+//! decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here. Only the owner can read
+//! files and directories made here, whatever the process's umask: the file system's own rights begin above.
 
 mod anchored;
 
@@ -27,8 +27,8 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 /// Syncs of this process, of files and directories.
 static SYNCS: AtomicU64 = AtomicU64::new(0);
 
-/// The host's file system. Paths are taken as they are given; use absolute ones. What stores use is
-/// [`HostDisk::shared`], which holds their directories; this one only checks whose they are.
+/// The host's file system. Paths are taken as they are given; use absolute ones. Stores use
+/// [`HostDisk::shared`], which holds their directories; this one only checks the owner of a directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostDisk;
 
@@ -62,7 +62,7 @@ pub(crate) fn system_number(error: &io::Error) -> Option<i32> {
     error.raw_os_error().or_else(|| named_of(error)?.cause.raw_os_error())
 }
 
-/// What went wrong, for a text that names `path` already.
+/// The cause of the error, for a text that names `path` already.
 pub fn cause_at(path: &Path, error: &io::Error) -> impl fmt::Display {
     let named = named_of(error).filter(|named| named.path == path);
     named.map_or(error, |named| &named.cause).to_string()
@@ -259,7 +259,7 @@ impl File for HostFile {
         let allocate =
             || match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len) {
                 Err(rustix::io::Errno::OPNOTSUPP) => {
-                    // Only what lies behind the end may be written: the rest may hold data.
+                    // Only bytes behind the end may be written: the rest may hold data.
                     let end = self.length()?;
                     let from = offset.max(end);
                     self.zero(from, (offset + len).saturating_sub(from))
@@ -341,7 +341,7 @@ mod tests {
         let file = inner.join("f");
         HostDisk.open(&file, Open::Create).unwrap();
         assert_eq!((mode(&outer), mode(&inner), mode(&file)), (0o700, 0o700, 0o600));
-        // What is there keeps its rights: they are its owner's decision.
+        // Files that exist keep their permissions: those are the owner's decision.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
         HostDisk.open(&file, Open::Create).unwrap();
         HostDisk.create_directory(&inner).unwrap();
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         disk.create_directory(&root.join("a")).unwrap_err();
         assert!(!root.exists());
-        // What is no directory cannot be held.
+        // A path that is no directory cannot be held.
         disk.hold(&moved.join("g")).unwrap_err();
     }
 

@@ -47,7 +47,7 @@ const FORMAT_VERSION: u64 = 2;
 /// Blocks that a transaction writes beside those of its rows.
 const OVERHEAD_BLOCKS: u64 = 64;
 
-/// What an index is opened with.
+/// The settings with which an index is opened.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct IndexConfig {
     /// The identity of the store.
@@ -73,7 +73,7 @@ pub(crate) struct IndexReader {
     path: PathBuf,
 }
 
-/// How much of an overlay a transaction brought into the index.
+/// The extent of the overlay that a transaction brought into the index.
 pub(crate) enum Part {
     /// Everything, and the position with it.
     Last,
@@ -81,7 +81,7 @@ pub(crate) enum Part {
     Through(Box<[u8]>),
 }
 
-/// Where the index of `directory` is.
+/// The path of the index in `directory`.
 pub(crate) fn index_path(directory: &Path) -> PathBuf {
     directory.join(NAME)
 }
@@ -225,7 +225,7 @@ impl Index {
     /// Bytes in the file in which changes find room while the disk has none. Measuring walks the whole
     /// index, and lets go of what former transactions freed.
     pub(crate) fn measure(&self) -> Result<u64, StoreError> {
-        // What a transaction frees is free after the next one.
+        // Pages that a transaction frees can be used after the next one.
         for _ in 0..2 {
             guarded(&self.path, || Ok(begin_write(self.database())?.commit()?))?;
         }
@@ -258,7 +258,7 @@ impl Index {
 
 impl Drop for Index {
     fn drop(&mut self) {
-        // The engine tidies up; without that the next start does, and finds what is damaged.
+        // The engine tidies up; without that the next start does, and finds the damage.
         let database = self.database.take();
         let _ = guarded(&self.path, || {
             drop(database);

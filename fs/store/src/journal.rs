@@ -18,7 +18,7 @@
 //! * a segment is given up only when the checkpoint covers it and its successor's header is
 //!   durable, so that a journal is never found without a beginning.
 //!
-//! It must not know what is in a payload.
+//! It must not know the content of a payload.
 
 mod mark;
 mod open;
@@ -63,7 +63,7 @@ const OLD_FILES_MAX: usize = 2;
 const BUFFERED_BYTES_READY: usize = 4 << 20;
 /// A group buffer larger than this is given back after its write.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
-/// How long to wait before a full disk is asked again.
+/// The pause before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 
 /// Sizes and times of a journal.
@@ -101,7 +101,7 @@ struct Shared {
     config: JournalConfig,
     epoch: u64,
     store: u128,
-    /// With what the checksums of records begin.
+    /// The start value of the checksums of records.
     seed: u32,
     mark: MarkFile,
     written: Mark,
@@ -113,7 +113,7 @@ struct Shared {
 
 struct State {
     next: u64,
-    /// Where the next record goes, buffered ones counted.
+    /// The place of the next record, buffered ones counted.
     tail_sequence: u64,
     tail_offset: u64,
     groups: VecDeque<Group>,
@@ -252,7 +252,7 @@ impl Journal {
         Ok(Position(position))
     }
 
-    /// Writes what was appended now, not at the end of the turn.
+    /// Writes the appended records now, not at the end of the turn.
     pub fn flush(&self) {
         self.shared.flush();
     }
@@ -312,7 +312,7 @@ impl Journal {
         self.shared.state.borrow().failed.clone()
     }
 
-    /// Stops the journal because what stands on it failed.
+    /// Stops the journal because the store above it failed.
     pub fn fail(&self, error: StoreError) {
         self.shared.fail(error);
     }
@@ -342,7 +342,7 @@ impl Journal {
         self.shared.give_back();
     }
 
-    /// Reads records from `position` on, up to what is written: the feed of a standby.
+    /// Reads records from `position` on, up to the last written one: the feed of a standby.
     pub fn read_from(&self, position: Position) -> JournalReader {
         JournalReader::new(self.shared.clone(), position.0)
     }
@@ -562,7 +562,7 @@ impl Shared {
         }
         drop(state);
         self.give_back();
-        // Where there was no room for a further file there may be one now.
+        // There may be room for a further file now.
         self.prepare();
     }
 

@@ -1,4 +1,4 @@
-//! What a server keeps on its own disk.
+//! The storage of a server on its own disk.
 //!
 //! * [`host_disk`]: the host's file system behind `ropewalk_base::disk`;
 //! * [`superblock`]: whose directory this is, and which boot of the server this is;

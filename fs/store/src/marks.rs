@@ -45,7 +45,7 @@ impl Mark {
         mark
     }
 
-    /// Where the mark is.
+    /// The position of the mark.
     pub fn get(&self) -> Position {
         Position(self.inner.position.get())
     }

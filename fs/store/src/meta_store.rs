@@ -1,8 +1,7 @@
 //! Ordered rows with atomic batches: the interface of every metadata store.
 //!
-//! Keys and values are bytes, keys are ordered bytewise. A store belongs to one executor, which
-//! applies serially: whatever it reads between two of its own commits is one consistent snapshot,
-//! that of the last commit.
+//! Keys and values are bytes, keys are ordered bytewise. A store belongs to one executor, which applies
+//! serially: its reads between two of its own commits see one consistent snapshot, that of the last commit.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ pub type Value = Arc<[u8]>;
 /// A row as a scan hands it out.
 pub type Row = (Vec<u8>, Value);
 
-/// Which way a scan goes.
+/// The direction of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Forward,
@@ -42,7 +41,7 @@ impl<'a> KeyRange<'a> {
         KeyRange { start: Bound::Included(start), end: Bound::Excluded(end) }
     }
 
-    /// Behind `start`, to before `end`: how a scan goes on after its last key.
+    /// Behind `start`, to before `end`: the rest of a scan after its last key.
     pub fn after(start: &'a [u8], end: &'a [u8]) -> KeyRange<'a> {
         KeyRange { start: Bound::Excluded(start), end: Bound::Excluded(end) }
     }
@@ -92,7 +91,7 @@ pub trait MetaStore {
     /// Completes when `durable` covers `position`.
     fn wait_durable(&self, position: Position) -> Reached;
 
-    /// Which start of the store this is: other after every restart.
+    /// The identity of this start of the store: different after every restart.
     fn boot_id(&self) -> u64;
 
     /// Other after every restart by which something written may be lost; positions of one era are of

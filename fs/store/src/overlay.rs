@@ -41,7 +41,7 @@ impl Overlay {
         self.bytes
     }
 
-    /// What is known of a key: nothing, or its newest change.
+    /// The known state of a key: nothing, or its newest change.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Value>> {
         self.rows.get(key)
     }

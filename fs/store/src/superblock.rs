@@ -1,4 +1,4 @@
-//! Whose directory this is, and which boot of the server this is.
+//! The owner of a directory, and the boot of the server.
 //!
 //! The file `superblock` is one sector: identity, format version, boot counter, the last starts, checksum. The file
 //! `superblock.second` is a copy of it: one of them may be damaged or lost. The file `lock` is locked
@@ -43,7 +43,7 @@ const BYTES: usize = 512;
 const STARTS_AT: usize = 96;
 const PART_AT: usize = STARTS_AT + starts::BYTES;
 
-/// What a directory is for.
+/// The purpose of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Rows of a metadata server.
@@ -77,7 +77,7 @@ impl Role {
     }
 }
 
-/// Who claims a directory.
+/// The server that claims a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     pub cluster: ClusterId,
@@ -282,15 +282,15 @@ impl ClaimedDirectory {
         self.keeper.clone()
     }
 
-    /// What people should know of the start.
+    /// A note about the start, for people.
     pub fn note(&self) -> Option<String> {
         let mended = self.mended.as_ref()?;
         let path = mended.display();
         Some(format!("{path} was damaged or missing, and was made anew from its second copy"))
     }
 
-    /// Takes back what [`claim`] made of a directory in which nothing was: for a server that is not
-    /// allowed to begin. Blocks.
+    /// Takes back the files that [`claim`] made of an empty directory: for a server that is not allowed to
+    /// begin. Blocks.
     pub fn forget(disk: &dyn Disk, path: &Path, made: bool) -> io::Result<()> {
         for name in [NAME, SECOND_NAME, LOCK_NAME] {
             disk.remove_file(&path.join(name))?;
@@ -300,7 +300,7 @@ impl ClaimedDirectory {
     }
 }
 
-/// Whose a directory is, by its superblock; None where it has none. Nothing is locked or changed.
+/// The owner of a directory, by its superblock; None where it has none. Nothing is locked or changed.
 pub fn look(disk: &dyn Disk, path: &Path) -> Result<Option<(ClusterId, ServerId)>, ClaimError> {
     Ok(read(disk, path)?.map(|found| (found.cluster, found.server)))
 }
@@ -310,7 +310,7 @@ struct Found {
     server: ServerId,
     role: u32,
     boot: Boot,
-    /// What [`Disk::memory_of`] said at that start, or 0.
+    /// The value of [`Disk::memory_of`] at that start, or 0.
     memory: u128,
     starts: Starts,
     /// The last start or end of which the part that holds the data was told; 0 where of none.
@@ -422,7 +422,7 @@ fn check_empty(
 fn sync_ancestors(disk: &dyn Disk, path: &Path) -> Result<(), ClaimError> {
     for parent in path.ancestors().skip(1) {
         match disk.sync_directory(parent) {
-            // What this process may not even open, it has not made either.
+            // A directory that this process may not even open, it has not made either.
             Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => (),
             result => result.map_err(|cause| ClaimError::io("sync", parent, cause))?,
         }

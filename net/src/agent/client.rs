@@ -39,7 +39,7 @@ pub struct KnownPeer {
     pub name: Option<String>,
     /// It is the agent's own interface.
     pub is_own: bool,
-    /// For how long nothing was heard of it.
+    /// The time for which nothing was heard of it.
     pub age: Duration,
 }
 
@@ -53,7 +53,7 @@ impl KnownPeer {
     }
 }
 
-/// Why an agent does not answer.
+/// The reason why an agent does not answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
@@ -86,8 +86,8 @@ impl From<Errno> for AgentError {
 }
 
 impl AgentClient {
-    /// The agent of the interface of this number; `None` where no process has an endpoint on it that speaks MXoE. An error:
-    /// somebody is there who is not to be believed.
+    /// The agent of the interface with this number; `None` if no process has an endpoint on it that speaks MXoE. An
+    /// error: an untrusted process holds the agent's name.
     pub fn reach(interface: u32) -> Result<Option<AgentClient>, AgentError> {
         let name = ropewalk_rail_ether::agent_name(interface);
         let Ok(socket) = local::call(&name, PATIENCE) else {
@@ -109,7 +109,7 @@ impl AgentClient {
         })
     }
 
-    /// How long it has been there.
+    /// The agent's age: the time since it started.
     pub fn age(&mut self) -> Result<Duration, AgentError> {
         match self.ask(Question::Age)? {
             Answer::Age(ms) => Ok(Duration::from_millis(ms)),
@@ -158,7 +158,7 @@ impl AgentClient {
         }
     }
 
-    /// What it knows of this card, which is another one's.
+    /// The agent's entry for this card of another host; `None` if it has none.
     pub fn peer(&mut self, nic: u64) -> Result<Option<KnownPeer>, AgentError> {
         match self.ask(Question::Peer(nic))? {
             Answer::Peers(mut found) if found.len() == 1 => Ok(found.pop()),
@@ -176,7 +176,7 @@ impl AgentClient {
         }
     }
 
-    /// What it counts, by names.
+    /// The agent's counters, by names.
     pub fn counts(&mut self) -> Result<Vec<(String, u64)>, AgentError> {
         match self.ask(Question::Counts)? {
             Answer::Counts(lines) => Ok(crate::counts::parse_counts(&lines)),
@@ -213,7 +213,7 @@ impl AgentClient {
         }
     }
 
-    /// What a mapper has said of its map, where there was one.
+    /// The last statement of a mapper about its map; `None` if there was no mapper.
     pub fn map(&mut self) -> Result<Option<Map>, AgentError> {
         match self.ask(Question::Map)? {
             Answer::Map(map) => Ok(Some(map)),

@@ -1,5 +1,5 @@
-//! Sockets of the agent and of those who talk to it: packets in order, by a name of the network namespace, which
-//! nobody has to delete.
+//! Sockets between the agent and its clients: packets in order, under a name of the network namespace, which nobody
+//! has to delete.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub fn listen(name: &str) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Connects to whoever has a name. Calls of this socket end after so long.
+/// Connects to the holder of a name. Calls on this socket time out after `patience`.
 pub fn call(name: &str, patience: Duration) -> Result<OwnedFd> {
     let socket = socket()?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -35,14 +35,13 @@ pub fn call(name: &str, patience: Duration) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The user of whoever has the name that was called, where that is somebody who is not to be believed: anybody can take
-/// any name.
+/// The user that holds the called name, if that user is not to be trusted: any process can take any name.
 pub fn stranger(socket: &OwnedFd) -> Option<u32> {
     let user = socket_peercred(socket).map_or(u32::MAX, |it| it.uid.as_raw());
     (!ropewalk_rail_ether::is_trusted(user)).then_some(user)
 }
 
-/// Somebody who connects, where there is one.
+/// The next client that connects.
 pub fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
     accept_with(listener, SocketFlags::CLOEXEC)
 }
@@ -53,7 +52,7 @@ pub fn say(socket: impl AsFd, bytes: &[u8], patience: bool) -> Result<()> {
     send(socket, bytes, flags | SendFlags::NOSIGNAL).map(drop)
 }
 
-/// What the other side said; nothing: it has closed the connection.
+/// Receives a message of the other side. An empty one: the other side has closed the connection.
 pub fn hear(socket: impl AsFd, buffer: &mut [u8], patience: bool) -> Result<&[u8]> {
     let flags = if patience { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     loop {

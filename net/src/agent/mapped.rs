@@ -1,5 +1,5 @@
-//! What a mapper of this process has said of the peers of an interface, remembered as long as it has the raw endpoint: an
-//! agent that begins later is told.
+//! The statements of this process's mapper about the peers of an interface. The process remembers them as
+//! long as it has the raw endpoint, so that it can tell them to an agent that starts later.
 //!
 //! Invariant: there are no more peers than an agent's table has.
 
@@ -36,7 +36,7 @@ impl Mapped {
         self.peers.remove(&nic);
     }
 
-    /// What an agent is told so that it knows all of it.
+    /// The questions that tell an agent all of these statements.
     pub fn questions(&self) -> impl Iterator<Item = Question<'_>> {
         let peers = self.peers.iter().map(|(nic, name)| Question::AddPeer(*nic, name.as_deref()));
         peers.chain(self.map.map(Question::SetMap))

@@ -1,21 +1,21 @@
 //! The agent of an interface on which MXoE is spoken: started by need, and no daemon.
 //!
-//! Every process that has an endpoint there has a *keeper*: a small thread that sleeps nearly always. The one that
-//! gets the agent's name ([`service`]) makes the interface known, knows its peers, and refuses what is for endpoints
-//! that nobody has. The others stand by, with a connection to it ([`standby`]): they tell it their endpoints, and
-//! when it ends they hear of it, and one of them gets the name.
+//! Every process that has an endpoint there has a *keeper*: a small thread that sleeps nearly always. One keeper
+//! gets the agent's name ([`service`]). It announces the interface, knows its peers, and refuses messages for
+//! endpoints that nobody has. The other keepers stand by, with a connection to the agent ([`standby`]). They tell it
+//! their endpoints. They notice the agent's end, and one of them gets the name.
 //!
-//! The keeper of a process that has the raw endpoint remembers what its mapper has said, for agents that come later
-//! ([`mapped`]), and tells what is counted there to whoever asks.
+//! The keeper of a process with the raw endpoint remembers the statements of its mapper, for agents that start later
+//! ([`mapped`]). It also sends the counters of the raw endpoint to each process that asks.
 //!
-//! * [`protocol`]: what is said over the connection; [`local`]: the sockets; [`client`]: for programs that ask.
+//! * [`protocol`]: the messages of the connection; [`local`]: the sockets; [`client`]: for programs that ask.
 //!
 //! Invariants:
 //! * nobody refuses for an endpoint that a process has claimed;
-//! * the thread ends with the last endpoint of the process on the interface, and with the last who asks for names
-//!   there, and its end is waited for, so that a library can be unloaded;
-//! * who has the agent's name, and is neither root nor this user, is not believed;
-//! * whoever connects costs the agent bounded memory, and waits for it rather than the other way round.
+//! * the thread ends with the last endpoint of the process on the interface, and with the last member that asks for
+//!   names there, and its end is waited for, so that a library can be unloaded;
+//! * a holder of the agent's name that is neither root nor this user is not believed;
+//! * each client costs the agent bounded memory, and the client waits for the agent rather than the other way round.
 //!
 //! A process that forks without starting another program leaves the agent's name to its child as long as that lives.
 
@@ -50,7 +50,7 @@ pub(crate) struct Membership {
     endpoint: Option<u8>,
 }
 
-/// What a keeper is for.
+/// The identity of a keeper: its process, network namespace and interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     process: u32,
@@ -59,7 +59,7 @@ struct Key {
     index: u32,
 }
 
-/// What the thread and the rest of the process share.
+/// The state that the thread shares with the rest of the process.
 #[derive(Debug)]
 struct Keeper {
     key: Key,
@@ -73,19 +73,19 @@ struct Keeper {
 #[derive(Debug, Default)]
 struct State {
     endpoints: BTreeSet<u8>,
-    /// Who asks for names, and has no endpoint.
+    /// The number of members that ask for names and have no endpoint.
     askers: usize,
-    /// What the interface was called, where somebody has said so.
+    /// The name of the interface, if somebody has set one.
     name: Option<String>,
-    /// What a mapper of this process has said.
+    /// The statements of a mapper of this process.
     mapped: Mapped,
-    /// Where the raw endpoint of this process is asked what it counts.
+    /// The listener at which the raw endpoint of this process is asked for its counters.
     teller: Option<Arc<Teller>>,
     ended: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Tells what is counted to whoever connects.
+/// Sends the counters to each client that connects.
 pub(crate) struct Teller {
     pub listener: OwnedFd,
     pub account: Box<dyn Fn() -> Account + Send + Sync>,
@@ -147,13 +147,13 @@ pub(crate) fn join(
 }
 
 impl Membership {
-    /// Whoever wants to know is told what is counted here.
+    /// Serves the counters of this teller to every process that asks for them.
     pub fn tell_by(&self, teller: Teller) {
         self.keeper.state().teller = Some(Arc::new(teller));
         self.keeper.ring();
     }
 
-    /// What a mapper has said, for agents that come later.
+    /// Changes the mapper's statements, which agents that start later are told.
     pub fn with_mapped<R>(&self, change: impl FnOnce(&mut Mapped) -> R) -> R {
         change(&mut self.keeper.state().mapped)
     }
@@ -214,15 +214,15 @@ impl Keeper {
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Takes note of the bell: what it was rung for is looked at after this.
+    /// Resets the bell: the reasons for which it was rung are looked at after this.
     fn heard(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
     }
 
-    /// Answers one who asks what is counted.
+    /// Answers a client that asks for the counters.
     fn tell(&self, teller: &Teller) {
         if crate::counts::answer(&teller.listener, || vec![(teller.account)()]).is_err() {
-            // Where there is no descriptor left it would be asked without end.
+            // Without a free descriptor the listener would stay readable, and this thread would try without end.
             self.state().teller = None;
         }
     }
@@ -272,7 +272,7 @@ pub(crate) fn say_stranger(index: u32, error: &AgentError) {
     }
 }
 
-/// What an interface is called where nobody says otherwise: the host's name and the number of the board.
+/// The default name of an interface: the host's name and the number of the board.
 fn usual_name(interface: &Interface) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let boards =

@@ -1,7 +1,7 @@
-//! What processes of a host and the agent say to each other: one packet for each question and each answer, of a kind
-//! and fields of fixed places, in the byte order of the host, which both share.
+//! The protocol between the processes of a host and the agent. Each question and each answer is one packet: a
+//! kind and fields at fixed offsets, in the byte order of the host, which both sides share.
 //!
-//! Invariant: what is read was checked against the bytes that are there.
+//! Invariant: the parser checks every read against the bytes that are there.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::client::KnownPeer;
 pub const QUESTION_BYTES_MAX: usize = 9 + HOST_NAME_BYTES_MAX;
 pub const ANSWER_BYTES_MAX: usize = 32 << 10;
 
-/// What is said to the agent.
+/// A question or notice to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Question<'a> {
     /// This process has an endpoint, or has it no more.
@@ -22,28 +22,28 @@ pub enum Question<'a> {
     Release(u8),
     /// Peers from an index on.
     Peers(u16),
-    /// Which card has this name, and which name this card.
+    /// The card of this name; the name of this card.
     NicOf(&'a str),
     NameOf(u64),
     /// The interface shall be called so.
     SetName(&'a str),
-    /// What the agent counts.
+    /// The counters of the agent.
     Counts,
-    /// A mapper: this card is there, and perhaps called so; it is not there; what it says of the map.
+    /// A mapper: this card is present, perhaps with this name; it is absent; the state of the map.
     AddPeer(u64, Option<&'a str>),
     RemovePeer(u64),
     SetMap(Map),
-    /// What a mapper has said of the map.
+    /// The last statement of a mapper about the map.
     Map,
-    /// What is known of this card.
+    /// The agent's entry for this card.
     Peer(u64),
-    /// How long the agent has been there.
+    /// The time since the agent started.
     Age,
     /// This card is looked for.
     Seek(u64),
 }
 
-/// What the agent says.
+/// An answer of the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// In the order of their indices; none: that was all.
@@ -55,9 +55,9 @@ pub enum Answer {
     Name(String),
     /// It is done.
     Done,
-    /// Only root and whoever runs the agent may ask for that.
+    /// Only root and the user that runs the agent may ask for that.
     NotPermitted,
-    /// Unasked, to those who hold endpoints: the interface is called so, by somebody's wish.
+    /// Unasked, to clients that hold endpoints: somebody has set this name for the interface.
     Called(String),
     /// A counter a line.
     Counts(String),
@@ -181,7 +181,7 @@ fn emit_map(kind: u8, map: &Map) -> Vec<u8> {
     bytes
 }
 
-/// Bits of a peer: what is known of it.
+/// Bits of a peer: its known properties.
 const HAS_REVERSE: u8 = 1;
 const HAS_SERIAL: u8 = 2;
 const IS_OURS: u8 = 4;

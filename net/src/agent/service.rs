@@ -1,4 +1,4 @@
-//! The process that is the agent: the machine of the core's, its socket, and those who ask.
+//! The process that is the agent: the protocol of the agent, its socket, and its clients.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -23,13 +23,13 @@ use super::{Keeper, Teller, local, usual_name};
 /// one user who is neither root nor ours.
 const CLIENTS_MAX: usize = 1024;
 const DESCRIPTORS_PER_CLIENT: u64 = 4;
-/// How long somebody may be connected and say nothing at all.
+/// The time for which a client may be connected without saying anything.
 const SILENT_FOR: Duration = Duration::from_secs(5);
-/// How often it is asked whether an interface that is down is still there.
+/// The interval at which the agent checks whether an interface that is down still exists.
 const DOWN_FOR: Duration = Duration::from_secs(1);
-/// Packets that are looked at before those who ask get their turn.
+/// Packets that are looked at before the clients get their turn.
 const PACKETS_PER_PASS: usize = 256;
-/// How long nobody is let in where there are no descriptors.
+/// The time for which the agent accepts no client after it ran out of descriptors.
 const DEAF_FOR: Duration = Duration::from_millis(100);
 
 /// Somebody of this host who is connected.
@@ -38,7 +38,7 @@ struct Client {
     holds: BTreeSet<u8>,
     user: Option<Uid>,
     may_change: bool,
-    /// Since when it has said nothing; `None`: it has said something.
+    /// The time since which it has said nothing; `None`: it has said something.
     silent_since: Option<Instant>,
 }
 
@@ -92,13 +92,13 @@ fn clients_max() -> usize {
     usize::try_from(limit / DESCRIPTORS_PER_CLIENT).unwrap_or(CLIENTS_MAX).min(CLIENTS_MAX)
 }
 
-/// Who has something to say.
+/// The sources that have something to read.
 #[derive(Default)]
 struct Ready {
     packets: bool,
     bell: bool,
     newcomer: bool,
-    /// Somebody asks what the raw endpoint of this process counts.
+    /// Somebody asks for the counters of this process's raw endpoint.
     asked: bool,
     clients: Vec<usize>,
 }
@@ -108,7 +108,7 @@ impl Service<'_> {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Takes over what a mapper of this process has said.
+    /// Takes over the statements of this process's mapper.
     fn begin(&mut self) {
         let mapped = self.keeper.state().mapped.clone();
         for question in mapped.questions() {
@@ -132,7 +132,7 @@ impl Service<'_> {
             if ready.packets || self.socket.is_down() {
                 self.receive()?;
             }
-            // From the end, since those who are gone are taken out.
+            // From the end, since clients that are gone are removed.
             for index in ready.clients.into_iter().rev() {
                 if !self.listen_to(index) {
                     self.clients.swap_remove(index);
@@ -181,9 +181,9 @@ impl Service<'_> {
     fn hide(&mut self) {
         let mut taken = self.keeper.state().endpoints.clone();
         taken.extend(self.clients.iter().flat_map(|client| &client.holds));
-        // Packets to that number are refused, whoever has the raw endpoint: none is for it.
+        // Packets to that number are refused, whichever process has the raw endpoint: none is for it.
         self.is_mapped = taken.remove(&RAW_ENDPOINT);
-        // Where the kernel has no memory for a filter they are seen, and passed over.
+        // If the kernel has no memory for a filter, the agent receives these packets and ignores them.
         if taken != self.hidden && self.socket.hide(taken.iter().copied()).is_ok() {
             self.hidden = taken;
         }
@@ -235,7 +235,7 @@ impl Service<'_> {
         }
     }
 
-    /// Hears one question, and answers it; false where the client is gone, or says what nobody asks.
+    /// Receives one question, and answers it; false if the client is gone, or sent no known question.
     fn listen_to(&mut self, index: usize) -> bool {
         let mut buffer = [0; QUESTION_BYTES_MAX];
         let client = &mut self.clients[index];
@@ -252,7 +252,7 @@ impl Service<'_> {
                 if self.claims.has(endpoint) {
                     client.holds.insert(endpoint);
                 }
-                // Whoever comes later shall know the name, too.
+                // A client that comes later learns the name, too.
                 self.keeper.state().name.clone().map(Answer::Called)
             }
             Question::Release(endpoint) => {
@@ -284,12 +284,12 @@ impl Service<'_> {
             }
             question => Some(self.map(question)),
         };
-        // Whoever asks and does not read is asked to leave.
+        // A client that asks and does not read is disconnected.
         let client = &self.clients[index];
         answer.is_none_or(|it| local::say(&client.socket, &it.emit(), false).is_ok())
     }
 
-    /// What a mapper says.
+    /// Carries out a mapper's statement.
     fn map(&mut self, question: Question<'_>) -> Answer {
         let now = self.now();
         let answer = |is_so| if is_so { Answer::Done } else { Answer::Nobody };
@@ -312,7 +312,7 @@ impl Service<'_> {
         self.agent.set_name(name, self.now());
         let name = self.agent.name().to_string();
         self.keeper.state().name = Some(name.clone());
-        // Whoever comes after this agent shall call itself so.
+        // The client that becomes the next agent shall use this name.
         let called = Answer::Called(name).emit();
         for client in self.clients.iter().filter(|client| !client.holds.is_empty()) {
             let _ = local::say(&client.socket, &called, false);

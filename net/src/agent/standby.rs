@@ -1,7 +1,8 @@
-//! A process that has endpoints, and whose interface has an agent: it tells that its endpoints, and waits for its end.
+//! A process with endpoints on an interface that already has an agent: it tells the agent its own endpoints,
+//! and waits for the agent's end.
 //!
-//! Whoever has the agent's name is told the endpoints, also where it is a stranger's program: they are no secret, and an
-//! agent that serves several users refuses nobody's then. What a stranger says is not heeded.
+//! The holder of the agent's name is told the endpoints, even if it is a stranger's program: they are no
+//! secret, and an agent that serves several users then refuses nobody's. The messages of a stranger are ignored.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -77,12 +78,12 @@ pub fn stand_by(keeper: &Keeper, name: &str) {
     }
 }
 
-/// Tells an agent what a mapper of this process has said: it may have begun with an empty table.
+/// Tells an agent the statements of this process's mapper: the agent may have started with an empty table.
 fn tell_map(keeper: &Keeper, agent: &OwnedFd, buffer: &mut [u8]) -> Result<(), Errno> {
     let mapped = keeper.state().mapped.clone();
     for question in mapped.questions() {
         local::say(agent, &question.emit(), true)?;
-        // One after the other: who does not read is asked to leave. One that is refused was refused before.
+        // One after the other: an agent disconnects a client that does not read. A refused question was refused before.
         if local::hear(agent, buffer, true)?.is_empty() {
             return Err(Errno::CONNRESET);
         }

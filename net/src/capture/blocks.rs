@@ -17,7 +17,7 @@ const FLAGS: u16 = 2;
 const RECEIVED: u16 = 4;
 const DROPPED: u16 = 5;
 
-/// Where a packet went.
+/// The direction of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     In = 1,
@@ -53,7 +53,7 @@ fn no_more_options(out: &mut Vec<u8>) {
     out.extend([0; 4]);
 }
 
-/// What a file begins with: one interface, with frames of this type.
+/// Writes the beginning of a file: one interface, with frames of this type.
 pub fn begin(out: &mut Vec<u8>, link_type: u16, interface: &str) {
     block(out, SECTION, |out| {
         out.extend(0x1a2b_3c4d_u32.to_le_bytes());
@@ -98,7 +98,7 @@ pub fn packet(out: &mut Vec<u8>, now: SystemTime, way: Way, frame: impl FnOnce(&
     });
 }
 
-/// How many packets there were, and how many of them are not in the file.
+/// Writes the number of packets, and the number of those that are not in the file.
 pub fn statistics(out: &mut Vec<u8>, now: SystemTime, packets: u64, dropped: u64) {
     block(out, STATISTICS, |out| {
         out.extend(0u32.to_le_bytes());
@@ -109,7 +109,7 @@ pub fn statistics(out: &mut Vec<u8>, now: SystemTime, packets: u64, dropped: u64
     });
 }
 
-/// How many of the first bytes are whole blocks.
+/// The number of the first bytes that are whole blocks.
 pub fn whole(blocks: &[u8], bytes: usize) -> usize {
     let mut at = 0;
     while let Some(length) = blocks.get(at + 4..at + 8) {

@@ -1,10 +1,10 @@
 //! Captures: every packet of a port, both ways, in a file that Wireshark reads (docs/wireshark).
 //!
-//! * [`CaptureConfig`]: which file; [`Captured`]: a port that is written down; [`blocks`]: the file's format;
+//! * [`CaptureConfig`]: the choice of the file; [`Captured`]: a port with a capture; [`blocks`]: the file's format;
 //!   [`writer`]: the thread that writes; [`place`]: the headers in front of a packet, which a port does not show.
 //!
-//! Invariants: a port that is not captured is not wrapped, and costs nothing; what is captured goes on
-//! whatever becomes of the file; memory for packets that wait is bounded, and what finds none is counted.
+//! Invariants: a port that is not captured is not wrapped, and costs nothing; a captured port goes on whatever
+//! happens to the file; memory for packets that wait is bounded, and packets without room are counted.
 
 mod blocks;
 mod place;
@@ -26,7 +26,7 @@ pub const VARIABLE: &str = "ROPEWALK_CAPTURE";
 /// Bytes of packets that wait for the disk, for each file.
 const BUFFER_BYTES: usize = 16 << 20;
 
-/// Where packets are written down.
+/// The configuration of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaptureConfig {
     /// The file. In it `%p` is the number of the process, `%s` the scheme, `%e` the endpoint's number. Where
@@ -61,7 +61,7 @@ impl CaptureConfig {
         CaptureConfig { file: file.into(), buffer_bytes: BUFFER_BYTES, insist: true }
     }
 
-    /// What the environment wishes. A program with the rights of others than its caller does not listen to it.
+    /// The configuration from the environment. A program whose effective user or group is not its caller's ignores it.
     pub fn from_environment() -> Option<CaptureConfig> {
         use rustix::process::{getegid, geteuid, getgid, getuid};
         let own = getuid() == geteuid() && getgid() == getegid();
@@ -118,18 +118,18 @@ impl<P: Port> Captured<P>
 where
     P::Station: Place,
 {
-    /// A port that is at `here`, and what it sends and receives from now on.
+    /// A port at `here` with a capture of all packets that it sends and receives from now on.
     pub fn new(port: P, here: P::Station, capture: Capture) -> Captured<P> {
         Captured { port, here, writer: capture.0, towards: None }
     }
 
-    /// How much was captured.
+    /// The counters of the capture.
     pub fn capture_counters(&self) -> CaptureCounters {
         self.writer.counters()
     }
 }
 
-/// Which of our addresses goes with a station: asked for again only where the station is another one.
+/// Our own address for packets to and from a station. It is determined again only if the station changes.
 fn own<S: Place>(towards: &mut Option<(S, S)>, here: S, station: S) -> S {
     match towards {
         Some((last, own)) if *last == station => *own,

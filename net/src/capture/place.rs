@@ -1,4 +1,4 @@
-//! What stands in front of a packet on the wire, made up again from where it came from and went to.
+//! The headers in front of a packet on the wire, rebuilt from its source and destination.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -6,10 +6,10 @@ use ropewalk_wire::mxoe::{ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
 
 /// A station of a port that can be captured.
 pub trait Place: Copy + Eq {
-    /// What files call frames that begin so.
+    /// The link type in capture files of frames that begin with this header.
     const LINK_TYPE: u16;
 
-    /// Which of our addresses packets to and from `station` carry, where we are at `self`.
+    /// The address of ours in packets to and from `station`, if the port is at `self`.
     fn towards(self, station: Self) -> Self;
 
     /// Writes a frame: everything in front of the body, the body, and padding.

@@ -1,7 +1,7 @@
 //! The file, and the thread that writes to it.
 //!
-//! Invariants: whoever has a packet never waits for the disk; as many bytes wait as the buffer has, and
-//! as many are being written; a file that cannot be written to any more ends in a whole block, and is said once.
+//! Invariants: the owner of a packet never waits for the disk; at most the buffer's bytes wait, and as many are
+//! being written; a file that cannot be written to any more ends in a whole block, and is reported once.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
@@ -17,9 +17,9 @@ use super::{CaptureCounters, CaptureError};
 const NUMBERS_MAX: u32 = 4096;
 /// Bytes of a block besides the frame, at most.
 const BLOCK_BYTES: usize = 128;
-/// How long packets gather before they are written.
+/// The time for which packets are gathered before they are written.
 const GATHERS: Duration = Duration::from_millis(20);
-/// How long an end waits for the disk.
+/// The time for which the end of a capture waits for the disk.
 const ENDS: Duration = Duration::from_secs(5);
 
 /// A file that packets are written to.
@@ -73,7 +73,7 @@ impl Writer {
         Ok(Writer { shared, buffer_bytes })
     }
 
-    /// A packet; `frame` writes the body with what belongs around it.
+    /// A packet; `frame` writes the body and the headers around it.
     pub fn packet(&self, way: Way, body: &[u8], frame: impl FnOnce(&[u8], &mut Vec<u8>)) {
         let now = SystemTime::now();
         let mut state = self.shared.state();

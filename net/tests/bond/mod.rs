@@ -1,4 +1,4 @@
-//! What stands between a card and its bridge and has two ways, as bonded links are: each keeps the order of its
+//! A device between a card and its bridge that has two ways, as bonded links have: each keeps the order of its
 //! frames, and frames of one overtake those of the other.
 //!
 //! The kernel's own bonds are a module, which a machine may not have.
@@ -25,7 +25,7 @@ const TURN: usize = 32;
 /// Frames that wait on the slow way; and how long, where none follow.
 const SLOW_FRAMES: usize = 6;
 const SLOW_FOR: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000 };
-/// How often it is looked whether it is over, where nothing comes.
+/// The interval at which the thread checks whether it is over, while nothing comes.
 const IDLE_FOR: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Two ways between two interfaces, until it is dropped.
@@ -36,7 +36,7 @@ pub struct Bond {
 }
 
 impl Bond {
-    /// A card, and what joins it and the bridge; frames that others overtake are counted.
+    /// A card, and the bond that joins it and the bridge; frames that others overtake are counted.
     pub fn card(mtu: u32, overtaken: &Arc<AtomicU64>) -> (String, Bond) {
         let card = card(mtu);
         let plug = card.replace("card", "plug");
@@ -79,7 +79,7 @@ impl Drop for Bond {
 /// Both ways in one direction.
 #[derive(Debug, Default)]
 struct Ways {
-    /// What waits on the slow one.
+    /// The frames that wait on the slow way.
     slow: VecDeque<Vec<u8>>,
     frames: usize,
 }
@@ -112,7 +112,7 @@ fn carry(sockets: &[OwnedFd; 2], ways: &mut [Ways; 2], overtaken: &AtomicU64) {
 }
 
 fn pass_on(socket: &OwnedFd, frame: &[u8]) {
-    // What the card has no room for it may drop.
+    // If the card has no room for a frame, it may drop it.
     while let Err(Errno::AGAIN | Errno::NOBUFS) = send(socket, frame, SendFlags::DONTWAIT) {
         let _ = poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&IDLE_FOR));
     }

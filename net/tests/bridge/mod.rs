@@ -26,7 +26,7 @@ pub struct Bridge {
     start: Instant,
 }
 
-/// What joins cards and the bridge where that is no wire; it counts frames that were overtaken.
+/// The bonds that join cards and the bridge in place of wires; they count frames that were overtaken.
 struct Bonds {
     overtaken: Arc<AtomicU64>,
     all: RefCell<Vec<Bond>>,
@@ -96,7 +96,7 @@ impl Fixture for Bridge {
         }
     }
 
-    /// Nobody tells of a death: it is noticed by what is not answered, which the simulator shows.
+    /// Nobody reports a death: missing answers reveal it, as the tests over the simulator show.
     fn kill(&mut self, rail: Box<dyn Rail>) -> bool {
         drop(rail);
         false
@@ -108,7 +108,7 @@ impl Fixture for Bridge {
         for part in bytes.chunks(1000) {
             let slot = stranger.slot().expect("it is empty");
             slot[..part.len()].copy_from_slice(part);
-            // Where the kernel's filter looks.
+            // The bytes that the kernel's filter checks.
             slot[2] |= 0xc0;
             slot[3] = endpoint;
             stranger.commit(station, part.len());

@@ -188,7 +188,7 @@ impl World {
         self.nodes.push(Node { endpoint, context, done: Vec::new() });
     }
 
-    /// What `from` calls `to`.
+    /// The peer id of `to` at `from`.
     pub fn peer(&self, from: usize, to: usize) -> PeerId {
         let address = Address::parse(self.nodes[to].endpoint.addresses()).unwrap();
         self.nodes[from].endpoint.lookup(&address).unwrap()

@@ -37,7 +37,7 @@ impl Namespace {
         &self.0
     }
 
-    /// What is done in it, while this thread is elsewhere.
+    /// Runs `what` in the namespace, while this thread stays elsewhere.
     pub fn within<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         let there = || {
             self.go();

@@ -1,5 +1,5 @@
-//! A socket for the agent of an interface: it sees what hosts tell each other, and what is for endpoints that are
-//! not hidden from it.
+//! A socket for the agent of an interface: it sees the packets between hosts, and packets for endpoints that are not
+//! hidden from it.
 //!
 //! Invariant: frames for hidden endpoints cost it nothing, so that an agent sleeps while messages go by.
 
@@ -30,7 +30,7 @@ pub struct AgentSocket {
     is_down: bool,
 }
 
-/// Who has which endpoint of an interface, as far as processes say.
+/// The owners of an interface's endpoints, as processes have claimed them.
 #[derive(Debug, Clone)]
 pub struct Claims {
     interface: Interface,
@@ -88,7 +88,7 @@ impl AgentSocket {
         socket::filter(self.socket.as_fd(), agent_program(self.interface.station, &hidden))
     }
 
-    /// Who has which endpoint there.
+    /// The owners of the endpoints of this interface.
     pub fn claims(&self) -> Claims {
         Claims { interface: self.interface.clone(), language: self.language }
     }
@@ -99,7 +99,7 @@ impl AgentSocket {
         self.is_down
     }
 
-    /// What came, where there is something. An error: the interface is not there any more.
+    /// The next packet, if there is one. An error: the interface is not there any more.
     pub fn receive(&mut self) -> io::Result<Option<Heard<'_>>> {
         let len = loop {
             match rustix::net::recv(&self.socket, &mut *self.buffer, RecvFlags::DONTWAIT) {
@@ -126,7 +126,7 @@ impl AgentSocket {
         }))
     }
 
-    /// Sends a body. What does not leave is lost, as it could be on its way.
+    /// Sends a body. A body that does not leave is lost, as it could be on its way.
     pub fn send(&self, to: Station, body: &[u8]) {
         let source = self.interface.station;
         let ethernet = Ethernet { destination: to, source, ethertype: ETHERTYPE };

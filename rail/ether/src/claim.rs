@@ -1,5 +1,5 @@
-//! Who has which endpoint of an interface: a claim is a name in the abstract namespace of Unix sockets,
-//! which belongs to the network namespace and ends with the process, however that ends.
+//! The ownership of an interface's endpoints. A claim is a name in the abstract namespace of Unix sockets, which
+//! belongs to the network namespace and ends with the process, however that ends.
 
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
@@ -72,7 +72,7 @@ fn name_of(interface: &Interface, language: Language, endpoint: u8) -> String {
 pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bool {
     let address = SocketAddr::from_abstract_name(name_of(interface, language, endpoint));
     let socket = UnixDatagram::unbound();
-    // Where it cannot be told it is left to whoever may have it.
+    // If this process cannot find out, it assumes that the endpoint is claimed.
     let (Ok(address), Ok(socket)) = (address, socket) else { return true };
     match socket.connect_addr(&address) {
         Ok(()) => true,
@@ -80,8 +80,8 @@ pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bo
     }
 }
 
-/// Tells whoever asks that a queue of an interface goes by AF_XDP, as long as the result lives. `None`: the name is
-/// somebody else's still.
+/// Tells processes that ask that a queue of an interface goes by AF_XDP, as long as the result lives. `None`: the
+/// name still belongs to somebody else.
 pub fn name_queue(interface: u32, queue: u32) -> Option<UnixDatagram> {
     let name = format!("ropewalk/xdp/{interface}/{queue}");
     UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()

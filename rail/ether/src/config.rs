@@ -1,8 +1,8 @@
-//! What a user of the port decides, and what can go wrong when it opens.
+//! The options of a user of the port, and the errors of opening it.
 
 use ropewalk_wire::mxoe::Order;
 
-/// How an [`EtherPort`](crate::EtherPort) is set up.
+/// The configuration of an [`EtherPort`](crate::EtherPort).
 #[derive(Debug, Clone, Default)]
 pub struct EtherConfig {
     /// The interface; `None`: the one that is up and no loopback, where there is one only.
@@ -11,19 +11,19 @@ pub struct EtherConfig {
     pub endpoint: Option<u8>,
     /// Peers may call.
     pub listens: bool,
-    /// What is spoken there.
+    /// The protocol that is spoken there.
     pub language: Language,
-    /// What frames come and leave by.
+    /// The sockets that send and receive frames.
     pub sockets: Sockets,
 }
 
-/// What frames come and leave by.
+/// The sockets that send and receive frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Sockets {
     pub kind: SocketKind,
     /// The queue of the card that AF_XDP takes frames from; those of others go by the packet socket.
     pub queue: u32,
-    /// For how many microseconds AF_XDP polls the card busily; 0: not at all.
+    /// The number of microseconds for which AF_XDP polls the card busily; 0: not at all.
     pub poll_us: u32,
 }
 
@@ -40,7 +40,7 @@ pub enum SocketKind {
 }
 
 impl Sockets {
-    /// Sets what `socket=xdp`, `queue=N` or `poll=MICROSECONDS` says; `None` where it says something else.
+    /// Sets the value of `socket=xdp`, `queue=N` or `poll=MICROSECONDS`; `None` for any other text.
     pub fn set(&mut self, part: &str) -> Option<()> {
         match part.split_once('=')? {
             ("socket", "packet") => self.kind = SocketKind::Packet,
@@ -66,18 +66,18 @@ impl Sockets {
 const QUEUES: u32 = 4096;
 const POLL_US_MAX: u32 = 1_000_000;
 
-/// Whose packets a port is for. Endpoints of different languages have numbers of their own.
+/// The protocol of a port's packets. Endpoints of different languages have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Language {
     /// The packets of `wire::packets`.
     #[default]
     Ours,
-    /// Those of `wire::mxoe`, in this byte order.
+    /// The packets of `wire::mxoe`, in this byte order.
     Mxoe(Order),
 }
 
 impl Language {
-    /// How addresses of its endpoints begin.
+    /// The scheme of addresses of its endpoints.
     pub fn scheme(self) -> &'static str {
         match self {
             Language::Ours => "ether",
@@ -91,7 +91,7 @@ pub const ENDPOINTS: std::ops::Range<u8> = 0..255;
 /// The number that the raw endpoint of an interface is claimed by; no packet goes to it.
 pub const RAW_ENDPOINT: u8 = ENDPOINTS.end;
 
-/// Why the port could not be opened. Class: node.
+/// The reason why the port could not be opened. Class: node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtherError {

@@ -1,4 +1,4 @@
-//! Which frames the kernel lets through, and which endpoint a frame is for: the same in both places.
+//! The frames that the kernel lets through, and the endpoint that a frame is for: the same rules in both places.
 
 use ropewalk_wire::mxoe::{self, ETHERNET_BYTES, Order, PULL_MAGIC, Station, Type};
 use ropewalk_wire::packets::Kind;
@@ -6,10 +6,10 @@ use ropewalk_wire::packets::Kind;
 use crate::config::Language;
 use crate::numbers::Numbers;
 
-/// Where a frame has its type, and most of them the number of the endpoint that they are for.
+/// The offset of a frame's type, and for most frames that of the number of the destination endpoint.
 pub const TYPE_AT: u32 = 16;
 pub const ENDPOINT_AT: u32 = 17;
-/// The same of MXoE's refusals of messages, of what answers a pull, and of what that is hidden by.
+/// The endpoint's offset in MXoE's refusals of messages and in answers to a pull, and the mask that hides the latter.
 pub const REFUSED_AT: u32 = 25;
 pub const MAGIC_AT: u32 = 28;
 pub const MAGIC: u32 = PULL_MAGIC & 0xff;
@@ -41,9 +41,9 @@ const KEPT: u32 = libc::BPF_LD | libc::BPF_MEM;
 const ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// A program that lets through what is for this station and one of these endpoints of a language, and nothing
-/// else. The kernel runs it for each frame of our EtherType, however many endpoints there are: their numbers
-/// are bits of eight words, one of which is looked at.
+/// A program that lets through frames for this station and one of these endpoints of a language, and nothing else.
+/// The kernel runs it for each frame of our EtherType, however many endpoints there are: their numbers are bits of
+/// eight words, one of which is looked at.
 pub fn program(
     station: Station,
     language: Language,
@@ -70,8 +70,9 @@ pub fn program(
     program
 }
 
-/// A program that lets through what the agent of an interface has to see: beacons for everybody, and of what is for
-/// this station questions and answers of hosts, and what can be refused and is for none of these endpoints.
+/// A program that lets through the frames that the agent of an interface has to see: beacons for everybody;
+/// questions and answers of hosts for this station; and frames for this station that can be refused and are for none
+/// of these endpoints.
 pub fn agent_program(station: Station, hidden: &Numbers) -> Vec<libc::sock_filter> {
     let [a, b, c, d, e, f] = station.0;
     let high = u32::from_be_bytes([a, b, c, d]);
@@ -128,7 +129,7 @@ pub fn raw_program(station: Station) -> Vec<libc::sock_filter> {
         statement(WORD, 0),
         equal(high, 0, 2),
         statement(HALF, 4),
-        // What is for somebody else goes on as what is for everybody, which it is not.
+        // A frame for another station is then compared with the broadcast address, and does not match.
         equal(low, 4, 0),
         equal(u32::MAX, 1, 0),
         drop,
@@ -200,7 +201,7 @@ fn endpoint_of_frame(language: Language) -> Vec<libc::sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the kernel does with a program, for the instructions that are used here.
+    /// Runs a program as the kernel does, for the instructions that are used here.
     fn accepts(program: &[libc::sock_filter], frame: &[u8]) -> bool {
         let (mut at, mut a, mut x, mut kept) = (0, 0u32, 0u32, 0u32);
         loop {
@@ -271,7 +272,7 @@ mod tests {
                     let mut numbers = Numbers::default();
                     numbers.insert(number);
                     let passes = accepts(&program(station, language, &numbers), &frame);
-                    // What is for the host itself passes with some number, and is dropped behind.
+                    // A packet for the host itself passes with some number, and is dropped afterwards.
                     assert!(passes || endpoint != Some(number), "{kind:#x} {number}");
                     let known = Type::from_u8(kind).is_some() && endpoint.is_some();
                     assert!(!passes || !known || endpoint == Some(number), "{kind:#x} {number}");

@@ -1,5 +1,5 @@
-//! Who holds a name in the abstract namespace of Unix sockets. Anybody of this host may take any name there, so that what
-//! a name stands for is believed of its holder alone.
+//! The holder of a name in the abstract namespace of Unix sockets. Any process of this host may take any name there.
+//! So a name is believed only if its holder is trusted.
 
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
@@ -14,12 +14,12 @@ const USER: u16 = 7;
 const HEADER_BYTES: usize = 16;
 const ANSWER_BYTES: usize = 16;
 
-/// Whether what this user holds is to be believed: it is ours, or root's.
+/// Whether a name of this user is to be believed: the user is ours, or root.
 pub fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// The user of whoever holds this name; `None` where nobody does, or the kernel does not tell.
+/// The user that holds this name; `None` if nobody does, or if the kernel does not tell.
 pub fn holder_of(name: &str) -> Option<u32> {
     let table = std::fs::read("/proc/thread-self/net/unix").ok()?;
     user_of(inode_in(&String::from_utf8_lossy(&table), name)?)

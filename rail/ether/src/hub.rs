@@ -1,12 +1,12 @@
 //! One socket for all endpoints of this process on an interface; where AF_XDP is wanted and can be had, one of
 //! those beside it.
 //!
-//! The endpoint that finds the ring free looks at it, and deals with its own packets where they lie. Those of
-//! others it copies to their inboxes.
+//! The endpoint that finds the ring free looks at it, and processes its own packets in place. It copies those of
+//! others to their inboxes.
 //!
 //! Invariants:
-//! * a frame that the kernel let through is shown to its endpoint, put into its inbox, or counted as dropped, but for
-//!   what hosts say to each other;
+//! * a frame that the kernel let through is shown to its endpoint, put into its inbox, or counted as dropped, except
+//!   for packets between hosts;
 //! * the kernel lets packets through for exactly the endpoints that are here, and packets of one that stays
 //!   are let through while others come and go;
 //! * the socket is closed with the last endpoint, and belongs to one process: one that was forked off has a
@@ -35,15 +35,15 @@ use crate::socket::{self, Takes};
 use crate::watch::Watch;
 use crate::xdp::{self, Xdp, XdpError};
 
-/// Longest body, whatever the interface takes.
+/// Longest body, for any MTU of the interface.
 pub const BODY_BYTES_MAX: usize = 9000;
 
-/// For how long the kernel may say that somebody has a queue who is gone: that is waited for by who insists, and by
-/// who does without as well.
+/// The time for which the kernel may say that a queue belongs to somebody who is gone. A port that insists on the
+/// queue waits for the first time, and one that does without waits for the second.
 const GIVEN_BACK: Duration = Duration::from_secs(3);
 const GIVEN_BACK_SOON: Duration = Duration::from_millis(200);
 
-/// What a hub is for.
+/// The identity of a hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     process: u32,
@@ -53,7 +53,7 @@ struct Key {
     /// An interface that has got another address is another one to its peers.
     station: Station,
     language: Language,
-    /// Those who wish for different sockets do not share them.
+    /// Endpoints that ask for different sockets do not share them.
     sockets: Sockets,
 }
 
@@ -80,7 +80,7 @@ pub struct Members {
     xdp: Option<xdp::Receiver>,
 }
 
-/// The socket, and those who share it.
+/// The socket, and the endpoints that share it.
 #[derive(Debug)]
 pub struct Hub {
     key: Key,
@@ -100,7 +100,7 @@ pub struct Hub {
     wrong_type: AtomicU64,
 }
 
-/// What there is beside the packet socket.
+/// The socket beside the packet socket.
 #[derive(Debug)]
 enum Beside {
     Nothing,
@@ -109,11 +109,11 @@ enum Beside {
     Xdp(Xdp),
 }
 
-/// What a look at the ring brought.
+/// The result of a look at the ring.
 #[derive(Debug, Clone, Copy)]
 pub struct Looked {
     pub received: Received,
-    /// Whether there was anything for the one who looked.
+    /// Whether there was anything for the endpoint that looked.
     pub any: bool,
 }
 
@@ -179,7 +179,7 @@ impl Hub {
         let fd = socket.as_fd();
         let numbers = Numbers::default();
         socket::filter(fd, program(key.station, key.language, &numbers))?;
-        // Frames that leave are not shown to those who sent them, where the kernel knows of that.
+        // Frames that leave are not shown to their senders, if the kernel has this option.
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
         let mut sockets = vec![socket.try_clone()?];
@@ -207,7 +207,7 @@ impl Hub {
         })
     }
 
-    /// Whose packets it is for.
+    /// The protocol of its packets.
     pub fn language(&self) -> Language {
         self.key.language
     }
@@ -228,7 +228,7 @@ impl Hub {
         self.xdp().is_some()
     }
 
-    /// Why they do not, though that was wished for.
+    /// The reason why they do not, though that was wished for.
     pub fn refused(&self) -> Option<String> {
         match &self.beside {
             Beside::Refused(error) => Some(error.to_string()),
@@ -236,7 +236,8 @@ impl Hub {
         }
     }
 
-    /// Sends frames, of which what was written is in `bytes`; how many left. Anybody may at any time.
+    /// Sends frames; their written parts are in `bytes`. Returns the number that left. Anybody may
+    /// call this at any time.
     pub fn send(&self, bytes: &[u8], frames: &[Packet]) -> std::io::Result<usize> {
         match self.xdp().and_then(|xdp| xdp.send(bytes, frames)) {
             Some(result) => result.map(|()| frames.len()),
@@ -249,7 +250,7 @@ impl Hub {
         self.xdp().is_none_or(Xdp::flush)
     }
 
-    /// What its interface takes by now; `None` where there is none any more.
+    /// The limits of its interface at present; `None` if the interface has been removed.
     pub fn takes(&self, interface: u32) -> Option<Takes> {
         socket::takes(self.socket(), interface).ok()
     }
@@ -267,7 +268,7 @@ impl Hub {
     pub fn enter(&self, endpoint: u8, inbox: Arc<Inbox>) -> std::io::Result<()> {
         let mut reader = self.ring.lock();
         reader.with.numbers.insert(endpoint);
-        // The inbox first: what is let through finds it.
+        // The inbox first: packets that the filter then lets through find it.
         reader.with.inboxes[usize::from(endpoint)] = Some(inbox);
         let result = self.filter(&reader.with.numbers);
         if result.is_err() {
@@ -287,12 +288,12 @@ impl Hub {
         let mut reader = self.ring.lock();
         reader.with.remove(endpoint);
         let numbers = &reader.with.numbers;
-        // Where the kernel has no memory the packets go on coming, and are counted.
+        // If the kernel has no memory, the packets continue to arrive, and are counted.
         let _ = self.filter_packets(numbers);
         if let Some(xdp) = self.xdp()
             && xdp.tell(numbers).is_err()
         {
-            // The right to it was given away. Frames of whoever has the number next may not end here: all go by the
+            // The right to it was given away. Frames for the number's next owner may not end here: all go by the
             // packet socket from now on.
             xdp.detach();
         }
@@ -313,12 +314,12 @@ impl Hub {
         self.ring.try_lock()
     }
 
-    /// What a look without the lock sees: perhaps a frame that somebody else deals with already.
+    /// Whether a look without the lock sees a frame; another thread may be processing it already.
     pub fn has_frame(&self) -> bool {
         self.ring.has_frame() || self.xdp().is_some_and(Xdp::has_frame)
     }
 
-    /// How often somebody has found the ring empty. What lay there before is in its inbox.
+    /// The number of times that a thread has found the ring empty. All earlier frames are in their inboxes.
     pub fn sweeps(&self) -> u64 {
         self.sweeps.load(Ordering::Acquire)
     }
@@ -345,7 +346,7 @@ impl Hub {
                     None => count(&self.strangers),
                 },
                 None if frame.len() < FRAME_BYTES_MIN => count(&self.malformed),
-                // What hosts say to each other is an agent's, which has seen it.
+                // Packets between hosts are for an agent, which has seen them.
                 None if is_of_hosts(frame, language) => {}
                 None => count(&self.wrong_type),
             }
@@ -404,11 +405,11 @@ impl Hub {
         self.watch.wake(endpoint, self.looks());
     }
 
-    /// Takes what the kernel has to say of the interface, which would wake the watcher until it is heard: it
-    /// is down, and perhaps gone for good. One that comes up again goes on by itself.
+    /// Takes the kernel's error for the interface, which would wake the watcher until it is read: the interface is
+    /// down, and perhaps gone for good. One that comes up again goes on by itself.
     pub fn take_error(&self) {
         if let Some(xdp) = self.xdp() {
-            // What the packet socket says is enough.
+            // The packet socket's error is enough.
             let _ = rustix::net::sockopt::socket_error(xdp.socket());
         }
         if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
@@ -441,7 +442,7 @@ impl Hub {
         self.no_room.fetch_add(socket::dropped(self.socket()), Ordering::Relaxed);
     }
 
-    /// What was dropped of all endpoints together.
+    /// The drops of all endpoints together.
     pub fn drops(&self) -> PacketDrops {
         self.ask_after_drops();
         PacketDrops {
@@ -454,7 +455,7 @@ impl Hub {
     }
 }
 
-/// AF_XDP for a hub that is about to be opened, where that is wished for, and what receives there; or why not.
+/// AF_XDP and its receiver for a hub that is about to be opened, if that is wished for; or the reason for its absence.
 fn beside(key: &Key, interface: &Interface) -> (Beside, Option<xdp::Receiver>) {
     if key.sockets.kind == SocketKind::Packet {
         return (Beside::Nothing, None);
@@ -486,7 +487,7 @@ fn is_of_hosts(frame: &[u8], language: Language) -> bool {
     hosts && matches!(language, Language::Mxoe(_))
 }
 
-/// From whom a frame is, and for which endpoint.
+/// The source of a frame, the endpoint that it is for, and its body.
 fn addressed(frame: &[u8], language: Language) -> Option<(Station, u8, &[u8])> {
     let (ethernet, body) = Ethernet::split(frame)?;
     let endpoint = endpoint_of(body, language).filter(|_| ethernet.ethertype == ETHERTYPE)?;

@@ -1,8 +1,8 @@
 //! Packets for an endpoint that somebody else found in the ring.
 //!
 //! Invariants:
-//! * an inbox holds a bounded number of bytes and packets; what finds no room is counted and dropped;
-//! * whoever puts a packet into the inbox of a sleeper wakes it, once for a sleep, and before anybody can
+//! * an inbox holds a bounded number of bytes and packets; packets that find no room are counted and dropped;
+//! * a thread that puts a packet into the inbox of a sleeper wakes it, once for a sleep, and before anybody can
 //!   end the sleep: the bell is silent whenever the owner is awake.
 
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// Bytes that wait, at most.
 pub const INBOX_BYTES: usize = 4 << 20;
-/// Bytes that a packet counts at least, for what is kept beside it.
+/// Bytes that a packet counts at least, for its entry beside it.
 const PACKET_BYTES_MIN: usize = 256;
 /// Memory that an inbox keeps once it is empty, in bytes.
 const KEPT_BYTES: usize = 256 << 10;
@@ -23,7 +23,7 @@ const KEPT_BYTES: usize = 256 << 10;
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where they came from, and where they end.
+    /// The source of each packet, and the offset of its end.
     packets: Vec<(Station, usize)>,
     charged: usize,
     /// Packets that were shown.
@@ -88,7 +88,7 @@ struct Inside {
 #[derive(Debug)]
 pub struct Inbox {
     inside: Mutex<Inside>,
-    /// Packets that wait, for those who only want to see whether there are some.
+    /// Packets that wait, for callers that only want to see whether there are some.
     waiting: AtomicUsize,
     bell: OwnedFd,
 }

@@ -5,7 +5,7 @@ use ropewalk_wire::mxoe::Station;
 use crate::config::{EtherError, Language};
 use crate::socket;
 
-/// A card, or what the kernel has instead.
+/// A card, or the kernel's substitute for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
     pub name: String,
@@ -14,7 +14,7 @@ pub struct Interface {
     /// Longest payload of a frame, in bytes: the Ethernet header is not counted.
     pub mtu: usize,
     pub is_up: bool,
-    /// Frames can leave: it is up, and so is what is behind it.
+    /// Frames can leave: the interface is up, and so is the link behind it.
     pub is_running: bool,
     pub is_loopback: bool,
     pub is_ethernet: bool,

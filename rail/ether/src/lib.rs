@@ -3,10 +3,10 @@
 //! * [`EtherPort`]: the port, an endpoint; [`hub`]: the socket that all endpoints of a process on an
 //!   interface share; [`inbox`]: packets that another endpoint found; [`watch`]: who of several sleepers is
 //!   woken by the socket;
-//! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
-//!   which ones; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had; [`claim`]: who has which number;
-//!   [`holder`]: whose program that is; [`numbers`]: sets of them;
-//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`RawSocket`]: what mappers see;
+//! * [`interface`]: the network interface; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
+//!   the choice of these frames; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had;
+//!   [`claim`]: the owners of endpoint numbers; [`holder`]: the user of an owner's program; [`numbers`]: sets of them;
+//! * [`AgentSocket`]: the view of an interface's agent, beside all endpoints; [`RawSocket`]: the view of mappers;
 //!   [`bare`]: sockets without a port, for measurements.
 //!
 //! Invariant: `unsafe` is in `ring`, `settings`, `socket` and `xdp` alone.
@@ -40,6 +40,6 @@ pub use settings::{Settings, numa_node, settings};
 
 /// Whether this process has the right to raw frames.
 pub fn may_open() -> bool {
-    // Who has it may lack a descriptor for the moment.
+    // A process with this right may lack a descriptor for the moment.
     socket::open().err().is_none_or(|error| ropewalk_rail::host::is_shortage(&error))
 }

@@ -1,4 +1,4 @@
-//! The port: an endpoint at a hub, with an arena for what leaves.
+//! The port: an endpoint at a hub, with an arena for packets to send.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -33,8 +33,8 @@ const BUSY_AFTER: usize = 32;
 /// Places that frames were too long for, of which nobody has asked yet; more are not kept, as each comes again.
 const TOO_LONG_MAX: usize = 64;
 
-/// How long a frame may be refused for want of room before it is given up, as it could be one that nobody behind the
-/// card takes: those behind it wait. On a slow line this is the time of a few frames.
+/// The time for which a frame may be refused for lack of room before it is given up. The frame could be one that
+/// nobody behind the card takes, while the frames behind it wait. On a slow line this is the time of a few frames.
 const REFUSED_FOR: Duration = Duration::from_millis(10);
 
 /// Packets in Ethernet frames.
@@ -42,7 +42,7 @@ const REFUSED_FOR: Duration = Duration::from_millis(10);
 pub struct EtherPort {
     interface: Interface,
     hub: Arc<Hub>,
-    /// What goes when the port does, while its number is still its own.
+    /// An object that is dropped with the port, while the port's number is still its own.
     kept: Option<Box<dyn Any + Send>>,
     claim: Claim,
     inbox: Arc<Inbox>,
@@ -57,9 +57,9 @@ pub struct EtherPort {
     frames: Vec<Packet>,
     system_calls: u64,
     unsent: u64,
-    /// Since when the first frame that waits is refused.
+    /// The time since which the first waiting frame is refused.
     refused_since: Option<Instant>,
-    /// Where frames were to go that are longer than the interface takes by now.
+    /// The destinations of frames that are longer than the interface now takes.
     too_long: Vec<(Station, u8)>,
     /// Whether the interface was up when it was asked last.
     is_up: bool,
@@ -72,7 +72,7 @@ pub struct EtherPort {
 }
 
 /// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`, or `02:00:00:00:00:01%eth0/3` with the
-/// interface of whoever calls.
+/// interface of the caller.
 pub fn is_address(text: &str) -> bool {
     parse_address(text).is_some()
 }
@@ -125,7 +125,7 @@ impl EtherPort {
         })
     }
 
-    /// What it runs on.
+    /// The interface of the port.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
@@ -135,7 +135,7 @@ impl EtherPort {
         self.hub.has_xdp()
     }
 
-    /// Why they do not, where that was wished for, if it can be had.
+    /// The reason why they do not, if that was wished for.
     pub fn xdp_refused(&self) -> Option<String> {
         self.hub.refused()
     }
@@ -225,7 +225,7 @@ impl Port for EtherPort {
     fn receive(&mut self, max: usize, to: &mut dyn FnMut(Station, &[u8])) -> Received {
         let sweeps = self.hub.sweeps();
         let reader = self.hub.try_lock();
-        // What is in the inbox came before what is in the ring; nobody puts there but who has the ring.
+        // Packets in the inbox came before those in the ring; only the holder of the ring puts packets there.
         let mut packets = self.taken.show(max, to);
         while packets < max && self.inbox.has_packets() {
             self.inbox.take(&mut self.taken);
@@ -240,7 +240,7 @@ impl Port for EtherPort {
                 let Received { packets: more, empty } = looked.received;
                 Received { packets: packets + more, empty }
             }
-            // Whoever has the ring brings what is there. All that came before its last sweep has been shown.
+            // The holder of the ring delivers its packets. All packets from before its last sweep have been shown.
             None => {
                 let swept = std::mem::replace(&mut self.sweeps, sweeps) != sweeps;
                 Received { packets, empty: swept && packets < max }

@@ -1,7 +1,7 @@
 //! A socket for the raw endpoint of an interface: RAW packets as whole frames, for programs that map the network.
 //!
-//! The kernel queues the frames, in a ring of its own: nobody has to look at it so that frames come, and what
-//! does not fit is dropped and counted there. The agent's socket sees the same frames.
+//! The kernel queues the frames, in a ring of its own: nobody has to look at it so that frames come, and frames that
+//! do not fit are dropped and counted there. The agent's socket sees the same frames.
 //!
 //! Invariants:
 //! * an interface has one raw endpoint in its network namespace, which ends with its process, however that ends;
@@ -43,12 +43,12 @@ pub struct RawSocket {
     wrong_length: AtomicU64,
 }
 
-/// What it counts.
+/// The counters of a raw socket.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RawCounts {
     pub sent: u64,
     pub received: u64,
-    /// The interface was down, or the kernel had no room for what goes.
+    /// The interface was down, or the kernel had no room for the frame.
     pub unsent: u64,
     /// More came than wait.
     pub no_room: u64,
@@ -129,8 +129,8 @@ impl RawSocket {
         }
     }
 
-    /// Sends a frame, padded to the shortest there is. What does not leave is lost, as it could be on its way. An
-    /// error: the interface is not there any more.
+    /// Sends a frame, padded to the shortest length. A frame that does not leave is lost, as it could be on its way.
+    /// An error: the interface is not there any more.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         let mut bytes = frame.to_vec();
         bytes.resize(bytes.len().max(FRAME_BYTES_MIN), 0);
@@ -146,15 +146,15 @@ impl RawSocket {
         Ok(())
     }
 
-    /// Takes what the kernel has to say of the interface, which would wake sleepers until it is heard.
+    /// Takes the kernel's error for the interface, which would wake sleepers until it is read.
     pub fn take_error(&self) {
         if let Ok(Err(_)) = socket_error(&self.socket) {
             self.down.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether the interface went down, and was not heard of since. The kernel does not tell when one that is down
-    /// goes for good: whoever waits looks now and then.
+    /// Whether the interface went down, and was not heard of since. The kernel does not tell when an interface that
+    /// is down goes for good: a waiting thread looks now and then.
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
@@ -167,7 +167,7 @@ impl RawSocket {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// What was counted until now.
+    /// The counters so far.
     pub fn counts(&self) -> RawCounts {
         // The kernel counts from the last question on.
         self.no_room.fetch_add(socket::dropped(self.socket.as_fd()), Ordering::Relaxed);

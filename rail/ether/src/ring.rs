@@ -1,9 +1,9 @@
 //! The receive ring: slots that the kernel and this process hand each other (TPACKET_V2, packet(7)).
 //!
 //! Invariants:
-//! * a slot is read while its status says that it is ours, by whoever has the ring's lock, and given back
-//!   when that is over;
-//! * what the kernel wrote about lengths is checked against the slot.
+//! * a slot is read while its status says that it is ours, by the holder of the ring's lock, and then given
+//!   back;
+//! * lengths that the kernel wrote are checked against the slot.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,10 +17,10 @@ use crate::socket;
 const BLOCK_BYTES: usize = 1 << 20;
 /// Bytes that all slots have together, usually.
 const RING_BYTES: usize = 8 << 20;
-/// What the kernel puts in front of a frame.
+/// The bytes that the kernel puts in front of a frame.
 const FRONT_BYTES: usize = 128;
 
-/// Slots for received frames, and what goes with reading them.
+/// Slots for received frames, and the state of their reader.
 #[derive(Debug)]
 pub struct Ring<T> {
     memory: NonNull<u8>,
@@ -36,14 +36,14 @@ unsafe impl<T: Send> Send for Ring<T> {}
 // SAFETY: without the lock nothing is read but statuses, which are atomic.
 unsafe impl<T: Send> Sync for Ring<T> {}
 
-/// Whoever reads the ring.
+/// The reader of the ring.
 #[derive(Debug)]
 pub struct Reader<'a, T> {
     ring: &'a Ring<T>,
     pub with: MutexGuard<'a, T>,
 }
 
-/// What was in a slot.
+/// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The frame did not fit, and was not shown.
@@ -96,7 +96,7 @@ impl<T> Ring<T> {
         Ok(Ring { memory, slot_bytes, slots, next, lock })
     }
 
-    /// How many frames it holds.
+    /// The number of frames that it holds.
     pub fn slots(&self) -> usize {
         self.slots
     }

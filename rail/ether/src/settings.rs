@@ -1,4 +1,5 @@
-//! What a card's driver says about itself and its interrupts: for advice to people, nothing depends on it.
+//! The statements of a card's driver about itself and its interrupts. They only serve as advice to people; nothing
+//! depends on them.
 
 use std::io;
 use std::mem::zeroed;
@@ -11,7 +12,7 @@ const GET_DRIVER: u32 = 3;
 const GET_COALESCING: u32 = 0xe;
 const SET_JOINING: u32 = 0x2c;
 
-/// What a driver says.
+/// The settings that a driver reports.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
     pub driver: Option<String>,
@@ -68,7 +69,7 @@ const _: () = assert!(size_of::<Value>() == 8);
 const _: () = assert!(size_of::<Driver>() == 196 && size_of::<Coalescing>() == 92);
 const _: () = assert!(size_of::<Line>() == 44);
 
-/// Those of an interface, as far as its driver tells them.
+/// The settings of an interface, as far as its driver tells them.
 pub fn settings(name: &str) -> Settings {
     // SAFETY: plain data for which zeroes are legal.
     let (mut driver, mut coalescing): (Driver, Coalescing) = unsafe { (zeroed(), zeroed()) };
@@ -101,7 +102,7 @@ pub fn numa_node(name: &str) -> Option<u32> {
     number_in(name, "device/numa_node").and_then(|node| u32::try_from(node).ok())
 }
 
-/// What a file of an interface says.
+/// The number in a file of an interface.
 fn number_in(name: &str, file: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
     text.trim().parse().ok()

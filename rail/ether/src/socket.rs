@@ -1,4 +1,4 @@
-//! System calls: what is known of interfaces, the socket, its filter, and many frames in one call.
+//! System calls: the properties of interfaces, the socket, its filter, and many frames in one call.
 //!
 //! Invariant: pointers that the kernel is given point to values that live on for the call.
 
@@ -46,7 +46,7 @@ pub fn names() -> Vec<String> {
     found
 }
 
-/// What the kernel says of an interface.
+/// The kernel's description of an interface.
 pub fn interface(name: &str) -> io::Result<Interface> {
     // SAFETY: plain arguments.
     let socket =
@@ -148,7 +148,7 @@ pub fn dropped(socket: BorrowedFd<'_>) -> u64 {
     if result == 0 { statistics.drops.into() } else { 0 }
 }
 
-/// Lets through what a program says, from now on; what was let through before stays.
+/// Lets through the frames that a program selects, from now on; frames that were let through before stay.
 pub fn filter(socket: BorrowedFd<'_>, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
@@ -165,14 +165,14 @@ pub fn is_bound(socket: BorrowedFd<'_>) -> bool {
     result == 0 && address.sll_ifindex > 0
 }
 
-/// What an interface takes now: the longest payload of a frame, in bytes, and whether it is up.
+/// The present limits of an interface: the longest payload of a frame, in bytes, and whether it is up.
 #[derive(Debug, Clone, Copy)]
 pub struct Takes {
     pub mtu: usize,
     pub is_up: bool,
 }
 
-/// What the interface of this number takes now, whatever it is called by now.
+/// The present limits of the interface with this number, whatever its name is by now.
 pub fn takes(socket: BorrowedFd<'_>, interface: u32) -> io::Result<Takes> {
     // SAFETY: a request is plain data for which zeroes are legal.
     let mut request: libc::ifreq = unsafe { zeroed() };
@@ -191,7 +191,7 @@ pub fn takes(socket: BorrowedFd<'_>, interface: u32) -> io::Result<Takes> {
     Ok(Takes { mtu, is_up: flags & libc::IFF_UP != 0 })
 }
 
-/// Sends frames, of which what was written is in `bytes`; how many left.
+/// Sends frames; their written parts are in `bytes`. Returns the number that left.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], frames: &[Packet]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if let [frame] = frames
@@ -215,7 +215,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], frames: &[Packet]) -> io::Resu
         headers[index].msg_hdr.msg_iov = vectors[index].write(parts.map(vector)).as_mut_ptr();
         headers[index].msg_hdr.msg_iovlen = if parts[1].is_empty() { 1 } else { PARTS };
     }
-    // SAFETY: the headers name `bytes` and what frames keep, which is only read, and values of this function.
+    // SAFETY: the headers name `bytes` and bytes that frames keep, which are only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
     checked(sent).map(|sent| sent as usize)

@@ -1,20 +1,20 @@
-//! Who of several sleepers is woken by the sockets that they share.
+//! The choice of the sleeper that shared sockets wake.
 //!
-//! A socket in the epoll sets of all of them would wake all of them for each packet. So it is in one set, that
-//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds. Several sockets
-//! go from set to set together.
+//! A socket in the epoll sets of all sleepers would wake all of them for each packet. So it is in one set, that of
+//! the *watcher*. The watcher looks at the ring when it is woken, and wakes those whose packets it finds. Several
+//! sockets move from set to set together.
 //!
-//! Beside one who is awake and looks at the ring all the time, whoever watches is woken by each packet for
-//! nothing. So a watcher keeps the socket while it is awake, unless it is so busy that the socket costs more than
-//! to take it again, and one who sees that others look gives it up.
-//! Whether there are looks enough is then seen by the *guard*, a sleeper with a timer in its set: where too few
-//! were made since the timer was started, the socket goes to a sleeper.
+//! Beside a member that is awake and looks at the ring all the time, each packet would wake the watcher for nothing.
+//! So a watcher keeps the socket while it is awake, unless it is so busy that the socket costs more than to take it
+//! again. A watcher that sees that others look gives the socket up. The *guard*, a sleeper with a timer in its set,
+//! then checks whether there are enough looks. If there were too few since the timer was started, the socket goes to
+//! a sleeper.
 //!
 //! Invariants:
 //! * while anybody sleeps, the watcher sleeps, or the guard sleeps and the timer runs: no packet of a sleeper
 //!   waits for longer than two of the timer's times beside others who are awake and do not look;
 //! * the sockets are in one set at most, and the timer asks for attention in one;
-//! * what cannot be had (the kernel's memory for the socket in another set) leaves the timer running.
+//! * if a resource is missing (the kernel's memory for the socket in another set), the timer keeps running.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,11 +29,11 @@ use rustix::time::{
 
 use crate::numbers::Numbers;
 
-/// How long those who are awake are trusted at a time.
+/// The time for which members that are awake are trusted at a time.
 const TRUST: Duration = Duration::from_millis(1);
 /// Looks at the ring in that time by which the trust is earned.
 const LOOKS_MIN: u64 = 20;
-/// The same for any time: how often there must be a look. In a short one there must be some.
+/// The same for any time: the interval at which there must be a look. In a short time there must be some.
 const LOOK_EACH: Duration = Duration::from_micros(50);
 const LOOKS_SEEN: u64 = 4;
 
@@ -49,7 +49,7 @@ struct State {
     timer: OwnedFd,
     members: BTreeMap<u8, Member>,
     asleep: Numbers,
-    /// Whose set the socket is in, and in whose the timer asks for attention.
+    /// The member whose set has the socket, and the member in whose set the timer asks for attention.
     watcher: Option<u8>,
     guard: Option<u8>,
     /// The timer runs, or has run out: since when, and the looks by then.
@@ -99,7 +99,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Someone who sleeps on this set from now on.
+    /// A member sleeps on this set from now on.
     pub fn enter(&self, own: u8, set: BorrowedFd<'_>) -> std::io::Result<()> {
         let set = set.try_clone_to_owned()?;
         let mut state = self.state();
@@ -109,7 +109,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Someone who sleeps no more.
+    /// A member sleeps no more.
     pub fn leave(&self, own: u8, looks: u64) {
         let mut state = self.state();
         state.asleep.remove(own);
@@ -157,8 +157,8 @@ impl Watch {
         state.watcher == Some(own)
     }
 
-    /// Someone who is awake has much to do. What the kernel does for those who sleep on a socket it does for each packet
-    /// that comes or has left: the sockets go out of its set until it sleeps again.
+    /// A member that is awake has much to do. The kernel does its work for sleepers on a socket for each packet that
+    /// comes or has left. So the sockets go out of the member's set until it sleeps again.
     pub fn busy(&self, own: u8, looks: u64) {
         let mut state = self.state();
         if state.watcher == Some(own) && !state.asleep.contains(own) {
@@ -189,7 +189,7 @@ impl State {
         self.watcher.is_some_and(|watcher| self.asleep.contains(watcher))
     }
 
-    /// Where this is the guard and the timer has run out: were those who are awake worth the trust?
+    /// If this is the guard and the timer has run out, judges whether the members that are awake were worth the trust.
     fn judge(&mut self, own: u8, looks: u64) {
         let ran_out = |(since, _): &mut (Instant, u64)| since.elapsed() >= TRUST;
         if self.guard != Some(own) {
@@ -257,7 +257,7 @@ impl State {
 
     fn point_timer(&self, at: Option<u8>, flags: EventFlags) {
         if let Some(member) = at.and_then(|at| self.members.get(&at)) {
-            // A change of what is there already: nothing can fail.
+            // A change of an entry that exists: nothing can fail.
             let _ = epoll::modify(&member.set, self.timer.as_fd(), unnamed(), flags);
         }
     }

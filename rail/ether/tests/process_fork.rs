@@ -1,4 +1,4 @@
-//! A process that was forked off drops what its parent still uses.
+//! A forked process drops objects that its parent still uses.
 
 #[path = "../../../net/tests/namespace/mod.rs"]
 mod namespace;
@@ -20,7 +20,7 @@ fn port(address: &str) -> EtherPort {
 
 /// Runs this in a process that is forked off, which ends with it; the number it ends with.
 fn in_child(run: impl FnOnce()) -> i32 {
-    // SAFETY: what runs in the child takes no lock that another thread may have held, but for those of the memory
+    // SAFETY: the code in the child takes no lock that another thread may have held, except for those of the memory
     // allocator, which the C library keeps usable.
     match unsafe { libc::fork() } {
         -1 => panic!("no process can be forked off"),

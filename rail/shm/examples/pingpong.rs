@@ -26,7 +26,7 @@ use ropewalk_rail_shm::{ShmConfig, ShmRail};
 const KEY: RemoteKey = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
 const REGION_BYTES: usize = 4 << 20;
 const HEADER_BYTES: usize = 40;
-/// What a frame asks the echoing side: in byte 2 of the header.
+/// The request of a frame to the echoing side: in byte 2 of the header.
 const ECHO: u8 = 0;
 const COUNT: u8 = 1;
 const SLEEP: u8 = 2;
@@ -147,7 +147,7 @@ fn sleep(rail: &mut ShmRail) {
     }
 }
 
-/// The other side: exposes its memory and answers what it is asked, until the link ends.
+/// The other side: exposes its memory and answers requests, until the link ends.
 fn echo(address: &str) {
     pin(1);
     let clock = Clock::new();
@@ -450,7 +450,7 @@ fn measure(rail: &mut ShmRail, node: &mut Node, clock: &Clock, link: LinkId, chi
     println!("{:?}", rail.counters());
 }
 
-/// Where the child has its region: its only private mapping of that size.
+/// The address of the child's region: its only private mapping of that size.
 fn big_mapping(pid: i32) -> Option<usize> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     maps.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! Memory for messages that peers on this host can map: what lies here they copy without asking the kernel.
+//! Memory for messages that peers on this host can map: they copy data in it without asking the kernel.
 //!
 //! An arena is sealed memory behind a descriptor; a peer that may reach our memory at all takes a copy of
 //! the descriptor and maps the arena for reading. Allocations are page-aligned parts of an arena, kept by
@@ -23,8 +23,8 @@ const ARENA_BYTES: usize = 32 << 20;
 /// Free memory that is kept, beyond the arenas that are in use in part.
 const IDLE_BYTES_MAX: usize = 256 << 20;
 
-/// Where in an arena its number lies, and its first address in the process that made it: its first page is
-/// for those who map it.
+/// Offsets in an arena's first page, which is for processes that map it: the arena's number, and its first address
+/// in the process that made it.
 pub(crate) const HEADER_ID: usize = 0;
 pub(crate) const HEADER_BASE: usize = 8;
 
@@ -58,7 +58,7 @@ struct Arenas {
 }
 
 static ARENAS: RwLock<Option<Arenas>> = RwLock::new(None);
-/// How many arenas there are: who has none need not look.
+/// The number of arenas; a process without any need not look.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn read() -> RwLockReadGuard<'static, Option<Arenas>> {

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use crate::native::read_process;
 
-/// Where Yama asks for it, declares that processes of the same user may attach to this one, as they
-/// may on a system without Yama. Does nothing elsewhere.
+/// On systems where Yama demands it, declares that processes of the same user may attach to this one, as they may on
+/// a system without Yama. Does nothing elsewhere.
 pub fn allow() {
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope");
     if scope.is_ok_and(|scope| scope.trim() == "1") {

@@ -1,10 +1,10 @@
-//! Which links a rail looks at in every poll, so that a thousand idle ones cost a poll nothing.
+//! The selection of the links that a rail looks at in every poll, so that a thousand idle links cost a poll nothing.
 //!
-//! All links on which something happens are looked at, and where there are few, also those on which
-//! something happened not long ago, and always one. The others *rest*: their peers
-//! ring a bell of the link's own for what they send, as they do for a rail that sleeps, and by the same
-//! rules (`sleep`). The kernel tells which bells rang, so that nobody has to be asked for nothing.
-//! Links are sent to rest together, since what a bell needs is a barrier, and one serves them all.
+//! A rail looks at all active links. While these are few, it also looks at those that were active not long ago, and
+//! it always looks at one. The other links *rest*: their peers ring a bell of the link's own for the frames that
+//! they send, as they do for a rail that sleeps, and by the same rules (`sleep`). The kernel reports the bells that
+//! rang, so that the rail need not check links for nothing. Links are sent to rest together, since a bell needs a
+//! barrier, and one barrier serves them all.
 //!
 //! Invariants: a link that waits for anything but frames is looked at; a link that rests was seen empty
 //! after its peer could know that it rests.

@@ -8,9 +8,9 @@
 //!
 //! That interrupts every processor that runs one of them, for some microseconds. A rail that sleeps
 //! after every few frames therefore asks its peers for fences, by a flag beside its sleeping word
-//! ([`Habit`]). The barrier of the sleep in which it sets the flag is still the heavy one: a peer that
-//! read the flag before had published by then what it will not look again for, and every peer that
-//! reads it afterwards sees it. Taking the flag back needs no more than going on with heavy barriers.
+//! ([`Habit`]). The barrier of the sleep in which it sets the flag is still the heavy one: a peer that read the flag
+//! before had already published the work that it will not look again for, and every peer that reads it afterwards
+//! sees it. Taking the flag back needs no more than going on with heavy barriers.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -50,7 +50,7 @@ pub fn light(asymmetric: bool) {
     }
 }
 
-/// How often a rail sleeps for the frames that it gets, and so which of both barriers is the cheaper.
+/// The number of frames that a rail gets per sleep, which decides which of the two barriers is cheaper.
 #[derive(Debug, Default)]
 pub struct Habit {
     /// Frames received when it slept last.

@@ -1,5 +1,5 @@
-//! Peers that write what they like into shared memory: the worst that may happen is the end of the
-//! link, with a bounded amount of work.
+//! Peers that write anything into shared memory: the worst possible effect is the end of the link, with a bounded
+//! amount of work.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, QUEUED_FRAMES_MAX};
@@ -126,7 +126,7 @@ fn scribble(segment: &Segment, random: &mut Random) {
     let at = match random.below(4) {
         // The lines of both sides, word by word, at their beginnings.
         0 => 1024 + random.below(16) * 128 + random.below(2) * 8,
-        // Where records begin under light traffic.
+        // The offsets at which records begin under light traffic.
         1 | 2 => ring + random.below(RING_BYTES as u64 / 8 / 64) * 64,
         _ => ring + random.below(RING_BYTES as u64),
     } as usize
@@ -164,7 +164,7 @@ fn any_scribbling_ends_the_link_at_most() {
                 rail.disarm();
             }
         }
-        // Whatever was claimed to be held, a broken link ends within its patience.
+        // A broken link ends within its patience, even if the peer claims to hold a region.
         for late in 0..10u64 {
             for (rail, node) in &mut pair {
                 rail.poll(Time((late + 1) * 2_000_000_000), node);

@@ -6,7 +6,7 @@
 //! and guarded accesses (`native`); processes meet by sockets (`socket`, `meeting`), threads by
 //! letters (`local`); sleepers are woken by bells (`rest`, `sleep`, `barrier`), and idle links
 //! are looked at when their bells ring (`attention`).
-//! `docs/design/051-small-messages.md` and `053-large-messages.md` say what each way costs, and why it is taken.
+//! `docs/design/051-small-messages.md` and `053-large-messages.md` give the cost of each way, and the reasons for it.
 //!
 //! Invariants, beside those of every rail (`ropewalk_rail`):
 //! * a link exists only after both sides proved that they share memory and reach each other's;
@@ -14,7 +14,7 @@
 //!   out before they are looked at; a peer that breaks the rules loses its link and nothing more;
 //! * a peer's death in any state ends its links, fails their orders and frees their memory.
 //!
-//! It must not know what a frame means beyond its lengths.
+//! It must not know the meaning of a frame beyond its lengths.
 
 pub mod arena;
 mod attach;
@@ -45,7 +45,7 @@ pub use socket::{NAME_BYTES_MAX, user_of};
 /// Addresses with this prefix name rails of the same process.
 pub const LOCAL_PREFIX: &str = "loop/";
 
-/// What a rail is opened with.
+/// The configuration of a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShmConfig {
     /// The name under which peers reach it, up to [`NAME_BYTES_MAX`] visible characters without `/`
@@ -53,10 +53,10 @@ pub struct ShmConfig {
     pub name: Option<String>,
     /// The name holds within this process only; the address is `loop/NAME`.
     pub within_process: bool,
-    /// Where the Yama security module would keep peers of the same user from this process's memory,
-    /// ask it not to. Without that such systems have no shared-memory links.
+    /// On systems where the Yama security module keeps peers of the same user from this process's memory, asks it
+    /// not to. Without this such systems have no shared-memory links.
     pub allow_attach: bool,
-    /// How messages that are too long for eager ones come from other processes.
+    /// The method for messages from other processes that are too long for eager ones.
     pub attach: Attach,
 }
 
@@ -89,7 +89,7 @@ impl ShmConfig {
     }
 }
 
-/// Why a rail could not be opened.
+/// The reason why a rail could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {

@@ -1,10 +1,10 @@
-//! One link: its rings, queues, accesses and exposures, and how it ends.
+//! One link: its rings, queues, accesses and exposures, and its end.
 //!
 //! Invariants:
-//! * an order is either done at once, or waits in exactly one queue of the link; what still waits at
-//!   the end is failed, then the link is forgotten;
+//! * an order is either done at once, or waits in exactly one queue of the link; orders that still wait at
+//!   the end are failed, then the link is forgotten;
 //! * a link ends only when the peer holds no region of ours any more, or is gone itself;
-//! * what arrived before the peer left is delivered before the end is reported;
+//! * frames that arrived before the peer left are delivered before the end is reported;
 //! * all that a peer can do to a link by scribbling in the segment is to break that link.
 
 use std::collections::VecDeque;
@@ -37,10 +37,10 @@ const FRAMES_PER_POLL: usize = 64;
 const BYTES_PER_POLL: usize = 512 * 1024;
 /// Consumed bytes after which the producer gets its room back, even in the middle of a poll.
 const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 8;
-/// How long a peer that broke the protocol may claim to hold a region of ours.
+/// The time for which a peer that broke the protocol may claim to hold a region of ours.
 const BROKEN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How the end of a peer is learned, and ours told.
+/// The means by which a side learns the end of its peer, and tells its own.
 #[derive(Debug)]
 pub enum Presence {
     /// By the socket between two processes, and the peer's process where the kernel lets us watch it
@@ -51,7 +51,7 @@ pub enum Presence {
 }
 
 impl Presence {
-    /// What is readable once the peer has ended.
+    /// The descriptor that becomes readable once the peer has ended.
     fn watched(&self) -> Option<&OwnedFd> {
         match self {
             Presence::Socket { socket, process } => Some(process.as_ref().unwrap_or(socket)),
@@ -68,7 +68,7 @@ impl Presence {
     }
 }
 
-/// What a link is made of.
+/// The parts of a link.
 pub struct Parts {
     pub segment: Arc<Segment>,
     pub side: Side,
@@ -84,7 +84,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Between what was published and a look at whether the peer sleeps.
+    /// Between the publication of work and a look at whether the peer sleeps.
     #[inline]
     fn barrier(&self) {
         // The flag is read after everything was published: see `barrier`.
@@ -103,7 +103,7 @@ struct Queued {
     copy: Option<Box<[u8]>>,
 }
 
-/// What all links of a rail share.
+/// The state that all links of a rail share.
 pub struct Common {
     pub counters: RailCounters,
     pub scratch: Scratch,
@@ -166,7 +166,7 @@ impl Link {
         }
     }
 
-    /// What it is made of.
+    /// The parts of the link.
     pub fn parts(&self) -> &Parts {
         &self.parts
     }
@@ -179,7 +179,7 @@ impl Link {
         *process = Some(other);
     }
 
-    /// Why no order is taken any more, if so.
+    /// The reason why no order is taken any more, if so.
     fn refusal(&self) -> Option<Fault> {
         if self.closing {
             Some(Fault::Closed)
@@ -327,7 +327,7 @@ impl Link {
         self.active = now;
     }
 
-    /// Begins a native access; moves what the budget allows at once.
+    /// Begins a native access; moves as many bytes as the budget allows at once.
     pub fn access(
         &mut self,
         mut access: Access,
@@ -425,7 +425,7 @@ impl Link {
         }
     }
 
-    /// Ends what `expose` began.
+    /// Ends an exposure that `expose` began.
     pub fn revoke(&mut self, key: RemoteKey, common: &mut Common) -> Ordered {
         match self.exposures.revoke(&self.parts.segment, self.parts.side, key) {
             Ok(true) => self.revoked.push_back(key),
@@ -457,7 +457,7 @@ impl Link {
         position.and_then(|position| self.accesses.remove(position)).is_some()
     }
 
-    /// No more orders; ends when what was ordered is sent.
+    /// No more orders; the link ends when all earlier orders are sent.
     pub fn close(&mut self, common: &mut Common) {
         self.closing = true;
         self.rouse(common);
@@ -474,7 +474,7 @@ impl Link {
         self.gone = true;
     }
 
-    /// The peer did, or left undone, what no peer does.
+    /// The peer broke the protocol, by an action or by an omission.
     pub fn break_off(&mut self, fault: Fault) {
         self.broken.get_or_insert(fault);
     }
@@ -518,13 +518,13 @@ impl Link {
             && !(self.closing || self.gone || self.broken.is_some())
     }
 
-    /// Takes what came.
+    /// Takes the frames that arrived.
     #[inline]
     pub fn poll(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         self.has_frames() && self.broken.is_none() && self.receive(report, common)
     }
 
-    /// Goes on with what waits on this side, where it is not quiet.
+    /// Continues the waiting work of this side, if it is not quiet.
     #[inline(never)]
     pub fn work(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut worked = false;
@@ -587,7 +587,7 @@ impl Link {
         frames > 0
     }
 
-    /// Sends what waits, urgent frames first.
+    /// Sends the waiting frames, urgent ones first.
     fn flush(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut sent = 0;
         'queues: for queue in 0..2 {
@@ -649,14 +649,14 @@ impl Link {
         self.closing || self.gone || self.broken.is_some()
     }
 
-    /// Why the link is over, as soon as it is.
+    /// The reason why the link is over, as soon as it is.
     #[cold]
     pub fn ended(&mut self, now: Time) -> Option<Fault> {
         let Parts { segment, side, .. } = &self.parts;
         let fault = if let Some(fault) = self.broken {
             fault
         } else if self.gone {
-            // What it sent before it left still counts.
+            // Frames that the peer sent before it left still count.
             if !self.rx.is_empty(&segment.ring(side.other())) {
                 return None;
             }
@@ -684,7 +684,7 @@ impl Link {
         self.ending.filter(|_| self.broken.is_some()).map(|since| since + BROKEN_PATIENCE)
     }
 
-    /// Fails what waits; nothing of the link may be used after that but its parts.
+    /// Fails the waiting orders; nothing of the link may be used after that but its parts.
     pub fn fail_all(&mut self, report: &mut dyn Report) {
         for queued in self.queues.iter_mut().flat_map(|queue| queue.drain(..)) {
             report_failed(report, queued.token, Fault::PeerReset);
@@ -728,7 +728,7 @@ impl Drop for Link {
     }
 }
 
-/// What most headers have after their prefix: those of small messages.
+/// The bytes that most headers have after their prefix: those of small messages.
 const SHORT_REST: usize = 32 - FRAME_PREFIX_BYTES;
 
 /// Hands a frame up; false where it breaks the framing or the protocol.
@@ -757,7 +757,7 @@ fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) 
         }
     }
     let payload = memory::Segment::new(body.wrapping_add(header_bytes), payload_bytes as usize);
-    // SAFETY: the payload is what is left of the body within the ring, which is no memory of a table.
+    // SAFETY: the payload is the rest of the body within the ring, which is no memory of a table.
     unsafe { report.arrived(link, &header[..header_bytes], payload) }
 }
 

@@ -1,10 +1,10 @@
-//! How two rails of one process meet: a registry of names, and letters between rails.
+//! The meeting of two rails of one process: a registry of names, and letters between rails.
 //!
 //! Letters play the part that sockets play between processes: they begin links and tell of their
 //! end. Everything else is the same code and the same memory layout.
 //!
-//! Invariants: a lock is held for a push or a swap only, and never two at once; a rail that is gone
-//! takes no letters, so that whoever writes to it learns of that.
+//! Invariants: a lock is held for a push or a swap only, and never two at once; a rail that is gone takes no
+//! letters, so that the sender learns of its end.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -17,10 +17,10 @@ use rustix::io::Errno;
 
 use crate::segment::{Board, Segment};
 
-/// What one rail writes to another of the same process.
+/// A message from one rail to another of the same process.
 #[derive(Debug)]
 pub enum Letter {
-    /// A new link: its memory and where its connector is found.
+    /// A new link: its memory, and its connector's link, inbox and bell.
     Connect { segment: Arc<Segment>, from: Peer },
     /// The answer to `Connect`, for the connector's link `link`.
     Accepted { link: SlotId, from: Peer },
@@ -33,16 +33,16 @@ pub enum Letter {
 pub struct Peer {
     pub link: SlotId,
     pub inbox: Arc<Inbox>,
-    /// What rings for frames of the link.
+    /// The bell to ring for frames of the link.
     pub bell: Arc<OwnedFd>,
 }
 
-/// Where a rail gets its letters.
+/// The place where a rail receives its letters.
 #[derive(Debug)]
 pub struct Inbox {
-    /// What rings for letters; the bell of the rail.
+    /// The bell to ring for letters: the rail's own.
     pub bell: Arc<OwnedFd>,
-    /// Where peers see whether the rail sleeps.
+    /// The board from which peers see whether the rail sleeps.
     pub board: Arc<Board>,
     /// Whether there are letters; looked at without the lock.
     filled: AtomicBool,
@@ -85,13 +85,13 @@ impl Inbox {
         self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The rail ends: takes what is left and accepts nothing more.
+    /// The rail ends: takes the remaining letters and accepts nothing more.
     pub fn close(&self) -> Vec<Letter> {
         self.lock().take().unwrap_or_default()
     }
 }
 
-/// A bell that nobody has rung. It is never silenced: who waits looks for another ring.
+/// A bell that nobody has rung. It is never silenced: a waiting thread looks for another ring.
 pub fn bell() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }

@@ -1,8 +1,8 @@
 //! Memory that several processes map: created here and sealed, or received and checked.
 //!
-//! Invariants: a mapping lives as long as its `Mapping`; what a peer sent is mapped only when its
-//! size is what we expect and it is sealed against shrinking, so that no access can fault; nobody
-//! makes Rust references into it but to atomics.
+//! Invariants: a mapping lives as long as its `Mapping`; a peer's memory is mapped only if its size is as expected
+//! and it is sealed against shrinking, so that no access can fault; nobody makes Rust references
+//! into it but to atomics.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -21,10 +21,10 @@ pub struct Mapping {
 
 // SAFETY: a mapping is plain memory that is reached by atomics and raw copies only.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; whoever copies bytes keeps to the protocol of the ring or of the guard.
+// SAFETY: as above; code that copies bytes keeps to the protocol of the ring or of the guard.
 unsafe impl Sync for Mapping {}
 
-/// What peers may do with memory that we share.
+/// The access that peers have to shared memory of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Peers write, too.
@@ -54,7 +54,7 @@ impl Mapping {
         Ok((mapping, memory))
     }
 
-    /// Maps what a peer sent. `None` where it is not sealed memory of exactly `bytes` bytes.
+    /// Maps memory that a peer sent. `None` if it is not sealed memory of exactly `bytes` bytes.
     pub fn receive(memory: &OwnedFd, bytes: usize, sharing: Sharing) -> Option<Mapping> {
         let seals = rustix::fs::fcntl_get_seals(memory).ok()?;
         let size = rustix::fs::fstat(memory).ok()?.st_size;
@@ -80,8 +80,8 @@ impl Mapping {
 
     fn map(memory: &OwnedFd, bytes: usize, protection: ProtFlags) -> Result<Mapping, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; the file's
-        // size is at least `bytes` and sealed by whoever calls this.
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs nothing; the file's size is at least
+        // `bytes` and sealed by the callers.
         let address = unsafe {
             rustix::mm::mmap(ptr::null_mut(), bytes, protection, flags, memory.as_fd(), 0)?
         };
@@ -93,7 +93,7 @@ impl Mapping {
         Ok(Mapping { address, bytes })
     }
 
-    /// The byte at `offset` and what follows.
+    /// The byte at `offset` and the bytes behind it.
     #[inline]
     pub fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.bytes, "an offset lies within its mapping");
@@ -122,8 +122,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by this value's constructor and unmapped only here; no reference into it
-        // outlives `self`. Unmapping what was mapped cannot fail.
+        // SAFETY: mapped by this value's constructor and unmapped only here; no reference into it outlives `self`.
+        // Unmapping a mapped range cannot fail.
         let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.bytes) };
     }
 }

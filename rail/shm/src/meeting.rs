@@ -5,8 +5,8 @@
 //! that its memory can be reached by cross-memory attach. Where one fails there is no link, and the
 //! layer above takes another rail.
 //!
-//! Invariants: nothing blocks; what a stranger sends is checked before it is mapped or written to;
-//! an attempt ends within `MEETING_PATIENCE`.
+//! Invariants: nothing blocks; objects of a stranger are checked before they are mapped or written to; an attempt
+//! ends within `MEETING_PATIENCE`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::native::{self, PeerMemory};
 use crate::segment::{BOARD_BYTES, Board, SEGMENT_BYTES, Segment, Side};
 use crate::socket::{self, Kind, Name, Note, Received};
 
-/// How long an exchange may take.
+/// The time limit for an exchange.
 pub const MEETING_PATIENCE: Duration = Duration::from_secs(5);
 /// When a connector tries again whose acceptor's queue was full.
 pub const RETRY_AFTER: Duration = Duration::from_millis(1);
 
-/// What a rail brings to all its meetings.
+/// The data of a rail for all its meetings.
 pub struct Host<'a> {
     pub board: &'a OwnedFd,
     pub asymmetric: bool,
@@ -64,7 +64,7 @@ impl Meeting {
     }
 }
 
-/// What it waits for.
+/// The event that a meeting waits for.
 #[derive(Debug)]
 pub enum Stage {
     /// Connector: room in the acceptor's queue, at this time.
@@ -81,7 +81,7 @@ pub enum Stage {
     Failed,
 }
 
-/// What an acceptor got from a connector.
+/// The objects that an acceptor got from a connector.
 #[derive(Debug)]
 pub struct Found {
     segment: Segment,
@@ -92,7 +92,7 @@ pub struct Found {
     asymmetric: bool,
 }
 
-/// How a meeting went on.
+/// The result of a step of a meeting.
 pub enum Outcome {
     /// It waits.
     Waits(Stage),
@@ -171,7 +171,7 @@ pub fn proceed(stage: Stage, host: &Host<'_>) -> Outcome {
     }
 }
 
-/// The acceptor's part: checks what came, and sends its own.
+/// The acceptor's part: checks the connector's note, and sends its own.
 fn answer(
     socket: OwnedFd,
     pid: Pid,

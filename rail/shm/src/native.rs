@@ -4,22 +4,21 @@
 //! copies, with cross-memory attach between processes, or `memcpy` where it has the peer's memory mapped
 //! (`crate::arena`) or is another thread of its process.
 //!
-//! The guard of writes: the origin announces which entry it is about to use, passes a fence, and looks
-//! whether the entry is live; the exposing side marks it dead, passes a fence, and looks whether it is
-//! announced. Whoever is second sees the first. So after the announcement is gone, nobody touches
-//! the region any more. An origin announces for each piece anew, so that a revocation waits for one
-//! piece at most, however long the access is. For a peer that is stopped in the middle of a write it
-//! waits until that goes on or dies: nothing else keeps late bytes out.
+//! The guard of writes: the origin announces which entry it is about to use, passes a fence, and looks whether the
+//! entry is live; the exposing side marks it dead, passes a fence, and looks whether it is announced. The second of
+//! the two sees the first one's write. So after the announcement is gone, nobody touches the region any more. An
+//! origin announces for each piece anew, so that a revocation waits for one piece at most, however long the access
+//! is. If a peer is stopped in the middle of a write, the revocation waits until the peer goes on or dies: nothing
+//! else keeps late bytes out.
 //!
-//! Reads from another process announce nothing, and no revocation waits for them: the origin looks
-//! again after the copy whether the entry is the same, and where it is not the bytes are nobody's. Two
-//! threads of one process announce reads, too: memory that one gives back could be unmapped under the
-//! other's hands, and neither can be stopped alone.
+//! Reads from another process announce nothing, and no revocation waits for them: the origin looks again after the
+//! copy whether the entry is the same; if it is not, the bytes do not count. Two threads of one process announce
+//! reads, too: memory that one gives back could be unmapped under the other's hands, and neither can be stopped alone.
 //!
-//! Invariants: an entry's fields change only while it is dead, and, where it could be written, not
-//! announced; so what an origin found in an entry counts only if that is still live afterwards. What the
-//! origin reads from the table is checked or handed to the kernel, which checks it; the exposing side
-//! never reads its table, only its own notes, so that a peer's scribbling harms the peer's access alone.
+//! Invariants: an entry's fields change only while it is dead, and, if it could be written, not announced; so the
+//! values that an origin found in an entry count only if that is still live afterwards. All values that the origin
+//! reads from the table are checked or handed to the kernel, which checks them; the exposing side never reads its
+//! table, only its own notes, so that a peer's scribbling harms the peer's access alone.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -36,7 +35,7 @@ use crate::views::Views;
 
 /// Most pieces of one exposed region.
 pub const REGION_PIECES_MAX: usize = 8192;
-/// Bytes that one announcement covers, and so about what a revocation waits for (50 us).
+/// Bytes that one announcement covers, and so about the longest wait of a revocation (50 us).
 pub const PIECE_BYTES: u64 = 512 * 1024;
 /// Most vector elements that the kernel takes in a call, on either side.
 const VECTORS_MAX: usize = 1024;
@@ -46,7 +45,7 @@ const LISTS_KEPT_MAX: usize = 16;
 /// Address and length of a piece, as it lies in shared lists.
 type Piece = [u64; 2];
 
-/// What this side exposes over one link.
+/// The regions that this side exposes over one link.
 #[derive(Debug)]
 pub struct Exposures {
     /// Reads are announced, too.
@@ -154,8 +153,8 @@ impl Exposures {
         self.forget(index)
     }
 
-    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over. Each may
-    /// still be revoked, by whoever wants to know when the peer has left that one.
+    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over. Each may still be
+    /// revoked, by a caller that wants to know when the peer has left that one.
     pub fn withdraw(&mut self, segment: &Segment, side: Side) {
         for index in self.live.keys() {
             segment.entry(side, *index).live().store(0, Ordering::Relaxed);
@@ -206,7 +205,7 @@ fn announced(segment: &Segment, side: Side, index: u32) -> bool {
     segment.accessing(side.other()).load(Ordering::Acquire) == u64::from(index) + 1
 }
 
-/// How the memory of the peer is reached.
+/// The way to access the memory of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerMemory {
     /// In another process: by the kernel.
@@ -223,7 +222,7 @@ pub struct Access {
     pub local: Slice,
     pub token: Token,
     pub write: bool,
-    /// What the target would do for it.
+    /// The help that the target would give, if it were asked by frames.
     pub help: Help,
     done: u64,
     /// For lists: the segment that comes next, and how much of it is done.
@@ -296,7 +295,7 @@ unsafe impl Send for Scratch {}
 pub struct RegionList {
     key: Option<RemoteKey>,
     pieces: Vec<Piece>,
-    /// Where in the region each piece begins.
+    /// The offset in the region at which each piece begins.
     starts: Vec<u64>,
 }
 
@@ -316,9 +315,8 @@ pub struct Origin<'a> {
 }
 
 impl Origin<'_> {
-    /// Moves the next at most `budget` bytes. Returns their number; the access is complete where
-    /// nothing of it is left. Bytes that were read while the region was taken back are not counted: what
-    /// they are nobody knows.
+    /// Moves the next at most `budget` bytes. Returns their number; the access is complete if nothing of it is left.
+    /// Bytes that were read while the region was taken back are not counted: their values are unknown.
     pub fn step(
         &mut self,
         access: &mut Access,
@@ -337,7 +335,7 @@ impl Origin<'_> {
         }
         let mut result = self.step_begun(access, buffers, budget.min(PIECE_BYTES));
         if let Err(fault) = self.check_live(access.key) {
-            // What was read of the region, and of its list, may be anything.
+            // The data that was read of the region, and of its list, may be anything.
             self.list.key = None;
             result = Err(fault);
         }
@@ -431,7 +429,7 @@ impl Origin<'_> {
         true
     }
 
-    /// Where the region lies: its address where it is in one piece; otherwise its list is at hand.
+    /// Finds the region's memory: returns its address if it is in one piece; otherwise its list is loaded.
     fn find_pieces(
         &mut self,
         entry: &Entry<'_>,
@@ -476,7 +474,7 @@ impl Origin<'_> {
         Ok(None)
     }
 
-    /// Fills the remote vector with what comes next of the access, at most `budget` bytes.
+    /// Fills the remote vector with the next bytes of the access, at most `budget` bytes.
     fn gather_remote(&mut self, access: &Access, whole: Option<u64>, budget: u64) {
         self.scratch.remote.clear();
         match &access.remote {
@@ -549,7 +547,7 @@ impl Origin<'_> {
         Err(match std::io::Error::last_os_error().raw_os_error() {
             Some(libc::ESRCH) => Fault::PeerReset,
             Some(libc::EPERM) => Fault::NotPermitted,
-            // The peer exposed what it had not mapped, or unmapped it: its key is worth nothing.
+            // The peer exposed memory that it had not mapped, or unmapped it: its key is worth nothing.
             _ => Fault::BadKey,
         })
     }

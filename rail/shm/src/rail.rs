@@ -30,14 +30,14 @@ use crate::segment::{BOARD_BYTES, Board, SEGMENT_BYTES, Segment, Side};
 use crate::socket::{self, Name};
 use crate::{LOCAL_PREFIX, ShmConfig, ShmError};
 
-/// Links of one rail, those that are being made included.
+/// Links of one rail, including links that are being made.
 const LINKS_MAX: usize = 16 * 1024;
 /// Attempts under way at once; further ones are turned away.
 const MEETINGS_MAX: usize = 256;
 /// Bytes that native accesses move in one poll: about 100 us.
 const NATIVE_BUDGET: u64 = 1024 * 1024;
-/// How often the kernel is asked for news while the rail is polled without sleep; the same while links
-/// rest, whose bells are such news.
+/// The interval at which the kernel is asked for news while the rail is polled without sleep. The second one applies
+/// while links rest, whose bells are such news.
 const EVENTS_AFTER: Duration = Duration::from_micros(200);
 const EVENTS_AFTER_RESTING: Duration = Duration::from_micros(20);
 /// The same in polls, for callers whose clock stands still.
@@ -330,7 +330,7 @@ impl ShmRail {
 
     /// A link's bell rang.
     fn rung(&mut self, slot: SlotId) {
-        // Where nothing came it was for something that was seen without the bell.
+        // If the link has no frames, the bell rang for a frame that was seen without it.
         if matches!(self.links.get(slot), Some(Entry::Up(link)) if link.has_frames()) {
             self.look_at(slot);
         }
@@ -477,7 +477,7 @@ impl ShmRail {
         }
     }
 
-    /// Attempts that are due again, and those that took too long.
+    /// Handles attempts that are due again, and attempts that took too long.
     #[cold]
     fn tend_meetings(&mut self, now: Time) {
         let due: Vec<(SlotId, bool)> = self
@@ -751,7 +751,7 @@ impl Rail for ShmRail {
             Some(Entry::Up(link)) => link.has_work(),
             _ => false,
         };
-        // What came over a link that rests has rung its bell.
+        // A frame that arrived over a resting link has rung the link's bell.
         let work = attention.links().iter().any(&mut has_work) || self.has_news();
         if work {
             self.common.rest.end();
@@ -785,12 +785,12 @@ impl Rail for ShmRail {
         self.common.counters
     }
 
-    /// Who shares memory is on this host.
+    /// A peer with shared memory is on this host.
     fn peer_host(&self, link: LinkId) -> Option<String> {
         self.links.get(link.slot).map(|_| "127.0.0.1".to_string())
     }
 
-    /// Who shares memory is on this host: where the kernel does not name him, nobody knows him.
+    /// A peer with shared memory is on this host. If the kernel does not name its user, nobody knows the user.
     fn peer_owner(&self, link: LinkId) -> Owner {
         let Some(Entry::Up(link)) = self.links.get(link.slot) else { return Owner::Untold };
         match &link.parts().presence {

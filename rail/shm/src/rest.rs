@@ -1,11 +1,11 @@
-//! How a rail goes to sleep and is woken: its sleeping word, its bell, and the barriers that they need.
+//! The way of a rail to sleep and to wake up: its sleeping word, its bell, and the barriers that they need.
 //!
-//! Peers ring for what they send. Nobody but the rail itself knows of the work that its own orders leave
-//! for the next poll: an access larger than one poll moves, a revocation that is complete, a link that
-//! ends. Another thread may give such an order while one sleeps on the rail, having looked for work
-//! before. So the rail rings for itself where an order leaves work, which costs nothing where it leaves
-//! none, and once in a sleep otherwise. (The alternative, that whoever gives orders beside a sleeper
-//! looks over all rails afterwards as before a sleep, costs a barrier and a walk for each of them.)
+//! Peers ring for the frames that they send. But only the rail itself knows of the work that its own orders leave
+//! for the next poll: an access larger than one poll moves, a revocation that is complete, a link that ends. A
+//! thread may give such an order while another one sleeps on the rail, having looked for work before. So the rail
+//! rings for itself if an order leaves work. This costs nothing if no work is left, and one ring per sleep
+//! otherwise. (The alternative is that each thread that gives orders beside a sleeper looks over all rails
+//! afterwards, as before a sleep. It costs a barrier and a walk for each order.)
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Rest {
         barrier::heavy(self.asymmetric && !self.habit.is_fenced());
     }
 
-    /// An order may have left work: rings for whoever sleeps on the rail, where it has.
+    /// An order may have left work: if it has, rings for a sleeper on the rail.
     #[cold]
     pub fn rouse(&mut self, counters: &mut RailCounters, has_work: impl FnOnce() -> bool) {
         if !self.sleeper.is_unrung() {

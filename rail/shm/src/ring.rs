@@ -1,9 +1,9 @@
 //! The ring of one direction of a link: one producer, one consumer, records of bytes in lines.
 //!
-//! A record is a word (its length and kind) and a body; it begins at a line and is contiguous: what
-//! does not fit before the ring's end is preceded by a pad record that fills the rest. The consumer
-//! finds a record by the word at its own position, so that a short frame crosses between two cores
-//! as a single cache line; there is no shared tail index.
+//! A record is a word (its length and kind) and a body; it begins at a line and is contiguous: a record that does
+//! not fit before the ring's end is preceded by a pad record that fills the rest. The consumer finds a record by the
+//! word at its own position, so that a short frame crosses between two cores as a single cache line; there is no
+//! shared tail index.
 //!
 //! Invariants:
 //! * the word at the consumer's position is 0 until the record there is complete: before a record
@@ -12,8 +12,8 @@
 //! * the producer writes between its tail and the consumer's published head plus capacity only;
 //! * every value that the other side wrote is read once and checked before it is used.
 //!
-//! The arithmetic is generic over the memory, so that the model checker runs this very code. It
-//! must not know what a body means.
+//! The arithmetic is generic over the memory, so that the model checker runs this very code. It must not know the
+//! meaning of a body.
 
 /// The memory of a ring and its consumer's published head.
 pub trait Medium {
@@ -28,7 +28,7 @@ pub trait Medium {
     fn publish_word(&self, at: usize, word: u64);
     /// Zeroes the word at byte `at`, relaxed.
     fn clear_word(&self, at: usize);
-    /// What the consumer has consumed, in bytes since the beginning, with Acquire.
+    /// The bytes that the consumer has consumed since the beginning, with Acquire.
     fn load_head(&self) -> u64;
     /// Sets it, with Release.
     fn publish_head(&self, head: u64);
@@ -44,7 +44,7 @@ const PAD: u64 = 1 << 62;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// How far ahead of its tail the producer clears words, in lines.
+/// The distance ahead of its tail up to which the producer clears words, in lines.
 const LINES_AHEAD: usize = 24;
 
 /// The producer's private state.
@@ -61,7 +61,7 @@ pub struct Producer {
 /// Room for a record that is not published yet. It may be forgotten, also when it was written to.
 #[derive(Debug)]
 pub struct Reserved {
-    /// Where the body goes, as a byte of the ring.
+    /// The offset of the body in the ring, in bytes.
     pub at: usize,
     body: usize,
     /// Bytes of the pad record before it, or 0.
@@ -179,7 +179,7 @@ pub struct Consumer {
 /// A complete record at the head of a ring.
 #[derive(Debug)]
 pub struct Front {
-    /// Where its body begins, as a byte of the ring.
+    /// The offset of its body in the ring, in bytes.
     pub at: usize,
     /// Bytes of its body; the body lies within the ring.
     pub body: usize,

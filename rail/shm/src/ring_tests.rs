@@ -1,4 +1,4 @@
-//! The ring as one thread sees it: what was reserved and forgotten, and many records of all lengths.
+//! The ring as one thread sees it: reservations that were forgotten, and many records of all lengths.
 
 use std::cell::{Cell, RefCell};
 

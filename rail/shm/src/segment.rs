@@ -1,4 +1,4 @@
-//! What lies where in the memory that the two sides of a link share, and in a rail's board.
+//! The layout of the memory that the two sides of a link share, and of a rail's board.
 //!
 //! A *segment* belongs to one link: two rings, and for each side the lines that it writes and its
 //! table of exposures. A *board* belongs to one rail and is read by all its peers: the sleeping
@@ -51,12 +51,12 @@ impl Side {
 pub struct Segment(pub Mapping);
 
 impl Segment {
-    /// Proof of sharing: what the connector wrote.
+    /// Proof of sharing: the number that the connector wrote.
     pub fn nonce(&self) -> &AtomicU64 {
         self.0.u64(0)
     }
 
-    /// Proof of sharing: what the acceptor wrote.
+    /// Proof of sharing: the number that the acceptor wrote.
     pub fn answer(&self) -> &AtomicU64 {
         self.0.u64(8)
     }
@@ -82,13 +82,13 @@ impl Segment {
         self.0.u64(self.line(side.other(), 1))
     }
 
-    /// Which exposure of the other side `side` accesses at the moment: its index plus 1, or 0.
+    /// The exposure of the other side that `side` accesses at the moment: its index plus 1, or 0.
     #[inline]
     pub fn accessing(&self, side: Side) -> &AtomicU64 {
         self.0.u64(self.line(side, 2))
     }
 
-    /// How many exposures `side` is revoking.
+    /// The number of exposures that `side` is revoking.
     #[inline]
     pub fn revoking(&self, side: Side) -> &AtomicU32 {
         self.0.u32(self.line(side, 3))
@@ -100,7 +100,7 @@ impl Segment {
         self.0.u32(self.line(side, 3) + 4)
     }
 
-    /// Odd while `side` does not look at what comes over this link, and has to be rung for it.
+    /// Odd while `side` does not look for frames of this link, and has to be rung for them.
     #[inline]
     pub fn resting(&self, side: Side) -> RestWord<'_> {
         RestWord(self.0.u32(self.line(side, 4)))
@@ -153,7 +153,7 @@ impl Entry<'_> {
         self.segment.0.u64(self.offset + 8)
     }
 
-    /// Where the region lies in its owner's memory, or where the list of its pieces lies.
+    /// The address of the region in its owner's memory, or of the list of its pieces.
     pub fn address(&self) -> &AtomicU64 {
         self.segment.0.u64(self.offset + 16)
     }
@@ -163,7 +163,7 @@ impl Entry<'_> {
         self.segment.0.u64(self.offset + 24)
     }
 
-    /// How many pieces the list has, or `PIECES_ONE`.
+    /// The number of pieces in the list, or `PIECES_ONE`.
     pub fn pieces(&self) -> &AtomicU64 {
         self.segment.0.u64(self.offset + 32)
     }
@@ -239,7 +239,7 @@ impl Medium for Ring<'_> {
 pub struct Board(pub Mapping);
 
 impl Board {
-    /// Not 0: peers put a fence between what they publish and their look at the sleeping word.
+    /// Not 0: peers put a fence between a publication and their look at the sleeping word.
     #[inline]
     pub fn fenced(&self) -> &AtomicU32 {
         self.0.u32(4)

@@ -1,4 +1,4 @@
-//! Who has to be woken: the sleeping word of a rail and those who look at it.
+//! The decision whether a rail has to be woken: its sleeping word, and the peers that read it.
 //!
 //! The word is an epoch: odd while its owner sleeps. Peers see it read-only, so that none of them
 //! can disturb another's wake-ups, and each rings at most once in an epoch.
@@ -63,7 +63,7 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Whether the bell has to be rung now; a barrier must separate it from what was published.
+    /// Whether the bell has to be rung now; a barrier must separate it from the publication.
     #[inline]
     pub fn due(&mut self, word: &impl EpochWord) -> bool {
         let epoch = word.load();

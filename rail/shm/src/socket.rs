@@ -1,4 +1,4 @@
-//! How two processes meet: sockets in the abstract namespace, and the notes they exchange there.
+//! The meeting of two processes: sockets in the abstract namespace, and the notes they exchange there.
 //!
 //! Abstract names belong to a network namespace and vanish with their owner: namespaces stay apart,
 //! and there are no stale names. The connector sends `Hello` with its descriptors, the acceptor
@@ -25,13 +25,13 @@ use crate::segment::{BOARD_BYTES, SEGMENT_BYTES};
 pub const NAME_BYTES_MAX: usize = 64;
 
 const MAGIC: u64 = 0x006b_6c61_7765_706f;
-/// Changes with every change of notes, segment or board, and of what frames look like on this rail.
+/// Changes with every change of notes, segment or board, and of the frame format on this rail.
 const VERSION: u32 = 4;
 const NOTE_BYTES: usize = 64;
 const DESCRIPTORS_MAX: usize = 3;
 const BACKLOG: i32 = 256;
 
-/// Whose name it is, and the name.
+/// A name, and the user that it belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     pub user: Uid,
@@ -39,7 +39,7 @@ pub struct Name {
 }
 
 impl Name {
-    /// Reads `name`, or `user id/name` for those who may reach other users (root).
+    /// Reads `name`, or `user id/name` for callers that may reach other users (root).
     pub fn parse(text: &str) -> Option<Name> {
         let (user, name) = match text.split_once('/') {
             Some((user, name)) => (Uid::from_raw(user.parse().ok()?), name),
@@ -118,7 +118,7 @@ fn user_in(table: &str, name: &str, own: u32) -> Option<u32> {
     users.min_by_key(|user| (*user != own, *user))
 }
 
-/// What a note is.
+/// The kind of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// With segment, board and the connector's bell of the link.
@@ -137,9 +137,9 @@ pub struct Note {
     pub kind: Kind,
     /// The sender registered for the asymmetric barrier.
     pub asymmetric: bool,
-    /// What the sender wrote into the segment.
+    /// The number that the sender wrote into the segment.
     pub nonce: u64,
-    /// Where the sender's memory holds `probe`, to try cross-memory attach with.
+    /// The address of `probe` in the sender's memory, to try cross-memory attach with.
     pub probe_address: u64,
     pub probe: u64,
 }
@@ -200,7 +200,7 @@ pub fn send(socket: &OwnedFd, note: &Note, descriptors: &[BorrowedFd<'_>]) -> Re
     Ok(())
 }
 
-/// What lies in a socket.
+/// The result of a look into a socket.
 #[derive(Debug)]
 pub enum Received {
     Nothing,

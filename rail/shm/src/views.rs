@@ -1,8 +1,8 @@
-//! Arenas of a peer that are mapped here: what lies in them is copied without asking the kernel.
+//! Arenas of a peer that are mapped here: data in them is copied without asking the kernel.
 //!
-//! Invariants: an arena is mapped for reading only, and only where it is sealed against shrinking, so that
-//! no access can fault; what a peer says about it is checked against the arena's own first page, and a
-//! peer that lies gets the slower way.
+//! Invariants: an arena is mapped for reading only, and only if it is sealed against shrinking, so that no access
+//! can fault; a peer's statements about it are checked against the arena's own first page, and a peer that lies gets
+//! the slower way.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::Ordering;
@@ -31,14 +31,14 @@ struct View {
 #[derive(Debug)]
 struct Mapped {
     mapping: Mapping,
-    /// Where it begins in the peer's memory.
+    /// Its first address in the peer's memory.
     base: u64,
     bytes: u64,
 }
 
 impl Views {
-    /// Where the peer's `bytes` bytes at `address` are mapped here, if they lie in the arena `id`, which
-    /// its process has as `descriptor`.
+    /// The local address at which the peer's `bytes` bytes at `address` are mapped, if they lie in the arena `id`.
+    /// The peer's process has the arena as `descriptor`.
     pub fn find(
         &mut self,
         process: Option<&OwnedFd>,

@@ -151,7 +151,7 @@ fn steady_state(config: ShmConfig) {
         work(&mut a, &mut b, round);
     }
     assert_eq!(ALLOCATIONS.get() - before, 0, "allocations in steady state");
-    // Two for each piece of an access, and what the kernel is asked now and then; none for 4000 frames.
+    // Two for each piece of an access, and rare questions to the kernel; none for 4000 frames.
     let calls = a.0.counters().system_calls - calls;
     assert!(calls <= 100 * 12, "{calls} system calls");
 }

@@ -201,7 +201,7 @@ fn mappings() -> usize {
     maps.lines().filter(|line| line.contains("memfd:ropewalk")).count()
 }
 
-/// One victim: traffic for a random while, the kill, and what the survivor sees. Returns the time
+/// One victim: traffic for a random while, the kill, and the survivor's view. Returns the time
 /// from the kill to `link_down`.
 fn round(rail: &mut ShmRail, address: &str, random: &mut Random, asleep: bool) -> Duration {
     let start = Instant::now();

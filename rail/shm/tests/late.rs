@@ -1,5 +1,5 @@
-//! Late data never lands: after `revoked` no write of a peer reaches the region, and no read hands out
-//! what came into it later, however the two race. And names: who has one keeps it.
+//! Late data never lands: after `revoked` no write of a peer reaches the region, and no read returns data that
+//! entered it later, however the two race. And names: the holder of a name keeps it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use ropewalk_rail_shm::{Attach, ShmConfig, ShmError, ShmRail, arena};
 
 const BYTES: usize = 3 << 20;
 const MARK: u8 = 0xEE;
-/// What is read at a time: all of it within one look at the key.
+/// The bytes of one read: all of it within one look at the key.
 const READ_BYTES: u64 = 512 * 1024;
 
 struct Node {
@@ -97,9 +97,9 @@ fn key(generation: u32) -> RemoteKey {
     RemoteKey { slot: SlotId { index: 2, generation }, secret: u64::from(generation) }
 }
 
-/// The origin: writes or reads under the newest key it knows, without pause. Returns how often it
-/// succeeded and how often the key was gone, before or in the middle, and the kernel's part in it. What
-/// it reads has to be what the key was given out for.
+/// The origin: writes or reads under the newest key it knows, without pause. Returns how often it succeeded and how
+/// often the key was gone, before or in the middle, and the kernel's part in it. The bytes that it reads have to be
+/// those that the key was given out for.
 ///
 /// Memory that is mapped is read even where frames would do and the kernel's way is never taken.
 fn origin(

@@ -240,8 +240,8 @@ fn a_sleeping_producer_gets_its_room() {
     });
 }
 
-/// A frame that finds no room while its rail sleeps already, from another thread than the one that sleeps:
-/// the peer rings, or whoever ordered the frame sees the room and rings (`src/rest.rs`).
+/// A frame that finds no room while its rail sleeps already, from another thread than the one that sleeps: the peer
+/// rings, or the thread that ordered the frame sees the room and rings (`src/rest.rs`).
 #[test]
 fn a_frame_that_waits_for_room_in_sleep_is_not_forgotten() {
     loom::model(|| {
@@ -276,7 +276,7 @@ fn a_frame_that_waits_for_room_in_sleep_is_not_forgotten() {
                 sleeper.ring();
                 bell.notify();
             }
-            // The one who sleeps; a bell may ring for nothing.
+            // The sleeping thread; a bell may ring for nothing.
             bell.wait();
             sleeper.wake_up(&Epoch(&model.epoch));
             while !push(model, &mut producer, sent + 1) {
@@ -292,8 +292,8 @@ fn a_frame_that_waits_for_room_in_sleep_is_not_forgotten() {
     });
 }
 
-/// Reads that no revocation waits for: what was read counts only if the entry is the same afterwards,
-/// and then it is what was there before the revocation.
+/// Reads that no revocation waits for: the bytes that were read count only if the entry is the same afterwards. Then
+/// they are the bytes from before the revocation.
 #[test]
 fn a_read_that_a_revocation_overtook_does_not_count() {
     loom::model(|| {
@@ -323,8 +323,8 @@ fn a_read_that_a_revocation_overtook_does_not_count() {
     });
 }
 
-/// A write to an entry that was read-only, and is another one's by then: the fields are looked at before
-/// the last look at the key, and the second owner waits for whoever announced itself.
+/// A write to an entry that was read-only, and is another one's by then: the fields are looked at before the last
+/// look at the key, and the second owner waits for the origin that announced itself.
 #[test]
 fn a_write_never_takes_the_rights_of_a_later_region() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! A rail with many links looks at those on which something happens; the others ring for what they
+//! A rail with many links looks at the active ones; the others ring for the frames that they
 //! send, and nothing is missed.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a simulated rail promises, and what the simulated network does to it.
+//! The guarantees of a simulated rail, and the faults of the simulated network.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub enum Release {
 /// The constitution of one simulated rail, fixed for its life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SimConfig {
-    /// What its links promise. The faults of a [`Path`] never break a promise made here.
+    /// The guarantees of its links. The faults of a [`Path`] never break a promise made here.
     pub capabilities: Capabilities,
     /// Whether others may connect to it.
     pub accepts: bool,
@@ -36,7 +36,7 @@ pub struct SimConfig {
 }
 
 impl SimConfig {
-    /// Reliable and ordered, without native access: what TCP offers.
+    /// Reliable and ordered, without native access: the guarantees of TCP.
     pub fn stream() -> SimConfig {
         SimConfig {
             capabilities: Capabilities {
@@ -88,11 +88,11 @@ impl SimConfig {
     }
 }
 
-/// One direction between two rails: its speed and its faults. May be changed at any time; what is
-/// already under way keeps the delay it left with. Chances are in parts per million of frames.
+/// One direction between two rails: its speed and its faults. May be changed at any time; a frame that is already
+/// under way keeps the delay it left with. Chances are in parts per million of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Path {
-    /// How long the first byte travels.
+    /// The travel time of the first byte.
     pub latency: Duration,
     /// Up to so much is added to the latency, at random, frame by frame.
     pub jitter: Duration,
@@ -104,14 +104,14 @@ pub struct Path {
     pub duplication: u32,
     /// Frames that are held back and overtaken (rails that are not ordered).
     pub reordering: u32,
-    /// How long such a frame is held back at most.
+    /// The longest time for which such a frame is held back.
     pub reordering_delay: Duration,
     /// Frames with one flipped bit in the header (rails that are not reliable).
     pub header_corruption: u32,
     /// Frames with one flipped bit in the payload (rails that are not reliable).
     pub payload_corruption: u32,
-    /// Nothing gets through. Reliable links keep what they sent and go on after the healing, if
-    /// that comes before their timeout; for others it is lost.
+    /// Nothing gets through. Reliable links keep the frames that they sent and go on after the healing, if that
+    /// comes before their timeout; for others it is lost.
     pub blocked: bool,
     /// Connects in this direction are refused.
     pub refuse: bool,
@@ -137,7 +137,7 @@ impl Default for Path {
 }
 
 impl Path {
-    /// How long so many bytes keep the sender's end busy.
+    /// The time for which this many bytes keep the sender's end busy.
     pub(crate) fn transmission(&self, bytes: u64) -> Duration {
         if self.bytes_per_second == 0 {
             return Duration::ZERO;
@@ -147,19 +147,19 @@ impl Path {
     }
 }
 
-/// How the links between two rails are cut.
+/// The way in which the links between two rails are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Both ends notice at once.
     Both,
-    /// The first-named rail notices at once, the other one so much later. What the other one sends
-    /// meanwhile is lost.
+    /// The first-named rail notices at once, the other one so much later. Frames that the other one sends meanwhile
+    /// are lost.
     FirstThenOther(Duration),
     /// Nobody is told: each end notices after its own `link_timeout`.
     Silent,
 }
 
-/// How a rail's process ends.
+/// The way in which a rail's process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kill {
     /// The process dies and its host lives: peers are told (by reliable links) a network latency

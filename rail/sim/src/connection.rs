@@ -1,4 +1,4 @@
-//! How links come and go: opening, refusal, cuts, partitions, timeouts, death.
+//! The life of links: opening, refusal, cuts, partitions, timeouts, death.
 //!
 //! Invariants:
 //! * an end that went down has failed all its orders and confirmed all its revocations first;
@@ -17,14 +17,14 @@ use crate::config::{Cut, Kill};
 use crate::frames::Lane;
 use crate::network::{Event, Item, Message, Network};
 
-/// What an end of a connection is.
+/// The state of an end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EndState {
     /// The accepting end before it heard of the connection.
     Absent,
     Connecting,
     Up,
-    /// Its owner ordered the close; what was ordered before is still sent.
+    /// Its owner ordered the close; frames that were ordered before are still sent.
     Closing,
     Down,
 }
@@ -36,9 +36,9 @@ pub(crate) struct End {
     pub state: EndState,
     /// Grows when the peer is heard again after a partition, which ends older suspicions.
     pub epoch: u64,
-    /// What it sends.
+    /// The frames that it sends.
     pub lane: Lane,
-    /// What its peer may access, by slot and secret of the key.
+    /// The memory that its peer may access, by slot and secret of the key.
     pub exposures: BTreeMap<crate::access::KeyName, Exposure>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     /// Cut without a word: nothing gets through any more.
     pub mute: bool,
     pub ends: [End; 2],
-    /// What a partition holds back before each side, in order.
+    /// The messages that a partition holds back before each side, in order.
     pub stalled: [Vec<Message>; 2],
 }
 
@@ -103,7 +103,7 @@ impl Network {
         }
     }
 
-    /// What a partition held back goes on, in order.
+    /// Delivers the messages that a partition held back, in order.
     pub(crate) fn handle_resume(&mut self, id: u64, side: usize) {
         let Some(connection) = self.connections.get(&id) else { return };
         if self.path(connection.ends[1 - side].rail, connection.ends[side].rail).blocked {
@@ -123,7 +123,7 @@ impl Network {
             (Message::Accept, EndState::Connecting) => self.handle_accept(id),
             (Message::Refuse, _) => self.end_down(id, side, Fault::Unreachable, false),
             (Message::Reset(fault), _) => {
-                // A reset may overtake what the receiver has not read yet, but need not.
+                // A reset may overtake frames that the receiver has not read yet, but need not.
                 let discard = fault != Fault::Closed && self.random.below(2) == 0;
                 self.end_down(id, side, Fault::PeerReset, discard);
             }
@@ -196,7 +196,7 @@ impl Network {
         self.end_down(id, side, fault, true);
     }
 
-    /// Ends one end: fails what it ordered, confirms its revocations, says the last word.
+    /// Ends one end: fails its orders, confirms its revocations, says the last word.
     pub(crate) fn end_down(&mut self, id: u64, side: usize, fault: Fault, discard: bool) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let end = &mut connection.ends[side];

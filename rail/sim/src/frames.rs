@@ -1,4 +1,4 @@
-//! How frames travel: queues, send window, transmission, faults on the way.
+//! The travel of frames: queues, send window, transmission, faults on the way.
 //!
 //! Invariant: between two frames of a link urgent ones go first; within one urgency the order of
 //! the orders holds on the way out, and on arrival where the rail promises order.
@@ -161,7 +161,7 @@ impl Network {
         }
     }
 
-    /// Closes a link once what was ordered before is sent.
+    /// Closes a link once its earlier orders are sent.
     pub(crate) fn order_close(&mut self, rail: usize, link: LinkId) -> Ordered {
         let (id, side) = match self.find_link(rail, link) {
             Ok(found) => found,
@@ -187,7 +187,7 @@ impl Network {
             let (from, to) = (connection.ends[side].rail, connection.ends[1 - side].rail);
             let (reliable, mute) = (connection.reliable, connection.mute);
             let path = self.path(from, to);
-            // A stream keeps what its peer does not take; a datagram rail sends into the void.
+            // A stream keeps frames that its peer does not take; a datagram rail sends into the void.
             if reliable && (path.blocked || mute) {
                 return;
             }
@@ -226,7 +226,7 @@ impl Network {
         }
     }
 
-    /// A frame is on its way to `side`; what happens to it is decided here.
+    /// A frame is on its way to `side`; its fate is decided here.
     fn launch(&mut self, id: u64, side: usize, mut frame: Frame, busy: Duration, path: Path) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (reliable, ordered) = (connection.reliable, connection.ordered);
@@ -246,7 +246,7 @@ impl Network {
         }
         let frame = Arc::new(frame);
         if !ordered && self.random.chance(path.reordering) {
-            // Held back without a claim on the order of what follows.
+            // Held back without a claim on the order of later frames.
             let at = self.now + busy + path.latency;
             let at = spread(at, path.reordering_delay, &mut self.random);
             let message = Message::Whole(frame.clone());

@@ -1,9 +1,8 @@
 //! A network in memory, and the rail that reaches it: scheme `sim`, address = the rail's name.
 //!
-//! Time is virtual. Whoever drives the simulation hands it in ([`SimNetwork::set_now`], or any
-//! poll); everything that happens is an event in one queue. Between any two rails, per direction, a
-//! [`Path`] says how fast frames travel and what goes wrong; links are cut, processes killed and
-//! restarted by calls.
+//! Time is virtual. The driver of the simulation hands it in ([`SimNetwork::set_now`], or any poll); everything that
+//! happens is an event in one queue. Between any two rails, per direction, a [`Path`] sets the speed of frames and
+//! the faults; links are cut, processes killed and restarted by calls.
 //!
 //! Invariants:
 //! * one seed, one run: with the same calls in the same order everything happens again, which
@@ -57,7 +56,7 @@ impl SimNetwork {
         SimRail::new(self.clone(), name, config)
     }
 
-    /// Moves virtual time forward and runs what is due; an earlier time changes nothing.
+    /// Moves virtual time forward and runs the due events; an earlier time changes nothing.
     pub fn set_now(&self, now: Time) {
         lock(&self.shared).advance(now);
     }

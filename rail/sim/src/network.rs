@@ -38,7 +38,7 @@ impl Frame {
     }
 }
 
-/// What crosses the wire from one end of a connection to the other.
+/// A message on the wire from one end of a connection to the other.
 #[derive(Debug)]
 pub(crate) enum Message {
     Open,
@@ -77,7 +77,7 @@ impl Message {
 pub(crate) enum Event {
     /// A message reaches `side`.
     Arrive { connection: u64, side: usize, message: Message },
-    /// What was held back before `side` by a partition goes on.
+    /// The messages that a partition held back before `side` go on.
     Resume { connection: u64, side: usize },
     /// `side` waited long enough for the answer to its connect.
     ConnectTimeout { connection: u64 },
@@ -110,7 +110,7 @@ impl Event {
     }
 }
 
-/// What a rail reports at its next poll.
+/// An event that a rail reports at its next poll.
 #[derive(Debug)]
 pub(crate) enum Item {
     Up {
@@ -200,7 +200,7 @@ impl Item {
 /// One name in the network, alive or not.
 #[derive(Debug)]
 pub(crate) struct RailState {
-    /// Which process has the name; an older one's `SimRail` is powerless.
+    /// The process that has the name, by number; the `SimRail` of an older process has no effect.
     pub life: u64,
     pub alive: bool,
     /// The host itself is off: it does not even refuse.

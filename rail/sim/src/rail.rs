@@ -33,9 +33,9 @@ pub struct SimRail {
     config: SimConfig,
     /// The name's index in the network.
     number: usize,
-    /// Which of the processes under this name.
+    /// The number of this process among those under this name.
     life: u64,
-    /// Where the payload goes whose first half arrived.
+    /// The destinations of payloads of which the first half has arrived.
     placing: BTreeMap<LinkId, (Slice, Token)>,
 }
 
@@ -110,7 +110,7 @@ impl SimRail {
         report: &mut dyn Report,
     ) -> Option<(Slice, Token)> {
         let (header, payload) = (frame.header.as_bytes(), frame.payload.len());
-        // On a rail that corrupts the lengths may be lies: what does not fit together is no frame.
+        // On a rail that corrupts, the lengths may be wrong: if they do not fit together, it is no frame.
         if frame_lengths(header) != Some((header.len(), payload as u32)) {
             self.with(|network| network.rails[self.number].counters.violations += 1);
             return None;

@@ -1,5 +1,5 @@
-//! What goes wrong on the simulated network, and what a rail makes of it. The recorder of the
-//! conformance suite checks the standing promises of every rail all the while.
+//! Faults of the simulated network, and the reactions of a rail to them. The recorder of the conformance suite
+//! checks the standing promises of every rail all the while.
 
 use std::time::Duration;
 

@@ -70,7 +70,7 @@ fn a_revocation_waits_for_accesses_in_flight_and_refuses_later_ones() {
     assert_eq!(ones(&mut scene, buffer), 0);
     scene.until("the revoke is confirmed", |scene| scene.recorder(1).events.contains(&revoked));
     assert_eq!(ones(&mut scene, buffer), BYTES, "the access in flight was carried out first");
-    // From here on the owner may do with the region what it wants: nothing lands any more.
+    // From here on the owner may use the region freely: nothing lands in it any more.
     let region = Slice { buffer, offset: 0, len: BYTES as u64 };
     scene.recorder(1).buffers.write(region, &[2; BYTES]);
     scene.drained(0);

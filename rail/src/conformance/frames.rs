@@ -132,7 +132,7 @@ pub fn a_short_placement_drops_the_rest(fixture: &mut dyn Fixture) {
     scene.drained(0);
 }
 
-/// A dropped payload costs nothing but its time: what follows arrives whole.
+/// A dropped payload costs only its own time: the next frames arrive whole.
 pub fn dropped_payloads_leave_the_link_in_step(fixture: &mut dyn Fixture) {
     let (mut scene, pair) = Scene::pair(fixture);
     let mut count = 0;
@@ -166,7 +166,7 @@ pub fn counters_move_with_the_traffic(fixture: &mut dyn Fixture) {
     assert_eq!(after[1].frames_received - before[1].frames_received, 4);
     let sent = after[0].bytes_sent - before[0].bytes_sent;
     let received = after[1].bytes_received - before[1].bytes_received;
-    // A rail may count its own framing, which is small; it may not leave bytes out. What goes twice counts twice.
+    // A rail may count its own framing, which is small; it may not leave bytes out. Repeated frames count twice.
     let most = match fixture.repeats() {
         true => u64::MAX,
         false => with_headers + with_headers / 8 + 1024,

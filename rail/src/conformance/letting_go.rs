@@ -1,7 +1,7 @@
 //! Properties of letting go: memory is free at once, whatever the peer does, and the link stays in step.
 //!
-//! Memory that a rail let go of is overwritten in the same moment, so that one that still sends from it,
-//! or writes to it, is found out.
+//! Memory that a rail has let go of is overwritten at once. So the suite detects a rail that still sends from it, or
+//! writes to it.
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
@@ -22,13 +22,13 @@ fn fill(scene: &mut Scene, pair: Pair) {
         };
         scene.send(pair, sequence, bytes, urgency);
     }
-    // The medium takes what it can: of one frame perhaps a part.
+    // The medium takes as much as it can, perhaps only a part of one frame.
     for _ in 0..10 {
         scene.poll(0);
     }
 }
 
-/// Has the rail of node 0 let go of what is pending; how many payloads it let go of.
+/// Has the rail of node 0 let go of all pending orders; returns the number of payloads that it let go of.
 fn detach_all(scene: &mut Scene, link: LinkId) -> usize {
     let mut detached = 0;
     for token in scene.recorder(0).pending_on(link) {
@@ -175,7 +175,7 @@ pub fn a_read_that_was_stopped_never_lands(fixture: &mut dyn Fixture) {
     scene.settle();
 }
 
-/// What is not there, or was let go of already, is refused and harms nothing.
+/// A rail refuses orders for tokens and links that it does not hold, or no longer holds; these change nothing.
 pub fn what_a_rail_does_not_hold_is_refused(fixture: &mut dyn Fixture) {
     let (mut scene, pair) = Scene::pair(fixture);
     let elsewhere = LinkId { slot: SlotId { index: 900, generation: 3 }, ..pair.near.1 };

@@ -8,7 +8,7 @@ use super::Fixture;
 use super::recorder::{Answer, Event};
 use super::scene::{HEADER_BYTES, Pair, Scene, header, pattern, sequence_of};
 
-/// Whoever connects and whoever accepts both learn of a link, once, with the right role.
+/// Both the connecting and the accepting side learn of a link, once, with the right role.
 pub fn connect_and_accept_report_up_on_both_sides(fixture: &mut dyn Fixture) {
     let (mut scene, pair) = Scene::pair(fixture);
     scene.settle();
@@ -60,7 +60,7 @@ pub fn orders_on_a_dead_link_are_refused(fixture: &mut dyn Fixture) {
     scene.settle();
 }
 
-/// What was ordered before a close arrives, also while the peer is sending, too; then both sides see
+/// All frames that were ordered before a close arrive, even while the peer sends as well. Then both sides see
 /// the link go down, once.
 pub fn close_flushes_then_both_sides_go_down(fixture: &mut dyn Fixture) {
     for crossing in [0, 1, 24] {
@@ -71,7 +71,7 @@ pub fn close_flushes_then_both_sides_go_down(fixture: &mut dyn Fixture) {
 fn close_flushes(fixture: &mut dyn Fixture, crossing: u64) {
     let (mut scene, pair) = Scene::pair(fixture);
     let count = 24;
-    // What the peer sent may be lost with the link; it must not cost what we sent.
+    // The peer's frames may be lost with the link; this must not cost our own frames.
     for sequence in 0..crossing {
         scene.send(pair.turned(), sequence, 200_000, Urgency::Bulk);
     }
@@ -97,7 +97,7 @@ pub fn peer_death_fails_pending_orders_and_downs_once(fixture: &mut dyn Fixture)
     let other = scene.link(0, 1);
     for sequence in 0..64 {
         scene.send(pair, sequence, 256 * 1024, Urgency::Bulk);
-        // What was sent may also be under way to the one that survives.
+        // Frames may also be under way to the surviving node.
         scene.send(other.turned(), sequence, 100, Urgency::Urgent);
     }
     if !scene.kill(1) {

@@ -51,7 +51,7 @@ fn exposed<'f>(
     Some((scene, Region { pair, buffer, key, content }))
 }
 
-/// What a rail does not claim it refuses at once.
+/// A rail refuses at once every native access that its capabilities do not claim.
 fn expect_refusals(scene: &mut Scene, pair: Pair) {
     let claims = scene.capabilities(0);
     let link = pair.near.1;
@@ -141,7 +141,7 @@ fn region_bytes(scene: &mut Scene, region: &Region) -> Vec<u8> {
     scene.recorder(1).bytes(whole)
 }
 
-/// Reads of one byte up to the whole region, at any offset, fetch what is there.
+/// Reads from one byte up to the whole region, at any offset, fetch the region's bytes.
 pub fn reads_fetch_what_the_region_holds(fixture: &mut dyn Fixture) {
     let claim = |claims: &Capabilities| claims.native_read;
     let Some((mut scene, region)) = exposed(fixture, claim, false) else { return };
@@ -292,7 +292,7 @@ pub fn regions_are_revoked_while_their_link_closes(fixture: &mut dyn Fixture) {
     let claim = |claims: &Capabilities| claims.native_write;
     let Some((mut scene, region)) = exposed(fixture, claim, true) else { return };
     let (link, key) = (region.pair.far.1, region.key);
-    // What still has to go keeps the link closing, and so open for the write under way.
+    // The frames that are still to be sent keep the link closing, and so open for the pending write.
     for sequence in 1..40 {
         scene.send(region.pair.turned(), sequence, 256 * 1024, Urgency::Bulk);
     }

@@ -1,4 +1,4 @@
-//! Properties of many frames: queues, urgencies, and what may overtake what.
+//! Properties of many frames: queues, urgencies, and the permitted overtaking.
 
 use ropewalk_base::random::Random;
 use ropewalk_base::verb::{Ordered, Urgency};

@@ -13,12 +13,12 @@ use ropewalk_base::verb::{LinkId, Ordered, Placement, RemoteKey, Token};
 
 use crate::Report;
 
-/// What overwrites memory that nobody may use any more.
+/// The byte that overwrites memory which nobody may use any more.
 const POISON: u8 = 0xEE;
 /// Tokens of placements, told apart from those of orders.
 const PLACEMENT_TOKENS: u64 = 1 << 62;
 
-/// What a rail reported, in order.
+/// An event that a rail reported; the recorder keeps them in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// `link_up`.
@@ -37,7 +37,7 @@ pub enum Event {
     Revoked { link: LinkId, key: RemoteKey },
 }
 
-/// How the recorder answers `place`.
+/// The recorder's answer to `place`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// Into one buffer of the payload's length.

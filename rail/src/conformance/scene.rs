@@ -18,10 +18,10 @@ pub const RAIL_INDEX: u8 = 5;
 /// Header length that most frames of the suite have.
 pub const HEADER_BYTES: usize = 40;
 
-/// One side: a rail and what stands above it.
+/// One side: a rail and the layer above it.
 pub struct Node {
     rail: Option<Box<dyn Rail>>,
-    /// What it was told.
+    /// The events that the rail reported to this side.
     pub recorder: Recorder,
 }
 
@@ -81,7 +81,7 @@ impl<'f> Scene<'f> {
         self.nodes[node].rail.as_deref_mut().expect("the node lives")
     }
 
-    /// What the rail of a node claims.
+    /// The capabilities that the rail of a node claims.
     pub fn capabilities(&mut self, node: usize) -> Capabilities {
         self.rail(node).capabilities()
     }
@@ -123,7 +123,7 @@ impl<'f> Scene<'f> {
         any
     }
 
-    /// Sends what a rail kept for frames behind it.
+    /// Sends the frames that a rail kept back for frames behind them.
     pub fn push(&mut self, node: usize) {
         let Node { rail, recorder } = &mut self.nodes[node];
         rail.as_mut().expect("the node lives").push(recorder);

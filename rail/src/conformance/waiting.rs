@@ -1,4 +1,4 @@
-//! Properties of sleep: whoever arms a rail and sleeps on its descriptor misses nothing.
+//! Properties of sleep: a thread that arms a rail and sleeps on its descriptor misses nothing.
 //!
 //! They hold for rails with a descriptor; the others (virtual time) have nothing to sleep on.
 
@@ -12,11 +12,11 @@ use super::Fixture;
 use super::recorder::Event;
 use super::scene::{Pair, Scene, pattern};
 
-/// How long a wake-up may take on a busy machine, in milliseconds.
+/// The time limit for a wake-up on a busy machine, in milliseconds.
 const WAKE_MILLIS: u64 = 5000;
-/// How long an idle descriptor is watched, in milliseconds.
+/// The time for which an idle descriptor is watched, in milliseconds.
 const IDLE_MILLIS: u64 = 30;
-/// How long one that sleeps waits for what must come, in milliseconds.
+/// The time limit for a sleeper's wait for an event that must come, in milliseconds.
 const HANG_MILLIS: u64 = 30_000;
 
 /// `None` where the rail has no descriptor; else whether it became readable in time.
@@ -53,7 +53,7 @@ fn arm(scene: &mut Scene, node: usize) {
     panic!("a rail without traffic never agrees to sleep");
 }
 
-/// What arrives after `arm` said true makes the descriptor readable: frames, connects, farewells.
+/// An arrival after `arm` returned true makes the descriptor readable: a frame, a connect, a farewell.
 pub fn an_arrival_wakes_an_armed_rail(fixture: &mut dyn Fixture) {
     let (mut scene, pair) = Scene::pair(fixture);
     scene.settle();
@@ -83,7 +83,7 @@ pub fn an_arrival_wakes_an_armed_rail(fixture: &mut dyn Fixture) {
     }
 }
 
-/// What arrived before `arm` either makes it say false or makes the descriptor readable.
+/// An arrival before `arm` either makes `arm` return false or makes the descriptor readable.
 pub fn work_before_arming_is_not_lost(fixture: &mut dyn Fixture) {
     let (mut scene, pair) = Scene::pair(fixture);
     scene.settle();
@@ -185,7 +185,7 @@ pub fn what_is_ordered_in_sleep_wakes(fixture: &mut dyn Fixture) {
     woken_until(&mut scene, |scene| scene.recorder(0).fault(link).is_some());
 }
 
-/// A read that is larger than what is moved at once, and the end of an exposure.
+/// A read that is larger than one step moves, and the end of an exposure.
 fn accesses_wake(scene: &mut Scene, pair: Pair) {
     const BYTES: usize = 4 << 20;
     let key = RemoteKey { slot: SlotId { index: 2, generation: 1 }, secret: 77 };
@@ -217,7 +217,7 @@ fn woken_until(scene: &mut Scene, mut holds: impl FnMut(&mut Scene) -> bool) -> 
         let mut millis = 0;
         loop {
             let Some(woken) = readable(scene, 0, 1) else { return false };
-            // Whoever sleeps does so until the rail's deadline at the latest.
+            // A sleeper sleeps until the rail's deadline at the latest.
             let now = scene.fixture.now();
             if woken || scene.rail(0).deadline().is_some_and(|due| due <= now) {
                 break;

@@ -232,7 +232,7 @@ fn rail_half_round_trip(bytes: usize, length: Duration) -> f64 {
     micros
 }
 
-/// One-way data frames, a few ahead, and what became of them at the receiver.
+/// One-way data frames, a few ahead, and their fate at the receiver.
 fn stream(frames: u64) {
     let mut far = Side::new(FRAME_BYTES);
     let address = far.rail.addresses().remove(0);

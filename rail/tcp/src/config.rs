@@ -1,24 +1,24 @@
-//! What a user of the rail decides, and what can go wrong when it opens.
+//! The options of a user of the rail, and the errors of opening it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How a [`TcpRail`](crate::TcpRail) is set up. The default only connects.
+/// The configuration of a [`TcpRail`](crate::TcpRail). The default only connects.
 #[derive(Debug, Clone)]
 pub struct TcpConfig {
-    /// Where to listen; port 0 lets the system choose one.
+    /// The address to listen at; port 0 lets the system choose one.
     pub listen: Option<SocketAddr>,
     /// Addresses to tell peers instead of those of the machine's interfaces (`host:port`), for hosts
     /// that others reach under another name.
     pub advertise: Vec<String>,
-    /// How long a connect may take, with the look-up of a name.
+    /// The time limit for a connect, including the look-up of a name.
     pub connect_timeout: Duration,
-    /// How long an accepted link may live without a complete header.
+    /// The time limit for the first complete header of an accepted link.
     pub greeting_timeout: Duration,
-    /// How long a closed link may go on without any progress in sending what was ordered before.
+    /// The time for which a closed link may make no progress in sending the frames that were ordered before.
     pub close_timeout: Duration,
-    /// How long the peer's machine may be silent before the link counts as dead; also the longest
-    /// time for which a peer may leave what was sent to it unread.
+    /// The time for which the peer's machine may be silent before the link counts as dead. Also the longest time for
+    /// which a peer may leave data unread that was sent to it.
     pub dead_after: Duration,
     /// Bytes of the kernel's buffers of each socket; `None`: as the system chooses, and adapts.
     pub send_buffer_bytes: Option<u32>,
@@ -50,7 +50,7 @@ impl TcpConfig {
     }
 }
 
-/// Why the rail could not be opened. Class: node.
+/// The reason why the rail could not be opened. Class: node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpError {

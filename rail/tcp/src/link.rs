@@ -1,4 +1,4 @@
-//! One link: its socket, where it stands, what waits to go out, what is coming in.
+//! One link: its socket, its state, the frames that wait to go out, the frame that is coming in.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{Header, Token, Urgency};
 
-/// Where a link stands.
+/// The state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// A name is being looked up; there is no socket so far.
@@ -19,9 +19,9 @@ pub enum State {
     Up,
     /// So much waits that the peer cannot be reading; the next poll ends it.
     Unread,
-    /// Closed by us; what was ordered before still goes out.
+    /// Closed by us; frames that were ordered before still go out.
     Flushing,
-    /// All is sent and the peer was told; what it still sends is thrown away until it hangs up.
+    /// All is sent and the peer was told; data that it still sends is thrown away until it hangs up.
     Lingering,
 }
 
@@ -52,8 +52,8 @@ impl Outgoing {
         self.payload.part(begun, self.payload.len - begun)
     }
 
-    /// Copies what has not left of the payload, whose memory is the owner's again; false where it is not
-    /// there.
+    /// Copies the part of the payload that has not left; its memory is the owner's again. False if the payload is
+    /// not there.
     pub fn detach(&mut self, buffers: &BufferTable) -> bool {
         let left = self.payload_left();
         let mut copy = vec![0; left.len as usize].into_boxed_slice();
@@ -116,7 +116,7 @@ impl Outbound {
 /// The payload of a frame that is coming in.
 #[derive(Debug, Clone, Copy)]
 pub struct Incoming {
-    /// Where it belongs; bytes beyond it are skipped.
+    /// The destination of the payload; bytes beyond it are skipped.
     pub place: Slice,
     /// To be reported when all has arrived.
     pub token: Option<Token>,
@@ -135,7 +135,7 @@ impl Incoming {
     }
 }
 
-/// What a link has of the frame that is coming in.
+/// The part of an incoming frame that a link has read so far.
 #[derive(Debug)]
 pub struct Inbound {
     /// The payload, once the header is complete.
@@ -146,7 +146,7 @@ pub struct Inbound {
     /// The last frame was a long one: the next header is read alone, so that the payload behind it is
     /// not staged.
     pub bulk: bool,
-    /// How much is read at once where short frames are expected; grows while reads are filled.
+    /// The size of a read if short frames are expected; it grows while reads are filled.
     pub read_bytes: u32,
 }
 

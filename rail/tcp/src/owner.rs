@@ -1,11 +1,11 @@
-//! Whose process is at the other end of a connection within this host: the kernel knows who opened the
-//! socket, and tells it (`sock_diag`; where that is missing, the table of connections in /proc).
+//! The owner of the process at the other end of a connection within this host. The kernel knows the user that opened
+//! the socket, and tells it (`sock_diag`; if that is missing, the table of connections in /proc).
 //!
 //! Invariants:
-//! * an answer is about a connection that stands in both directions, from that address to ours: of one that
-//!   its process closed the kernel may say that it is root's;
-//! * `Unknown` is only who comes from an address that the kernel says is not this host's. In doubt, also
-//!   where there are no descriptors left to ask with, he is on this host and untold.
+//! * an answer is about a connection that stands in both directions, from that address to ours: if its process
+//!   has closed it, the kernel may say that it is root's;
+//! * `Unknown` is only a peer from an address that the kernel says is not this host's. In doubt, also
+//!   if there are no descriptors left to ask with, the peer is on this host and untold.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -29,7 +29,7 @@ const TCP: u8 = 6;
 const ESTABLISHED: u8 = 1;
 const HEADER_BYTES: usize = 16;
 const REQUEST_BYTES: usize = HEADER_BYTES + 56;
-/// Where the parts of an answer are: `inet_diag_msg` behind the header.
+/// Offsets in an answer: the fields of `inet_diag_msg` behind the header.
 const STATE_AT: usize = HEADER_BYTES + 1;
 const PORTS_AT: usize = HEADER_BYTES + 4;
 const USER_AT: usize = HEADER_BYTES + 64;
@@ -37,7 +37,7 @@ const USER_AT: usize = HEADER_BYTES + 64;
 const ROUTE_BYTES: usize = HEADER_BYTES + 12;
 const KIND_AT: usize = HEADER_BYTES + 7;
 
-/// Who opened the socket at `peer` that is connected to `own`.
+/// The user who opened the socket at `peer` that is connected to `own`.
 pub fn owner_of(peer: SocketAddr, own: SocketAddr) -> Owner {
     let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
     let (peer, own) = (canonical(peer), canonical(own));
@@ -58,8 +58,8 @@ pub fn is_told() -> bool {
     tried() == Some(Owner::User(rustix::process::geteuid().as_raw()))
 }
 
-/// Whether who connects from there to `own` is on this host; in doubt he is. A program chooses freely
-/// among the host's addresses where it connects from.
+/// Whether a peer that connects from there to `own` is on this host; in doubt it is. A program chooses freely among
+/// the host's addresses for its connects.
 fn is_here(peer: IpAddr, own: IpAddr) -> bool {
     // Nobody else reaches a loopback address.
     if peer.is_loopback() || own.is_loopback() || peer == own {
@@ -71,7 +71,7 @@ fn is_here(peer: IpAddr, own: IpAddr) -> bool {
     })
 }
 
-/// Whether the kernel takes what is sent to an address for its own; None where it cannot be asked.
+/// Whether the kernel takes packets to an address for its own; `None` if it cannot be asked.
 fn routed_here(address: IpAddr) -> Option<bool> {
     let octets = match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -97,7 +97,7 @@ fn routed_here(address: IpAddr) -> Option<bool> {
     }
 }
 
-/// What `sock_diag` says; None where it cannot be asked.
+/// The answer of `sock_diag`; `None` if it cannot be asked.
 fn ask(peer: SocketAddr, own: SocketAddr) -> Option<Option<u32>> {
     let answer = exchange(Some(netlink::SOCK_DIAG), &request(peer, own))?;
     match kind_of(&answer)? {
@@ -173,7 +173,7 @@ fn judge(answer: &[u8], peer: SocketAddr, own: SocketAddr) -> Option<u32> {
     (stands && same).then(|| u32::from_ne_bytes(user))
 }
 
-/// What the tables of connections say.
+/// The user according to the kernel's tables of connections.
 fn look(peer: SocketAddr, own: SocketAddr) -> Option<u32> {
     ["tcp", "tcp6"].into_iter().find_map(|table| {
         let text = std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).ok()?;
@@ -215,7 +215,7 @@ fn names(address: SocketAddr) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Both ends of a connection: the address of who connected, and of who accepted.
+    /// Both ends of a connection: the address of the connecting end, and of the accepting end.
     fn connected(at: &str) -> Option<(SocketAddr, SocketAddr, TcpStream, TcpStream)> {
         let listener = TcpListener::bind(at).ok()?;
         let client = TcpStream::connect(listener.local_addr().ok()?).ok()?;
@@ -234,7 +234,7 @@ mod tests {
             };
             assert_eq!(owner_of(peer, own), Owner::User(own_user), "{at}");
             assert_eq!(look(peer, own), Some(own_user), "{at}");
-            // The other direction is another socket, and who only listens is nobody's peer.
+            // The other direction is another socket, and a socket that only listens is nobody's peer.
             let elsewhere = SocketAddr::new(peer.ip(), own.port());
             let other = SocketAddr::new(own.ip(), 9);
             assert_eq!(owner_of(elsewhere, other), Owner::Untold, "{at}");

@@ -35,7 +35,7 @@ pub(crate) const QUIET_PASSES: u32 = 256;
 /// Counters beyond those that all rails have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpStatistics {
-    /// How often accepting paused because descriptors or memory ran out.
+    /// The number of pauses in accepting because descriptors or memory ran out.
     pub accept_pauses: u64,
     /// Connections hung up because there were too many links.
     pub accepts_refused: u64,
@@ -121,7 +121,7 @@ impl TcpRail {
         })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.listener.as_ref().map(|listener| listener.address)
     }
@@ -171,8 +171,7 @@ impl TcpRail {
         Err(Fault::Unreachable)
     }
 
-    /// Ends a link outside of a poll. The kernel knows nothing of it, so whoever sleeps is woken by the
-    /// bell of the look-ups.
+    /// Ends a link outside of a poll. The kernel knows nothing of it, so the bell of the look-ups wakes a sleeper.
     fn end_early(&mut self, slot: SlotId, fault: Fault) {
         self.stillborn.push((slot, fault));
         if self.armed {
@@ -215,7 +214,7 @@ impl TcpRail {
         detached
     }
 
-    /// Skips what is still to come of a payload.
+    /// Skips the rest of a payload that is still to come.
     fn unplace(&mut self, id: LinkId, token: Token) -> bool {
         let incoming = self.find(id).and_then(|link| link.inbound.payload.as_mut());
         let Some(incoming) = incoming.filter(|incoming| incoming.token == Some(token)) else {
@@ -228,8 +227,8 @@ impl TcpRail {
 
     /// Tells the peer of a closed link that nothing more comes, once nothing waits.
     ///
-    /// The socket stays until the peer hangs up: closing it while unread bytes lie in it would
-    /// reset the connection, and the peer might lose what was just sent.
+    /// The socket stays until the peer hangs up: closing it while unread bytes lie in it would reset the connection,
+    /// and the peer might lose the last frames.
     pub(crate) fn finish_sending(&mut self, slot: SlotId) {
         let Some(link) = self.links.get_mut(slot) else { return };
         if link.state == State::Flushing && link.outbound.is_empty() {

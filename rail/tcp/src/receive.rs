@@ -23,16 +23,16 @@ pub const BUFFER_BYTES: usize = 64 * 1024;
 const LONG_BYTES: u32 = 16 * 1024;
 /// Fewer bytes than this are skipped in the buffer rather than with a system call of their own.
 const DISCARD_BYTES_MIN: u32 = 4096;
-/// What one link may cost in one poll: system calls, bytes, frames (judged after each read).
+/// The limits of one link in one poll: system calls, bytes, frames (judged after each read).
 const CALLS_MAX: usize = 8;
 const BYTES_MAX: usize = 512 * 1024;
 const FRAMES_MAX: u64 = 256;
 
-/// Why reading a link stopped.
+/// The reason why reading a link stopped.
 enum Stop {
     /// The system call said so.
     Socket(Errno),
-    /// What was read ends the link.
+    /// The data that was read ends the link.
     Ended(Fault),
 }
 
@@ -48,7 +48,7 @@ impl From<Fault> for Stop {
     }
 }
 
-/// What reading a link needs of its rail.
+/// The parts of the rail that reading a link needs.
 pub struct Receiver<'a> {
     pub buffer: &'a mut [u8],
     pub counters: &'a mut RailCounters,
@@ -72,7 +72,7 @@ impl Receiver<'_> {
                 return Err(end_of(link.state));
             }
             bytes += read;
-            // A short read has emptied the socket; the epoll set tells of what comes later.
+            // A short read has emptied the socket; the epoll set reports later data.
             let had_its_turn =
                 bytes >= BYTES_MAX || self.counters.frames_received - frames >= FRAMES_MAX;
             if read < asked || had_its_turn {
@@ -82,7 +82,7 @@ impl Receiver<'_> {
         Ok(bytes > 0)
     }
 
-    /// One system call and what follows from it: bytes read and asked for.
+    /// One system call and the processing of its data: returns the bytes read and asked for.
     fn read(&mut self, id: LinkId, link: &mut Link) -> Result<(usize, usize), Stop> {
         if link.state == State::Lingering {
             self.counters.system_calls += 1;
@@ -121,7 +121,7 @@ impl Receiver<'_> {
         Ok((read, asked))
     }
 
-    /// Reads to the payload's place, and what follows it into the rail's buffer.
+    /// Reads to the payload's place, and the bytes behind it into the rail's buffer.
     fn read_payload(
         &mut self,
         id: LinkId,
@@ -133,7 +133,7 @@ impl Receiver<'_> {
         let mut vectors = Vectors::new();
         let landing = vectors.extend(self.report.buffers().resolve_writable(rest));
         if landing == 0 {
-            // The place is gone, shorter than was said or not to be written: what is left of the payload is skipped.
+            // The place is gone, shorter than announced or not to be written: the rest of the payload is skipped.
             let payload = link.inbound.payload.as_mut().expect("the caller has just seen it");
             payload.place.len = u64::from(payload.done);
             return self.read(id, link);
@@ -304,12 +304,12 @@ fn begin(
     Ok(())
 }
 
-/// How much to read where the next bytes are a header's: after a long frame not more than that.
+/// The number of bytes to read if a header comes next: after a long frame no more than one header.
 fn tail_bytes(link: &Link) -> usize {
     if link.inbound.bulk { HEADER_BYTES_MAX } else { link.inbound.read_bytes as usize }
 }
 
-/// What the end of the stream means.
+/// The meaning of the end of the stream.
 fn end_of(state: State) -> Fault {
     if state == State::Lingering { Fault::Closed } else { Fault::PeerReset }
 }

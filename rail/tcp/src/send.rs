@@ -1,7 +1,7 @@
 //! The way out: at once where nothing waits, else in batches from the queues.
 //!
-//! Invariants: a frame that has left in part goes on before anything else; a frame leaves its queue
-//! only when the kernel took its last byte, and then its outcome is reported; what has not left at
+//! Invariants: a frame that has left in part goes on before anything else; a frame leaves its queue only when the
+//! kernel took its last byte, and then its outcome is reported; a frame that has not left at
 //! all can still be overtaken.
 
 use ropewalk_base::memory::{BufferTable, Segment, Slice};
@@ -21,7 +21,7 @@ const SMALL_BYTES: usize = 1280;
 /// System calls of one link in one poll.
 const CALLS_MAX: usize = 4;
 
-/// How far a flush came.
+/// The result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flushed {
     /// Nothing waits any more.
@@ -67,7 +67,7 @@ pub fn send_now(
     sent
 }
 
-/// Sends what waits on a link, a bounded amount, and reports the frames that have left.
+/// Sends the waiting frames of a link, a bounded amount, and reports the frames that have left.
 pub fn flush(
     link: &mut Link,
     report: &mut dyn Report,
@@ -104,19 +104,19 @@ pub fn flush(
     Ok(if link.outbound.is_empty() { Flushed::All } else { Flushed::Part })
 }
 
-/// Adds what has not left of a frame; false where the list became full before its end.
+/// Adds the part of a frame that has not left; false if the list became full before its end.
 fn gather(vectors: &mut Vectors, frame: &Outgoing, buffers: &BufferTable) -> bool {
     if !push_header(vectors, &frame.header, frame.sent as usize) {
         return false;
     }
     let left = frame.payload_left();
     let Some(copy) = &frame.copy else { return push_payload(vectors, left, buffers) };
-    // What left since it was copied lies before.
+    // The bytes that left since the copy was made are at its beginning.
     let rest = &copy[copy.len() - left.len as usize..];
     rest.is_empty() || vectors.push(Segment::new(rest.as_ptr().cast_mut(), rest.len()))
 }
 
-/// Adds what has not left of a header; false where there was no room.
+/// Adds the part of a header that has not left; false if there was no room.
 fn push_header(vectors: &mut Vectors, header: &Header, sent: usize) -> bool {
     match header.as_bytes().get(sent..) {
         Some(rest) if !rest.is_empty() => {

@@ -1,4 +1,4 @@
-//! The pass that serves all links: deadlines, the hot link, and whoever the epoll set names.
+//! The pass that serves all links: deadlines, the hot link, and the links that the epoll set names.
 //!
 //! A caller that spins gets its answer from one `recv` on the link that had all recent traffic; every
 //! few passes, and always where there is no such link, the epoll set is asked for the others.
@@ -31,7 +31,7 @@ const EVENTS: usize = 64;
 const ACCEPTS_MAX: usize = 32;
 /// Passes over the hot link for each look at the epoll set.
 const PASSES_PER_WAIT: u32 = 16;
-/// How long nothing is accepted after descriptors ran out.
+/// The pause in accepting after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 impl TcpRail {
@@ -94,8 +94,8 @@ impl TcpRail {
                 self.note_traffic(slot);
             }
         }
-        // At the end of a link what came before it is read first, over several passes if need be; a
-        // failing send would cut that short.
+        // At the end of a link, data from before the end is read first, over several passes if need be; a failing
+        // send would cut that short.
         if flags.contains(EventFlags::OUT) && !ended {
             progress |= self.flush(slot, report);
         }
@@ -263,7 +263,7 @@ impl TcpRail {
         self.accept_again = if wanted { None } else { Some(self.now + ACCEPT_PAUSE) };
     }
 
-    /// Ends what took too long.
+    /// Ends links whose deadline has passed, and a pause in accepting that is over.
     fn expire(&mut self, report: &mut dyn Report) -> bool {
         let mut progress = false;
         while let Some(timer) = self.connects.pop(self.now) {

@@ -13,8 +13,8 @@ use crate::owner;
 
 /// Connections that the kernel completes before they are accepted; cut to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
-/// Bytes that may wait unsent in the kernel: what is queued there cannot be overtaken any more, so
-/// it is one data frame.
+/// Bytes that may wait unsent in the kernel: frames that are queued there cannot be overtaken any more, so it is one
+/// data frame.
 const UNSENT_BYTES_MAX: libc::c_int = 256 * 1024;
 /// Bits of `SO_BUF_LOCK`: which sizes of buffers somebody chose.
 const SEND_CHOSEN: libc::c_int = 1;
@@ -32,12 +32,12 @@ pub struct Listener {
     pub socket: OwnedFd,
     /// The address that it got.
     pub address: SocketAddr,
-    /// The sizes of its buffers before anybody chose some, and those that somebody chose.
+    /// The sizes of its buffers before anybody chose some, and the chosen ones.
     usual: Sizes,
     chosen: Sizes,
 }
 
-/// What the kernel's buffers of a socket are asked for, in bytes.
+/// The requested sizes of the kernel's buffers of a socket, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     send: Option<u32>,
@@ -63,7 +63,7 @@ fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
     let usual = Sizes::of(socket.as_fd());
-    // Before it listens: what a connection may have under way is agreed on when it is made.
+    // Before it listens: the amount in flight over a connection is agreed on when the connection is made.
     let chosen = Sizes::chosen(config);
     chosen.ask_for(socket.as_fd());
     net::bind(&socket, &address)?;
@@ -73,7 +73,7 @@ fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno
 }
 
 impl Sizes {
-    /// Those that a socket has. The kernel tells twice of what it was asked for.
+    /// The sizes that a socket has. The kernel reports twice the requested size.
     fn of(socket: BorrowedFd<'_>) -> Sizes {
         let asked = |told: usize| u32::try_from(told / 2).ok();
         Sizes {
@@ -106,13 +106,13 @@ impl Listener {
         }
         let (socket, usual, Sizes { send, receive }) =
             (self.socket.as_fd(), self.usual, self.chosen);
-        // What nobody chose is not touched.
+        // A size that was never chosen is left as it is.
         let wanted = Sizes {
             send: send.or(before.send.and(usual.send)),
             receive: receive.or(before.receive.and(usual.receive)),
         };
         wanted.ask_for(socket);
-        // Those that nobody chose are the kernel's to adapt again. Kernels before 5.16 cannot be told so.
+        // Sizes that nobody chose are the kernel's to adapt again. Kernels before 5.16 cannot be told so.
         let mut chosen: libc::c_int = 0;
         chosen |= if send.is_some() { SEND_CHOSEN } else { 0 };
         chosen |= if receive.is_some() { RECEIVE_CHOSEN } else { 0 };
@@ -196,7 +196,7 @@ pub fn peer_host(socket: BorrowedFd<'_>) -> Option<String> {
     peer_address(socket).map(|address| address.ip().to_canonical().to_string())
 }
 
-/// Whose process is at the other end. One that has gone meanwhile is nobody's: its address may be another
+/// The owner of the process at the other end. A peer that has gone meanwhile has none: its address may be another
 /// process's by now.
 pub fn peer_owner(socket: BorrowedFd<'_>) -> Owner {
     let (peer, own) = (peer_address(socket), local_address(socket));

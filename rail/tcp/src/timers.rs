@@ -1,7 +1,7 @@
 //! Deadlines of one kind: all of the same length, so that a queue keeps them in order.
 //!
-//! Invariant: entries are never searched; one whose link has moved on is recognised by whoever takes
-//! it out, and the queue is swept where such entries outnumber the links.
+//! Invariant: entries are never searched; an entry whose link has moved on is recognised when it is taken out, and
+//! the queue is swept if such entries outnumber the links.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use ropewalk_base::time::Time;
 pub struct Timer {
     /// When.
     pub at: Time,
-    /// Whose.
+    /// The link that it belongs to.
     pub link: SlotId,
-    /// What the link's progress counter was when the deadline was set.
+    /// The value of the link's progress counter when the deadline was set.
     pub mark: u32,
 }
 

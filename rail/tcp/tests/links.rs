@@ -1,4 +1,4 @@
-//! Connects in numbers, names, time limits, and what frames cost in system calls and copies.
+//! Connects in numbers, names, time limits, and the cost of frames in system calls and copies.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn names_are_looked_up_without_blocking() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let now = raw.now();
-    // Where localhost has a second address nobody listens there, and the next one is tried.
+    // If localhost has a second address, nobody listens there, and the next one is tried.
     let link = raw.rail.connect(&format!("localhost:{port}"), now).unwrap();
     assert!(raw.rail.arm(), "the answer wakes a sleeper");
     raw.until(|raw| !raw.recorder.events.is_empty());

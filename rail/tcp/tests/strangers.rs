@@ -1,4 +1,4 @@
-//! What raw sockets can do to the rail: cut frames anywhere, dribble, stay silent, flood.
+//! The effects of raw sockets on the rail: they cut frames anywhere, dribble, stay silent, flood.
 
 mod common;
 

@@ -1,11 +1,11 @@
-//! What a bare socket is asked for, so that the kernel carries many datagrams at a time: for measurements.
+//! Options of a bare socket, so that the kernel carries many datagrams at a time: for measurements.
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
 use crate::batch;
 
-/// What is sent from now on is cut into datagrams of so many bytes; false where the kernel cannot.
+/// Has the kernel cut later sends into datagrams of this many bytes; false if it cannot.
 pub fn cut(socket: &UdpSocket, bytes: u16) -> bool {
     batch::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, bytes.into())
 }

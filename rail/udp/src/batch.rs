@@ -17,7 +17,7 @@ use ropewalk_rail::packet::{PARTS, Packet};
 pub const PACKETS_MAX: usize = 64;
 /// Messages of one system call.
 pub const MESSAGES_MAX: usize = 16;
-/// Longest message: what the kernel joins.
+/// Longest message: the most that the kernel joins.
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Places of bytes of one system call: those of all packets that may wait.
 const VECTORS_MAX: usize = PACKETS_MAX * PARTS;
@@ -27,14 +27,14 @@ const CONTROL_BYTES: usize = 64;
 /// Buffers to receive into.
 pub struct Incoming {
     call: NonNull<Call>,
-    /// How many messages are asked for: as many as came, and twice that where it was too few. Each call looks for
-    /// one more than there is, where it may, and that look is as long as the first one.
+    /// The number of messages to ask for: as many as came, and twice that if it was too few. Each call looks for one
+    /// more than there is, if it may, and that look takes as long as the first one.
     asked: usize,
     lengths: [(usize, usize); MESSAGES_MAX],
     from: [Option<SocketAddr>; MESSAGES_MAX],
 }
 
-/// What the kernel is given with each call, made once: its headers point into itself.
+/// The kernel's argument of each call, made once: its headers point into itself.
 struct Call {
     headers: [libc::mmsghdr; MESSAGES_MAX],
     vectors: [libc::iovec; MESSAGES_MAX],
@@ -164,13 +164,13 @@ unsafe fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let name = ptr::from_ref(name);
     match i32::from(name_family(name)) {
         libc::AF_INET => {
-            // SAFETY: the family says what it is.
+            // SAFETY: the family determines the type.
             let v4 = unsafe { &*name.cast::<libc::sockaddr_in>() };
             let host = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::new(IpAddr::V4(host), u16::from_be(v4.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says what it is.
+            // SAFETY: the family determines the type.
             let v6 = unsafe { &*name.cast::<libc::sockaddr_in6>() };
             let host = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
@@ -222,7 +222,7 @@ fn name_of(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
 #[derive(Debug, Clone)]
 pub struct Run {
     pub to: SocketAddr,
-    /// Which ones, all their bytes, and those of each but the last.
+    /// The indices of the packets, the bytes of all, and the bytes of each but the last.
     pub packets: Range<usize>,
     pub bytes: usize,
     pub segment: usize,
@@ -235,7 +235,7 @@ impl Run {
     }
 }
 
-/// Sends runs of packets, of which what was written is in `buffer`; how many runs left.
+/// Sends runs of packets; their written parts are in `buffer`. Returns the number of runs that left.
 pub fn send(
     socket: BorrowedFd<'_>,
     buffer: &[u8],
@@ -292,7 +292,7 @@ pub fn send(
     for (header, first) in headers.iter_mut().zip(firsts) {
         header.msg_hdr.msg_iov = entries.wrapping_add(first);
     }
-    // SAFETY: the headers name `buffer` and what packets keep, which is only read, and values of this function.
+    // SAFETY: the headers name `buffer` and bytes that packets keep, which are only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())

@@ -1,11 +1,11 @@
-//! What a user of the port decides, and what can go wrong when it opens.
+//! The options of a user of the port, and the errors of opening it.
 
 use std::net::SocketAddr;
 
-/// How a [`UdpPort`](crate::UdpPort) is set up.
+/// The configuration of a [`UdpPort`](crate::UdpPort).
 #[derive(Debug, Clone)]
 pub struct UdpConfig {
-    /// Where peers may call; port 0 lets the system choose one. `None`: it only calls.
+    /// The address at which peers may call; port 0 lets the system choose one. `None`: the port only calls.
     pub listen: Option<SocketAddr>,
     /// Addresses to tell peers instead of the bound one.
     pub advertise: Vec<String>,
@@ -18,9 +18,9 @@ pub struct UdpConfig {
     pub offload: bool,
 }
 
-/// What frames of 9,000 bytes hold behind IPv6 and UDP.
+/// The payload of frames of 9,000 bytes behind IPv6 and UDP.
 const PACKET_BYTES: usize = 8952;
-/// What frames of 1,500 bytes hold: shorter paths are hardly met.
+/// The payload of frames of 1,500 bytes behind IPv6 and UDP: paths with shorter frames are rare.
 pub const PACKET_BYTES_USUAL: usize = 1452;
 const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
@@ -43,7 +43,7 @@ impl UdpConfig {
     }
 }
 
-/// Why the port could not be opened. Class: node.
+/// The reason why the port could not be opened. Class: node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {

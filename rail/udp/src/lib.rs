@@ -1,9 +1,9 @@
 //! Packets behind UDP: a port for machines without rights to raw frames, and for bulk anywhere.
 //!
-//! The kernel cuts what leaves (UDP_SEGMENT) and joins what comes (UDP_GRO), so that one system call and one
+//! The kernel cuts sent messages (UDP_SEGMENT) and joins received ones (UDP_GRO), so that one system call and one
 //! way through the network's layers carry dozens of packets.
 //!
-//! * [`UdpPort`]: the port; [`batch`]: its system calls; [`config`]: how it is opened;
+//! * [`UdpPort`]: the port; [`batch`]: its system calls; [`config`]: its configuration;
 //! * [`bare`]: the same of sockets without a port, for measurements.
 //!
 //! Invariant: `unsafe` is in `batch` alone.

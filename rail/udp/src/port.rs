@@ -1,4 +1,4 @@
-//! The port: a socket, an arena for what leaves, and buffers for what comes.
+//! The port: a socket, an arena for packets to send, and buffers for received ones.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -17,11 +17,11 @@ use crate::config::{PACKET_BYTES_USUAL, UdpConfig, UdpError};
 
 /// Datagrams that the kernel cuts out of one message, at most.
 const SEGMENTS_MAX: usize = 44;
-/// Bytes of such a message, at most: what a datagram of IPv4 holds.
+/// Bytes of such a message, at most: the payload of a datagram of IPv4.
 const RUN_BYTES_MAX: usize = 65_507;
 /// Hosts for which the kernel does not cut that are remembered, at most.
 const NARROW_MAX: usize = 256;
-/// What the kernel counts for a packet beside its bytes.
+/// The overhead that the kernel counts for a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 768;
 /// A receive buffer that is smaller takes few long packets, and so few of any length under way.
 const ROOMY_BYTES: usize = 4 << 20;
@@ -53,7 +53,7 @@ pub struct UdpPort {
     /// Names that are looked up, from the first one on; tickets count.
     lookups: Option<Lookups>,
     tickets: u64,
-    /// The epoll set of whoever sleeps.
+    /// The epoll set of the sleeper.
     set: Option<OwnedFd>,
 }
 
@@ -109,7 +109,7 @@ impl UdpPort {
         })
     }
 
-    /// Where it is bound.
+    /// The address at which it is bound.
     pub fn local_address(&self) -> SocketAddr {
         self.local
     }
@@ -195,8 +195,8 @@ fn bytes_to(address: SocketAddr) -> Option<usize> {
     (whole as usize).checked_sub(header + UDP_BYTES)
 }
 
-/// What the kernel says where it does not cut messages, and where it does not for a path: one that is too narrow for what
-/// it would cut, in words that changed with its versions, or one that encrypts.
+/// Whether the kernel reports with this error that it does not cut messages, at all or for a path. Such a path is
+/// too narrow for the pieces (the error code changed between kernel versions), or encrypts.
 fn is_about_cutting(error: &std::io::Error) -> bool {
     let known = [libc::EIO, libc::EINVAL, libc::ENOPROTOOPT, libc::EMSGSIZE];
     error.raw_os_error().is_some_and(|number| known.contains(&number))
@@ -218,7 +218,7 @@ impl Port for UdpPort {
     }
 
     fn packet_bytes_to(&mut self, station: SocketAddr) -> usize {
-        // Where nothing is known, what nearly all networks take.
+        // If the path is unknown, the length that nearly all networks take.
         let known = bytes_to(station).unwrap_or(PACKET_BYTES_USUAL);
         known.min(self.config.packet_bytes)
     }
@@ -285,7 +285,7 @@ impl Port for UdpPort {
             };
             for index in 0..count {
                 let Some((from, datagrams)) = self.incoming.message(index) else { continue };
-                // To whom there is no answer.
+                // A sender without a port cannot be answered.
                 if from.port() == 0 {
                     continue;
                 }
@@ -295,7 +295,7 @@ impl Port for UdpPort {
                 }
             }
             if all || count < MESSAGES_MAX {
-                // Where there may be more, whoever waits for what came does not wait for that look.
+                // If there may be more, a caller that waits for these packets does not wait for another look.
                 return Received { packets, empty: all };
             }
         }

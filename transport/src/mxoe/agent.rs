@@ -2,14 +2,14 @@
 //! endpoints that nobody has.
 //!
 //! It is driven like a machine: bodies that came by [`Agent::packet`], the time by [`Agent::advance`], and
-//! [`Agent::next`] for the packets that go. Who has which endpoint it asks when it has to know.
+//! [`Agent::next`] for the packets that go. It asks for the owner of an endpoint when it has to know.
 //!
 //! Invariants:
 //! * a peer is a station that was heard, or that a mapper has named; it keeps its index as long as it is in the table,
 //!   and is told it;
-//! * what a beacon, a query or a reply says is believed of the station that it comes from, and of no other;
-//! * whatever comes, what goes is bounded: beacons by one a second, queries, replies and refusals by a budget each, and
-//!   the table by its length. What found no budget was never seen: whoever sent it sends it again.
+//! * a beacon, a query or a reply is believed about the station that it comes from, and about no other;
+//! * the output is bounded, whatever comes: beacons by one a second, queries, replies and refusals by a budget each,
+//!   and the table by its length. A packet that found no budget was never seen: its sender sends it again.
 
 mod map;
 mod peers;
@@ -46,19 +46,19 @@ const SILENT_AFTER: Duration = Duration::from_secs(600);
 const ENDPOINTS: u8 = 255;
 /// Magics of questions from the first one on.
 const MAGICS: u32 = 1 << 16;
-/// How long the answer of a station counts that is in no table and was asked, and of how many.
+/// The time for which the answer of a station counts that was asked and is in no table; and the most such stations.
 const SOUGHT_FOR: Duration = Duration::from_secs(5);
 const SOUGHT_MAX: usize = 256;
 /// Packets that wait for being sent; more are not made.
 const OUT_MAX: usize = 4096;
 
-/// What an agent is for.
+/// The configuration of an agent.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
     /// The interface.
     pub station: Station,
     pub dialect: Dialect,
-    /// What others call it: host and board.
+    /// Its name among other stations: host and board.
     pub name: String,
     /// Identifies host and network namespace.
     pub host: u64,
@@ -88,7 +88,7 @@ pub struct AgentCounters {
     pub wrong_length: u64,
     pub wrong_type: u64,
     pub malformed: u64,
-    /// What tells that its sender speaks in the other byte order: beacons of ours, and questions for the name.
+    /// Packets that show that their sender uses the other byte order: beacons of ours, and questions for the name.
     pub other_order: u64,
     /// For another station, or from a group or from ourselves.
     pub astray: u64,
@@ -98,11 +98,11 @@ pub struct AgentCounters {
     pub bad_endpoint: u64,
     /// News that nobody asked for, and RAW packets that are no beacon where nobody has the raw endpoint.
     pub unasked: u64,
-    /// What found no budget.
+    /// Packets that were not sent, since their budget was spent or too many packets wait.
     pub unanswered: u64,
 }
 
-/// Who has a name.
+/// The owner of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Named {
     Nobody,
@@ -199,7 +199,7 @@ impl Agent {
         }
     }
 
-    /// What others call it.
+    /// Its name among other stations.
     pub fn name(&self) -> &str {
         &self.config.name
     }
@@ -219,7 +219,7 @@ impl Agent {
         self.serial
     }
 
-    /// What its beacons say beside that.
+    /// The announcement in its beacons.
     pub fn announcement(&self) -> Announcement {
         let (version, features) = (packets::VERSION, Announcement::TAKES_OURS);
         Announcement { version, features, host: self.config.host }.in_order(self.order())
@@ -251,7 +251,7 @@ impl Agent {
         self.table.get(self.table.find(station)?)
     }
 
-    /// Who has this name, this interface included.
+    /// The owner of this name among all stations, this interface included.
     pub fn named(&self, name: &str) -> Named {
         let own = (name == self.config.name).then_some(self.config.station);
         let others =
@@ -292,8 +292,8 @@ impl Agent {
         }
     }
 
-    /// Somebody looks for a station. One that is in no table is asked for its name: if it is there it answers, or does not
-    /// know this interface, and then it does not answer calls either.
+    /// Somebody looks for a station. If it is in no table, the agent asks it for its name. A station that is there
+    /// answers, unless it does not know this interface; and then it does not answer calls either.
     pub fn seek(&mut self, station: Station, now: Time) {
         self.now = self.now.max(now);
         let is_known = station == self.config.station || self.table.find(station).is_some();
@@ -476,7 +476,8 @@ impl Agent {
         (self.table.add(station, now), true)
     }
 
-    /// Somebody asks for the name, and so knows this interface. The magic of its question tells the order of its fields.
+    /// A station asks for the name, and so knows this interface. The magic of its question tells the order of its
+    /// fields.
     fn answer(&mut self, from: Station, query: HostQuery) {
         if !self.replies.take(self.now) {
             return self.counters.unanswered += 1;
@@ -512,7 +513,7 @@ impl Agent {
         });
     }
 
-    /// Tells whoever sent something to an endpoint that nobody has.
+    /// Refuses a packet to an endpoint that nobody has.
     fn refuse(&mut self, from: Station, packet: &Packet<'_>, is_taken: &mut dyn FnMut(u8) -> bool) {
         let no_message = Sequence::new(0, 0);
         let (to, endpoint, sequence) = match *packet {

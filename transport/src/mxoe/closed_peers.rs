@@ -1,7 +1,8 @@
 //! Partners that were let go, and what is remembered of them.
 //!
-//! Invariants: who closes a link of which everything arrived goes on with its numbers; whoever gives one up leaves at the
-//! partner what nothing takes away but a restart, and therefore looks like one.
+//! Invariants: after a clean close, before which all messages arrived, the next link goes on with the same numbers. An
+//! endpoint that gives a partner up leaves state at the partner that only a restart takes away. It therefore looks like
+//! an endpoint that restarted.
 
 use std::hash::Hash;
 
@@ -44,8 +45,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.remember_as((state.station, state.endpoint), former);
     }
 
-    /// Ends a link with which the partner may go on: what it has of it, and what we have not, does not belong to the next
-    /// one, which is in a session of its own therefore.
+    /// Ends a link with which the partner may go on. The partner's part of this link, which we no longer have, does not
+    /// belong to the next link. The next link is therefore in a session of its own.
     pub(super) fn abandon(&mut self, id: SlotId, fault: Fault) {
         let Some(state) = self.partners.get(id) else { return };
         let name = (state.station, state.endpoint);
@@ -53,7 +54,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.renew(name);
     }
 
-    /// Ends a link that was closed: where all of ours arrived numbers go on.
+    /// Ends a link that was closed. If all our messages arrived, the numbers go on.
     pub(super) fn leave(&mut self, id: SlotId) {
         let Some(state) = self.partners.get(id) else { return };
         match state.sending.is_done() {

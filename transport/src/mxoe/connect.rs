@@ -1,13 +1,13 @@
-//! Sessions: how partners meet, and what a restart does to them.
+//! Sessions: the meeting of partners, and the effects of a restart on sessions.
 //!
-//! An endpoint that opens takes a session, which everything that is sent to it names. Who connects says its
-//! own, and which number it expects next; the answer says the same of the other side. Each side connects by itself:
-//! Open-MX knows nobody's session who was only answered.
+//! An endpoint that opens takes a session. Everything that is sent to the endpoint names this session. An endpoint that
+//! connects says its own session, and which number it expects next; the answer says the same of the other side. Each
+//! side connects by itself: Open-MX does not know the session of a partner that it only answered.
 //!
-//! Invariants: nothing of ours has a number before the partner has heard our session; a partner that has heard it
-//! and is asked something goes on getting messages meanwhile, since it answers when its program calls, and that may wait
-//! for them; what came from a partner is counted on as long as both sessions are the same, also over a link that was
-//! closed between.
+//! Invariants: nothing of ours has a number before the partner has heard our session. A partner that has heard it and
+//! is asked something goes on getting messages meanwhile: it answers when its program calls, and the program may wait
+//! for these messages. The numbers of a partner's messages count on as long as both sessions are the same, also over a
+//! link that was closed between.
 
 use std::hash::Hash;
 use std::time::Duration;
@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// For how long copies of an attempt may come.
 const COPY_LIFE: Duration = Duration::from_secs(1);
-/// How long a link that is closed has for what was said to be sent.
+/// The time that a closed link has to send the messages that it accepted before.
 const LINGER: Duration = Duration::from_secs(1);
 /// Attempts of a partner's that wait for their answers.
 const ANSWERS_MAX: usize = 4;
@@ -40,13 +40,13 @@ const SHOWN_MAX: usize = 64;
 const CONNECTED: u8 = 0;
 const BAD_KEY: u8 = 11;
 
-/// How far a partner is.
+/// The stage of a link to a partner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// We connect; nothing was heard of its session, or only that it connects, too: that may be news of a former life.
     Connecting,
     Up,
-    /// What is under way is sent, then nothing.
+    /// The link sends the messages under way, and then nothing.
     Closing {
         until: Time,
     },
@@ -60,7 +60,7 @@ pub(super) struct Introduction {
     pub begun: Time,
     pub again_at: Time,
     pub tries: u32,
-    /// The number that we expect next, as its latest packet said: who did not know us begins with it.
+    /// The number that we expect next, as its latest packet said: a partner that did not know us begins with it.
     receive_next: Sequence,
     /// The partner may have begun anew, so that all packets of it say the same number.
     pub fixed: bool,
@@ -72,8 +72,8 @@ pub(super) struct Introduction {
     pub refused: bool,
 }
 
-/// The numbers to expect next that attempts of ours named to a partner. Copies of them may be on their way still,
-/// also of one that was answered, and whoever begins anew begins with the first that it hears.
+/// The numbers to expect next that our attempts named to a partner. Copies of attempts may still be on their way, also
+/// of an answered one. A partner that begins anew begins with the first number that it hears.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Numbers {
     latest: Option<(Sequence, Time)>,
@@ -100,14 +100,14 @@ impl Numbers {
     }
 }
 
-/// What an attempt is for.
+/// The purpose of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The user wants to know whether the key is right.
     Asked,
     /// The partner is to hear our session; the key is the one that it named, and need not be its own.
     Return,
-    /// Whether the partner, which knew our session, is there still.
+    /// We want to know whether the partner, which knew our session, is still there.
     Probe,
 }
 
@@ -129,7 +129,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 }
                 return Ok(id);
             }
-            // Whoever closed it goes on with another one, and with its numbers.
+            // This link was closed: a new one replaces it. It continues with the same numbers if all our messages
+            // arrived.
             self.leave(id);
         }
         let former = self.former(station, endpoint);
@@ -189,7 +190,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.connects = connects;
         state.acks_sent = former.map_or(0, |former| former.acks_sent);
         if former.is_some_and(|former| former.is_renewed) {
-            // A copy of an attempt in the session before may come after those in this one: then it hears of this once more.
+            // A copy of an attempt in the session before may come after those in this one: then it hears of this one
+            // once more.
             state.insist_at = self.driver.now + COPY_LIFE;
         }
         self.by_name.insert((station, endpoint), id);
@@ -291,8 +293,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.touch(id);
     }
 
-    /// Whether a key that somebody names is good enough. Who answers our connecting with its own names the key
-    /// that we named.
+    /// Whether a key that somebody names is good enough. A partner that answers our connecting with its own names the
+    /// key that we named.
     fn is_welcome(&self, known: Option<SlotId>, connect: &Connect) -> bool {
         let returns = |state: &Partner<S>| {
             if state.session != connect.session {
@@ -323,7 +325,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     fn refuse_key(&mut self, from: S, connect: &Connect) {
-        // Who is refused gets no place in the table.
+        // A refused partner gets no place in the table.
         let index = INDEX_UNKNOWN;
         let reply = ConnectReply {
             to: connect.from,
@@ -342,7 +344,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn met(&mut self, from: S, connect: &Connect) -> Option<SlotId> {
         let next = match self.former(from, connect.from) {
             Some(former) if former.session == connect.session => former.receive_next,
-            // What its former life sent names our session, too: other bits tell it apart.
+            // Packets of its former life name our session, too: other session bits tell them apart.
             Some(former) => Sequence::new((former.receive_next.bits() + 1) % 4, 1),
             None => Sequence::new(0, 1),
         };
@@ -364,11 +366,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let state = self.partners.get_mut(id)?;
         if state.session == connect.session {
             let newer = |heard: u8| (connect.connect.wrapping_sub(heard) as i8) > 0;
-            // One that was heard before may be late: what it says is old.
+            // An attempt that was heard before may be late: its content is old.
             if state.heard_connect.is_none_or(newer) {
                 let is_same = state.sending.is_in_bits_of(connect.receive_next);
                 if !is_same && (state.sending.has_heard() || state.receiving.has_told()) {
-                    // It gave us up: it failed whatever was under way both ways, and numbers ours anew.
+                    // The partner gave us up: it failed everything under way both ways, and numbers our messages anew.
                     let station = state.station;
                     self.end(id, Fault::PeerReset);
                     return self.met(station, connect);
@@ -389,9 +391,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return None;
         }
         if state.stage == Stage::Connecting {
-            // Both connect at once: this is its session, unless it is late news of a former one, which what names ours
-            // will tell. What it says of the key with which we connect, we learn from its answer; nothing of ours goes
-            // before that.
+            // Both connect at once. This is the partner's session, unless it is late news of a former one; packets that
+            // name our session will tell. The partner's answer tells us about the key with which we connect. Nothing of
+            // ours goes before that answer.
             state.session = connect.session;
             state.heard_connect = Some(connect.connect);
             state.sending.restart(connect.receive_next);
@@ -562,7 +564,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         Some(emit(&Packet::Connect(connect), state.index, dialect, out))
     }
 
-    /// Closes a link: what was said to be sent is, within a moment.
+    /// Closes a link: the messages that it accepted before leave within a moment.
     pub(super) fn close(&mut self, id: SlotId) -> Ordered {
         let until = self.driver.now + LINGER;
         let Some(state) = self.partners.get_mut(id) else {

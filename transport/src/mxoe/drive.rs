@@ -1,4 +1,4 @@
-//! How MXoE is driven, and what it says of itself.
+//! MXoE as a driven packet protocol: its links in their turns, its capabilities and its counters.
 
 use std::hash::Hash;
 

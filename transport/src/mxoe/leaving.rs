@@ -15,8 +15,8 @@ use crate::memory::APART_BYTES_MIN;
 use crate::memory::Bytes;
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
-    /// The next packet of a partner: what makes the session, messages, asks and replies, and then what is only
-    /// to be acknowledged.
+    /// The next packet of a partner: first packets that make the session, messages, asks and replies; then an
+    /// acknowledgement alone.
     pub(super) fn next_of(
         &mut self,
         id: SlotId,
@@ -35,12 +35,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         other.or_else(|| self.next_ack(id, out)).map(Leaving::whole)
     }
 
-    /// What arrived, where it is time to tell; a link that was closed and has told all of it ends.
+    /// The acknowledgement of messages that arrived, if it is due. A closed link that has acknowledged all of them
+    /// ends.
     fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let now = self.driver.now;
         let state = self.partners.get_mut(id)?;
         let closed = matches!(state.stage, Stage::Closing { .. }) && state.sending.is_done();
-        // Who goes says first what it has: nobody would answer what comes again.
+        // A link that ends acknowledges first all that has arrived: nobody would answer a message that comes again.
         let due = state.receiving.due();
         let waits = due > now && (!closed || due == Time::NEVER);
         if waits || state.session == SESSION_UNKNOWN {

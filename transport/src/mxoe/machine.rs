@@ -1,13 +1,13 @@
-//! Partners, what is told about them, and the packets that go.
+//! Partners, the reports about them, and the packets that leave.
 //!
 //! Orders come to it as to a rail; [`PacketProtocol`](crate::PacketProtocol) tells how it is driven.
 //!
 //! Invariants:
 //! * a partner is a station and an endpoint of it, and one link as long as its session lasts;
-//! * what a partner sends is believed where it names our session and comes from the partner's station: the
-//!   index in a packet's head is for Open-MX's tables, and never read;
-//! * a message is told once, in order, and acknowledged when it is here whole; what the layer above has no room for
-//!   was never seen;
+//! * a packet of a partner is believed if it names our session and comes from the partner's station: the index in a
+//!   packet's head is for Open-MX's tables, and never read;
+//! * a message is told once, in order, and acknowledged when it is here whole; a message for which the layer above has
+//!   no room was never seen;
 //! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
 
 use std::collections::VecDeque;
@@ -44,15 +44,15 @@ use crate::round_trip::RoundTrip;
 pub struct MxoeConfig {
     /// The number of this endpoint at its station.
     pub endpoint: u8,
-    /// What the wire is spoken in; both ends have to agree, and nothing checks it.
+    /// The dialect on the wire. Both ends have to agree, and nothing checks it.
     pub dialect: Dialect,
-    /// What others have to name to connect.
+    /// The key that others have to name to connect.
     pub key: u32,
     /// Whether others may connect.
     pub accepts: bool,
     /// Partners at a time.
     pub partners_max: usize,
-    /// Replies to pulls that may be under way to us together: what the port's ring can take beside the rest.
+    /// Replies to pulls that may be under way to us together: those that the port's ring can take beside the rest.
     pub frames_max: u32,
     /// A partner that owes an answer for so long is gone.
     pub give_up_after: Duration,
@@ -98,7 +98,7 @@ pub struct MxoeCounters {
     pub nacks_received: u64,
     /// Refusals and answers that were not given, since too many wait.
     pub unanswered: u64,
-    /// How often a message waited for a region, and a pull for its share of what may be under way.
+    /// The number of waits of messages for a region, and of pulls for their share of the packets under way.
     pub awaited_region: u64,
     pub awaited_share: u64,
     pub bytes_sent: u64,
@@ -120,7 +120,7 @@ pub(crate) enum Event {
     Revoked { link: SlotId, key: RemoteKey },
 }
 
-/// What somebody is told who is no partner.
+/// A reply to a sender that is no partner.
 #[derive(Debug)]
 pub(crate) struct Reply<S> {
     pub station: S,
@@ -141,15 +141,15 @@ pub(super) struct Partner<S> {
     /// Ours in the table of its host.
     pub index: u16,
     pub stage: Stage,
-    /// What we connect with.
+    /// The key with which we connect.
     pub key: u32,
     /// Keys that it is to be shown.
     pub wanted: VecDeque<u32>,
-    /// How often we connected.
+    /// The number of our attempts to connect.
     pub connects: u8,
     /// We connect, and are not answered yet.
     pub introduction: Option<Introduction>,
-    /// What attempts of ours have named lately.
+    /// The numbers that our latest attempts named as the next to expect.
     pub named: Numbers,
     /// When it is told once more in which session we are.
     pub insist_at: Time,
@@ -176,7 +176,7 @@ pub(super) struct Partner<S> {
     pub announced: HashMap<u64, (u8, u8)>,
     /// Numbers of regions that our announces to it have: it owes their ends.
     pub regions: u32,
-    /// What it may read.
+    /// The memory that it may read.
     pub exposed: HashMap<u64, (u64, Slice)>,
     pub asks: Asks,
     pub serving: VecDeque<Serving>,
@@ -258,7 +258,7 @@ impl<S> Partner<S> {
         introduction.min(ends).min(messages).min(asks).min(probed).min(insists)
     }
 
-    /// Whether it is asked who it is when it is silent for long. What it owes otherwise goes again, and is that
+    /// Whether we ask a partner that is silent for long who it is. Everything else that it owes goes again, and is that
     /// question.
     fn is_probed(&self) -> bool {
         self.regions > 0 && self.is_up() && self.introduction.is_none()
@@ -275,12 +275,12 @@ pub struct Mxoe<S> {
     pub(super) session: u32,
     pub(super) partners: Slots<Partner<S>>,
     pub(super) by_name: HashMap<(S, u8), SlotId>,
-    /// What is remembered of partners that were let go, by name; and their names, the oldest first.
+    /// Records of partners that were let go, by name; and the names of these partners, the oldest first.
     pub(super) closed_peers: HashMap<(S, u8), ClosedPeer>,
     pub(super) closed_names: VecDeque<(S, u8)>,
     /// Partners that connected, the first one first; some may have said more by now, or be gone.
     pub(super) half_open: VecDeque<SlotId>,
-    /// Hosts in the order in which they were met: what we tell them is their place here.
+    /// Hosts in the order in which they were met. Their place here is the index that we tell them.
     table: HashMap<S, u16>,
     /// Buffers for messages that are kept.
     pub(super) spare: Vec<SharedBytes>,
@@ -346,7 +346,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.config.dialect.medium_bytes_max()
     }
 
-    /// What others have to name to connect.
+    /// The key that others have to name to connect.
     pub fn key(&self) -> u32 {
         self.config.key
     }
@@ -356,7 +356,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.session
     }
 
-    /// Who is at the other end of a link.
+    /// The peer at the other end of a link.
     pub fn who(&self, link: SlotId) -> Option<Who<S>> {
         let Partner { station, endpoint, session, .. } = *self.partners.get(link)?;
         Some(Who { station, endpoint, session })
@@ -367,7 +367,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if let Some(place) = self.table.get(&station) {
             return *place;
         }
-        // The first one is ours; where there is no more room all others share a place.
+        // The first place is ours. If there is no more room, all others share a place.
         let last = INDEX_UNKNOWN - 1;
         let next = (self.table.len() + 1).min(usize::from(last)) as u16;
         if next < last {
@@ -438,7 +438,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// Ends a link: what was under way fails, and its last word is told.
+    /// Ends a link: its orders under way fail, and its last word is told.
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_pulls(id, fault);
         self.forget_regions(id);
@@ -471,7 +471,7 @@ pub(super) fn any_session(random: &mut Random) -> u32 {
     }
 }
 
-/// Writes a header to the beginning of `out`; how long it is.
+/// Writes a header to the beginning of `out`; the header's length.
 pub(super) fn emit(packet: &Packet<'_>, index: u16, dialect: Dialect, out: &mut [u8]) -> usize {
     let mut header = [0; mxoe::HEADER_BYTES_MAX];
     let len = packet.emit(index, dialect, &mut header);

@@ -1,4 +1,4 @@
-//! What partners send: messages in order, fragments of them, acknowledgements, refusals.
+//! The packets that partners send: messages in order, fragments of them, acknowledgements, refusals.
 
 use std::hash::Hash;
 
@@ -41,9 +41,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id
     }
 
-    /// Whether somebody is told that a session is not ours. A partner is not: it hears it from our connecting, and else a
-    /// packet has changed on its way. That comes again unless it is refused: what is refused ends there, and what
-    /// follows it would be waited for in vain.
+    /// Whether the sender is told that a session is not ours. A partner is not: it hears so from our connecting.
+    /// Otherwise a packet has changed on its way. Such a packet comes again unless it is refused. A refused message
+    /// ends there, and we would wait in vain for the messages that follow it.
     pub(super) fn is_refused(&self, from: S, endpoint: u8, session: u32) -> bool {
         session != SESSION_UNKNOWN && !self.by_name.contains_key(&(from, endpoint))
     }
@@ -187,7 +187,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             Part::Announce { bits, bytes, region, region_sequence, region_offset } => {
                 let key = super::pulling::key_of(number, region, region_sequence, region_offset);
                 let message = ForeignMessage { number, bits, bytes: bytes.into(), key: Some(key) };
-                // Before it is told: who tells its end at once names it.
+                // This comes before the report: a layer above that tells the end at once names the message.
                 let Some(state) = self.partners.get_mut(id) else { return true };
                 state.announced.insert(number, (region, region_sequence));
                 if above.message(id, message, true) == Taken::Later {
@@ -270,8 +270,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         true
     }
 
-    /// Tells what came early and whose turn it is, as far as there is room above and at most so much; whether
-    /// that was the end of it.
+    /// Tells early messages that are next in order, as far as there is room above, and takes at most `most` early
+    /// parts. True if it took so many: more may wait.
     pub(super) fn tell_early(
         &mut self,
         id: SlotId,
@@ -342,7 +342,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         if let Some(introduction) = &mut state.introduction {
             if state.sending.is_under_way(nack.sequence) {
-                // A message, which may have the number 0 as well. Perhaps the partner does not know our session any more.
+                // A message, which may have the number 0 as well. Perhaps the partner does not know our session any
+                // longer.
                 if !introduction.holds {
                     self.ask_who(id);
                 }
@@ -360,13 +361,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 }
             }
         } else if state.sending.is_under_way(nack.sequence) {
-            // A refusal names no session: it may be one of before a restart. Who connects learns more.
+            // A refusal names no session: it may come from before a restart. Connecting tells more.
             self.ask_who(id);
         }
     }
 
-    /// Connects to a partner that refused something, and has begun anew perhaps, if that is not being done; messages wait
-    /// for what it says.
+    /// Connects to a partner that refused something, and has perhaps begun anew, if that is not being done. Messages
+    /// wait for its answer.
     pub(super) fn ask_who(&mut self, id: SlotId) {
         let Some(state) = self.partners.get_mut(id) else { return };
         if state.introduction.is_none() {

@@ -1,15 +1,15 @@
 //! The language of Open-MX and native MXoE hosts, sans I/O; see docs/design/090-packets.md.
 //!
-//! * [`machine`]: partners, and what is told about them; [`orders`]: what is to be done;
-//! * [`messages`]: what partners send; [`leaving`]: the packets that go;
-//! * [`connect`]: sessions, and what a restart does to them; [`closed_peers`]: what is remembered of those who are gone;
+//! * [`machine`]: partners, and the reports about them; [`orders`]: the orders of the layer above;
+//! * [`messages`]: the packets that partners send; [`leaving`]: the packets that leave;
+//! * [`connect`]: sessions, and the effects of a restart on them; [`closed_peers`]: records of partners that are gone;
 //! * [`sending`]: messages that are numbered, kept until they are acknowledged, and sent again;
-//! * [`receiving`]: messages in order, fragments, and what came too early;
+//! * [`receiving`]: messages in order, fragments, and packets that came too early;
 //! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us;
-//! * [`agent`]: what an interface needs beside its endpoints.
+//! * [`agent`]: the services that an interface needs beside its endpoints.
 //!
-//! What it shares with our own language is how reads go piece by piece ([`super::pull`]), what round trips
-//! tell ([`super::round_trip`]), and how it is driven.
+//! MXoE shares three things with our own language: the reading piece by piece ([`super::pull`]), the estimates of round
+//! trips ([`super::round_trip`]), and the driver.
 
 pub mod agent;
 mod closed_peers;

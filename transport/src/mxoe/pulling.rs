@@ -19,14 +19,14 @@ use crate::protocol::LinkEvents;
 use crate::pull::{Ask, Pull};
 use crate::round_trip::RoundTrip;
 
-/// Pulls at a time, which the layer above never has: what it reads it has room for.
+/// Pulls at a time. The layer above never has so many: it reads only messages for which it has room.
 pub(super) const PULLS_MAX: usize = 1 << 24;
 /// Blocks of one pull that may be under way.
 const BLOCKS_AT_ONCE: u32 = 4;
 /// Pulls from one partner of which blocks are asked for at a time.
 const PULLS_AT_ONCE: usize = 16;
 
-/// Where a message of a partner's lies there, as the layer above names it.
+/// The place of a message at the partner, as a key for the layer above.
 pub(super) fn key_of(
     number: u64,
     region: u8,
@@ -266,7 +266,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
         if let Some(state) = self.partners.get_mut(link) {
             (state.asks.heard_at, state.heard_at) = (now, now);
-            // What was asked for again may be the answer to the first time.
+            // A piece that was asked for again may be the answer to the first ask.
             if piece.asked_at > state.asks.answered && !piece.again {
                 state.asks.answered = piece.asked_at;
                 for other in state.asks.active.iter().filter(|other| **other != slot) {
@@ -314,8 +314,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if nack.reason == Nack::BadRegion {
             return self.end_pull(slot, Err(Fault::BadKey));
         }
-        // It knows no such endpoint, or is in another session: or what we asked with changed on its way. Who connects
-        // learns which, and what is missing is asked for again.
+        // The partner knows no such endpoint, or is in another session, or our ask changed on its way. Connecting tells
+        // which, and missing pieces are asked for again.
         if let Some(link) = self.pulls.get(slot).map(|pulling| pulling.link) {
             self.ask_who(link);
         }
@@ -341,7 +341,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         Some(pulling)
     }
 
-    /// Fewer are under way: whose turn it is is looked at.
+    /// Fewer packets are under way: the link that has the turn is looked at.
     pub(super) fn feed(&mut self) {
         if let Some(first) = self.budget.turn() {
             self.touch(first);

@@ -1,8 +1,8 @@
-//! Messages from a partner: matched in the order of their numbers, whatever came first.
+//! Messages from a partner: matched in the order of their numbers, whatever the order of arrival.
 //!
-//! Invariants: a message is told once, when all before it were; what came too early is kept, within
-//! [`EARLY_MAX`] numbers and [`EARLY_BYTES_MAX`] bytes, or comes again; everything before the number that is
-//! acknowledged is here whole; a partner that goes on and never sends what is missing is noticed.
+//! Invariants: a message is told once, when all before it were; a packet that came too early is kept, within
+//! [`EARLY_MAX`] numbers and [`EARLY_BYTES_MAX`] bytes, or comes again; everything before the acknowledged number is
+//! here whole; a partner that goes on and never sends the missing packets is noticed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -18,16 +18,17 @@ const EARLY_MAX: u64 = 255;
 const EARLY_BYTES_MAX: usize = 512 << 10;
 /// Messages that are told behind one that is not whole: half of the numbers, as far as Open-MX goes.
 const PARTIAL_MAX: usize = 8191;
-/// What an early packet counts beside its bytes.
+/// Bytes that an early packet counts beside its own.
 const EARLY_OVERHEAD: usize = 64;
 /// Messages after which the partner is told at once, and how long a single one waits.
 const ACKNOWLEDGE_EVERY: u32 = 4;
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(1);
 
-/// How long packets of a partner's former life may be on their way.
+/// The longest time that packets of a partner's former life may be on their way.
 const FORMER_LIFE: Duration = Duration::from_millis(100);
-/// Who sends again does so more often: after so much silence nobody waits for what is missing, and what came early so
-/// long ago comes again. Where it does not its number was another's, which comes as well.
+/// A sender that retransmits does so more often than this. After so much silence nobody waits for the missing packets,
+/// and packets that came early so long ago come again. If one does not come again, its number belonged to another
+/// packet, which comes as well.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// A message, or a fragment of one, as it came.
@@ -46,7 +47,7 @@ pub(super) enum Early {
     Done,
 }
 
-/// What a number is.
+/// The class of a packet by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// The next message.
@@ -65,7 +66,7 @@ pub(super) enum Arrival {
 #[derive(Debug)]
 pub(super) struct Partial {
     pub total: u32,
-    /// Where it goes; none where nobody wants it.
+    /// The place of the message; none if nobody wants it.
     pub place: Option<(Slice, Token)>,
     /// Bytes of every fragment but the last.
     unit: u32,
@@ -73,7 +74,7 @@ pub(super) struct Partial {
     left: u32,
 }
 
-/// What came from one partner.
+/// The numbered messages from one partner.
 #[derive(Debug)]
 pub(super) struct Receiving {
     bits: u8,
@@ -88,7 +89,7 @@ pub(super) struct Receiving {
     untold: u32,
     since: Time,
     at_once: bool,
-    /// Where the numbers may begin instead, and from when on that is believed.
+    /// The number with which messages may begin instead, and the time from which we believe that.
     instead: Option<(Sequence, Time)>,
     /// Since when packets come that are not the ones that are missing, and when the last of them did.
     stuck: Option<(Time, Time)>,
@@ -111,8 +112,8 @@ impl Receiving {
         }
     }
 
-    /// The partner, which began anew, may also begin with this number. So may what its former life sent,
-    /// but not for long.
+    /// The partner, which began anew, may also begin with this number. Late packets of its former life may look the
+    /// same, but not for long.
     pub fn may_begin(&mut self, first: Sequence, now: Time) {
         self.instead = Some((first, now + FORMER_LIFE));
     }
@@ -136,7 +137,7 @@ impl Receiving {
         Sequence::new(self.bits, self.first_partial())
     }
 
-    /// What a packet with this number is.
+    /// The class of a packet with this number.
     pub fn look(&mut self, sequence: Sequence, now: Time) -> Arrival {
         if let Some((first, after)) = self.instead {
             let ahead = u64::from(sequence.ahead_of(first));
@@ -162,7 +163,7 @@ impl Receiving {
                     Arrival::Again
                 }
             }
-            // Who sends ahead of a message that he never completes is not followed for ever.
+            // A partner that sends ahead of a message, and never completes that message, is not followed for ever.
             _ if self.partial.len() >= PARTIAL_MAX => Arrival::Beyond,
             _ if number == self.next => Arrival::Next,
             _ if number - self.next <= EARLY_MAX => Arrival::Early(number),
@@ -170,8 +171,8 @@ impl Receiving {
         }
     }
 
-    /// Something came that is not what is missing. How long nothing else has, while the partner goes on: one that is
-    /// silent may only compute.
+    /// A packet came that is not the missing one. The time for which only such packets have come while the partner goes
+    /// on: a partner that is silent may only compute.
     pub fn is_stuck_for(&mut self, now: Time) -> Duration {
         let going_on = self.stuck.filter(|(_, last)| now.since(*last) <= PAUSE);
         let since = going_on.map_or(now, |(since, _)| since);
@@ -203,7 +204,7 @@ impl Receiving {
         true
     }
 
-    /// A message whose turn it is not was dealt with; false where that happened before.
+    /// A message ahead of its turn was dealt with; false if that happened before.
     pub fn done_early(&mut self, number: u64, now: Time) -> bool {
         let key = (number, 0);
         if self.is_here(key, now) {
@@ -313,7 +314,7 @@ impl Receiving {
         }
     }
 
-    /// What a packet tells that goes there now.
+    /// The acknowledgement for a packet that leaves now.
     pub fn tell(&mut self) -> Sequence {
         (self.untold, self.at_once) = (0, false);
         self.acknowledged()
@@ -360,7 +361,7 @@ impl Partial {
 }
 
 impl Early {
-    /// What it counts.
+    /// Its bytes in the account of early packets.
     fn amount(&self) -> usize {
         match self {
             Early::Part(part) => part.borrowed().bytes().len() + EARLY_OVERHEAD,

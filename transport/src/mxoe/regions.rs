@@ -39,7 +39,7 @@ struct Used {
 }
 
 impl Region {
-    /// How the message that has it is called, as long as it may be read.
+    /// The name of the message that has the region, as long as the partner may read it.
     pub fn named(&self) -> Option<Named> {
         self.used.as_ref().filter(|used| used.slice.is_some()).map(|used| used.named)
     }
@@ -51,8 +51,8 @@ pub(super) struct Serving {
     handle: u32,
     magic: u32,
     region: u8,
-    /// What is left of it: the region's bytes, the first one's place in the message, the frame, and how
-    /// long that one may be.
+    /// The rest of the block: the region's bytes, the place of the first one in the message, the frame, and the most
+    /// bytes of that frame.
     left: Slice,
     offset: u32,
     frame: u32,
@@ -89,7 +89,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.regions -= 1;
         }
         region.sequence = region.sequence.wrapping_add(1);
-        // Whoever waits for a number gets it, and who finds none waits on.
+        // All links that wait for a number try again; a link that finds none waits on.
         for id in std::mem::take(&mut self.awaiting_region) {
             if let Some(state) = self.partners.get_mut(id) {
                 state.awaits_region = false;

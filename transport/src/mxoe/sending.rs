@@ -1,8 +1,8 @@
 //! Messages to a partner: numbered, kept until they are acknowledged, and sent again whole.
 //!
 //! The partner acknowledges all messages before a number and says nothing of later ones, so that what was lost
-//! is found by time: the first one that is not acknowledged goes again, and when that was not all, the next;
-//! after a second time-out all of them.
+//! is found by time: the first and the last one that are not acknowledged go again, and when that was not all, the
+//! next; after a second time-out all of them.
 //!
 //! Invariants: messages have numbers in the order of their orders, and the ends of a partner's messages go before
 //! those that wait, for which there may be room only when the partner has gone on; no more than [`AHEAD_MAX`] are
@@ -25,7 +25,7 @@ const AHEAD_MAX: usize = 255;
 const MESSAGES_MAX: usize = AHEAD_MAX - 128;
 /// Bytes of messages that are kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
-/// How long partners may wait before they acknowledge: Open-MX takes 15 to 19 ms.
+/// The longest time that partners may wait before they acknowledge: Open-MX takes 15 to 19 ms.
 pub(super) const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(25);
 
 /// A message that has no number yet.
@@ -55,7 +55,7 @@ pub(super) struct Told {
     pub region_sequence: u8,
 }
 
-/// How whoever ordered a message calls it.
+/// The name of a message at the layer that ordered it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Named {
     pub channel: u8,
@@ -65,7 +65,7 @@ pub(super) struct Named {
 /// A message as it is kept.
 #[derive(Debug)]
 pub(super) enum Kept {
-    /// `told`: its arrival is told to whoever ordered it.
+    /// `told`: its arrival is told to the layer that ordered it.
     Eager {
         bits: u64,
         bytes: SharedBytes,
@@ -113,7 +113,7 @@ pub(super) struct Sending {
     lost_before: u64,
     /// Since when nothing was acknowledged of what is under way.
     silent_since: Time,
-    /// What the partner says to expect next, and cannot where it knows us still.
+    /// The number that the partner claims to expect next, although it cannot if it still knows us.
     claimed: Option<Sequence>,
     heard: bool,
 }
@@ -211,7 +211,7 @@ impl Sending {
         if count == 0 {
             return Vec::new();
         }
-        // One that never left is not acknowledged, whoever says so.
+        // A message that never left is not acknowledged, even if the partner says so.
         let count = count as usize;
         if count > self.kept.len() || self.kept.range(..count).any(|sent| sent.times == 0) {
             return Vec::new();
@@ -226,7 +226,7 @@ impl Sending {
             _ => Time::NEVER,
         };
         if upto < self.lost_before {
-            // What follows the one that was lost was sent before it, and would be here.
+            // This message left before a loss was found. Had it arrived, it would be acknowledged: it is lost, too.
             self.again(upto);
         }
         done
@@ -247,10 +247,10 @@ impl Sending {
         }
     }
 
-    /// The partner says which number it expects next: it heard of all before, and of nothing after. Open-MX means
-    /// the next one that it matches, so that of messages in fragments some may be missing: all that it has not go `again`.
-    /// What cannot be so may be late news, or it began anew: that is believed when nothing else is heard after a message
-    /// went again.
+    /// The partner says which number it expects next: it heard of all messages before, and of none after. Open-MX means
+    /// the next number that it matches, so fragments of messages before it may be missing. With `again`, all messages
+    /// that the partner does not have go again. An impossible number may be late news, or the partner began anew. We
+    /// believe that it began anew if nothing else is heard after a message went again.
     pub fn expected(
         &mut self,
         next: Sequence,
@@ -328,7 +328,7 @@ impl Sending {
         self.silent_since
     }
 
-    /// Sends again what was not acknowledged in time; how many messages.
+    /// Sends again the messages that were not acknowledged in time; their number.
     pub fn expire(&mut self, round_trip: &RoundTrip, now: Time) -> u64 {
         if self.again_at > now {
             return 0;
@@ -387,7 +387,7 @@ impl Sending {
 }
 
 impl Kept {
-    /// Whether it goes in one packet whatever the wire is spoken in.
+    /// Whether it goes in one packet in every dialect.
     fn is_one_packet(&self) -> bool {
         self.bytes() <= SMALL_BYTES_MAX
     }

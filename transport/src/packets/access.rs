@@ -1,7 +1,8 @@
-//! Native access: reads that pull, writes that are offered ([`super::remote_writes`]) and pulled, and regions that serve.
+//! Native access: reads that pull, writes that are offered ([`super::remote_writes`]) and pulled, and regions that
+//! serve.
 //!
-//! Both directions end in a [`Reading`] at the side to which the bytes go: it asks for what its ring can
-//! take, and it alone writes. So nothing lands late: whoever ends a reading has ended it.
+//! Both directions end in a [`Reading`] at the side to which the bytes go. This side asks for no more than its ring can
+//! take, and it alone writes. So nothing lands late: a reading that this side ends is over.
 //!
 //! Invariants:
 //! * an access is over when all its readings, or all its offers, are;
@@ -63,7 +64,7 @@ pub(super) struct Serving {
     ask: Ask,
 }
 
-/// Where bytes come from.
+/// The source of the bytes of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Source {
     pub slot: u64,
@@ -81,7 +82,7 @@ pub(super) struct Reading {
     total_bytes: u64,
     into: Slice,
     purpose: Purpose,
-    /// What is under way is part of what the ring is expected to take.
+    /// Its pieces under way count in the budget of the ring.
     counted: bool,
 }
 
@@ -171,7 +172,7 @@ impl Asks {
         }
     }
 
-    /// What was taken for lost was late only, by so much.
+    /// A piece that was taken for lost was only late, by so much.
     fn was_late(&mut self, by: Duration) {
         self.round_trip.was_late(by);
         self.window = self.window.max(std::mem::take(&mut self.window_before));
@@ -430,7 +431,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (count > 0).then(|| packets::seal(out, Kind::Pull, route, pulls, 0, |_| ()))
     }
 
-    /// What to ask for: what was lost, or what is new where the windows allow it.
+    /// The next ask: for lost pieces, or for new ones if the windows allow it.
     fn choose(&mut self, id: SlotId) -> Option<(SlotId, Ask)> {
         let now = self.driver.now;
         let state = self.links.get_mut(id)?;
@@ -467,12 +468,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let mut fresh = asks.active.iter().filter_map(|reading| {
             let entry = self.readings.get(*reading).filter(|entry| entry.counted)?;
             let count = entry.pull.next_fresh();
-            // Where nothing is under way something may be, however little there is room for.
+            // If nothing is under way, any ask has room, however narrow the window is.
             let room = asks.under_way + count <= asks.window || asks.under_way == 0;
             (count > 0 && room).then_some((entry.pull.fresh_left(), *reading, count))
         });
-        // What is over soonest first, so that a long one keeps no short ones waiting, and of those of one length one is
-        // over after the other. But now and then the oldest.
+        // The reading with the fewest pieces to ask for goes first, so that a long one keeps no short ones waiting.
+        // Readings of one length are over one after the other. But now and then the oldest one goes first.
         let next = match asks.turns % TURNS_PER_OLDEST {
             0 => fresh.next(),
             _ => fresh.min_by_key(|(left, ..)| *left),
@@ -491,7 +492,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))
     }
 
-    /// There may be room in the ring: whoever's turn it is looks.
+    /// There may be room in the ring: the link that has the turn is looked at.
     pub(super) fn feed(&mut self) {
         if let Some(first) = self.budget.turn() {
             self.touch(first);
@@ -582,7 +583,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let asks = &mut state.asks;
             asks.under_way -= 1;
             asks.heard_at = now;
-            // What was asked for again may be the answer to the first time.
+            // A piece that was asked for again may be the answer to the first ask.
             if piece.asked_at > asks.answered && !piece.again {
                 asks.answered = piece.asked_at;
                 for other in asks.active.iter().filter(|other| **other != reading) {

@@ -1,4 +1,4 @@
-//! How our protocol is driven, and what it says of itself.
+//! Our protocol as a driven packet protocol: its links in their turns, its capabilities and its counters.
 
 use std::hash::Hash;
 use std::time::Duration;
@@ -225,7 +225,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
     }
 
     fn owed_since(&self, link: SlotId, _: Option<(u8, u64)>) -> Time {
-        // Its peer acknowledges whatever its program does: who owes anything for long is gone.
+        // The peer acknowledges even if its program does nothing: a peer that owes anything for long is gone.
         self.links.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
     }
 

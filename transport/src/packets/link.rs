@@ -21,30 +21,32 @@ use super::sending::Sending;
 use super::stream::{Early, Incoming};
 use crate::driver::{Driven, Schedule};
 
-/// How often a call or an answer goes, and after what time again.
+/// The most calls or answers, and the shortest and the longest pause between them.
 pub(super) const CALLS_MAX: u32 = 10;
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Calls at full length before shorter ones are tried.
 const CALLS_AT_LENGTH: u32 = 3;
-/// What frames of 1,500 bytes hold behind IPv6 and UDP, and the shortest packets that IPv6 and IPv4 carry everywhere.
+/// The bytes of a packet in a frame of 1,500 bytes behind IPv6 and UDP; and the shortest packets that IPv6 and IPv4
+/// carry everywhere.
 const USUAL_BYTES: usize = 1452;
 const SHORT_BYTES: [usize; 2] = [1232, 512];
-/// How long nothing may come over a link before it is asked for a sign of life.
+/// The longest silence of a link before we ask the peer for a sign of life.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
-/// How long a call, or an answer, waits after so many.
+/// The pause after so many calls, or answers.
 fn call_again(tries: u32) -> Duration {
     (CALL_AGAIN * (1 << tries.min(8))).min(CALL_AGAIN_MAX)
 }
 
-/// Whether a call is the shortest there is, by a number of its own, to find out whether anybody is there at all. Who is
-/// found so is called once more from the longest on, since he may have missed them by beginning late.
+/// Whether a call is a probe: the shortest call there is, with a number of its own, to find out whether anybody is
+/// there at all. A peer that a probe found is called once more, from the longest call on: it may have begun late, and
+/// missed the earlier ones.
 fn is_probe(tries: u32, found: bool) -> bool {
     !found && matches!(tries, 8 | 10)
 }
 
-/// How long other calls may be: never longer than one before, as who is called knows the shortest of a number.
+/// The length of other calls. It never grows, because the called peer knows only the shortest call of a number.
 fn call_bytes(tries: u32, found: bool) -> usize {
     match (found, tries) {
         (_, ..=CALLS_AT_LENGTH) => usize::MAX,
@@ -55,7 +57,7 @@ fn call_bytes(tries: u32, found: bool) -> usize {
     }
 }
 
-/// How far a link is.
+/// The stage of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// We call, and are not answered yet; `found`: but for a probe, whose number is apart.

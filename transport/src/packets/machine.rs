@@ -38,7 +38,7 @@ pub struct PacketConfig {
     pub endpoint: u8,
     /// Longest packet that the port carries, in bytes from the index on.
     pub packet_bytes: usize,
-    /// Pieces of reads that may be under way to us together: what the port's ring can take beside the rest.
+    /// Pieces of reads that may be under way to us together: those that the port's ring can take beside the rest.
     pub pieces_max: u32,
     /// Whether peers may call.
     pub accepts: bool,
@@ -90,7 +90,7 @@ pub(crate) enum Event {
     Revoked { link: SlotId, key: RemoteKey },
 }
 
-/// What somebody is told who speaks of a link that is not here.
+/// A reply to the sender of a packet for a link that is not here.
 #[derive(Debug)]
 pub(crate) struct Reply<S> {
     pub station: S,
@@ -203,7 +203,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
     }
 
-    /// Longer packets do not get through to where a link goes that is being made. Whether these do shows when it is made.
+    /// Longer packets do not get through to the destination of a link that is being made. Whether packets of this
+    /// length do shows when the link is made.
     pub fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
         let Some(state) = self.links.get_mut(link) else { return };
         if matches!(state.stage, Stage::Calling { .. }) {
@@ -212,7 +213,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// Where a link goes that was to be connected later; `None` where that cannot be known.
+    /// Tells the destination of a link that was to be connected later; `None` if it cannot be known.
     pub fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
         self.driver.advance(now);
         let Some(state) = self.links.get_mut(link) else { return };
@@ -274,8 +275,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// The link that a tag names, if the packet comes from the right place. While we call that is an answer only; who
-    /// is called by one of several addresses may answer from another, since nobody else can know what the call said.
+    /// The link that a tag names, if the packet comes from the right place. While we call, that is an answer only. A
+    /// peer that is called by one of several addresses may answer from another: nobody else can know the content of the
+    /// call.
     pub(super) fn by_tag(&self, tag: u32, from: S, packet: &Packet<'_>) -> Option<SlotId> {
         let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
         let state = self.links.get(id)?;
@@ -289,14 +291,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && right).then_some(id)
     }
 
-    /// Tells somebody who speaks of a link that is not here.
+    /// Tells the sender of a packet that its link is not here.
     pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32) {
         // More would be answers to a flood.
         self.driver.reply(Reply { station, endpoint, tag });
     }
 
-    /// The next packet of a link: what was lost, then the stream, then what is only to be acknowledged, then asks and
-    /// pieces: pieces may be many, and whoever waits for the other would take its packets for lost.
+    /// The next packet of a link: lost packets first, then the stream, then an acknowledgement alone, then asks and
+    /// pieces. Pieces may be many, and a peer that waits for the others would take its packets for lost.
     pub(super) fn next_of(
         &mut self,
         id: SlotId,
@@ -314,7 +316,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         other.or_else(|| self.next_piece(id, memory, out)).map(Leaving::whole)
     }
 
-    /// What arrived, where it is time to tell.
+    /// The acknowledgement of packets that arrived, if it is due.
     fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let now = self.driver.now;
         let state = self.links.get_mut(id)?;
@@ -342,7 +344,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// Ends a link: what was under way fails, and its last word is told, if anybody knows of it.
+    /// Ends a link: its orders under way fail, and its last word is told, if anybody knows of it.
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_orders(id, fault);
         let Some(state) = self.links.get(id) else { return };

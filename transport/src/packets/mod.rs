@@ -1,6 +1,6 @@
 //! Our packet protocol: frames over packets that may be lost, doubled, reordered or corrupted.
 //!
-//! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
+//! * [`machine`]: links and the reports about them; [`link`]: their beginning and end;
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
 //! * [`access`]: reads and writes of remote memory, which [`remote_writes`] announces;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it.

@@ -1,6 +1,6 @@
 //! Records on their way out: queued, cut into packets, and kept until a packet may leave.
 //!
-//! Invariant: a header is never cut; what was begun is finished before another record begins.
+//! Invariant: a header is never cut; a record that was begun is finished before another one begins.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct Sent {
     pub record: u32,
     pub offset: u32,
     pub bytes: SharedBytes,
-    /// How many of them belong to payloads.
+    /// The number of those bytes that belong to payloads.
     pub payload_bytes: usize,
 }
 

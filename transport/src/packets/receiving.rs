@@ -1,4 +1,4 @@
-//! What came of a peer's numbered packets: which are here, and what is said about that when.
+//! A peer's numbered packets: those that are here, and the content and time of acknowledgements for them.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct Receiving {
     again: Option<u32>,
 }
 
-/// What a packet is by its number.
+/// The class of a packet by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
     /// The one that was missing: its bytes are next.
@@ -41,12 +41,12 @@ pub enum Arrival {
     Beyond,
 }
 
-/// What a peer is told.
+/// The content of an acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     pub next: u32,
     pub early: u64,
-    /// How long the first packet that was not told of has been here.
+    /// The age of the first arrived packet that was not acknowledged before.
     pub delay: Duration,
     /// A packet that came again.
     pub again: Option<u32>,
@@ -59,8 +59,8 @@ impl From<Told> for AckBody {
 }
 
 impl Receiving {
-    /// What packet `number` is. Where there is room for it, and it is the next or early, it is
-    /// [`Receiving::taken`] after that.
+    /// The class of packet `number`. If the packet is the next one or early, and there is room for it, the caller
+    /// passes it to [`Receiving::taken`] after that.
     pub fn look(&self, number: u32) -> Arrival {
         let ahead = number.wrapping_sub(self.next);
         match ahead {
@@ -121,7 +121,7 @@ impl Receiving {
         }
     }
 
-    /// What to tell with a packet that goes there now.
+    /// The acknowledgement for a packet that leaves now.
     pub fn tell(&mut self, now: Time) -> Told {
         let delay = if self.untold > 0 { now.since(self.since) } else { Duration::ZERO };
         (self.untold, self.at_once) = (0, false);

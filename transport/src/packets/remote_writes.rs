@@ -1,10 +1,10 @@
 //! Writes: memory that is offered, and pulled by the side whose region it is for.
 //!
 //! Invariants:
-//! * the other side takes [`TAKINGS_MAX`] offers at a time, and no more are told that it has not said the end of, whether
-//!   their writes were stopped since or not; those beyond wait for their turn;
-//! * the offers of a list are told behind each other or not at all, and judged when the last one is here: where one of
-//!   them is refused all are, and nothing is written.
+//! * the other side takes [`TAKINGS_MAX`] offers at a time. We never tell more offers whose ends it has not told,
+//!   whether their writes were stopped since or not; further offers wait for their turn;
+//! * the offers of a list are told behind each other or not at all, and judged when the last one is here: if one of
+//!   them is refused, all are, and nothing is written.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -25,8 +25,7 @@ use super::stream::prefix_of;
 
 /// Offers of one peer that are not over.
 const TAKINGS_MAX: usize = 8192;
-/// Offers of all peers that belong to lists of which more is to come: those that do not fit are refused, but for a few of
-/// each peer.
+/// Offers of all peers in lists that are not complete: further ones are refused, but for a few of each peer.
 const LISTED_ALL: usize = 1 << 18;
 const LISTED_ALONE: usize = 32;
 /// Ends of offers that were not sent yet, for all peers: beyond that a peer has so many or is cut off.
@@ -35,13 +34,13 @@ const UNTOLD_ALONE: usize = 256;
 
 const _: () = assert!(REMOTE_SEGMENTS_MAX <= TAKINGS_MAX, "any list is told at once");
 
-/// What the end of an offer says; a refusal says the second.
+/// The status at the end of an offer; a refusal carries `BAD_KEY`.
 pub(super) const TAKEN: u8 = 0;
 pub(super) const BAD_KEY: u8 = 1;
 pub(super) const GIVEN_UP: u8 = 2;
 const NO_ROOM: u8 = 3;
 
-/// What is kept for offers of the other side, beside those that are pulled.
+/// The state of the other side's offers, beside those that are pulled.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     /// Those of a list of which more is to come, and how many more.
@@ -65,7 +64,7 @@ pub(super) struct Offer {
     pub secret: u64,
     pub slice: Slice,
     pub access: SlotId,
-    /// Where it is for.
+    /// The destination of its bytes.
     key: RemoteKey,
     offset: u64,
     is_told: bool,
@@ -86,7 +85,7 @@ pub(super) struct Offers {
     untold: VecDeque<Untold>,
     /// Those that were told, and taken back since.
     withdrawn: HashSet<u64>,
-    /// How many were told and are not over at the other side.
+    /// The number of offers that were told and are not over at the other side.
     told: usize,
 }
 
@@ -107,7 +106,7 @@ impl Offers {
         self.untold.push_back(Untold { number, following });
     }
 
-    /// How many are to be told next, all of one write; 0 if none.
+    /// Admits the offers that are told next, all of one write; their number, 0 if none.
     fn admit(&mut self) -> usize {
         while let Some(first) = self.untold.front() {
             let count = first.following as usize + 1;
@@ -139,7 +138,7 @@ impl Offers {
         offer.is_told
     }
 
-    /// The other side is done with one; what it was, unless it was taken back.
+    /// The other side is done with an offer; the offer, unless it was taken back.
     fn over(&mut self, number: u64) -> Option<Offer> {
         let offer = match self.by_number.get(&number).is_some_and(|offer| offer.is_told) {
             true => self.by_number.remove(&number),
@@ -278,7 +277,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// Where the bytes of an offer belong, if they may go there.
+    /// The place of an offer's bytes, if they may go there.
     fn place_of(&self, id: SlotId, record: &OfferRecord) -> Option<Slice> {
         let exposed = self.links.get(id)?.exposed.get(&record.key_slot.get())?;
         let (offset, len) = (record.offset.get(), record.total_bytes.get());
@@ -302,8 +301,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.tell(id, record.as_bytes());
     }
 
-    /// Tells that offers are not to be pulled any further: what is written next to their places is not undone by a piece
-    /// of them that comes late.
+    /// Tells the peer to pull offers no further: a late piece of them shall not overwrite data that is written to their
+    /// places next.
     pub(super) fn withdraw(&mut self, id: SlotId, offers: &[u64]) {
         let prefix = prefix_of(RecordKind::Withdrawn, size_of::<WithdrawnRecord>());
         for offer in offers {

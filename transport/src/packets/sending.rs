@@ -1,10 +1,10 @@
 //! Numbered packets on their way to a peer: kept until they are acknowledged, and sent again where lost.
 //!
-//! A packet counts as lost when one that left some time after it has arrived, or some time after one that left
-//! behind it has (RACK, RFC 8985): that time grows where packets turn out to have been late only, which the peer tells
-//! when one that went again came twice; then the window is what it was before. Where
-//! nothing comes back at all, the last packet goes again as a probe, and then, at intervals that
-//! double, all of them. Loss narrows the window of packets under way, arrival widens it.
+//! A packet counts as lost some time after a packet has arrived that left later, or once a packet has arrived that left
+//! some time later (RACK, RFC 8985). This time grows if packets turn out to have been only late. The peer tells so when
+//! a packet that went again came twice; the window then returns to its former width. If nothing comes back at all, the
+//! last packet goes again as a probe, and then, at intervals that double, all packets. Loss narrows the window of
+//! packets under way, arrival widens it.
 //!
 //! Invariant: a packet's content is given back exactly once, at its acknowledgement or at the end.
 
@@ -24,7 +24,7 @@ const WINDOW_FIRST: u32 = 32;
 const WINDOW_MIN: u32 = ACKNOWLEDGE_EVERY;
 pub const WINDOW_MAX: u32 = EARLY_MAX;
 
-/// What a peer tells to have come again was one of so many before the next.
+/// A packet that the peer reports to have come again is one of so many before the next.
 const AGAIN_BEHIND: u32 = 3 * EARLY_MAX;
 
 /// Packets to one peer.
@@ -49,7 +49,7 @@ pub struct Sending<T> {
     /// Loss of packets before this number has narrowed the window already, and what it was before that.
     narrowed_before: u32,
     window_before: u32,
-    /// When something is done though nothing comes back; how often that was in vain.
+    /// The time at which packets go again though nothing comes back; and how often that was in vain.
     alarm: Time,
     misses: u32,
     /// Since when nothing came back that was awaited.
@@ -61,15 +61,15 @@ struct Kept<T> {
     /// Taken at its acknowledgement.
     content: Option<T>,
     sent_at: Time,
-    /// From when on a round trip is measured. Where nothing came in time that is the first time that it went: a peer
-    /// that has become slow would otherwise never be known for it, and each packet would go several times for good.
+    /// The time from which a round trip is measured. If nothing came in time, this is the first time that the packet
+    /// left. Otherwise a slow peer would never be known as slow, and each packet would go several times for good.
     measured_from: Option<Time>,
     /// It went more than once.
     again: bool,
     lost: bool,
     /// Since when one is known to have arrived that left after it.
     overtaken_at: Time,
-    /// Where it was taken for lost since others had overtaken it: when, and by how much.
+    /// For a packet that was taken for lost since others had overtaken it: since when, and by how much.
     late_from: Time,
     late_by: Duration,
 }
@@ -147,8 +147,8 @@ impl<T> Sending<T> {
         number
     }
 
-    /// The peer has everything before `next`, and beyond it what the bitmap says; it told so `delay`
-    /// after the first of what it had not told of arrived. What is kept no more goes to `ended`.
+    /// The peer has everything before `next`, and beyond it the packets of the bitmap. It told so `delay` after the
+    /// arrival of the first packet that it had not told of. Packets that are kept no more go to `ended`.
     pub fn acknowledged(
         &mut self,
         next: u32,
@@ -165,8 +165,8 @@ impl<T> Sending<T> {
         if count as usize > self.kept.len() {
             return Err(NeverSent);
         }
-        // The delay is that of the first to arrive. Nothing comes sooner than what left before it could have: so of those
-        // that are new here the one that left first shows a round trip, and no other does.
+        // The delay is that of the first packet to arrive. No packet comes sooner than one that left before it could
+        // have. So of the packets that are new here, only the one that left first shows a round trip.
         let first = self.first_new(count as usize, early);
         let mut arrived = 0;
         for index in 0..count as usize {
@@ -200,9 +200,9 @@ impl<T> Sending<T> {
         Ok(())
     }
 
-    /// The peer tells that a packet came again, of whose number it says so much: see [`came_again`].
+    /// The peer tells that a packet came again, and part of the packet's number: see [`came_again`].
     pub fn doubled(&mut self, told: u8) {
-        // What came since it went again is not longer ago than that.
+        // A packet that came again after its retransmission is at most `AGAIN_BEHIND` numbers before the next one.
         let last = self.next_number();
         let numbers = (1..=AGAIN_BEHIND).map(|behind| last.wrapping_sub(behind));
         let number = numbers.into_iter().find(|number| came_again(*number) == told);
@@ -212,7 +212,7 @@ impl<T> Sending<T> {
         }
     }
 
-    /// Which packet left first of those that are acknowledged and were not before.
+    /// The index of the packet that left first, of those that are newly acknowledged.
     fn first_new(&self, count: usize, early: u64) -> Option<usize> {
         let is_told = |index: usize| match index.checked_sub(count + 1) {
             Some(bit @ 0..64) => early >> bit & 1 == 1,
@@ -271,7 +271,7 @@ impl<T> Sending<T> {
             let before = packet.sent_at < latest
                 || packet.sent_at == latest && is_after(self.arrived_number, number);
             if !before && !packet.again {
-                // What follows left no earlier.
+                // The packets after this one left no earlier.
                 break;
             }
             if !before || packet.content.is_none() || packet.lost {
@@ -337,8 +337,8 @@ impl<T> Sending<T> {
         };
     }
 
-    /// The time came, and nothing had come by then: what others have overtaken is to go again, or the last packet, or
-    /// all of them.
+    /// The time came, and nothing had come by then. Overtaken packets are to go again, or the last packet, or all of
+    /// them.
     pub fn expire(&mut self, now: Time) {
         if now >= self.overtaken_due {
             self.find_overtaken(now);
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(again(&mut sending, due), []);
         sending.expire(due);
         assert_eq!(again(&mut sending, due), [first, first + 1], "and not what nothing overtook");
-        // What went again is not overtaken by what left before it.
+        // A packet that left earlier does not overtake a retransmission.
         acknowledge(&mut sending, first, 0b110, due + US);
         assert_eq!((sending.goes_again(), sending.due() > alarm), (false, true));
         acknowledge(&mut sending, first + 4, 0, due + ROUND_TRIP);

@@ -126,7 +126,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Ordered::Released
     }
 
-    /// Lets go of a frame's payload; what has not left goes from a copy.
+    /// Lets go of a frame's payload; bytes that have not left go from a copy.
     pub(super) fn detach(
         &mut self,
         id: SlotId,
@@ -316,7 +316,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// Bytes whose turn it is: some that are placed already, and `bytes`.
+    /// Bytes that are next in order: some that are placed already, and `bytes`.
     fn consume(
         &mut self,
         id: SlotId,
@@ -362,7 +362,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// A record begins; how many bytes of it were taken. `None` where the link ended.
+    /// A record begins; the number of its bytes that were taken. `None` if the link ended.
     fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn LinkEvents<S>) -> Option<usize> {
         let lengths = RecordPrefix::ref_from_prefix(bytes).ok().map(|(prefix, _)| {
             (prefix.kind, usize::from(prefix.header_bytes), prefix.payload_bytes.get())
@@ -438,7 +438,7 @@ impl Incoming {
     fn write(&self, at: usize, bytes: &[u8], memory: &dyn Bytes) {
         if let Some((slice, _)) = self.place {
             let at = (at - self.header_bytes) as u64;
-            // What is longer than its place is cut.
+            // Bytes beyond the end of their place are cut.
             let at = at.min(slice.len);
             let fits = (slice.len - at).min(bytes.len() as u64);
             memory.write(slice.part(at, fits), &bytes[..fits as usize]);
@@ -452,8 +452,8 @@ impl<S> Link<S> {
         self.early.iter().map(|early| early.rest.len()).sum()
     }
 
-    /// Takes a packet that others are missing before; how many bytes were copied to wait for their turn. `None` where
-    /// there is no room for it.
+    /// Takes a packet that others are missing before; the number of bytes that were copied to wait for their turn.
+    /// `None` if there is no room for it.
     #[expect(clippy::too_many_arguments, reason = "what a packet is, and where it goes")]
     fn take_early(
         &mut self,
@@ -477,7 +477,7 @@ impl<S> Link<S> {
             _ => 0,
         };
         let rest = &bytes[placed..];
-        // One packet always has room: what is acknowledged behind a loss tells of it.
+        // One packet always has room: its acknowledgement behind a loss tells the peer of the loss.
         if self.early_bytes() >= room {
             return None;
         }

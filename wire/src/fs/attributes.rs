@@ -1,4 +1,4 @@
-//! What an inode is, as clients see it.
+//! The attributes of an inode, as clients see them.
 
 use serde::{Deserialize, Serialize};
 
@@ -48,10 +48,11 @@ pub struct Attributes {
     pub capable: bool,
 }
 
-/// Where a file's bytes are.
+/// The place of a file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// In the inode row itself (followed by zeros up to the size); the reply that says so carries them where it was asked for them.
+    /// In the inode row itself, followed by zeros up to the size. The reply that says so carries the bytes, if the
+    /// request asked for them.
     Inline,
     /// In stripe objects on data servers.
     Striped(Layout),

@@ -44,11 +44,11 @@ pub struct ObjectRange {
 pub struct Bulk {
     pub key_slot: u64,
     pub key_secret: u64,
-    /// Where the first byte of the first piece lies; the pieces follow each other from there.
+    /// The offset of the first byte of the first piece; the pieces follow each other from there.
     pub offset: u64,
 }
 
-/// Where the bytes of a write are.
+/// The source of the bytes of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source<'a> {
     Embedded(#[serde(borrow)] Bytes<'a>),
@@ -106,7 +106,7 @@ pub struct ObjectName {
     pub stripe: u32,
 }
 
-/// What `Examine` found of an object.
+/// The condition of an object, as `Examine` found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     Absent,
@@ -114,7 +114,7 @@ pub enum Condition {
     Present {
         bytes: u64,
     },
-    /// What lies under its name is not this object.
+    /// Something other than this object lies under its name.
     Damaged,
     /// The first block that does not match its checksum.
     Corrupt {
@@ -124,7 +124,7 @@ pub enum Condition {
     Unreadable,
 }
 
-/// What was found of one piece of a read.
+/// The result for one piece of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Found {
     /// The object exists: the bytes are there, zeros where nothing was written.

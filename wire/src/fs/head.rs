@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Malformed;
 use super::trust::{SEAL_BYTES, TAG_BYTES};
 
-/// Which protocol a call belongs to.
+/// The protocol that a call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Service {
     /// Sessions themselves: open, renew, close.
@@ -39,7 +39,7 @@ pub struct CallHead {
     pub service: Service,
     /// The client sent this call before and did not see the reply.
     pub retry: bool,
-    /// The body ends in a `trust::Seal`: whoever calls proves to be a member of the cluster.
+    /// The body ends in a `trust::Seal`: the caller proves to be a member of the cluster.
     pub sealed: bool,
     /// The session, or 0 for calls outside one (opening a session, `status`).
     pub session: u64,
@@ -51,10 +51,10 @@ pub struct CallHead {
     pub reply_bits: u64,
     /// The session's epoch: below the fence of a data server, the call is refused.
     pub epoch: u32,
-    /// What the metadata server gave the client with the session: by it all servers know whose it is. Calls
-    /// about the session itself carry it, too.
+    /// The token that the metadata server gave the client with the session. All servers learn from it whose session it
+    /// is. Calls about the session itself carry it, too.
     pub token: u64,
-    /// What the metadata server gave a limited session for a file; 0 for all others.
+    /// The right that the metadata server gave a limited session for a file; 0 for all other sessions.
     pub right: u64,
 }
 
@@ -62,8 +62,8 @@ pub struct CallHead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHead {
     pub status: Status,
-    /// The body ends in a tag: whoever answers proves to be a member of the cluster, and that this is
-    /// its answer to that call.
+    /// The body ends in a tag. By this tag the answering server proves that it is a member of the cluster, and that
+    /// this is its answer to that call.
     pub sealed: bool,
     pub slot: u16,
     /// Of the call.
@@ -78,7 +78,7 @@ pub struct ReplyHead {
     pub durable: u64,
 }
 
-/// What became of a call as a call; the outcome of the request itself is in the body.
+/// The outcome of a call as a call; the outcome of the request itself is in the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// The body is the service's reply.

@@ -1,4 +1,4 @@
-//! Where a stripe lies: a pure function of what the inode pins and of the pool's version.
+//! The place of a stripe: a pure function of the layout that the inode pins, and of the pool's version.
 //!
 //! Rules (DESIGN 5): pool versions never change once made, and a stripe never moves because a file
 //! grew or a server joined. So a client computes every place from the inode alone.
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// Most data servers of one pool version.
 pub const POOL_SERVERS_MAX: usize = 1024;
 
-/// What an inode pins about its stripes, chosen at create.
+/// The layout of the stripes, which an inode pins; chosen at create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
     /// The pool version whose servers hold the stripes.
@@ -18,12 +18,12 @@ pub struct Layout {
     pub seed: u64,
     /// Bytes of a stripe: a power of two, 64 KiB to 1 GiB.
     pub stripe_bytes: u32,
-    /// How the number of servers grows with the offset.
+    /// The growth of the number of servers with the offset.
     pub growth: Growth,
 }
 
-/// How many servers a file's stripes go round, by stripe number: small files stay on one server,
-/// large ones use all.
+/// The number of servers that a file's stripes go round, by stripe number: small files stay on one server, large ones
+/// use all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Growth {
     /// The first `narrow` stripes on 1 server, those up to `wide` on 4, the rest on all.

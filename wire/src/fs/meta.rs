@@ -51,18 +51,17 @@ pub const DISCARDED_MAX: usize = 512;
 /// Longest path that `GetPath` tells, in bytes.
 pub const PATH_BYTES_MAX: usize = 16 * 1024;
 
-/// Who has judged whether a caller may do what it asks for.
+/// The party that has judged whether a caller may do what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Judge {
     /// Nobody yet: the server judges by ids, as POSIX demands. User 0 may do what root may do.
     #[default]
     Server,
-    /// The kernel of the caller's host. It knows what no ids tell (capabilities, name spaces, a mask
-    /// of capabilities that root gave up), and a server that asked again would refuse what the kernel
-    /// allowed.
+    /// The kernel of the caller's host. It knows facts that no ids tell: capabilities, name spaces, a mask of
+    /// capabilities that root gave up. A server that judged again would refuse requests that the kernel allowed.
     ///
-    /// Whoever sends this acts for every user. A server believes it only from sessions that may do
-    /// that anyway, and takes it for [`Judge::Server`] from all others.
+    /// A client that sends this acts for every user. A server believes it only from sessions that may do so anyway.
+    /// From all other sessions, the server takes it for [`Judge::Server`].
     Kernel {
         /// The caller may leave setuid and setgid on what it changes or makes (`CAP_FSETID`).
         keeps_privileges: bool,
@@ -110,7 +109,7 @@ impl Who<'_> {
     }
 }
 
-/// How a file is opened.
+/// The access for which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Access {
     pub read: bool,
@@ -173,7 +172,7 @@ pub struct AttributeChange {
     pub through_handle: bool,
 }
 
-/// What `Make` makes.
+/// The kind of inode that `Make` makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Node<'a> {
     Directory,
@@ -195,7 +194,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// What `Rename` does where the new name exists.
+/// The behaviour of `Rename` if the new name exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {
     /// Replaces it, as `rename(2)` does.
@@ -206,7 +205,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// What a writer tells the metadata server about a file.
+/// A writer's report about a file to the metadata server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report<'a> {
     /// The write epoch under which the bytes were written.
@@ -313,7 +312,7 @@ pub enum MetaRequest<'a> {
         inode: u64,
         access: Access,
         truncate: bool,
-        /// To execute it: what is asked for is the right to execute, and not to read.
+        /// To execute it: the caller asks for the right to execute, and not for the right to read.
         execute: bool,
     },
     Unlink {
@@ -410,8 +409,8 @@ pub enum MetaRequest<'a> {
         mode: LeaseMode,
         insist: bool,
     },
-    /// Gives a lease back or down to `keep`, after a report of what it covered. `open`: how the session
-    /// still has the file open, over all its handles. The reply's grant says what was left to it.
+    /// Gives a lease back or down to `keep`, after a report of the changes under it. `open`: the access with which the
+    /// session still has the file open, over all its handles. The reply's grant tells the lease that is left to it.
     Release {
         inode: u64,
         number: u64,
@@ -424,8 +423,8 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         report: Report<'a>,
     },
-    /// Begins a new write epoch of a file that this session may write: whatever of the former one is
-    /// still under way to data servers is refused there from the first write of the new one on.
+    /// Begins a new write epoch of a file that this session may write. Data servers refuse writes of the former epoch
+    /// that are still under way, from the first write of the new one on.
     RenewEpoch {
         inode: u64,
     },
@@ -444,7 +443,7 @@ pub enum MetaRequest<'a> {
         append: bool,
         kill_privileges: bool,
     },
-    /// After the server's restart: what this session held and had open, one request an inode. Served
+    /// After the server's restart: the lease and the open file that this session had, one request an inode. Served
     /// before anything else is.
     Reclaim {
         inode: u64,
@@ -490,8 +489,8 @@ pub enum MetaRequest<'a> {
         owner: u64,
         whole_file: bool,
     },
-    /// Answers the callback `TellUnlocked` of this number: whatever this session's programs had given
-    /// up of locks on the inode by then was told before. Never waits.
+    /// Answers the callback `TellUnlocked` of this number. All locks on the inode that this session's programs had
+    /// given up by then were told before. Never waits.
     ToldUnlocked {
         inode: u64,
         number: u64,
@@ -516,8 +515,8 @@ pub enum MetaRequest<'a> {
         from: u64,
         bytes_max: u32,
     },
-    /// What has become of inodes, for `check`: numbers of eight bytes each, little endian, at most
-    /// `INODES_ASKED_MAX`. The reply may stop early, after at least one.
+    /// The state of inodes, for `check`: numbers of eight bytes each, little endian, at most `INODES_ASKED_MAX`. The
+    /// reply may stop early, after at least one.
     GetInodes {
         #[serde(borrow)]
         inodes: Bytes<'a>,
@@ -527,7 +526,7 @@ pub enum MetaRequest<'a> {
     GetPath {
         inode: u64,
     },
-    /// What the server does and knows.
+    /// The server's activity and knowledge.
     Status,
     /// Sessions after number `after`.
     ListSessions {
@@ -617,7 +616,7 @@ pub struct Heartbeat<'a> {
     pub address: Bytes<'a>,
 }
 
-/// What a data server is told of its heartbeat.
+/// The metadata server's answer to a data server's heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Registration<'a> {
     /// It is the server of its number. The first time, this is durable.
@@ -652,10 +651,10 @@ pub struct Entry {
     pub directory: Option<DirectoryNow>,
 }
 
-/// What a change of a directory's entries made of it, for those who cache its attributes.
+/// The state of a directory after a change of its entries, for clients that cache its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryNow {
-    /// Its version; where the one before is the one that is cached, nothing else changed.
+    /// Its version. If the cached version is the one before, nothing else changed.
     pub version: u64,
     /// The number of its entries.
     pub size: u64,
@@ -671,7 +670,7 @@ pub struct DirectoryEntry<'a> {
     pub name: Bytes<'a>,
     pub inode: u64,
     pub kind: InodeKind,
-    /// Where the next read goes on after this entry.
+    /// The position from which the next read continues after this entry.
     pub cookie: u64,
     /// With `attributes` asked for.
     pub attributes: Option<Attributes>,
@@ -769,8 +768,7 @@ pub enum MetaReply<'a> {
         bytes: Bytes<'a>,
         version: u64,
     },
-    /// WriteInline, ReserveAppend: where the bytes went, and the file's size, version and time of
-    /// modification now.
+    /// WriteInline, ReserveAppend: the place of the bytes, and the file's size, version and time of modification now.
     Written {
         offset: u64,
         size: u64,
@@ -815,7 +813,7 @@ pub enum MetaReply<'a> {
         servers: Vec<KnownServer<'a>>,
         end: bool,
     },
-    /// Discard: how many of the objects will be removed.
+    /// Discard: the number of objects that will be removed.
     Discarded {
         count: u32,
     },
@@ -839,8 +837,8 @@ pub enum MetaReply<'a> {
 /// The body of a reply of the metadata service.
 pub type MetaResult<'a> = Result<MetaReply<'a>, Errno>;
 
-/// From the metadata server to a client. Answered with `Ok(())` at once: what it asks for is done
-/// by requests of the client's own.
+/// From the metadata server to a client. Answered with `Ok(())` at once; the client does what it is asked for by
+/// requests of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Callback {
     /// Give the lease `number` (and every older one) of `inode` back, or down to `keep`, by

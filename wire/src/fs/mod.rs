@@ -1,4 +1,4 @@
-//! The file system's messages: what clients, metadata servers and data servers say to each other.
+//! The file system's messages between clients, metadata servers and data servers.
 //!
 //! Encoding: [postcard](https://postcard.jamesmunns.com) (stable, compact, borrowed decoding) behind
 //! a fixed head ([`head`]). Names, link targets and file bytes are borrowed from the message.

@@ -32,7 +32,7 @@ impl Runs {
         let mut set = Runs::default();
         for (first, count) in runs {
             if *count > 0 && first.checked_add(count - 1).is_some() {
-                // A set over the limit cannot come from a server; what is over it reads as zeros.
+                // A set over the limit cannot come from a server; runs over the limit read as zeros.
                 let _ = set.add(*first, *count);
             }
         }

@@ -1,4 +1,4 @@
-//! Sessions: what a client says to a server before and beside its calls.
+//! Sessions: the messages of a client to a server before and beside its calls.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ pub enum SessionRequest<'a> {
     /// of it: a session that the same number had before ends.
     Open {
         client: u128,
-        /// What the client calls itself, for `status` and log lines.
+        /// The client's name for itself, for `status` and log lines.
         #[serde(borrow)]
         name: Bytes<'a>,
     },

@@ -1,4 +1,4 @@
-//! What servers tell of themselves, for `status`: lives, room, counters, sessions.
+//! Reports of servers about themselves, for `status`: lives, room, counters, sessions.
 //!
 //! Counters begin with the server's life (the boot id in the reply's head names it): a rate is the
 //! difference of two answers of one life.
@@ -12,7 +12,7 @@ use super::value::Bytes;
 /// Longest name of a client that a server remembers, in bytes; the rest is cut off.
 pub const CLIENT_NAME_BYTES_MAX: usize = 64;
 
-/// What a server did of one kind since its start.
+/// A server's calls of one kind since its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity<'a> {
     #[serde(borrow)]
@@ -26,22 +26,21 @@ pub struct Activity<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Room {
     pub total_bytes: u64,
-    /// What is free, also where only the superuser may use it: the rest is used.
+    /// Free bytes, including those that only the superuser may use: the rest is used.
     pub free_bytes: u64,
-    /// What a server that is not the superuser's may use.
+    /// Free bytes that a server without superuser rights may use.
     pub available_bytes: u64,
     /// Names the file system: servers that say the same lie on one. 0: unknown.
     pub file_system: u128,
 }
 
 impl Room {
-    /// As `df` has it: what reserved blocks keep back is neither used nor available.
+    /// As `df` has it: bytes in reserved blocks are neither used nor available.
     pub fn used_bytes(&self) -> u64 {
         self.total_bytes.saturating_sub(self.free_bytes)
     }
 
-    /// Room of several servers together: each file system counts once, as whoever of its servers sees
-    /// least of it says.
+    /// Room of several servers together: each file system counts once, as the server reports it that sees least of it.
     pub fn together(rooms: impl IntoIterator<Item = Room>) -> Room {
         let mut known: BTreeMap<u128, Room> = BTreeMap::new();
         let mut others = Vec::new();
@@ -99,7 +98,7 @@ pub struct KnownServer<'a> {
     /// Milliseconds since its last heartbeat, if one was heard since the metadata server's start.
     pub silence: Option<u64>,
     pub boot: u64,
-    /// What it said last.
+    /// The room that it reported last.
     pub room: Room,
     /// Heard of lately.
     pub alive: bool,
@@ -152,8 +151,7 @@ pub struct MetaStatus<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionInfo<'a> {
     pub session: u64,
-    /// What the client calls itself; empty where it opened the session in an earlier life of the
-    /// server.
+    /// The client's name for itself; empty if it opened the session in an earlier life of the server.
     #[serde(borrow)]
     pub name: Bytes<'a>,
     /// Milliseconds until it ends, unless something is heard of the client.

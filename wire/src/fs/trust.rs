@@ -1,10 +1,10 @@
-//! How members of a cluster prove themselves to each other: by the cluster's secret, which never travels.
+//! The mutual proof of membership in a cluster: by the cluster's secret, which never travels.
 //!
-//! Whoever will call introduces itself (`Service::Trust`, outside of any session) with a number that it
-//! never used before; the server answers with one of its own. From both numbers, the endpoints of both
-//! sides and the secret either side computes the key of a *channel*. A call in it ends in a [`Seal`],
-//! its reply in a tag. Nobody who sees them can make another one, or use one again.
-//! `docs/design/071-trust.md` has the reasons, `fs/rpc/src/trust.rs` what is computed.
+//! A caller introduces itself (`Service::Trust`, outside of any session) with a number that it never used before. The
+//! server answers with a number of its own. From both numbers, the endpoints of both sides and the secret, either side
+//! computes the key of a *channel*. A call in it ends in a [`Seal`], its reply in a tag. An observer of seals and tags
+//! can neither make another one nor use one again. `docs/design/071-trust.md` has the reasons, `fs/rpc/src/trust.rs`
+//! the computation.
 
 use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U32, U64};
@@ -26,7 +26,7 @@ pub const WRITES: u64 = 2;
 /// A tag under a key that only members of the cluster can compute.
 pub type Tag = [u8; TAG_BYTES];
 
-/// What a member is.
+/// The role of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     /// The metadata server.
@@ -37,7 +37,7 @@ pub enum Role {
     Administrator,
 }
 
-/// Who proves itself.
+/// The member that proves itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Member {
     pub role: Role,
@@ -60,12 +60,12 @@ pub struct Introduction {
 pub struct Acceptance {
     /// The server's clock: the channel has to begin soon.
     pub time: u64,
-    /// The server knows its own numbers by it, and keeps nothing for whoever only introduces himself.
+    /// The server knows its own numbers by it, and keeps nothing for a member that only introduces itself.
     pub cookie: u128,
     pub tag: Tag,
 }
 
-/// What a call in a channel ends in.
+/// The end of a call in a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seal {
     pub member: Member,

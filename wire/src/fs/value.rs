@@ -60,7 +60,7 @@ impl Timestamp {
 
 /// The outcome of a request that is not success: an errno of Linux.
 ///
-/// POSIX errors are part of the protocol: what the server decides is what the program sees.
+/// POSIX errors are part of the protocol: the program sees the error that the server decided on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Errno(pub u16);
 

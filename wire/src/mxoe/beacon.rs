@@ -15,13 +15,13 @@ use super::{INDEX_BYTES, Order};
 
 /// Bytes of a beacon's body: those of the frame without the Ethernet header.
 pub const BEACON_BYTES: usize = 50;
-/// Where, in the body, the beacon's own fields and its tail begin.
+/// The offsets in the body at which the beacon's own fields and its tail begin.
 const FIELDS: usize = INDEX_BYTES + 16;
 const TAIL: usize = FIELDS + size_of::<BeaconPacket<BigEndian>>();
-/// How the tail of ours begins.
+/// The first bytes of the tail in our beacons.
 const MARK: [u8; 4] = *b"Rope";
 
-/// What a beacon says.
+/// The content of a beacon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beacon {
     pub station: Station,
@@ -31,7 +31,7 @@ pub struct Beacon {
     pub ours: Option<Announcement>,
 }
 
-/// What the tail of ours says.
+/// The content of the tail in our beacons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement {
     /// Of the packets that only ours understand.

@@ -44,12 +44,12 @@ const NATIVE_FRAME_BYTES: std::ops::RangeInclusive<u16> = 256..=65_000;
 /// Pieces of a fragment's length: the steps of native mode.
 const FRAGMENT_STEPS: [u16; 2] = [4096, 8192];
 
-/// How a wire is spoken on.
+/// The dialect on a wire: mode, byte order and longest frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dialect {
     mode: Mode,
     order: Order,
-    /// Longest frame, its Ethernet header included: what Open-MX calls the MTU.
+    /// Longest frame, its Ethernet header included; Open-MX calls it the MTU.
     frame_bytes_max: u16,
 }
 

@@ -1,7 +1,7 @@
 //! The packets as bytes: from the type on, which is byte 16 of a frame, up to the payload.
 //!
-//! The order of a field's bytes is the parameter `O`; `pad` is never read. Where both modes differ
-//! there are two layouts.
+//! The order of a field's bytes is the parameter `O`; `pad` is never read. A packet that differs between both modes has
+//! two layouts.
 
 use zerocopy::byteorder::{ByteOrder, U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -34,7 +34,7 @@ layouts! {
         /// The receiver's.
         session: U32<O>,
     } 24
-    /// What follows in MEDIUM.
+    /// The rest of a MEDIUM packet.
     MediumPacket {
         fragment_bytes: U16<O>,
         fragment: u8,
@@ -43,7 +43,7 @@ layouts! {
         checksum: U16<O>,
         pad: U16<O>,
     } 8
-    /// What follows in RNDV.
+    /// The rest of an RNDV packet.
     RendezvousPacket {
         total_bytes: U32<O>,
         region: u8,
@@ -120,7 +120,7 @@ layouts! {
         length: u8,
         pad: [u8; 3],
         sequence: U16<O>,
-        /// The receiver's index in the sender's table: what the receiver names itself by from then on.
+        /// The receiver's index in the sender's table; the receiver names itself by it from then on.
         index: U16<O>,
         pad_middle: U32<O>,
         /// The session of the one who asks.
@@ -188,7 +188,7 @@ layouts! {
         magic: U32<O>,
         pad_end: U32<O>,
     } 16
-    /// What discovery beacons say after 16 bytes of a RAW packet; always in the network's order.
+    /// The fields of a discovery beacon after 16 bytes of a RAW packet; always in the network's order.
     BeaconPacket {
         nic_high: U32<O>,
         nic_low: U32<O>,
@@ -199,5 +199,5 @@ layouts! {
 
 /// The mark of an acknowledgement in a TRUC.
 pub const ACK_SUBTYPE: u8 = 0x55;
-/// What CONNECT and TRUC say about their own length.
+/// The length that CONNECT and TRUC packets state for themselves.
 pub const CONTROL_BYTES: u8 = 16;

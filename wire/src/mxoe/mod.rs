@@ -4,15 +4,14 @@
 //! * [`layouts`]: the packets as bytes, in either byte order;
 //! * [`packet`]: the packets as values, read and written;
 //! * [`sequence`]: 14-bit numbers with 2 bits of session;
-//! * [`beacon`]: what announces an interface, and between ours also who announces it.
+//! * [`beacon`]: the announcement of an interface, and between ours also of its owner.
 //!
 //! A frame is an Ethernet header ([`Ethernet`]) and a *body* that begins at byte 14 with the sender's
 //! index in the receiver's table of peers. Everything here works on bodies: behind UDP a datagram is a
 //! body. Offsets in comments count from the frame's beginning, as in captures.
 //!
-//! Invariants: what is read was checked against the bytes that are there; no pad byte is ever read,
-//! since Open-MX leaves old bytes in them, and every one is written as zero; what was written reads
-//! as itself.
+//! Invariants: a value is read only after a check against the bytes that are there; no pad byte is ever read, since
+//! Open-MX leaves old bytes in them, and every one is written as zero; a written packet reads as itself.
 
 pub mod beacon;
 pub mod dialect;

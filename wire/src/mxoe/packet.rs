@@ -12,7 +12,7 @@ use super::{
 /// A packet, and where it has one its payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packet<'a> {
-    /// For raw endpoints: what follows the type.
+    /// For raw endpoints: the bytes after the type.
     Raw(&'a [u8]),
     HostQuery(HostQuery),
     HostReply(HostReply<'a>),
@@ -30,7 +30,7 @@ pub enum Packet<'a> {
     NackMcp(NackMcp),
 }
 
-/// What every message begins with.
+/// The beginning of every message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
     /// The endpoint that it is for, and the one that it comes from.
@@ -50,7 +50,7 @@ pub struct Fragment {
     pub message: Message,
     /// Bytes of the whole message.
     pub total_bytes: u32,
-    /// Which piece, from 0, and where it belongs.
+    /// The number of the piece, from 0, and its place in the message.
     pub fragment: u8,
     pub offset: u32,
 }
@@ -60,7 +60,7 @@ pub struct Fragment {
 pub struct Rendezvous {
     pub message: Message,
     pub total_bytes: u32,
-    /// Where it lies at the sender: a region, how often that number was used, and an offset in it.
+    /// Its place at the sender: the number of a region, how often that number was used, and an offset in the region.
     pub region: u8,
     pub region_sequence: u8,
     pub region_offset: u16,
@@ -82,7 +82,7 @@ pub struct Pull {
     pub handle: u32,
     /// The asker's endpoint, hidden: see [`Pull::magic_of`].
     pub magic: u32,
-    /// Where in the block's first frame its bytes begin: 0 but in the first block.
+    /// The position of its first byte in the block's first frame: 0 but in the first block.
     pub first_offset: u32,
     pub block_bytes: u32,
     /// The number of the block's first frame.
@@ -94,7 +94,7 @@ pub struct Pull {
 pub struct PullReply {
     /// The number of the frame, modulo 256.
     pub frame: u8,
-    /// Where its bytes belong, from the transfer's beginning.
+    /// The place of its bytes, from the transfer's beginning.
     pub offset: u32,
     pub handle: u32,
     pub magic: u32,
@@ -126,7 +126,7 @@ pub struct Connect {
     pub key: u32,
     /// The first number that the sender expects.
     pub receive_next: Sequence,
-    /// Which attempt this is.
+    /// The number of this attempt.
     pub connect: u8,
 }
 
@@ -246,7 +246,7 @@ impl Nack {
 }
 
 impl Pull {
-    /// What hides the asker's endpoint.
+    /// The magic that hides the asker's endpoint.
     pub fn magic_of(endpoint: u8) -> u32 {
         PULL_MAGIC ^ u32::from(endpoint)
     }
@@ -257,8 +257,8 @@ impl Pull {
     }
 }
 
-/// The endpoint of the receiving host that a body is for, without a look at more of it: what filters
-/// and tables of processes go by. `None` where it is for the host.
+/// The endpoint of the receiving host that a body is for, without a look at more of it; for filters and tables of
+/// processes. `None` if the body is for the host.
 pub fn endpoint_of(body: &[u8], order: Order) -> Option<u8> {
     let low_byte = |at: usize| {
         let at = if order == Order::Big { at + 3 } else { at };
@@ -285,7 +285,7 @@ fn payload(bytes: &[u8], len: usize) -> Result<&[u8], PacketError> {
 }
 
 impl<'a> Packet<'a> {
-    /// The index in a body's head, and its packet. What follows a payload is passed over.
+    /// The index in a body's head, and its packet. Bytes behind a payload are passed over.
     pub fn parse(body: &'a [u8], dialect: Dialect) -> Result<(u16, Packet<'a>), PacketError> {
         match dialect.order() {
             Order::Big => parse::<BigEndian>(body, dialect),

@@ -8,7 +8,7 @@ pub struct Sequence(pub u16);
 const NUMBERS: u16 = 1 << 14;
 
 impl Sequence {
-    /// Of these two parts; what does not fit is cut off.
+    /// Of these two parts; bits that do not fit are cut off.
     pub const fn new(bits: u8, number: u64) -> Sequence {
         Sequence((bits as u16) << 14 | (number % NUMBERS as u64) as u16)
     }
@@ -23,7 +23,7 @@ impl Sequence {
         (self.0 >> 14) as u8
     }
 
-    /// How far this number is ahead of `other`, going up, 0 to 16383.
+    /// The distance of this number ahead of `other`, going up, 0 to 16383.
     pub const fn ahead_of(self, other: Sequence) -> u16 {
         self.0.wrapping_sub(other.0) % NUMBERS
     }

@@ -68,7 +68,7 @@ impl Capture {
         self.frame(&frame);
     }
 
-    /// What tshark says of it: for each frame its columns. `None` where there is no tshark.
+    /// tshark's output for the capture: the columns of each frame. `None` if there is no tshark.
     pub fn columns(&self, preferences: &[&str], fields: &[&str]) -> Option<Vec<Vec<String>>> {
         let mut arguments: Vec<&str> = vec!["-T", "fields", "-E", "separator=/t"];
         arguments.extend(fields.iter().flat_map(|field| ["-e", *field]));
@@ -79,7 +79,7 @@ impl Capture {
         Some(rows)
     }
 
-    /// What tshark prints.
+    /// The output of tshark.
     pub fn tshark(&self, preferences: &[&str], arguments: &[&str]) -> Option<String> {
         std::fs::write(&self.path, &self.bytes).expect("the temporary folder can be written to");
         tshark(&self.path, preferences, arguments)
@@ -92,7 +92,7 @@ impl Drop for Capture {
     }
 }
 
-/// What tshark prints of a capture with our dissector.
+/// The output of tshark for a capture, with our dissector.
 pub fn tshark(
     capture: &std::path::Path,
     preferences: &[&str],

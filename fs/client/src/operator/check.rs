@@ -1,23 +1,24 @@
 //! Compares inodes with objects, in both directions, on a cluster that is in use.
 //!
-//! Objects are listed by each data server, and the metadata server is asked about their inodes;
-//! inodes are listed by the metadata server, and data servers are asked for what their maps of written
+//! Objects are listed by each data server, and the metadata server is asked about their inodes. Inodes are
+//! listed by the metadata server, and data servers are asked for the objects that their maps of written
 //! stripes name. Nothing is sorted and nothing is remembered beyond a page.
 //!
-//! Two lists that were read one after the other differ by what was done in between. So whatever looks
-//! wrong is a suspect, and is asked for again: the inode, then the object, then the inode. It counts
-//! where all three answers agree and the inode's version is the same before and after; this is proof,
-//! since
-//! * the numbers of inodes and generations of objects never come again, and the row that queues a
-//!   removed file's objects is written together with the removal;
-//! * a stripe is taken out of an inode's map before its object goes, and comes into it after its object
-//!   was written;
-//! * what a client may have written and not told of yet (it holds a lease for writing) is no suspect.
+//! Two lists that were read one after the other differ by the changes in between. So every mismatch is a
+//! suspect, and is asked for again: the inode, then the object, then the inode. It counts if all three
+//! answers agree and the inode's version is the same before and after. This is proof, since
+//! * the numbers of inodes and generations of objects never come again, and the row that queues a removed
+//!   file's objects is written together with the removal;
+//! * a stripe is taken out of an inode's map before its object goes, and comes into it after its object was
+//!   written;
+//! * objects that a client may have written and not told of yet (it holds a lease for writing) are no
+//!   suspects.
 //!
-//! What keeps changing is asked for again after a pause, a few times, and then counted as unsettled.
+//! A suspect that keeps changing is asked for again after a pause, a few times, and then counted as
+//! unsettled.
 //!
-//! Where the metadata server cannot read rows of an inode, this is found, and the check goes on with the
-//! others. Objects of such an inode are not judged.
+//! An inode whose rows the metadata server cannot read is a finding, and the check goes on with the others.
+//! Objects of such an inode are not judged.
 
 mod metadata;
 
@@ -39,7 +40,7 @@ use super::judge::{is_expected, judge, layout, problem_of};
 use super::status::ClusterState;
 use super::{Operator, OperatorError, PAGE_BYTES};
 
-/// How often a suspect is asked for before it is given up as unsettled, and the pause in between.
+/// The number of times that a suspect is asked for before it counts as unsettled, and the pause in between.
 const ROUNDS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(400);
 /// Within so long data servers find their metadata server after its start, and tell where they are.
@@ -47,7 +48,7 @@ const HEARTBEATS: Duration = Duration::from_secs(5);
 /// Bytes of a page of objects: few enough that a slow disk tells them within seconds.
 const OBJECTS_BYTES: u32 = 32 << 10;
 
-/// What a check does beside comparing.
+/// The actions of a check beside the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CheckOptions {
     /// Read every object that a file needs, and compare its blocks with their checksums.
@@ -73,7 +74,7 @@ pub struct Finding {
     pub path: Option<Vec<u8>>,
 }
 
-/// What was looked at so far.
+/// The numbers of inodes and objects checked so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Looked {
     pub inodes: u64,
@@ -85,17 +86,17 @@ pub struct Looked {
 /// Told by a check on its way.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// What there is to be looked at, about.
+    /// The approximate numbers of inodes and objects to check.
     Begin(Looked),
     Found(&'a Finding),
     Progress(Looked),
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CheckSummary {
     pub looked: Looked,
-    /// How often each problem was found, by its name.
+    /// The count of each problem, by its name.
     pub found: BTreeMap<&'static str, u64>,
     /// Objects about which nothing can be said: they kept changing.
     pub unsettled: u64,
@@ -106,7 +107,7 @@ pub struct CheckSummary {
 }
 
 impl CheckSummary {
-    /// How many problems were found.
+    /// The number of problems found.
     pub fn problems(&self) -> u64 {
         self.found.values().sum()
     }
@@ -165,7 +166,7 @@ impl Operator {
         Ok(check.summary.into_inner())
     }
 
-    /// What has become of some inodes. Those whose rows cannot be read are left out.
+    /// The fates of some inodes. Those whose rows cannot be read are left out.
     async fn fates(&self, inodes: &BTreeSet<u64>) -> Result<Fates, OperatorError> {
         let mut fates = Fates::new();
         let numbers: Vec<u64> = inodes.iter().copied().collect();
@@ -206,7 +207,7 @@ impl Operator {
         Ok(pools)
     }
 
-    /// How objects are at a server, in order.
+    /// The conditions of objects at a server, in order.
     async fn examine(
         &self,
         server: u32,
@@ -495,7 +496,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Tells what is certain, and has garbage removed where that is wished.
+    /// Reports the certain problems, and has garbage removed where that is wished.
     async fn found(&self, server: u32, certain: &[Suspect]) -> Result<(), OperatorError> {
         for suspect in certain {
             let ObjectName { inode, generation, stripe } = suspect.name;

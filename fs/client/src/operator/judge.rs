@@ -1,14 +1,14 @@
-//! What an object and an inode say of each other.
+//! Compares the statements of an object and an inode about each other.
 //!
-//! Invariant: everything is judged by what was read; whether that was true at one and the same moment
-//! is the affair of `check`.
+//! Invariant: the judgement uses only the answers that were read. Whether they were true at one and the same
+//! moment is the affair of `check`.
 
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{Condition, ObjectName};
 use ropewalk_wire::fs::layout::{Layout, Pool};
 use ropewalk_wire::fs::meta::{InodeFate, InodeInfo};
 
-/// What is wrong.
+/// A problem of an object or of metadata.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Problem {
     /// An object without an inode: garbage.
@@ -23,7 +23,7 @@ pub enum Problem {
     Misplaced,
     /// Bytes were written, and their object is not there.
     Absent,
-    /// What lies under the object's name is not the object.
+    /// The data under the object's name are not the object.
     Damaged,
     /// This block does not match its checksum; further ones may not, either.
     Corrupt { block: u32 },
@@ -71,7 +71,7 @@ fn contains(inode: &InodeInfo, stripe: u32) -> bool {
         .any(|(first, count)| stripe.checked_sub(*first).is_some_and(|behind| behind < *count))
 }
 
-/// What is wrong with an object of so many bytes that a server has. `pool`: of the inode's layout.
+/// The problem of an object of so many bytes that a server has, if any. `pool`: of the inode's layout.
 pub(super) fn judge(
     server: u32,
     (name, bytes): (&ObjectName, u64),
@@ -111,7 +111,7 @@ pub(super) fn is_expected(name: &ObjectName, fate: &InodeFate) -> bool {
     })
 }
 
-/// What the condition of an object that has to be there means.
+/// The problem that follows from the condition of an object that has to be there.
 pub(super) fn problem_of(condition: Condition) -> Option<Problem> {
     match condition {
         Condition::Present { .. } => None,

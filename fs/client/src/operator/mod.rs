@@ -1,5 +1,5 @@
-//! A cluster as its operator sees it: what servers tell of themselves, and whether what they keep
-//! fits together. Outside of sessions, so that it neither takes leases nor waits for those of others.
+//! A cluster as its operator sees it: the status that servers report of themselves, and whether their data
+//! fit together. Outside of sessions, so that it neither takes leases nor waits for those of others.
 //!
 //! * [`status`]: lives, room, counters, sessions;
 //! * [`check`]: inodes compared with objects.
@@ -63,7 +63,7 @@ pub enum OperatorError {
 }
 
 impl OperatorError {
-    /// The server could not read what it was asked for.
+    /// The server could not read the rows or objects that were asked for.
     fn is_damage(&self) -> bool {
         matches!(self, OperatorError::Refused { errno: Errno::EIO, .. })
     }
@@ -81,9 +81,9 @@ struct Server {
 pub struct Operator {
     world: World,
     endpoint: LocalEndpoint,
-    /// How long a server has for an answer.
+    /// The time limit of a server's answer.
     patience: Duration,
-    /// By what servers are shown that whoever asks may.
+    /// The proof of membership by which servers know that the caller is allowed to ask.
     proof: Option<Proof>,
     meta: Rc<Server>,
     data: RefCell<BTreeMap<u32, Rc<Server>>>,
@@ -91,9 +91,9 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// An operator of the cluster whose metadata server has this address. Nothing is asked yet;
-    /// `patience` is how long a server has for each answer. With the cluster's secret it may ask for
-    /// what only administrators may; without, servers on its own host look at whose process it is.
+    /// An operator of the cluster whose metadata server has this address. Nothing is asked yet; `patience` is
+    /// the time limit of each answer. With the cluster's secret it may send requests that only administrators
+    /// may send. Without, servers on its own host check the user of its process.
     pub fn new(
         world: &World,
         endpoint: &LocalEndpoint,

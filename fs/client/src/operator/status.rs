@@ -14,8 +14,8 @@ use super::{Operator, OperatorError, PAGE_BYTES};
 
 /// Longest address, name or kind of a request that is shown, in characters.
 const TEXT_MAX: usize = 1024;
-/// How long a server has to say that it lives: who has more patience wants answers of servers that
-/// live, not to wait for dead ones.
+/// The time limit of a server's sign of life: a caller with more patience wants answers of servers that live,
+/// not to wait for dead ones.
 const LIFE_SIGN: Duration = Duration::from_secs(4);
 
 /// Calls and file bytes of one kind since a server's start.
@@ -25,10 +25,10 @@ pub struct Done {
     pub bytes: u64,
 }
 
-/// What a server did since its start, by kind of request.
+/// The calls and bytes of a server since its start, by kind of request.
 pub type Activities = BTreeMap<String, Done>;
 
-/// What came to earlier figures of the same life of a server; everything where the lives differ.
+/// The increase over earlier figures of the same life of a server; all figures where the lives differ.
 pub fn since(now: &Activities, before: Option<&Activities>) -> Activities {
     let earlier = |kind: &str| before.and_then(|before| before.get(kind)).copied();
     now.iter()
@@ -72,7 +72,7 @@ pub struct MetaState {
     pub activities: Activities,
 }
 
-/// What a data server says of itself.
+/// The status that a data server reports of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataState {
     pub boot: u64,
@@ -97,7 +97,7 @@ pub struct ServerState {
     pub address: String,
     /// Since its last heartbeat.
     pub silence: Option<Duration>,
-    /// What it said last; nothing where it was not heard of.
+    /// The room that it reported last; none where it was not heard of.
     pub room: Room,
     /// Heard of lately.
     pub alive: bool,
@@ -116,7 +116,7 @@ pub struct ServerState {
 pub struct Asker {
     pub server: u32,
     pub address: String,
-    /// How long ago that was.
+    /// The time since it asked.
     pub asked: Duration,
 }
 
@@ -124,7 +124,7 @@ pub struct Asker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionState {
     pub session: u64,
-    /// What the client calls itself, where that is known.
+    /// The name that the client gives itself, where that is known.
     pub name: String,
     /// Until it ends, unless something is heard of the client.
     pub left: Duration,
@@ -142,7 +142,7 @@ pub struct ClusterState {
 }
 
 impl Operator {
-    /// Asks all servers what they do and have.
+    /// Asks all servers for their activity and contents.
     pub async fn status(&self) -> Result<ClusterState, OperatorError> {
         let meta = self.meta_state().await?;
         let (mut servers, askers) = self.servers_and_askers().await?;
@@ -153,7 +153,7 @@ impl Operator {
         Ok(ClusterState { meta, servers, askers })
     }
 
-    /// What the metadata server says of itself.
+    /// The status that the metadata server reports of itself.
     pub async fn meta_state(&self) -> Result<MetaState, OperatorError> {
         let address = self.meta.address.clone();
         let asked = self.ask_meta(&MetaRequest::Status, |reply, boot| match reply {

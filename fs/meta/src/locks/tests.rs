@@ -141,7 +141,7 @@ fn locks_over_many_inodes_are_bounded_and_everybody_has_a_share() {
     }
     assert_eq!(take(&mut locks, 12, 2, false), Taken::TooMany);
     assert_eq!(locks.check(), Ok(()));
-    // What is given up in whatever way makes room.
+    // A lock makes room, however it is given up.
     assert!(locks.cancel(0, &lock(3, true, 0, 9), &mut effects));
     assert_eq!(take(&mut locks, 12, 2, false), Taken::Done);
     assert_eq!(locks.release(12, lock(2, true, 0, 9), &mut effects), Taken::Done);
@@ -162,7 +162,7 @@ fn one_lock_does_not_become_many_by_unlocking_pieces_of_it() {
         .take_while(|piece| locks.release(FILE, *piece, &mut Effects::default()) == Taken::Done);
     assert_eq!(split.count(), LOCKS_MAX - 1);
     assert_eq!(locks.held(FILE).len(), LOCKS_MAX);
-    // What splits nothing is always given up.
+    // A release that splits no lock always succeeds.
     assert_eq!(locks.release(FILE, lock(1, true, 0, 5), &mut effects), Taken::Done);
     assert_eq!(locks.release(FILE, lock(1, true, 0, u64::MAX), &mut effects), Taken::Done);
     assert!(locks.files.is_empty());

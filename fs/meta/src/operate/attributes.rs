@@ -30,7 +30,7 @@ impl<R: Rows> Operation<'_, R> {
         let shrinks = change.size.is_some_and(|size| size < inode.size);
         let grants =
             inode.is_file() && change.mode.is_some_and(|mode| mode & SET_IDS & !inode.mode != 0);
-        // Whoever writes must know before its next write that there are privileges to fall.
+        // A writer must know before its next write that there are privileges to fall.
         self.need(number, if shrinks || grants { Need::Alone } else { Need::Quiet });
         self.settle()?;
         if let Some(size) = change.size {
@@ -146,7 +146,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 }
 
-/// Whether `who` may change what is asked.
+/// Whether `who` may make the requested changes.
 fn check_change(inode: &Inode, who: &Who<'_>, change: &AttributeChange) -> Result<(), Errno> {
     let owns = permission::owns(inode, who);
     if change.user.is_some_and(|user| !who.passes() && (!owns || user != inode.user)) {

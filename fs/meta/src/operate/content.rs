@@ -144,8 +144,8 @@ impl<R: Rows> Operation<'_, R> {
         Attributes { size: shown.max(reached.map_or(0, |(_, size)| size)), ..attributes }
     }
 
-    /// The file may look longer than it did (`before`), and the caller made it reach to `size`: the kernels
-    /// of those who look at it hear of that before the reply, and appends of others up to there are done.
+    /// The file may look longer than it did (`before`), and the caller made it reach to `size`. The kernels
+    /// of sessions that look at it hear of that before the reply, and appends of others up to there are done.
     pub fn note_growth(&mut self, number: u64, before: u64, size: u64) -> Step<()> {
         self.reached = Some((number, size));
         let shown = self.shown_size(number)?;
@@ -165,15 +165,15 @@ impl<R: Rows> Operation<'_, R> {
         Ok(())
     }
 
-    /// Tells those who look at a file of its size.
+    /// Tells the sessions that look at a file of its size.
     pub fn tell_size(&mut self, number: u64) -> Step<()> {
         let shown = self.shown_size(number)?;
         self.tell_growth(number, shown, false);
         Ok(())
     }
 
-    /// Tells those who look at a file that it grew. `knows`: the caller's kernel need not be told; where it
-    /// is, since others appended behind the caller, the caller does not wait for it.
+    /// Tells the sessions that look at a file that it grew. `knows`: the caller's kernel need not be told;
+    /// where it is, since others appended behind the caller, the caller does not wait for it.
     fn tell_growth(&mut self, number: u64, size: u64, knows: bool) {
         let (call, now) = (self.ticket, self.now.time);
         let shard = &mut *self.shard;

@@ -20,7 +20,7 @@ pub(crate) struct Dentry {
     pub kind: InodeKind,
 }
 
-/// What a name is in a directory.
+/// The result of a look-up of a name in a directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
     pub dentry: Option<Dentry>,
@@ -40,7 +40,7 @@ impl<R: Rows> Operation<'_, R> {
         if inode.is_directory() { Ok(inode.clone()) } else { Err(Errno::ENOTDIR.into()) }
     }
 
-    /// Looks a name up in the rows. What this very operation added or took away is not seen.
+    /// Looks a name up in the rows. Changes by this very operation are not seen.
     pub fn find(&mut self, parent: u64, name: &[u8]) -> Step<Found> {
         let first = self.shard.names.first_cookie(name);
         let from = keys::key(Table::Dentry, &[parent, first]);

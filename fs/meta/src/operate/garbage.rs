@@ -1,4 +1,4 @@
-//! What `check` asks for: what has become of inodes, where they are in the tree, and that garbage goes.
+//! The requests of `check`: the fate of inodes, their places in the tree, and the removal of garbage.
 
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::meta::{
@@ -17,9 +17,9 @@ use crate::shard::REAP_VERSION;
 /// An inode of a reply, and each run of its written stripes, in bytes.
 pub(super) const INODE_BYTES: usize = 224;
 pub(super) const RUN_BYTES: usize = 10;
-/// What a reply holds beside its entries.
+/// Bytes of a reply beside its entries.
 const FRAME_BYTES: usize = 64;
-// Whatever a file's stripes are, a reply can tell them.
+// A reply has room for the stripes of any file.
 const _: () = assert!(FRAME_BYTES + INODE_BYTES + RUNS_MAX * RUN_BYTES <= REPLY_BYTES_MAX);
 /// Inode and generation of one object of `Discard`.
 const OBJECT_BYTES: usize = 12;
@@ -67,7 +67,7 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Fates { fates })
     }
 
-    /// What a data server may believe: which sessions there are, and the write epochs of files.
+    /// The facts that a data server may believe: the sessions that exist, and the write epochs of files.
     pub fn vouch(&mut self, sessions: &[u8], inodes: &[u8]) -> Step<()> {
         let numbers = |bytes: &[u8]| {
             let legal = bytes.len().is_multiple_of(8) && bytes.len() <= 8 * VOUCHED_MAX;

@@ -1,7 +1,7 @@
-//! What `check --read` asks for: whether all rows that inodes need can be read.
+//! The request of `check --read`: whether all rows that inodes need can be read.
 //!
 //! Invariants
-//! * of what a request skips as damaged every row was asked for, or lies between two that were;
+//! * every row that a request skips as damaged was read, or lies between two that were;
 //! * one request reads about [`ROWS_MAX`] rows, whatever a directory has.
 
 use ropewalk_wire::fs::meta::{INODES_DAMAGED_MAX, MetaReply};
@@ -18,7 +18,7 @@ const ROWS_MAX: usize = 1024;
 const INODES_READ: u64 = 256;
 const ENTRIES_BYTES: usize = 32 << 10;
 
-/// What lies ahead of a number.
+/// The next inodes or damage from a number on.
 enum Ahead {
     /// Inodes in order. After them the walk goes on from this number.
     Inodes(Vec<Inode>, u64),
@@ -40,7 +40,7 @@ impl<R: Rows> Operation<'_, R> {
                 Ahead::Lost(count) => {
                     damaged.push((at, count));
                     (at, cookie) = (at.saturating_add(count), 0);
-                    // Whoever only wants to know where to go on knows it.
+                    // A request that only asks for the next number has its answer.
                     left = if whole { left } else { 0 };
                     continue;
                 }
@@ -146,8 +146,8 @@ impl<R: Rows> Operation<'_, R> {
         Ok((inodes, stop))
     }
 
-    /// How many numbers cannot be read from this one on, which cannot. Those of a damaged block lie
-    /// next to each other: their end is looked for in steps that grow, and then between two of them.
+    /// The count of unreadable numbers that begin at this one. The numbers of a damaged block lie next to
+    /// each other. So their end is searched in growing steps, and then by bisection.
     fn lost_from(&mut self, from: u64, unused: u64) -> Step<Ahead> {
         let (mut lost, mut step) = (from, 1);
         let mut whole = loop {

@@ -1,11 +1,11 @@
-//! What a session may ask for that is limited to the rights of one user.
+//! The requests that are allowed to a session with the rights of one user only.
 //!
-//! Most sessions are not: they act for everybody on their host, and the kernel there has checked what
-//! it asks for in whose name. The client of a limited one is a program of that user's: requests that name
-//! nobody are checked here against what the session has open, and against his rights to the inode.
+//! Most sessions are not limited: they act for everybody on their host, and the kernel there has checked the
+//! user of each request. The client of a limited session is a program of that user. Requests that name no
+//! user are checked here against the session's open files, and against the user's rights to the inode.
 //!
-//! Invariant: of a file's bytes, in the inode row or on data servers, such a session gets and changes
-//! only what its user may read and write, or could when he opened it.
+//! Invariant: of a file's bytes, in the inode row or on data servers, such a session reads and changes only
+//! those that its user may read and write, or could when he opened the file.
 
 use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaRequest, Report, Who};
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -29,8 +29,8 @@ impl Limit {
         Who { user: self.user, group, groups: Bytes(groups), judge }
     }
 
-    /// What a caller who says that he is `who` may count as: the same user, and of his groups those
-    /// that are known to be. None: somebody else.
+    /// The rights that a caller who claims to be `who` gets: the same user, and those of his claimed groups
+    /// that are known to be his. None: somebody else.
     pub fn admit<'a>(&self, who: &Who<'_>, groups: &'a mut Vec<u8>) -> Option<Who<'a>> {
         let own = |group: &u32| self.groups.contains(group);
         groups.clear();
@@ -42,7 +42,7 @@ impl Limit {
         }
         let first = self.groups.first().copied().unwrap_or(u32::MAX);
         let group = if own(&who.group) { who.group } else { first };
-        // His kernel may be no judge of his: whoever speaks for it is his program.
+        // His kernel may be no judge of his: a program of his may speak for it.
         let judge = Judge::Server;
         let known = Who { user: who.user, group, groups: Bytes(groups), judge };
         (who.user == self.user).then_some(known)
@@ -109,7 +109,7 @@ impl<R: Rows> Operation<'_, R> {
         };
         let (inode, open) = (self.inode(number)?.clone(), self.opened(number));
         if inode.is_directory() {
-            // What it has is listed on somebody's behalf.
+            // The entries of a directory are listed on somebody's behalf.
             return Ok((true, false));
         }
         let mut groups = Vec::new();
@@ -118,7 +118,7 @@ impl<R: Rows> Operation<'_, R> {
         Ok((open.read || may(READ), open.write || may(WRITE)))
     }
 
-    /// What data servers are shown for a file; 0 where the session needs none.
+    /// The right that data servers are shown for a file; 0 where the session needs none.
     pub fn right(&mut self, number: u64) -> Step<u64> {
         if self.shard.sessions.limit(self.session).is_none() {
             return Ok(0);

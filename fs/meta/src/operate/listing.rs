@@ -16,7 +16,7 @@ use crate::rows::{Rows, RowsError};
 /// Most bytes that an entry takes beside its name, without and with attributes and grant.
 const ENTRY_BYTES: usize = 32;
 const ENTRY_ATTRIBUTES_BYTES: usize = 192;
-/// What a reply holds beside its entries.
+/// Bytes of a reply beside its entries.
 const FRAME_BYTES: usize = 256;
 
 /// Room for entries in a reply that is asked to have `bytes_max` bytes; always enough for one.
@@ -24,7 +24,7 @@ fn budget(bytes_max: u32) -> usize {
     (bytes_max as usize).clamp(2 * FRAME_BYTES + 512, REPLY_BYTES_MAX) - FRAME_BYTES
 }
 
-/// What an inode takes in a list of `check`.
+/// Bytes of an inode in a list of `check`.
 fn listed_bytes(inode: &Inode) -> usize {
     INODE_BYTES + inode.written.as_slice().len() * RUN_BYTES
 }
@@ -47,7 +47,7 @@ impl<R: Rows> Operation<'_, R> {
     ) -> Step<()> {
         let directory = self.directory(number)?;
         if directory.links == 0 {
-            // Whoever still stands in it finds nothing, as in every file system of Linux.
+            // A process that still stands in it finds nothing, as in every file system of Linux.
             return Err(Errno::ENOENT.into());
         }
         // Later pieces of a scan go on under the permission that its beginning had.
@@ -157,7 +157,7 @@ impl<R: Rows> Operation<'_, R> {
                 let count = inodes.iter().take_while(|inode| fits(inode)).count();
                 inodes.truncate(count.max(1));
             }
-            // Whoever asks for what follows meets it.
+            // The next request meets the damage.
             if inodes.is_empty() {
                 return Err(Errno::EIO.into());
             }

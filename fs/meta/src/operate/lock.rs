@@ -59,7 +59,8 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Lock { conflict })
     }
 
-    /// Who holds what is in the way of `lock` may have given it up already, and not told yet.
+    /// Asks the sessions that hold locks in the way of `lock`: they may have given them up already, and not
+    /// told yet.
     fn ask_holders(&mut self, inode: u64, lock: &Lock) -> Step<()> {
         let shard = &mut *self.shard;
         let call = (self.ticket, shard.parking.newest());
@@ -104,7 +105,7 @@ impl<R: Rows> Operation<'_, R> {
         Ok(Lock::new(self.session, range))
     }
 
-    /// Writes what changed in the lock table, and tells those whose turn came.
+    /// Writes the changes of the lock table, and tells those whose turn came.
     pub fn apply_locks(&mut self, effects: Effects) {
         for change in effects.rows {
             match change {

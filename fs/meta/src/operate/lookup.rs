@@ -1,4 +1,4 @@
-//! Lookup, attributes, symbolic links: what only reads one inode.
+//! Lookup, attributes, symbolic links: the requests that only read one inode.
 
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::meta::{Entry, MetaReply, ROOT, Who};

@@ -1,11 +1,11 @@
-//! What requests do: one operation reads rows, checks, demands leases, and collects its changes.
+//! The operations of requests: one operation reads rows, checks, demands leases, and collects its changes.
 //!
 //! Invariants that every operation keeps:
 //! * the order is checks (which may fail), then [`Operation::need`] and [`Operation::settle`] (which
 //!   may wait), then changes and grants (which may not fail): an operation that failed or waits has
 //!   changed nothing, in rows or in memory;
 //! * changes are committed by the shard as one batch, together with the reply;
-//! * whatever another session may have cached of an inode or a directory is recalled before the
+//! * leases of other sessions that may cover cached data of an inode or a directory are recalled before the
 //!   reply that says it changed.
 
 mod attributes;
@@ -91,7 +91,7 @@ pub(crate) struct Operation<'a, R> {
     pub durable: bool,
     /// The reply waits until this inode's objects are cut.
     pub told_after_cut: Option<u64>,
-    /// The reply waits until those who look at this inode heard of its size.
+    /// The reply waits until the sessions that look at this inode heard of its size.
     pub told_after_growth: Option<u64>,
     /// An inode, and the size that it has for whoever gets the reply.
     reached: Option<(u64, u64)>,
@@ -331,11 +331,11 @@ impl<'a, R: Rows> Operation<'a, R> {
     pub fn cache_grant(&mut self, inode: u64, epoch: u32) -> Option<Grant> {
         let held = self.shard.leases.holder(inode, self.session).copied();
         if let Some(holder) = held.filter(|holder| holder.mode != LeaseMode::None) {
-            // Where it is being recalled, its release notes that the session knows the inode.
+            // If the lease is being recalled, its release notes that the session knows the inode.
             let grant = Grant { mode: holder.mode, epoch, number: holder.number };
             return (!holder.is_recalled()).then_some(grant);
         }
-        // Nobody begins to use what has no name; its users have it open.
+        // Nobody begins to use an inode without a name; its users have it open.
         let named = self.inode(inode).is_ok_and(|found| found.links > 0);
         // Half of all room is kept for opens: caches can do without.
         let Config { leases_max, opens_in_all_max, .. } = self.shard.config;
@@ -374,8 +374,8 @@ impl<'a, R: Rows> Operation<'a, R> {
         }
     }
 
-    /// Whether the session may take this inode up again. What all held before a restart has room after it:
-    /// the shares of those who had little beside what the others had.
+    /// Whether the session may take this inode up again. All inodes held before a restart have room after it:
+    /// the bound allows the shares of sessions with few inodes beside those of the others.
     pub fn may_reclaim(&self, inode: u64) -> bool {
         let (leases, config) = (&self.shard.leases, &self.shard.config);
         leases.holder(inode, self.session).is_some()

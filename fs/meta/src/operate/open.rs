@@ -94,7 +94,7 @@ impl<R: Rows> Operation<'_, R> {
         self.answer_opened(number, (false, None), false, mode >= LeaseMode::Read)
     }
 
-    /// Waits until the session gave up what it cached under `Read`, where it is about to get `Shared`.
+    /// Waits until the session gave up its cache under `Read`, where it is about to get `Shared`.
     fn drop_own_cache(&mut self, number: u64, mode: LeaseMode) -> Step<()> {
         if mode == LeaseMode::Shared {
             let shard = &mut *self.shard;
@@ -196,7 +196,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 }
 
-/// What others must give up so that a session can have `wish`.
+/// The leases that others must give up so that a session can have `wish`.
 pub(super) fn need_of(wish: LeaseMode) -> Need {
     match wish {
         LeaseMode::None | LeaseMode::Read => Need::Fresh,
@@ -204,7 +204,7 @@ pub(super) fn need_of(wish: LeaseMode) -> Need {
     }
 }
 
-/// Stands for the layout of what has none: directories.
+/// Stands for the layout of inodes that have none: directories.
 const NO_LAYOUT: Layout = Layout {
     pool_version: 0,
     seed: 0,

@@ -69,7 +69,7 @@ impl<R: Rows> Operation<'_, R> {
         self.drop_link(parent, dentry, closed)
     }
 
-    /// An inode lost the entry `dentry` of `parent`; replies with what is left of it.
+    /// An inode lost the entry `dentry` of `parent`; replies with the remaining attributes.
     fn drop_link(&mut self, parent: u64, dentry: Dentry, closed: u64) -> Step<()> {
         let left = self.unname(parent, dentry, closed)?;
         let attributes = self.shown(left.attributes());
@@ -77,8 +77,8 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Removed { attributes, directory })
     }
 
-    /// Takes one link off an inode, and the inode away with its last link and last user. `closed`:
-    /// an inode that the session does not use any more, or 0. What the inode was at the end.
+    /// Takes one link off an inode, and the inode away with its last link and last user. `closed`: an inode
+    /// that the session does not use any more, or 0. Returns the inode as it was at the end.
     pub fn unname(&mut self, parent: u64, dentry: Dentry, closed: u64) -> Step<Inode> {
         let number = dentry.inode;
         let inode = self.touch(number)?;
@@ -88,10 +88,10 @@ impl<R: Rows> Operation<'_, R> {
         if inode.links == 0 {
             if closed == number {
                 self.shard.leases.remove(number, self.session);
-                // Whoever waits for the lease has it; no release follows.
+                // Calls that wait for the lease can go on; no release follows.
                 self.shard.parking.wake(WaitOn::Inode(number));
             }
-            // Asked in any case: who has it open may close it in a moment.
+            // Asked in any case: a session that has it open may close it in a moment.
             let kept = self.keep_for_a_moment(number);
             if kept || self.shard.leases.is_used(number) {
                 self.batch.put(keys::key(Table::Orphan, &[number]), Vec::new());
@@ -105,7 +105,7 @@ impl<R: Rows> Operation<'_, R> {
     /// Whether somebody who was just told of the inode may still come for it.
     fn keep_for_a_moment(&mut self, number: u64) -> bool {
         let shard = &mut *self.shard;
-        // What is removed to make room shall make room.
+        // An inode is not kept while room is short: removals are to make room.
         shard.admission == Admission::All
             && shard.graves.bury(number, self.now.time, shard.config.moment)
     }

@@ -11,7 +11,7 @@ use crate::permission::{self, SEARCH, WRITE};
 use crate::rows::Rows;
 use crate::shard::Admission;
 
-/// One side of a rename: a directory, a name in it, and what was found there.
+/// One side of a rename: a directory, a name in it, and the entry found there.
 struct Side<'n> {
     directory: Inode,
     name: &'n [u8],
@@ -67,7 +67,7 @@ impl<R: Rows> Operation<'_, R> {
             _ => self.replace(&old, &new, dentry, cookie, closed)?,
         };
         match replaced {
-            // Who holds a lease on it learns here how many names are left.
+            // The holder of a lease on it learns here how many names are left.
             Some(inode) => {
                 let attributes = self.shown(inode.attributes());
                 self.answer(&MetaReply::Attributes { attributes, grant: None })
@@ -117,7 +117,7 @@ impl<R: Rows> Operation<'_, R> {
         Ok(true)
     }
 
-    /// Whether the new name may be taken, and what is there may go; the new entry's cookie.
+    /// Whether the new name may be taken, and the entry that is there may go; the new entry's cookie.
     fn check_target(
         &mut self,
         who: &Who<'_>,

@@ -12,7 +12,7 @@ use crate::leases::Need;
 use crate::permission::{self, READ, STICKY, WRITE};
 use crate::rows::Rows;
 
-/// Most bytes of a listing: what `listxattr` can return.
+/// Most bytes of a listing: the limit of `listxattr`.
 const LIST_BYTES_MAX: usize = 64 * 1024;
 
 impl<R: Rows> Operation<'_, R> {
@@ -77,7 +77,7 @@ impl<R: Rows> Operation<'_, R> {
             self.check_growth()?;
         }
         let capable = name == CAPABILITY && inode.is_file();
-        // Whoever writes must know before its next write that there are capabilities to fall.
+        // A writer must know before its next write that there are capabilities to fall.
         self.need(number, if capable { Need::Alone } else { Need::Quiet });
         self.settle()?;
         let target = self.touch(number)?;

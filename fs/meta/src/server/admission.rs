@@ -1,12 +1,12 @@
-//! Who may ask for what.
+//! The admission of calls: the requests that each caller may make.
 //!
 //! Invariants (`docs/design/071-trust.md`):
 //! * a session is used, renewed and closed by the endpoint that opened it, and with the token that it got
-//!   then: on some networks all hear which endpoints there are. Who tries without learns no more than that
-//!   there is no such session for him;
+//!   then: on some networks every host hears which endpoints there are. A caller without both learns only
+//!   that it has no such session;
 //! * heartbeats come from data servers that have proven to be those of their numbers;
-//! * what shows or changes the whole file system, whoever its files belong to, is asked for by members of
-//!   the cluster, or by the users that could open its stores: root and the server's own;
+//! * requests that show or change the whole file system, regardless of file owners, come from members of the
+//!   cluster, or from the users that could open its stores: root and the server's own;
 //! * a session of another user acts for that user only.
 
 use std::collections::BTreeMap;
@@ -33,11 +33,11 @@ pub(super) enum Turned {
     Down(Errno),
 }
 
-/// How long a user's groups count as known, and of how many users.
+/// The time for which a user's groups count as known, and the number of users remembered.
 const GROUPS_KEPT: Duration = Duration::from_secs(60);
 const USERS_MAX: usize = 1024;
 
-/// The groups of users of this host: asked for once a minute, whoever opens sessions how often.
+/// The groups of users of this host: asked for once a minute, however often sessions are opened.
 #[derive(Default)]
 pub(super) struct Groups {
     users: BTreeMap<u32, (Time, Vec<u32>)>,
@@ -70,8 +70,8 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
 }
 
 impl MetaServer {
-    /// Whether a request may be made by who sent it. Of a limited session's request it leaves only what
-    /// its user is known to be.
+    /// Whether the sender may make a request. Of a limited session's request it leaves only the identity that
+    /// its user is known to have.
     pub(super) fn admit<'a>(
         &self,
         incoming: &'a Incoming,
@@ -149,9 +149,9 @@ impl MetaServer {
         incoming.member.is_some() || own()
     }
 
-    /// To whose rights a new session is limited: to those of the user whose process opens it, where the
-    /// kernel knows him, and he is neither root nor the server's own. Who may be on this host and is not
-    /// known gets none.
+    /// The limit of a new session: the rights of the user whose process opens it, where the kernel knows him,
+    /// and he is neither root nor the server's own. A process that may be on this host, and whose user the
+    /// kernel does not tell, gets no session.
     pub(super) fn limit_of(&self, incoming: &Incoming) -> Result<Option<Limit>, Turned> {
         let user = match self.endpoint.endpoint().peer_user(incoming.peer) {
             PeerUser::Unknown | PeerUser::Own => return Ok(None),

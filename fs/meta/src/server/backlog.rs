@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_net::PeerId;
 
-/// What all calls may occupy that wait. The endpoint stages ten times as much.
+/// The bytes that all waiting calls may occupy. The endpoint stages ten times as much.
 const BYTES_MAX: usize = 32 << 20;
-/// What a call occupies beside its message.
+/// The bytes that a call occupies beside its message.
 const CALL_BYTES: usize = 512;
 
 struct Entry<T> {
@@ -75,7 +75,7 @@ mod tests {
         PeerId(SlotId { index, generation: 1 })
     }
 
-    /// Pushes the longest calls until one is dropped; how many were taken.
+    /// Pushes the longest calls until one is dropped. Returns the number that were taken.
     fn fill(backlog: &mut Backlog<u32>, index: u32) -> usize {
         (0..).take_while(|_| backlog.push(peer(index), MESSAGE_BYTES, index)).count()
     }

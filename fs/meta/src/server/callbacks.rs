@@ -21,7 +21,7 @@ use super::MetaServer;
 /// Callbacks of one client that are under way at a time.
 const WORKERS_MAX: usize = 16;
 
-/// Where clients are.
+/// The addresses of clients, and their callbacks.
 #[derive(Default)]
 pub(super) struct Clients {
     sessions: RefCell<BTreeMap<u64, Client>>,
@@ -29,13 +29,13 @@ pub(super) struct Clients {
 
 #[derive(Default)]
 struct Client {
-    /// Where its latest call came from; none after a restart, until it calls.
+    /// The peer of its latest call; none after a restart, until it calls.
     peer: Option<PeerId>,
     /// Made when there is something to tell: most clients are never told anything.
     connection: Option<Connection>,
     queue: VecDeque<Vec<u8>>,
     workers: usize,
-    /// By what it proved that the session is its own.
+    /// The token by which it proved that the session is its own.
     token: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a metadata server is told at start, and why it may not start.
+//! The settings of a metadata server at start, and the reasons not to start.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use ropewalk_store::{EmbeddedConfig, StoreError};
 use crate::config::Config;
 use crate::rows::RowsError;
 
-/// Where a metadata server keeps its rows, and how it behaves.
+/// The directory of a metadata server's rows, and its settings.
 #[derive(Clone)]
 pub struct MetaConfig {
     /// Of this server alone; made where it does not exist.
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
-    /// What the members of the cluster prove themselves by.
+    /// The secret by which the members of the cluster prove themselves.
     pub secret: Secret,
     /// Whether an empty directory is a new server or a lost one.
     pub expect: Expect,
@@ -28,13 +28,13 @@ pub struct MetaConfig {
     pub accept_loss: bool,
     pub shard: Config,
     pub store: EmbeddedConfig,
-    /// How often terms, the grace period and heartbeats are looked at, and how long garbage of
-    /// removed files waits for company before it is collected; 100 to 500 ms.
+    /// The interval between looks at terms, the grace period and heartbeats. Garbage of removed files also
+    /// waits so long for company before it is collected. 100 to 500 ms.
     pub tick: Duration,
-    /// Told what people should know, one sentence at a time.
+    /// Takes lines for people, one sentence at a time.
     pub log: Rc<dyn Fn(&str)>,
-    /// A planted bug, for tests of the tests only: replies go out before the store has written what
-    /// they tell.
+    /// A planted bug, for tests of the tests only: replies go out before the store has written the changes
+    /// that they tell of.
     pub reply_before_written: bool,
 }
 

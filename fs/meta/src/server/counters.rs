@@ -1,4 +1,4 @@
-//! What a server counts: calls by kind, and messages to data servers by kind. Always on, one addition
+//! The counters of a server: calls by kind, and messages to data servers by kind. Always on, one addition
 //! each.
 
 use std::cell::{Cell, RefCell};
@@ -79,7 +79,7 @@ const KINDS: [&str; 52] = [
     "recognise",
     REFUSED,
 ];
-/// Calls of those who may not make them, whatever they ask for.
+/// Calls of callers that may not make them, of any kind.
 const REFUSED: &str = "refused to strangers";
 
 pub(super) struct Counters {
@@ -102,7 +102,7 @@ impl Counters {
         self.bytes[kind].set(self.bytes[kind].get() + bytes as u64);
     }
 
-    /// A call of somebody who may not make it; how many there were before.
+    /// Counts a call of a caller that may not make it. Returns the number of such calls before.
     pub fn refuse(&self) -> u64 {
         let refused = &self.calls[KINDS.len() - 1];
         refused.replace(refused.get() + 1)

@@ -35,15 +35,15 @@ use crate::rows::RowsError;
 use crate::shard::{Cut, Reap, Shard};
 use crate::store_rows::StoreRows;
 
-/// How long a data server has for an answer.
+/// The time limit of a data server's answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long to wait before a fence is sent again.
+/// The pause before a fence is sent again.
 const FENCE_RETRY: Duration = Duration::from_millis(200);
 /// Fences that a server is told together: they share a sync of its log.
 const FENCES_AT_ONCE: usize = 64;
-/// How long to wait before a cut that failed is tried again.
+/// The pause before a cut that failed is tried again.
 const CUT_RETRY: Duration = Duration::from_millis(500);
-/// How long to wait before reaps that failed are tried again.
+/// The pause before reaps that failed are tried again.
 const REAP_RETRY: Duration = Duration::from_secs(5);
 /// Files that are being cut at a time.
 const CUTS_MAX: usize = 256;
@@ -149,7 +149,7 @@ impl DataServers {
         owing.map(|(id, _)| *id).collect()
     }
 
-    /// How many fences a server has yet to be told.
+    /// The number of fences that a server has yet to be told.
     pub fn owed(&self, server: u32) -> usize {
         self.servers.borrow().get(&server).map_or(0, |server| server.owed.fences.len())
     }
@@ -256,13 +256,13 @@ impl MetaServer {
         }
     }
 
-    /// By what data servers know this server.
+    /// The proof by which data servers know this server.
     pub(super) fn proof(&self) -> Proof {
         let member = Member { role: Role::Metadata, number: self.config.server.0 };
         Proof { secret: self.config.secret.clone(), member }
     }
 
-    /// Sends a request to a data server; what it answers. `None` where it does not.
+    /// Sends a request to a data server and returns its answer. `None` where it gives none.
     async fn ask(
         &self,
         server: u32,
@@ -334,7 +334,7 @@ impl MetaServer {
         }
     }
 
-    /// Sends a fence to a server; what that answers.
+    /// Sends a fence to a server and returns its answer.
     async fn deliver(&self, id: u32, session: u64, epoch: u32) -> Option<Result<(), Errno>> {
         let mut body = Vec::new();
         encode(&DataRequest::Fence { session, epoch }, &mut body);
@@ -428,8 +428,9 @@ impl MetaServer {
         answers.into_iter().all(|answer| answer == Some(Ok(())))
     }
 
-    /// A data server that answers has made away with what is damaged. What it refuses it will do when its
-    /// device is well: before that what was cut away could come back, so the file waits, and people hear of it.
+    /// A data server that answers has already discarded damaged data. A cut that it refuses it will do when
+    /// its device is well. Before that the cut bytes could come back, so the file waits, and people hear of
+    /// it.
     fn tell_of_cut(&self, cut: &Cut, server: u32, errno: Errno) {
         let mut told = self.data_servers.cuts_told.borrow_mut();
         if told.len() >= CUTS_MAX {
@@ -444,7 +445,7 @@ impl MetaServer {
         }
     }
 
-    /// Collects what files that are no more left at data servers, some of them at a time.
+    /// Collects the objects that deleted files left at data servers, some of them at a time.
     pub(super) async fn collect_garbage(self: Rc<Self>) {
         let mut postponed: Vec<(Time, Reap)> = Vec::new();
         loop {
@@ -534,7 +535,7 @@ impl MetaServer {
     }
 }
 
-/// What people are told of a server whose address is none. The error quotes from it.
+/// The line for people about a server with an invalid address. The error quotes from it.
 fn no_address(name: &str, address: &[u8], error: &str) -> String {
     let address = printable(address, ADDRESS_BYTES_MAX);
     let error = printable(error.as_bytes(), 2 * ADDRESS_BYTES_MAX);

@@ -1,12 +1,12 @@
-//! Which process is the data server of a number.
+//! The process that is the data server of a number.
 //!
 //! Invariants:
-//! * a number's store is other than before only where a person ordered it (the shard's affair);
-//! * while the process that was heard last under a number answers, no other one takes its place: with
-//!   two in turn, what one acknowledged would be missed at the other.
+//! * a number's store changes only if a person ordered it (the shard's affair);
+//! * while the process that was heard last under a number answers, no other one takes its place: with two in
+//!   turn, writes that one acknowledged would be missed at the other.
 //!
-//! A process that died does not answer, so its next life is not kept waiting; one whose host went away
-//! is waited for a moment.
+//! A process that died does not answer, so its next life is not kept waiting; one whose host went away is
+//! waited for a moment.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ use super::MetaServer;
 use crate::pools::ADDRESS_BYTES_MAX;
 use crate::shard::{Call, Outcome};
 
-/// How long a link that was lost is tried anew before its process counts as dead, and how long an
-/// answer may take.
+/// The time for which a lost link is tried anew before its process counts as dead, and the time limit of an
+/// answer.
 const RETRY: Duration = Duration::from_millis(300);
 const ANSWER: Duration = Duration::from_secs(1);
 
@@ -38,7 +38,7 @@ impl MetaServer {
         other && !self.is_silent(beat.server)
     }
 
-    /// Takes a heartbeat only if whoever had the number does not answer any more.
+    /// Takes a heartbeat only if the process that had the number does not answer any more.
     pub(super) fn start_contest(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
         let this = self.clone();
         self.world.spawn(async move {
@@ -96,7 +96,7 @@ impl MetaServer {
         asked?.is_ok_and(|reply| reply.head.boot == boot).then_some(address)
     }
 
-    /// Has the shard judge a heartbeat, and tells people what is new.
+    /// Has the shard judge a heartbeat, and tells people the news.
     pub(super) fn serve_heartbeat(self: &Rc<Self>, beat: &Heartbeat<'_>, responder: Responder) {
         let now = self.now();
         let request = MetaRequest::Heartbeat(*beat);

@@ -1,11 +1,11 @@
 //! The metadata server: a shard, its store, and the calls that go through both.
 //!
 //! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
-//! * `admission`: who may ask for what;
+//! * `admission`: the requests that each caller may make;
 //! * `backlog`: calls that wait for room in the store;
 //! * `callbacks`: recalls and granted locks, to clients;
-//! * `status`: what the server tells of itself;
-//! * `members`: which process is the data server of a number;
+//! * `status`: the server's report on itself;
+//! * `members`: the process that is the data server of a number;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
 //! * this file: start, stop, and the tasks in between.
 //!
@@ -14,8 +14,8 @@
 //!   locks and fences wait for `written`;
 //! * nothing is destroyed at a data server before the row that says so is durable: after a power
 //!   loss the file might be back;
-//! * no call of a client waits for a data server, but for one that shrinks a striped file, and what
-//!   waits for a session that is being fenced;
+//! * no call of a client waits for a data server, except one that shrinks a striped file, and calls that wait
+//!   for a session that is being fenced;
 //! * after the first failure of store or shard every call is answered `Unavailable`, until a restart.
 
 mod admission;
@@ -79,7 +79,7 @@ pub struct MetaServer {
     confirmed: Cell<bool>,
     failure: RefCell<Option<String>>,
     damage_told: RefCell<BTreeSet<String>>,
-    /// What the store takes.
+    /// The changes that the store admits.
     admission: Cell<Admission>,
     /// Calls that came while the store had no room.
     backlog: RefCell<Backlog<Arrived>>,
@@ -96,7 +96,7 @@ pub struct MetaServer {
     counters: Counters,
     grantor: Grantor,
     groups: RefCell<Groups>,
-    /// What strangers can bring about is said here.
+    /// Takes lines whose causes strangers can provoke.
     lines: Lines,
 }
 
@@ -159,7 +159,7 @@ impl MetaServer {
         Ok(store.checkpoint().await?)
     }
 
-    /// Stops well: what was told is durable, the index holds everything, so that the next start has
+    /// Stops well: all that was told is durable, the index holds everything, so that the next start has
     /// nothing to replay, and the directory is free. Clients that call wait for that start.
     pub async fn stop(&self) -> Result<(), MetaError> {
         drop(self.shard.borrow_mut().take());
@@ -187,7 +187,7 @@ impl MetaServer {
         *self.counters.data.borrow()
     }
 
-    /// How far state is kept, as replies say it.
+    /// The marks of the server's state, as replies carry them.
     pub fn marks(&self) -> Marks {
         Marks {
             boot: self.store.boot_id(),
@@ -295,7 +295,7 @@ impl MetaServer {
         }
     }
 
-    /// The store failed: whoever waits for it is told to come again.
+    /// The store failed: clients that wait for it are told to come again.
     fn let_fall(&self, releases: &Releases, error: &dyn std::fmt::Display) {
         self.fail(error);
         for held in releases.take_through(u64::MAX) {

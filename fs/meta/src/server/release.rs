@@ -1,4 +1,4 @@
-//! What waits for a mark of the store: many things, one waiter.
+//! Replies, callbacks and fences that wait for a mark of the store: many things, one waiter.
 //!
 //! Invariant: things leave in the order of their positions, and of their arrival within one.
 
@@ -9,7 +9,7 @@ use ropewalk_base::task::Notify;
 use ropewalk_rpc::Responder;
 use ropewalk_wire::fs::meta::Callback;
 
-/// What is done when the mark is there.
+/// The action when the mark is reached.
 pub(super) enum Held {
     Reply { responder: Responder, body: Vec<u8> },
     Callback { session: u64, callback: Callback },
@@ -42,7 +42,7 @@ impl Releases {
         self.waiting.borrow().keys().next().map(|(position, _)| *position)
     }
 
-    /// Takes out what waits for `mark` or less.
+    /// Takes out the entries that wait for `mark` or less.
     pub fn take_through(&self, mark: u64) -> impl Iterator<Item = Held> + use<> {
         let mut waiting = self.waiting.borrow_mut();
         let later = match mark.checked_add(1) {

@@ -1,7 +1,7 @@
 //! Calls: from the message to the shard, and their replies back.
 //!
 //! Invariants:
-//! * a call is executed only when the store has room for what it may commit;
+//! * a call is executed only when the store has room for the changes that it may commit;
 //! * calls are executed in the order in which they came;
 //! * a call that waits has its responder under its ticket, at most one for each slot.
 
@@ -32,9 +32,9 @@ use super::status;
 use crate::sessions::SessionOwner;
 use crate::shard::{Admission, Call, Completed, Opening, Outcome, Reply};
 
-/// How long after a start sessions wait for the first heartbeats of all data servers.
+/// The time after a start for which sessions wait for the first heartbeats of all data servers.
 const CONFIRMATION_LIMIT: Duration = Duration::from_millis(500);
-/// How long to wait before a full disk is asked again.
+/// The pause before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 
 /// A call that was not looked at yet.
@@ -133,8 +133,8 @@ impl Handler for MetaServer {
 }
 
 impl MetaServer {
-    /// What the store said of its room. On a disk that is nearly full the shard refuses what takes room
-    /// and serves the rest, on one that is full what would change anything.
+    /// Notes the store's room. On a disk that is nearly full the shard refuses requests that take room and
+    /// serves the rest. On a full disk it refuses requests that would change anything.
     pub(super) fn note_room(self: &Rc<Self>, error: Option<&StoreError>) {
         let full = error.filter(|error| error.is_full());
         if let Some(error) = error.filter(|_| full.is_none()) {
@@ -189,7 +189,7 @@ impl MetaServer {
         }
     }
 
-    /// Serves what came while the store had no room.
+    /// Serves the calls that came while the store had no room.
     pub(super) async fn serve_backlog(self: Rc<Self>) {
         loop {
             let added = self.backlog_added.notified();
@@ -228,8 +228,8 @@ impl MetaServer {
     }
 
     /// Whether sessions are served. A data server that met a newer start of this store says so in its first
-    /// heartbeat; before that, what clients do could be acknowledged by an older copy, and be lost with it.
-    /// Data servers that are down are not waited for.
+    /// heartbeat. Before that, an older copy could acknowledge changes of clients, and they would be lost
+    /// with it. Data servers that are down are not waited for.
     fn is_confirmed(&self) -> bool {
         if !self.confirmed.get() {
             let heard = self.shard().is_none_or(|shard| shard.pools.all_heard());

@@ -1,5 +1,5 @@
-//! What the server tells of itself. It is answered at once, whatever waits: who asks wants to know how
-//! the server is, not what it keeps.
+//! The server's report on itself. It is answered at once, whatever else waits: the caller asks for the state
+//! of the server, not for its data.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::shard::Admission;
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
 const SERVER_BYTES: usize = 100;
-/// What a reply holds beside its entries.
+/// Bytes of a reply beside its entries.
 const FRAME_BYTES: usize = 64;
 
 /// Whether a request is answered here.
@@ -110,7 +110,7 @@ impl MetaServer {
         let (shard, now) = (self.shard()?, self.world.now());
         let newest = shard.pools.newest();
         let (mut servers, mut end, mut left) = (Vec::new(), true, room(bytes_max));
-        // Who asked and may join by now is no news.
+        // Servers that asked and may join by now are no news.
         let mut askers = self.data_servers.askers(from);
         askers
             .retain(|(id, ..)| !shard.pools.is_admitted(*id) && shard.pools.member(*id).is_none());

@@ -1,4 +1,4 @@
-//! How sessions end: closed by their clients, or expired, fenced, and then taken apart.
+//! The end of sessions: closed by their clients, or expired, fenced, and then taken apart.
 
 use std::time::Duration;
 
@@ -49,8 +49,8 @@ impl<R: Rows> Shard<R> {
         self.run_woken(now);
     }
 
-    /// The server stood still for so long (stopped, suspended, or its machine was): what others said
-    /// meanwhile waits to be read, and their terms begin where they had been.
+    /// The server stood still for so long (stopped, suspended, or its machine was): messages from that time
+    /// wait to be read, and the terms of sessions begin where they had been.
     pub fn postpone(&mut self, stood_still: Duration) {
         self.sessions.postpone(stood_still);
         self.leases.postpone(stood_still);
@@ -60,7 +60,7 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// Every second or so: ends what was silent for too long, and follows the data servers.
+    /// Every second or so: ends sessions that were silent for too long, and follows the data servers.
     pub fn tick(&mut self, now: Moment) {
         if self.stopped.is_some() {
             return;
@@ -136,7 +136,7 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
-    /// All data servers refuse the session: what it held goes to others.
+    /// All data servers refuse the session: its leases and locks go to others.
     pub fn handle_fenced(&mut self, session: u64, now: Moment) {
         let Some(state) = self.sessions.get(session).filter(|state| state.row.fencing) else {
             return;
@@ -150,8 +150,8 @@ impl<R: Rows> Shard<R> {
         self.run_woken(now);
     }
 
-    /// How much room the store has. What it does not take is refused (`ENOSPC`); where it takes nothing,
-    /// what the shard does by itself waits.
+    /// Sets the changes that the store admits. Others are refused (`ENOSPC`). If it admits none, the shard's
+    /// own changes wait.
     pub fn set_admission(&mut self, admission: Admission, now: Moment) {
         let freed = self.is_full() && admission != Admission::Nothing;
         self.admission = admission;
@@ -161,7 +161,7 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// Appends ended: whoever waited for them goes on, and whoever looks at the file hears of its size.
+    /// Appends ended: calls that waited for them go on, and sessions that look at the file hear of its size.
     pub(super) fn settle_appends(&mut self, now: Moment) {
         for (inode, told) in self.leases.appends.take_ended() {
             self.parking.wake(WaitOn::Grown(inode));
@@ -203,7 +203,7 @@ impl<R: Rows> Shard<R> {
         self.conclude_alone(Ok(batch));
     }
 
-    /// Commits what the shard did by itself.
+    /// Commits the shard's own changes.
     pub(super) fn conclude_alone(&mut self, outcome: Step<Batch>) {
         let result = match outcome {
             Ok(batch) => self.commit(batch),
@@ -280,7 +280,7 @@ impl<R: Rows> Shard<R> {
 }
 
 impl<R: Rows> Operation<'_, R> {
-    /// Takes from the session what it holds on some inodes.
+    /// Takes the session's leases and opens on some inodes from it.
     fn give_up(&mut self, inodes: &[u64], expired: bool) -> Step<()> {
         let session = self.session;
         for &inode in inodes {
@@ -329,12 +329,12 @@ impl<R: Rows> Operation<'_, R> {
     fn disown(&mut self, inode: u64) -> Step<()> {
         match self.inode(inode) {
             Ok(found) if found.is_file() && !found.striped => {
-                // The session is refused everywhere by now: what it wrote can go.
+                // The session is refused everywhere by now: the objects that it wrote can go.
                 let found = found.clone();
                 self.queue_reap(&found);
                 let next = self.shard.generations.after(found.generation).ok_or(Errno::EIO)?;
-                // Nothing can wait here. What the start reserved was durable before anything was
-                // served, and what is reserved is tens of thousands ahead of any file.
+                // Nothing can wait here. Generations reserved by the start were durable before anything was
+                // served, and the reserve is tens of thousands ahead of any file.
                 self.shard.may_use_generation(next)?;
                 self.change(inode)?.generation = next;
                 Ok(())

@@ -168,7 +168,7 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
-    /// What the client of a session calls itself; `None` where there is no such session.
+    /// The name that the client of a session gave itself; `None` where there is no such session.
     pub fn client_name(&self, session: u64) -> Option<&[u8]> {
         self.sessions.get(session).map(|session| session.row.name.as_slice())
     }

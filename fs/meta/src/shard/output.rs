@@ -1,4 +1,4 @@
-//! What comes out of a shard beside replies, and the answers to it.
+//! The outputs of a shard beside replies, and the answers to them.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -31,7 +31,7 @@ pub(super) struct Reaps {
 }
 
 impl<R: Rows> Shard<R> {
-    /// What could not be read since the last time, for people.
+    /// The next report of unreadable rows, for people.
     pub fn poll_damage(&mut self) -> Option<String> {
         self.damage.pop_front()
     }

@@ -1,4 +1,4 @@
-//! What must hold between the rows of a shard after every request.
+//! The invariants between the rows of a shard after every request.
 
 use std::collections::{BTreeMap, BTreeSet};
 

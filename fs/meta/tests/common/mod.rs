@@ -1,4 +1,4 @@
-//! What the tests of the shard share: clients that answer recalls, and the checks of all rows.
+//! The common parts of the shard's tests: clients that answer recalls, and the checks of all rows.
 #![allow(dead_code)] // Each test file uses its part.
 
 pub mod invariants;
@@ -307,7 +307,7 @@ impl Cluster {
         self.call(client, MetaRequest::Release { inode, number, keep, open: None });
     }
 
-    /// What a client remembers of a reply.
+    /// Notes the facts of a reply that a client remembers.
     fn learn(&mut self, client: usize, request: &MetaRequest<'_>, answer: &Answer) {
         let state = &mut self.clients[client];
         let access = match request {

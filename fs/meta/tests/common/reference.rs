@@ -547,7 +547,7 @@ impl Tree {
     pub fn remove_xattr(&mut self, id: usize, user: &User, name: &[u8]) -> Res<()> {
         let node = self.get(id)?;
         if name == CAPABILITY && node.kind == Kind::File {
-            // Whoever may write can take it away by that.
+            // A user that may write can take it away by a write.
             if node.uid != user.uid {
                 self.may(id, user, W)?;
             }

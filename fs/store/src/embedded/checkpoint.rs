@@ -11,7 +11,7 @@ use crate::index::{GROWTH_BYTES, Part};
 use crate::marks::Position;
 use crate::overlay::Overlay;
 
-/// How long to wait before a full disk is asked again.
+/// The pause before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 /// Changes in memory that start a checkpoint, however little room there is.
 const OVERLAY_BYTES_MIN: usize = 64 << 10;
@@ -39,7 +39,7 @@ impl Shared {
         if state.full { Err(self.no_room(&state)) } else { Ok(()) }
     }
 
-    /// Looks how much room there is, and judges what is admitted.
+    /// Looks how much room there is, and sets the changes that are admitted.
     pub(super) fn look(&self) -> Result<Spaces, StoreError> {
         let fail = |cause| StoreError::io("cannot ask for the room of", &self.directory, cause);
         let space = self.world.disk().space(&self.directory).map_err(fail)?;
@@ -70,7 +70,7 @@ impl Shared {
         Ok(spaces)
     }
 
-    /// Looks, and brings what was freed into the index where room is short: only there it is free.
+    /// Looks, and brings removals into the index where room is short: only there they free room.
     pub(super) fn look_after(self: &Rc<Self>) {
         if self.journal.failed().is_some() || self.state.borrow().running {
             return;
@@ -131,8 +131,8 @@ impl Shared {
         self.settle().await
     }
 
-    /// What the next part may write; waits while there is no room for any. An engine that meets a full
-    /// disk in the middle of a commit stops for good, so it is not asked before.
+    /// The bytes that the next part may write; waits while there is no room for any. An engine that meets a
+    /// full disk in the middle of a commit stops for good. So no part begins without room.
     async fn room_for_part(self: &Rc<Self>) -> Result<u64, StoreError> {
         loop {
             let mut spaces = self.look()?;
@@ -160,7 +160,7 @@ impl Shared {
     async fn settle(self: &Rc<Self>) -> Result<(), StoreError> {
         let outside = self.look()?.excess_outside(self.config.reserve_bytes);
         let active = self.state.borrow().active.bytes();
-        // Where a look leads out of a shortage it asks for more than where it leads into one.
+        // The threshold to leave a shortage is higher than the threshold to enter one.
         let measure = outside < admission_bytes(active) + GROWTH_BYTES;
         let index = self.index.clone();
         let settled = self.world.offload(move || {

@@ -1,8 +1,8 @@
-//! Starting a store: index, then journal, then what the journal has above the index.
+//! Starting a store: index, then journal, then the journal's records above the index.
 //!
-//! Invariant: what the journal held is in the index, written anew and synced, before the start
-//! goes on. Reading it back proves nothing: had a sync failed before the restart, it would be in
-//! the page cache and nowhere else.
+//! Invariant: the journal's records are in the index, written anew and synced, before the start goes on.
+//! Reading them back proves nothing: had a sync failed before the restart, they would be in the page cache
+//! and nowhere else.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const JOURNAL_NAME: &str = "journal";
 /// Bytes of an index without rows.
 const INDEX_BYTES_MIN: u64 = 2 << 20;
 
-/// What is read on a helper thread.
+/// The parts of the store that a helper thread reads.
 struct Parts {
     index: Index,
     reader: IndexReader,
@@ -165,7 +165,7 @@ fn check_through(index: &Index, directory: &Path, last: u64) -> Result<(), Store
     Err(StoreError::Damaged { path: index_path(directory), what })
 }
 
-/// Brings what the journal had into the index, in as many parts as the disk has room for.
+/// Brings the journal's records into the index, in as many parts as the disk has room for.
 fn take_in(
     disk: &dyn Disk,
     directory: &Path,

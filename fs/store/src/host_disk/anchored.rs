@@ -82,7 +82,7 @@ impl Place<'_> {
         };
         let opened = self.open(access | OFlags::NOFOLLOW | OFlags::NONBLOCK);
         let file = opened.map_err(|cause| match cause {
-            // What a link, a socket and a device without a driver answer.
+            // The error numbers of links, sockets and devices without a driver.
             Errno::LOOP | Errno::NXIO | Errno::NODEV => {
                 let kind = self.kind(AtFlags::SYMLINK_NOFOLLOW);
                 kind.ok().and_then(unfit).unwrap_or_else(|| cause.into())
@@ -147,7 +147,7 @@ fn kind_of(kind: FileType) -> Kind {
     }
 }
 
-/// Whoever owns a store's directory can exchange all that is in it.
+/// The owner of a store's directory can exchange all files in it.
 fn check_owner(directory: &OwnedFd, path: &Path) -> io::Result<()> {
     let (owner, own) = (rustix::fs::fstat(directory)?.st_uid, rustix::process::geteuid());
     if owner == 0 || owner == own.as_raw() {
@@ -166,7 +166,7 @@ impl Anchored {
         Anchored { held: RwLock::new(Vec::new()) }
     }
 
-    /// Where a path leads from: the directory that is held above it, or is it.
+    /// The start of a path: the held directory above it, or the held directory itself.
     fn place<'a>(&self, path: &'a Path) -> Place<'a> {
         self.nearest(path, |_| true)
     }

@@ -13,7 +13,7 @@
 //! * a block that does not fit its checksum is never handed out: the engine gets zeros, which no page
 //!   of its begins with, and the call fails (see `guard`);
 //! * no write within the engine's file needs room on the disk;
-//! * after the first failed write or sync everything is refused: what a failed sync left out would not
+//! * after the first failed write or sync everything is refused: blocks that a failed sync left out would not
 //!   be written by a later one, and the engine would take that one for success.
 
 use std::io;
@@ -31,13 +31,13 @@ use super::head::{ENGINE_BYTES, HEAD_BYTES, Head, NoHead};
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Bytes of a block with its checksum.
 pub(super) const STRIDE: u64 = BLOCK_BYTES + 4;
-/// Where block 1 begins; the copies of the head lie before it, a page for each.
+/// The offset of block 1. The copies of the head lie before it, a page for each.
 const FIRST_OFFSET: u64 = 8192;
 const SECOND_HEAD: u64 = 4096;
 /// Blocks by which the engine grows its file, at most: it would double it otherwise, and whatever it
 /// grows by is allocated.
 const GROWTH_BLOCKS: u32 = 1024;
-/// Where the engine's header says how many pages a region has, and what it says by itself.
+/// The field of the engine's header that holds the number of pages of a region, and the engine's default.
 const REGION_PAGES: std::ops::Range<usize> = 20..24;
 const REGION_PAGES_USUAL: u32 = 1 << 20;
 

@@ -1,5 +1,4 @@
-//! Calls of the index engine: whatever it says, or however it gives up, becomes an error that names
-//! the file.
+//! Calls of the index engine: each error or panic of the engine becomes an error that names the file.
 //!
 //! Invariants
 //! * nothing is returned that was read out of a block whose checksum does not fit, also where the
@@ -16,7 +15,7 @@ use crate::error::StoreError;
 thread_local! {
     /// The engine works on this thread.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// Where in the file the engine was last given a block that does not hold.
+    /// The offset in the file at which the engine last got a damaged block.
     static DAMAGE: Cell<Option<u64>> = const { Cell::new(None) };
 }
 

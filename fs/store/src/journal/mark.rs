@@ -1,9 +1,9 @@
-//! How far the journal came, beside the journal: so that a record which is no longer there is missed.
+//! The end of the journal, kept beside the journal, so that a missing last record is noticed.
 //!
-//! The last records of a journal have nobody behind them to testify that they were there. This file
-//! does: it says up to where records were with the kernel and up to where they were durable. After each
-//! group and each sync three words are stored into it, mapped and without a system call; it is synced
-//! only at a start. After the death of the process it says all, after a power loss at least nothing untrue.
+//! No later record testifies that the last records of a journal were there. This file does: it holds the last
+//! position that was with the kernel and the last one that was durable. After each group and each sync three
+//! words are stored into it, mapped and without a system call. It is synced only at a start. After the death
+//! of the process it is complete; after a power loss it holds at least nothing untrue.
 //!
 //! | mark | bytes |
 //! |---|---|
@@ -17,10 +17,10 @@
 //! A guard is the CRC32C of the head and of the two words before it, and the CRC's complement above.
 //!
 //! Invariants
-//! * it names nothing that is not there: `written` counts in its era only, in which nothing that the
+//! * it names no record that is not there: `written` counts in its era only, in which no record that the
 //!   kernel had can be lost;
-//! * the slots are used in turn: a death between two words, or damage, leaves the other slot, and in it
-//!   everything that somebody was told of before;
+//! * the slots are used in turn: a death between two words, or damage, leaves the other slot, and in it every
+//!   position that was reported before;
 //! * it is a second witness and nothing else: one that is damaged or missing is made anew.
 
 use std::cell::Cell;
@@ -41,7 +41,7 @@ const SLOT_BYTES: usize = 24;
 const SLOTS: usize = 2;
 const BYTES: usize = HEAD_BYTES + SLOTS * SLOT_BYTES;
 
-/// What a mark says.
+/// The content of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reach {
     pub store: u128,

@@ -17,14 +17,14 @@ use super::{JournalConfig, OLD_FILES_MAX, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, 
 use crate::error::StoreError;
 use crate::marks::Position;
 
-/// How to open a journal.
+/// The rules for opening a journal.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OpenJournal {
     /// Greater than at every earlier start: the boot counter.
     pub epoch: u64,
     /// The identity of the store.
     pub store: u128,
-    /// In which nothing that was written can be lost.
+    /// The era, in which nothing that was written can be lost.
     pub era: u64,
     /// The index holds everything up to here.
     pub checkpoint: Position,
@@ -34,7 +34,7 @@ pub struct OpenJournal {
     pub accept_loss: bool,
 }
 
-/// What a start found in the journal.
+/// The result of a journal's recovery at a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recovery {
     /// The last position that holds.
@@ -96,11 +96,11 @@ pub fn recover(
 }
 
 impl FoundJournal {
-    /// Starts a new segment behind what was found. `covered`: the owner has brought all of that into
+    /// Starts a new segment behind the recovered records. `covered`: the owner has brought all of them into
     /// its index, durably, so that the files are free for use. Blocks; meant for `World::offload`.
     ///
-    /// What was found may be in the page cache only, where a sync failed before the restart. An
-    /// owner who promises that it is durable first writes it to another place.
+    /// The recovered records may be in the page cache only, if a sync failed before the restart. An owner
+    /// that promises their durability first writes them to another place.
     pub fn begin(mut self, disk: &dyn Disk, covered: bool) -> Result<RecoveredJournal, StoreError> {
         if covered {
             let segments = self.found.segments.drain(..);

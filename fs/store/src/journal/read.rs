@@ -12,15 +12,15 @@ use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, rec
 use crate::error::StoreError;
 use crate::marks::Position;
 
-/// Iterates over written records. Reads block for as long as the disk takes; what was written
-/// recently comes from the page cache.
+/// Iterates over written records. Reads block for as long as the disk takes; recent records come from the
+/// page cache.
 pub struct JournalReader {
     shared: Rc<Shared>,
     next: u64,
     place: Option<Place>,
 }
 
-/// Where the reader stands: `position` is that of the record at `offset`.
+/// The position of the reader: `position` is that of the record at `offset`.
 struct Place {
     sequence: u64,
     file: Arc<dyn File>,

@@ -13,8 +13,8 @@
 //! | durable mark when written | 8 | zeros to a multiple of 8 | |
 //! | identity of the store | 16 | | |
 //!
-//! A record's CRC begins with that of the store's identity: what lies in another store's journal is
-//! none of this one.
+//! A record's CRC begins with that of the store's identity: records of another store's journal are none of
+//! this one.
 //!
 //! Invariants: a record is believed only where CRC, epoch and position all fit, so that what a
 //! recycled file held before is never read as new; no length is trusted before it is compared
@@ -30,7 +30,7 @@ const MAGIC: &[u8; 8] = b"RWJOURNL";
 const VERSION: u32 = 2;
 const HEADER_USED: usize = 64;
 
-/// What a segment says of itself.
+/// The content of a segment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentHeader {
     /// Grows by one per segment; part of the file's name.
@@ -39,7 +39,7 @@ pub(super) struct SegmentHeader {
     pub epoch: u64,
     /// Position of its first record.
     pub first: u64,
-    /// What was durable when the header was written.
+    /// The durable position when the header was written.
     pub durable: u64,
     /// The store that it belongs to.
     pub store: u128,
@@ -120,7 +120,7 @@ pub(super) fn record_bytes(payload: usize) -> usize {
     (RECORD_HEADER_BYTES + payload).next_multiple_of(8)
 }
 
-/// With what the checksums of a store's records begin.
+/// The start value of the checksums of a store's records.
 pub(super) fn seed_of(store: u128) -> u32 {
     checksum::crc32c(&store.to_le_bytes())
 }

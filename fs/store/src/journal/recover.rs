@@ -1,4 +1,4 @@
-//! Reading the journal after a start: what holds, what was torn, what is missing.
+//! Reading the journal after a start: the valid, the torn and the missing records.
 //!
 //! The walk begins at the checkpoint and stops at the first record that does not hold. That is
 //! the normal end after a power cut: writes that nobody had synced are gone, in any order. It is
@@ -7,8 +7,8 @@
 //!
 //! Invariants
 //! * records are handed out once, in order, without a gap, all above the checkpoint;
-//! * a segment of a later epoch voids what earlier epochs hold at and above its first position;
-//! * what was handed out is durable when `recover` returns;
+//! * a segment of a later epoch voids records of earlier epochs at and above its first position;
+//! * records that were handed out are durable when `recover` returns;
 //! * memory is bounded by one segment.
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use crate::error::StoreError;
 /// Receives the position and payload of each recovered record.
 pub type Replay<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
 
-/// How to recover.
+/// The rules of a recovery.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rules {
     /// The identity of the store.
@@ -63,7 +63,7 @@ pub(super) struct Recovered {
     pub epoch: u64,
     /// Records that were handed out.
     pub records: u64,
-    /// What is missing although it was durable, where that was accepted.
+    /// Records that are missing although they were durable, where that loss was accepted.
     pub lost: Option<(u64, u64)>,
 }
 
@@ -217,7 +217,7 @@ fn mend(
         });
         let at = found.partition_point(|one| one.header.sequence < suspect.sequence);
         let (before, behind) = found.split_at(at);
-        // What a file held before its last use does not fit in between.
+        // Records from an earlier use of the file do not fit in between.
         let fits = |record: &RecordHeader| {
             let after = |one: &Found| {
                 one.header.first <= record.position && one.header.epoch <= record.epoch
@@ -257,7 +257,7 @@ fn drop_void(found: &mut Vec<Found>, old: &mut Vec<PathBuf>) {
 }
 
 struct Walk {
-    /// With what the checksums of records begin.
+    /// The start value of the checksums of records.
     seed: u32,
     /// The position that comes next.
     expected: u64,
@@ -317,7 +317,7 @@ impl Walk {
         }
     }
 
-    /// Where the records from `at` on end that follow each other.
+    /// The end of the consecutive records that begin at `at`.
     fn unbroken(
         &mut self,
         bytes: &[u8],
@@ -342,7 +342,7 @@ impl Walk {
         Ok(at)
     }
 
-    /// Over damaged records that the index has already: how far the next one is that holds.
+    /// Skips damaged records that the index has already. Returns the distance to the next record that holds.
     fn skip(&mut self, bytes: &[u8], epoch: u64, checkpoint: u64) -> Option<usize> {
         if self.expected > checkpoint {
             return None;
@@ -391,7 +391,7 @@ impl Walk {
         }
     }
 
-    /// What the segments behind a gap say was durable.
+    /// Takes the durable position from the segments behind a gap.
     fn testimony(&mut self, found: &[Found]) -> Result<(), StoreError> {
         for segment in found {
             self.claim = self.claim.max(segment.header.durable);

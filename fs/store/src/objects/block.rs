@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! * table entry 0 means a hole: the block reads as zeros whatever the file holds there;
-//! * entry 2 stands for no content: what the block was is not known, and every read says so;
+//! * entry 2 stands for no content: the block's content is not known, and every read says so;
 //! * any other entry stands for one content checksum (two checksums share entry 1, two entry 3, which
 //!   costs a 2^-31 part of the detection for those blocks and nothing for others);
 //! * a set never has bits beyond the last block that was put in.

@@ -37,7 +37,7 @@ const SLOT_BYTES: u64 = 32;
 /// Most slots that are read, whatever the file's length says.
 const SLOTS_MAX: u64 = 1 << 20;
 
-/// Where an owner's last record lies.
+/// The position of an owner's last record.
 #[derive(Debug, Default)]
 pub(super) struct Chain {
     slot: Option<u32>,
@@ -55,7 +55,7 @@ pub(super) struct Board {
     free: Vec<u32>,
 }
 
-/// What an earlier life has left.
+/// The board's content from an earlier life of the store.
 #[derive(Debug, Default)]
 pub(super) struct Stand {
     /// First segment of that life.
@@ -65,7 +65,7 @@ pub(super) struct Stand {
     pub(super) durable: u64,
     /// From here on there was no slot for some owner.
     pub(super) overflow: Option<u64>,
-    /// Owners, and what their last position may be: either, where they differ.
+    /// Owners, and the candidates for their last position: either, where they differ.
     pub(super) owners: Vec<(Owner, [u64; 2])>,
 }
 
@@ -87,7 +87,7 @@ fn owner(key: [u64; 2]) -> Owner {
     Owner::Object(ObjectId { inode, generation: (low >> 32) as u32, stripe: low as u32 })
 }
 
-/// What a slot's guard differs in from its position.
+/// The difference between a slot's guard and its position.
 fn blind(key: [u64; 2], store: u128) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (key[0] ^ store as u64).wrapping_mul(ODD).rotate_left(29);
@@ -95,7 +95,7 @@ fn blind(key: [u64; 2], store: u128) -> u64 {
 }
 
 impl Chain {
-    /// Instead of a position: whatever was before is durable in the object's file.
+    /// Instead of a position: all earlier changes are durable in the object's file.
     pub(super) const DURABLE: u64 = 1;
 
     pub(super) fn of_durable() -> Chain {
@@ -104,8 +104,8 @@ impl Chain {
 }
 
 impl Stand {
-    /// Reads what is there; `None` where it is no board of this store, or one that the device does not give
-    /// back whole: what it had beside that might be the owner of what is lost.
+    /// Reads the board. `None` where there is no board of this store, or the device does not give it back
+    /// whole: an entry that cannot be read might be that of the owner of lost records.
     pub(super) fn read(
         disk: &dyn Disk,
         directory: &Path,
@@ -243,7 +243,7 @@ impl Board {
 
     /// The owner's calls are done up to its last record.
     pub(super) fn note(&mut self, of: Owner, chain: &mut Chain) {
-        // What cannot be noted is not needed as long as nothing is damaged.
+        // A position that cannot be noted is not needed as long as nothing is damaged.
         let _ = self.try_note(of, chain, chain.last);
     }
 

@@ -1,4 +1,4 @@
-//! Loading objects into memory, their files, and what is let go when too many are there.
+//! Loading objects into memory, their files, and eviction when too many are there.
 //!
 //! Invariant: only clean objects are dropped. So a descriptor that a write went through stays open
 //! until its sync has reported, and no error of the device goes unseen.
@@ -19,7 +19,7 @@ use super::{DirectoryState, Inner, ObjectError, ObjectId, State};
 /// Objects that one load looks at for eviction.
 const EVICTION_STEPS: usize = 4;
 
-/// What an object's file holds.
+/// The state of an object's file.
 pub(super) enum FileState {
     Absent,
     /// A creation that a crash cut short.
@@ -100,7 +100,7 @@ fn read_object(
     Ok(FileState::Present(file, front, entries))
 }
 
-/// Compares what was found with the stamp that the roll has of the object.
+/// Compares the file's state with the stamp that the roll has of the object.
 pub(super) fn check_age(
     object: ObjectId,
     found: &FileState,
@@ -117,8 +117,8 @@ pub(super) fn check_age(
     }
 }
 
-/// Gives a new object's file its head. What an unfinished creation left in it is cut away first:
-/// without a head its table says nothing.
+/// Gives a new object's file its head. The rest of an unfinished creation is cut away first: without a head
+/// its table says nothing.
 pub(super) fn begin_file(file: &dyn File, layout: &Layout, object: ObjectId) -> io::Result<()> {
     if !file.is_empty()? {
         file.set_len(0)?;
@@ -202,7 +202,7 @@ impl Inner {
         }
     }
 
-    /// Takes an object out of memory, whatever only memory and log have of it.
+    /// Takes an object out of memory, also with changes that only memory and log have.
     pub(super) fn discard(&self, state: &mut State, object: ObjectId) {
         if let Some(mut gone) = state.objects.remove(&object) {
             state.log.release(&mut gone.chain);
@@ -246,7 +246,7 @@ impl Inner {
         }
         let file = self.disk.open(&path, Open::Create)?;
         if let Err(error) = begin_file(&*file, &self.layout, object) {
-            // Best effort: what stays is recognised as an unfinished creation.
+            // Best effort: a file that stays is recognised as an unfinished creation.
             let _ = self.disk.remove_file(&path);
             return Err(error);
         }

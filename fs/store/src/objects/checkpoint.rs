@@ -1,4 +1,4 @@
-//! Checkpoints: what only log and memory have goes into the object files, then the log is recycled.
+//! Checkpoints: changes that only log and memory have go into the object files, then the log is recycled.
 //!
 //! Order, and why: the log goes on in a fresh segment, so that everything before it is a whole; the
 //! log is synced, since nothing it protects may reach a file before it; patched blocks and tables are
@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! * an object whose sync fails is logged anew in full before its old records go;
-//! * a tail is said only when all that it relies upon is durable: what says it may outlive the rest;
+//! * a tail is said only when all that it relies upon is durable: the record of the tail may outlive the
+//!   rest;
 //! * a tombstone is passed only when the names that it takes away are gone, durably.
 
 use std::collections::BTreeMap;
@@ -30,11 +31,11 @@ const SYNCS_AT_ONCE: usize = 16;
 struct Flushed {
     object: ObjectId,
     round: u64,
-    /// Failed syncs of the object before: another one may have lost what was written.
+    /// Failed syncs of the object before: another one may have lost the written blocks.
     failures: u64,
-    /// What its file's head says now, where it has one.
+    /// The stamp in the file's head now, where it has one.
     stamp: Option<u32>,
-    /// The log has to be durable so far before the tail passes what the object's file does not have.
+    /// The log has to be durable so far before the tail passes changes that the object's file does not have.
     relies_on: u64,
     result: Result<(), ObjectError>,
 }
@@ -64,7 +65,7 @@ impl ObjectStore {
 
     /// Makes everything durable and the log empty; for a tidy end and for tests.
     pub async fn checkpoint(&self) -> Result<(), ObjectError> {
-        // One that is under way may have passed what was written lately: one more is needed then.
+        // One that is under way may have passed recent writes: one more is needed then.
         let target = {
             let state = self.inner.state.borrow();
             state.checkpoints_ended + 1 + u64::from(state.checkpointing)
@@ -173,7 +174,7 @@ impl ObjectStore {
         }
         self.removals_done_before(tail).await?;
         self.sync_removals_marks_and_roll().await?;
-        // A power cut may leave what says the new tail, and not what that relies on.
+        // A power cut may leave the record of the new tail, and not the records that it relies on.
         self.log_durable_to(carried_to).await?;
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
@@ -184,13 +185,13 @@ impl ObjectStore {
         self.log_durable_to(end).await?;
         let state = &mut *self.inner.state.borrow_mut();
         state.log.forget_before(tail);
-        // Whoever waits for room waits for this, too; twice round, since use gives one reprieve.
+        // Calls that wait for room wait for this, too. It goes round twice, since use gives one reprieve.
         let steps = 2 * state.clock.len();
         self.inner.evict(state, steps);
         Ok(())
     }
 
-    /// Writes what only memory has of an object into its file and starts a sync.
+    /// Writes the changes that only memory has of an object into its file and starts a sync.
     fn flush(&self, object: ObjectId, tail: u64) -> Option<Flushed> {
         let state = &mut *self.inner.state.borrow_mut();
         let known = state.objects.get_mut(&object)?;
@@ -327,7 +328,7 @@ impl Inner {
         let place = Place { layout: &self.layout, object };
         let tails = Tails { durable: state.log.tail(), next: tail };
         let result = place.write_table(known, &*file, &as_of, tails).map_err(failed);
-        // What came after the tail stays the log's until the next checkpoint.
+        // Blocks changed after the tail stay in the log until the next checkpoint.
         for block in as_of.into_keys() {
             known.change_table(block);
             known.first_position = Some(tail);
@@ -354,7 +355,7 @@ impl Inner {
             state.log.push(&Record::Suspect { object, first, count });
         }
         let oldest = state.log.end();
-        // What of the table the file has nobody knows: the holes at its end are said as well.
+        // The state of the table in the file is unknown: the holes at its end are logged as well.
         let (entries, end) =
             (known.entries.len() as u32, known.table_end(self.layout.blocks_max()));
         if entries < end {
@@ -376,7 +377,7 @@ impl Inner {
             }
             first = end + 1;
         }
-        // What has no block to go with it.
+        // Commits the records that had no block entries to go with.
         let doing = "carry an object over in the log";
         state.log.commit_if_any(&mut known.chain).map_err(self.failed_doing(doing))?;
         for (block, patch) in &mut known.overlay {
@@ -384,7 +385,7 @@ impl Inner {
             let position = self.commit(&mut state.log, &mut known.chain)?;
             (patch.imaged_at, patch.changed_at) = (position, position);
         }
-        // Whatever the device lost of these is in the page cache still: the log keeps it whole.
+        // The device may have lost these blocks, but the page cache still has them: the log keeps them whole.
         let suspects: Vec<u32> = known.suspects.iter().take(SUSPECTS_CARRIED_MAX).collect();
         for block in suspects {
             let mut content = state.scratch.take();
@@ -402,7 +403,8 @@ impl Inner {
             known.suspects.remove(block);
             state.overlay_blocks += 1;
         }
-        // What is not in doubt was synced before: said now, since the sync itself could not say so.
+        // Blocks that are not in doubt were synced before. That is logged now, since the sync itself could
+        // not do so.
         if known.suspects.is_empty() && !known.sync_failed {
             state.log.push(&Record::Mark { object, position: known.synced_position });
             self.commit(&mut state.log, &mut known.chain)?;

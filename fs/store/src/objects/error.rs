@@ -1,4 +1,4 @@
-//! What can go wrong in the object store: each variant names the thing, the cause and the remedy.
+//! The errors of the object store: each variant names the thing, the cause and the remedy.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub enum ObjectError {
     /// The file under an object's name is not that object's.
     #[error("object {object}: its header is damaged; remove the file or restore it")]
     Header { object: ObjectId },
-    /// The object was there, and its file is not: what it had is lost, and nothing may take its place.
+    /// The object was there, and its file is not: its bytes are lost, and nothing may take its place.
     #[error(
         "object {object}: its file is gone; restore it, or remove the file that it is a part of"
     )]
@@ -101,13 +101,13 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 /// Whether a read met bytes that the device, or the file system's own checksum, does not give back. To be
-/// asked of reads alone: of a write it says nothing of what is there.
+/// asked of reads alone: after a write it says nothing about the bytes on the device.
 pub(super) fn is_unreadable(error: &io::Error) -> bool {
     const EIO: i32 = 5;
-    /// What block devices answer for a bad medium and for bytes whose protection does not fit.
+    /// The errors of block devices for a bad medium and for bytes whose protection does not fit.
     const ENODATA: i32 = 61;
     const EILSEQ: i32 = 84;
-    /// What file systems answer for their own damaged structures.
+    /// The errors of file systems for damage to their own structures.
     const EBADMSG: i32 = 74;
     const EUCLEAN: i32 = 117;
     matches!(system_number(error), Some(EIO | ENODATA | EILSEQ | EBADMSG | EUCLEAN))
@@ -147,7 +147,7 @@ mod tests {
         let error = HostDisk.open(directory.path(), Open::Write).err().expect("no file");
         assert_eq!((error.raw_os_error(), system_number(&error)), (None, Some(EISDIR)));
         assert!(error.to_string().contains(&directory.path().display().to_string()), "{error}");
-        // Who prints an error with its sources prints the system's own once.
+        // A caller that prints an error with its sources prints the system's own once.
         assert!(std::error::Error::source(&error).is_none());
         assert!(!is_unreadable(&error) && is_unreadable(&io::Error::from_raw_os_error(5)));
     }

@@ -1,4 +1,4 @@
-//! Where things lie: names of object files, their headers, and the store's own description.
+//! The layout of a store on disk: names of object files, their headers, and the store's own description.
 //!
 //! An object file is `head | checksum table | padding | data` ([`super::table`]), with data from a
 //! multiple of 4096 on. The table is in the same file so that one descriptor and one fdatasync serve
@@ -21,7 +21,7 @@ pub(super) const DESCRIPTION_BYTES: usize = 48;
 const STORE_MAGIC: &[u8; 8] = b"RWostore";
 const VERSION: u32 = 2;
 
-/// The store's description: what never changes after it was made.
+/// The store's description: the values that never change after it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Description {
     pub(super) store: u128,
@@ -103,7 +103,7 @@ impl Layout {
         self.store
     }
 
-    /// What checksums begin with, so that nothing of another store is taken for this one's.
+    /// The start value of checksums, so that no data of another store is taken for this one's.
     pub(super) fn salt(&self) -> u32 {
         checksum::crc32c(&self.store.to_le_bytes())
     }
@@ -121,12 +121,12 @@ impl Layout {
         self.object_bytes
     }
 
-    /// Where the data of an object file begins.
+    /// The offset of the data in an object file.
     pub(super) fn data_offset(&self) -> u64 {
         front_bytes(self.blocks_max()).next_multiple_of(BLOCK_BYTES as u64)
     }
 
-    /// Where a block lies in its file.
+    /// The offset of a block in its file.
     pub(super) fn block_offset(&self, block: u32) -> u64 {
         self.data_offset() + u64::from(block) * BLOCK_BYTES as u64
     }

@@ -12,7 +12,7 @@ pub struct ObjectInfo {
     pub object: ObjectId,
     /// Bytes in written blocks.
     pub bytes: u64,
-    /// Where the last written block ends.
+    /// The end of the last written block.
     pub end: u64,
 }
 

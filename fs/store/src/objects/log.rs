@@ -51,7 +51,7 @@ pub(super) struct Log {
     /// The chain of tombstones and fences, and the number of the file that has the older ones.
     marks: Chain,
     marks_number: u64,
-    /// With which CRCs are seeded; and how many appends have failed.
+    /// The seed of CRCs; and the number of appends that have failed.
     salt: u32,
     failures: u16,
     closed: bool,
@@ -61,7 +61,7 @@ pub(super) struct Log {
     short: bool,
 }
 
-/// What a new life of the log needs to know.
+/// The values with which a new life of the log begins.
 pub(super) struct Beginning {
     pub(super) era: u64,
     /// The number of the file of marks.
@@ -69,7 +69,7 @@ pub(super) struct Beginning {
     pub(super) salt: u32,
 }
 
-/// What must be synced to make the log durable up to `end`.
+/// The files to sync to make the log durable up to `end`.
 pub(super) struct LogSync {
     pub(super) end: u64,
     files: Vec<Arc<dyn File>>,
@@ -96,8 +96,9 @@ pub(super) fn slot_path(directory: &Path, slot: u32) -> PathBuf {
     directory.join(format!("segment.{slot:04x}"))
 }
 
-/// Reads a segment, also where the device does not give all of it back: zeros stand for those pages,
-/// and so they are a gap as if they had been overwritten. How many bytes, and where those pages lie.
+/// Reads a segment, also where the device does not give all of it back. Zeros stand for those pages, and so
+/// they are a gap as if they had been overwritten. Returns the number of bytes, and the offsets of those
+/// pages.
 pub(super) fn read_pages(file: &dyn File, bytes: &mut [u8]) -> io::Result<(usize, Vec<u64>)> {
     let mut unread = Vec::new();
     match file.read_at(0, bytes) {
@@ -119,8 +120,8 @@ pub(super) fn read_pages(file: &dyn File, bytes: &mut [u8]) -> io::Result<(usize
 }
 
 impl Log {
-    /// A log that goes on after what was scanned, in a fresh segment whose tail is its own start.
-    /// Nothing of the old segments is overwritten before [`Log::forget_before`].
+    /// A log that goes on after the scanned one, in a fresh segment whose tail is its own start. Nothing of
+    /// the old segments is overwritten before [`Log::forget_before`].
     pub(super) fn begin(
         disk: Arc<dyn Disk>,
         directory: PathBuf,
@@ -166,7 +167,7 @@ impl Log {
         log.sync_work().run()?;
         log.durable = log.end;
         log.names_unsynced = false;
-        // From here on the earlier life's records are not needed, nor is what the board says of them.
+        // From here on the earlier life's records are not needed, nor are the board's positions of them.
         log.board.begin(scan.next_sequence, era, tail)?;
         log.board.durable(log.end);
         log.free.extend(old.into_iter().map(segment));
@@ -184,7 +185,7 @@ impl Log {
         self.end
     }
 
-    /// Where a replay would begin.
+    /// The position from which a replay would begin.
     pub(super) fn tail(&self) -> u64 {
         self.tail
     }
@@ -204,13 +205,13 @@ impl Log {
         record.encode(first, &mut self.batch);
     }
 
-    /// As [`Log::push`], for what settles the batch before: replay sees one batch, which was not
+    /// As [`Log::push`], for a record that settles the batch before: replay sees one batch, which was not
     /// complete where this part is cut off.
     pub(super) fn push_continued(&mut self, record: &Record<'_>) {
         record.encode(false, &mut self.batch);
     }
 
-    /// Nothing more is appended: what is there is what the next opening has to go by.
+    /// Nothing more is appended: the next opening has to go by the records that are there.
     pub(super) fn close(&mut self) {
         self.closed = true;
     }
@@ -223,7 +224,7 @@ impl Log {
         Ok(position)
     }
 
-    /// As [`Log::commit`], for an intent: [`Log::done`] follows when what it announces is done.
+    /// As [`Log::commit`], for an intent: [`Log::done`] follows when the announced action is done.
     pub(super) fn commit_begun(&mut self, chain: &mut Chain, reserve: usize) -> io::Result<u64> {
         let mut batch = std::mem::take(&mut self.batch);
         let result = self.append(&mut batch, chain, reserve);
@@ -294,8 +295,8 @@ impl Log {
         }
     }
 
-    /// Whether only a checkpoint makes room for what comes when this segment is full. Where `times` is
-    /// greater it is full sooner.
+    /// Whether only a checkpoint makes room for records after this segment is full. Where `times` is greater
+    /// it is full sooner.
     pub(super) fn is_short(&self, times: usize) -> bool {
         let used = (self.end % self.segment_bytes) as usize;
         let most = self.segment_bytes as usize;
@@ -340,7 +341,7 @@ impl Log {
         let position = sequence * self.segment_bytes;
         seal(&mut start, self.seal(position, 0));
         if let Err(error) = segment.file.write_at(0, &start) {
-            // What of it was written is known as older than what the log goes on with.
+            // The part that was written counts as older than the records with which the log goes on.
             self.failures = self.failures.saturating_add(1);
             // The same slot comes first next time, so no two slots carry one sequence.
             self.free.push(segment);
@@ -368,7 +369,7 @@ impl Log {
         Ok(Segment { sequence: 0, file })
     }
 
-    /// What has to be synced now.
+    /// The files and names that have to be synced now.
     pub(super) fn sync_work(&self) -> LogSync {
         let from = self.durable / self.segment_bytes;
         let live = self.live.iter().filter(|segment| segment.sequence >= from);

@@ -29,10 +29,10 @@ const ENTRY_BYTES: usize = 20;
 /// are fenced, and requests that are on their way while so many files are removed, are none.
 const FENCES_MAX: usize = 1 << 20;
 const TOMBSTONES_MAX: usize = 1 << 22;
-/// How much of them is forgotten at a time.
+/// One in so many entries of a full table is forgotten at a time.
 const FORGOTTEN_PART: usize = 8;
 
-/// What is known of removed inodes and fenced sessions, and how much is stored.
+/// The known removed inodes and fenced sessions, and the amount of data stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     /// Inode: the generation up to which its objects are gone, and the expiry mark.
@@ -42,7 +42,7 @@ pub(super) struct Marks {
     /// Objects and bytes in them; an estimate after a crash.
     pub(super) objects: u64,
     pub(super) object_bytes: u64,
-    /// Which of all the files that were written one after the other.
+    /// The number of this file among all that were written one after the other.
     pub(super) number: u64,
     /// The log was durable up to here before.
     pub(super) durable: u64,
@@ -97,7 +97,7 @@ impl Marks {
         count != self.tombstones.len()
     }
 
-    /// How many tombstones and fences there are.
+    /// The numbers of tombstones and fences.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.tombstones.len(), self.fences.len())
     }
@@ -178,8 +178,8 @@ impl Marks {
         true
     }
 
-    /// Reads the marks of a store; empty ones where it never had any, which `least` 0 says. With them
-    /// what was found damaged; an error text where nothing is left that will do.
+    /// Reads the marks of a store; empty ones where it never had any, which `least` 0 says. With them a note
+    /// on damage; an error text where no valid copy is left.
     pub(super) fn load(
         disk: &dyn Disk,
         root: &Path,

@@ -87,14 +87,14 @@ impl fmt::Display for ObjectId {
     }
 }
 
-/// In whose name a change comes: refused where the session is fenced at a later epoch.
+/// The session and epoch in whose name a change comes: refused where the session is fenced at a later epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteEpoch {
     pub session: u64,
     pub epoch: u32,
 }
 
-/// Where an acknowledged write stands.
+/// The log position and era of an acknowledged write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// The log's position after the write; durable positions are compared with it.
@@ -140,7 +140,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What is wrong with the sizes, if anything.
+    /// The error in the sizes, if any.
     fn check(&self) -> Result<(), String> {
         let blocks = self.object_bytes / BLOCK_BYTES as u64;
         if blocks == 0 || !self.object_bytes.is_multiple_of(BLOCK_BYTES as u64) || blocks > 1 << 22
@@ -160,11 +160,11 @@ impl Config {
     }
 }
 
-/// What a store holds and does, for status displays.
+/// The contents and activity of a store, for status displays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Objects, and bytes in written blocks. Exact while the store lives; what the last moments
-    /// before a crash changed is not counted until `check` corrects it.
+    /// Objects, and bytes in written blocks. Exact while the store lives; changes of the last moments before
+    /// a crash are not counted until `check` corrects it.
     pub objects: u64,
     pub object_bytes: u64,
     /// Objects in memory, and how many of them the log still protects.
@@ -230,7 +230,7 @@ struct State {
     scratch: Scratch,
 }
 
-/// What is known of one of the hashed directories.
+/// The known state of one of the hashed directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DirectoryState {
     Unknown,
@@ -260,7 +260,7 @@ impl ObjectStore {
         self.inner.layout.object_bytes()
     }
 
-    /// Where the log ends now: everything before survives the death of the process.
+    /// The present end of the log: everything before it survives the death of the process.
     pub fn log_end(&self) -> u64 {
         self.inner.state.borrow().log.end()
     }
@@ -350,7 +350,7 @@ impl Inner {
 }
 
 impl State {
-    /// From now on the store refuses changes: what it would acknowledge could not be kept.
+    /// From now on the store refuses changes: it could not keep changes that it acknowledged.
     fn fail(&mut self, cause: String) {
         self.failed.get_or_insert(cause);
         self.log.close();

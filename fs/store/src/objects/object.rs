@@ -1,4 +1,4 @@
-//! What the store keeps in memory of one object.
+//! The state of one object in memory.
 //!
 //! Invariants
 //! * `entries[b]` describes block b as it is in the file; where `overlay` has b, the block's bytes
@@ -31,15 +31,15 @@ pub(super) struct Object {
     pub(super) file: Option<Arc<dyn File>>,
     /// The file is there, with its header.
     pub(super) exists: bool,
-    /// What its head says.
+    /// The content of the head of its file.
     pub(super) front: Front,
     pub(super) entries: Vec<u32>,
     pub(super) overlay: BTreeMap<u32, Patch>,
     /// Written in place since the last sync began.
     pub(super) unsynced: BlockSet,
-    /// What the sync that is under way covers.
+    /// The blocks that the sync under way covers.
     pub(super) syncing: Option<BlockSet>,
-    /// What a failed sync covered and nobody has written since.
+    /// The blocks that a failed sync covered and nobody has written since.
     pub(super) suspects: BlockSet,
     /// The file's name may not survive a power loss yet.
     pub(super) name_unsynced: bool,
@@ -48,7 +48,7 @@ pub(super) struct Object {
     /// Syncs of the file that were begun, and that have ended.
     pub(super) sync_started: u64,
     pub(super) sync_finished: u64,
-    /// The last one that ended has failed; how many have.
+    /// The last one that ended has failed; the number that have failed.
     pub(super) sync_failed: bool,
     pub(super) sync_failures: u64,
     /// Log position at the start of the last successful one.

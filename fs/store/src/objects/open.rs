@@ -20,13 +20,13 @@ use super::scan::{Reading, Scan};
 use super::write::Scratch;
 use super::{Config, DirectoryState, Inner, ObjectError, ObjectStore, State};
 
-/// The file in the log's directory by which somebody gives up what cannot be told any more.
+/// The file in the log's directory by which somebody gives up records that are lost.
 pub(super) const GIVE_UP: &str = "give-up";
 /// Slots on the board for each object that may be in memory, and for others.
 const SLOTS_EACH: usize = 4;
 const SLOTS_MORE: usize = 64;
 
-/// What opening brings to the executor's thread.
+/// The result of opening, for the executor's thread.
 struct Opened {
     description: Description,
     log: Log,
@@ -36,7 +36,7 @@ struct Opened {
     lock: Arc<dyn File>,
 }
 
-/// Opens on whatever thread blocking work runs.
+/// Opens on the thread that runs blocking work.
 struct Opener {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
@@ -57,7 +57,7 @@ impl ObjectStore {
             return Err(ObjectError::Format { directory: directory.display().to_string(), reason });
         }
         let boot = world.random_u64().max(1);
-        // Where nobody knows better, each start begins a new era.
+        // If the caller knows no era, each start begins a new one.
         let era = if config.era == 0 { boot } else { config.era };
         let opener = Opener {
             disk: world.disk(),
@@ -141,7 +141,7 @@ impl Opener {
         if description.segment_bytes < self.config.segment_bytes
             || description.object_bytes > self.config.object_bytes
         {
-            // The log of the store must be able to take what the configuration promises.
+            // The log of the store must be able to take the amount that the configuration promises.
             let config = Config {
                 segment_bytes: description.segment_bytes,
                 object_bytes: description.object_bytes,
@@ -163,7 +163,7 @@ impl Opener {
         Ok(Opened { description, log, marks, roll, recovery, lock })
     }
 
-    /// What the description was made after is there.
+    /// The folders that were made before the description are there.
     fn check_folders(&self, layout: &Layout) -> Result<(), ObjectError> {
         let is_gone = |path: &Path| {
             let kind = self.disk.kind(path).map_err(self.failed("look for its folders"))?;
@@ -188,7 +188,7 @@ impl Opener {
         Ok(())
     }
 
-    /// What log and marks say, after each was judged by the other.
+    /// The log and the marks, after each was judged by the other.
     fn read_log(
         &self,
         layout: &Layout,
@@ -202,7 +202,7 @@ impl Opener {
             Marks::load(disk, layout.root(), description.store, least)
                 .map_err(self.failed("read marks"))
         };
-        // As far as they can be read: what they say of the log is needed to judge it.
+        // As far as they can be read: their statements on the log are needed to judge it.
         let (durable, clean) = match load(0)? {
             Ok((marks, _)) => (marks.durable, marks.clean),
             Err(_) => (0, 0),

@@ -14,14 +14,14 @@ use super::table::{PAIR_BYTES, Place, Tails};
 use super::write::{Logged, Scratch, part_of};
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
 
-/// How much of damage the one who throws bytes away puts up with.
+/// The treatment of damage when bytes are thrown away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Manner {
     /// Bytes beside the range that cannot be read are an error, and nothing changes.
     Careful,
     /// They are lost from then on, and the range goes.
     Cut,
-    /// As `Cut`, of an object that was made anew: the log may still have what it had before.
+    /// As `Cut`, of an object that was made anew: the log may still have its earlier records.
     Remade,
 }
 
@@ -122,9 +122,9 @@ impl ObjectStore {
         Ok(known.overlay.is_empty() && known.entries.iter().all(|entry| *entry == 0))
     }
 
-    /// Cuts one generation of a file at byte `offset` of stripe `stripe`: what lies behind, later
-    /// stripes included, reads as zeros. Emptied objects keep their names until the inode goes. Where one
-    /// cannot be cut the others are nevertheless. The objects of which something that is kept is lost with it.
+    /// Cuts one generation of a file at byte `offset` of stripe `stripe`: the bytes behind, later stripes
+    /// included, read as zeros. Emptied objects keep their names until the inode goes. If one object cannot
+    /// be cut, the others are nevertheless. Returns the objects that lost bytes which should have been kept.
     pub fn truncate_file(
         &self,
         inode: u64,
@@ -149,8 +149,8 @@ impl ObjectStore {
 }
 
 impl Inner {
-    /// Makes the file anew of an object of which nobody can say any more what it holds: blocks before the byte
-    /// `kept` are lost from now on, the others are holes. Durable when it ends; after a crash at any place the
+    /// Makes the file anew of an object whose content nobody knows any more: blocks before the byte `kept`
+    /// are lost from now on, the others are holes. Durable when it ends; after a crash at any place the
     /// object is as damaged as before, or made anew. Blocks on the device.
     fn remake(&self, object: ObjectId, kept: u64) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
@@ -169,7 +169,7 @@ impl Inner {
         let mut known = Object { entries, ..Object::default() };
         known.front.stamp = state.roll.stamp(object).unwrap_or(0);
         known.change_whole_table();
-        // As if of a checkpoint that came to its end: what is missing of the table is lost, never a hole.
+        // As if of a checkpoint that came to its end: missing entries of the table are lost, never a hole.
         let tails = Tails { durable: 0, next: 0 };
         let place = Place { layout: &self.layout, object };
         place.write_table(&mut known, &*file, &BTreeMap::new(), tails)?;

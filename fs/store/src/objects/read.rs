@@ -11,7 +11,7 @@ use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 
 const READING: &str = "read its file";
 
-/// What a read found.
+/// The result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadOutcome {
     /// No such object: whether that means zeros or a loss is the caller's knowledge. Nothing was
@@ -22,8 +22,8 @@ pub enum ReadOutcome {
 }
 
 impl ObjectStore {
-    /// [`ObjectStore::read`] for a reader who compares the bytes with the checksums: those of whole
-    /// blocks are what was noted when they were written, whatever the device says now.
+    /// [`ObjectStore::read`] for a reader that compares the bytes with the checksums: those of whole blocks
+    /// are the ones noted when the blocks were written, whatever the device says now.
     pub fn read_unverified(
         &self,
         object: ObjectId,
@@ -66,7 +66,7 @@ impl ObjectStore {
         result.map(|()| ReadOutcome::Present { bytes: into.len() })
     }
 
-    /// Reads a whole object and compares every written block; how many there are.
+    /// Reads a whole object and compares every written block. Returns the number of written blocks.
     pub fn verify(&self, object: ObjectId) -> Result<u64, ObjectError> {
         let state = &mut *self.inner.state.borrow_mut();
         if !self.inner.load(state, object, false)? {
@@ -86,7 +86,7 @@ impl ObjectStore {
     }
 }
 
-/// Reads until `into` is full; what lies behind the file's end is zeros.
+/// Reads until `into` is full; bytes behind the file's end are zeros.
 pub(super) fn read_filled(file: &dyn File, offset: u64, into: &mut [u8]) -> std::io::Result<()> {
     let read = file.read_at(offset, into)?;
     into[read..].fill(0);
@@ -163,7 +163,7 @@ impl Inner {
         Ok(())
     }
 
-    /// How many whole blocks from `block` on can be read from the file at once.
+    /// The number of whole blocks from `block` on that can be read from the file at once.
     fn in_place_run(
         &self,
         state: &State,

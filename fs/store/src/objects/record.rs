@@ -23,7 +23,7 @@ pub(super) const HEAD_BYTES: usize = 80;
 /// Log records lie at multiples of this.
 pub(super) const ALIGNMENT: usize = 8;
 
-/// What a record says; borrowed from the bytes of its segment.
+/// The content of a record; borrowed from the bytes of its segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Record<'a> {
     /// The first of a segment: replay begins at `tail`, with the file of marks of number `marks` or a
@@ -60,7 +60,7 @@ const TOMBSTONE: u8 = 8;
 const FENCE: u8 = 9;
 const CHECKPOINT: u8 = 10;
 
-/// Whose records form a chain: those of one object, or all tombstones and fences.
+/// The owner of a chain of records: one object, or all tombstones and fences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Object(ObjectId),
@@ -76,14 +76,14 @@ pub(super) struct Head {
     pub(super) position: u64,
     body_crc: u32,
     kind: u8,
-    /// It opens a batch: what one call appended together.
+    /// It opens a batch: the records that one call appended together.
     pub(super) first: bool,
     /// Appends that had failed since the log was opened.
     pub(super) attempt: u16,
     /// Everything before was durable when this was appended.
     pub(super) durable: u64,
-    /// The record of the same owner before this one; 0 where there is none, 1 where the object's
-    /// file has what was before.
+    /// The record of the same owner before this one; 0 where there is none, 1 where the object's file has all
+    /// earlier changes.
     pub(super) before: u64,
     /// Object, or two keys of other kinds.
     inode: u64,
@@ -178,7 +178,7 @@ impl Head {
         ObjectId { inode: self.inode, generation: self.generation, stripe: self.stripe }
     }
 
-    /// In whose chain the record stands.
+    /// The owner in whose chain the record stands.
     pub(super) fn owner(&self) -> Option<Owner> {
         match self.kind {
             WRITE..=SUSPECT => Some(Owner::Object(self.object())),
@@ -198,7 +198,7 @@ impl Head {
         (self.a as u32, count as u32)
     }
 
-    /// Whether the body of the record at the front of `bytes` is what the head says.
+    /// Whether the body of the record at the front of `bytes` matches the head.
     fn is_whole(&self, bytes: &[u8]) -> bool {
         let body = bytes.get(HEAD_BYTES..HEAD_BYTES + self.length as usize);
         body.is_some_and(|body| checksum::crc32c(body) == self.body_crc)
@@ -302,7 +302,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Appends the record to `into`; [`seal`] fills in what depends on its place.
+    /// Appends the record to `into`; [`seal`] fills in the fields that depend on its place.
     pub(super) fn encode(&self, first_of_batch: bool, into: &mut Vec<u8>) {
         let (mut head, body) = self.split();
         head.first = first_of_batch;
@@ -314,10 +314,10 @@ impl<'a> Record<'a> {
     }
 }
 
-/// What a batch's records have in common.
+/// The values that a batch's records have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seal {
-    /// Where the batch will lie.
+    /// The future position of the batch.
     pub(super) position: u64,
     /// The owner's record before.
     pub(super) before: u64,

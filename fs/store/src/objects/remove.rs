@@ -13,7 +13,7 @@ use super::punch::{count_blocks, list_inode};
 use super::record::Record;
 use super::{ObjectError, ObjectId, ObjectStore, State};
 
-/// What one removal took away.
+/// The result of one removal.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
     pub(super) objects: Vec<ObjectId>,
@@ -137,11 +137,11 @@ impl ObjectStore {
     }
 }
 
-/// Drops an object and takes what the file's table does not show out of the count.
+/// Drops an object and takes blocks that the file's table does not show out of the count.
 fn discard_counted(store: &ObjectStore, state: &mut State, object: ObjectId) {
     let Some(known) = state.objects.get(&object) else { return };
     let in_memory = known.written_blocks();
-    // The removal will subtract what the file's table says; the difference goes now.
+    // The removal will subtract the blocks of the file's table; the difference goes now.
     let in_file = count_blocks(&*store.inner.disk, &store.inner.layout, object);
     let bytes = (in_memory as i64 - in_file as i64) * BLOCK_BYTES as i64;
     state.marks.object_bytes = state.marks.object_bytes.saturating_add_signed(-bytes);

@@ -1,4 +1,4 @@
-//! Replay: what the log says of objects since the last checkpoint is brought into their files.
+//! Replay: the log's records since the last checkpoint are brought into the objects' files.
 //!
 //! Invariants
 //! * replay is repeated from the start after a crash in its midst, with the same result: the log
@@ -34,7 +34,7 @@ const DAMAGED_NAMED_MAX: usize = 1000;
 /// By so much the roll's stamp exceeds that of any file whose head a start could not read.
 const STAMP_LEAP: u32 = 1 << 20;
 
-/// What opening a store found and mended.
+/// The findings and repairs of a store's opening.
 #[derive(Debug, Clone, Default)]
 pub struct Recovery {
     /// Log records that were replayed.
@@ -49,11 +49,11 @@ pub struct Recovery {
     pub damaged: Vec<(ObjectId, u32)>,
     /// Only the process had died, the machine had not.
     pub process_only: bool,
-    /// Damage that was found, and what became of it, in words.
+    /// Damage that was found, and its outcome, in words.
     pub damage: Vec<String>,
 }
 
-/// What the log says of one object.
+/// The log's records of one object.
 #[derive(Default)]
 struct History {
     blocks: BTreeMap<u32, Vec<Event>>,
@@ -67,7 +67,7 @@ impl History {
     fn push(&mut self, block: u32, event: Event) {
         self.suspects.remove(block);
         let events = self.blocks.entry(block).or_default();
-        // An image or a hole needs nothing of what came before it.
+        // An image or a hole needs no event before it.
         if !matches!(event, Event::Write { .. }) {
             events.clear();
         }
@@ -91,7 +91,7 @@ impl History {
         })
     }
 
-    /// A record is missing: only what comes later is known.
+    /// A record is missing: only later records are known.
     fn doubt(&mut self) {
         self.doubted = true;
         self.blocks.values_mut().for_each(|events| *events = vec![Event::Lost]);
@@ -198,13 +198,13 @@ impl Story {
     }
 }
 
-/// What a replay goes by.
+/// The inputs of a replay.
 pub(super) struct Replay<'a> {
     pub(super) disk: &'a Arc<dyn Disk>,
     pub(super) layout: &'a Layout,
     pub(super) scan: &'a Scan,
     pub(super) roll: &'a mut Roll,
-    /// What is read may come from the page cache of before.
+    /// Bytes that are read may come from the page cache of before.
     pub(super) page_cache: bool,
 }
 
@@ -214,7 +214,7 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
     let process_only = scan.process_only;
-    // Only what was under way may be incomplete.
+    // Only the batch that was under way may be incomplete.
     let last_batch = if process_only && scan.last_done { u64::MAX } else { story.last_batch };
     let crash = Crash { process_only, page_cache, last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
@@ -270,7 +270,7 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     Ok(report)
 }
 
-/// An object's file, what it says, and whether that is all to be doubted.
+/// An object's file, its content, and whether that is all to be doubted.
 type Opened = (Option<Arc<dyn File>>, Object, bool);
 
 /// Brings one object's file to where its history ends.
@@ -300,7 +300,7 @@ impl<'a> Mender<'a> {
             self.report.damage.push(format!("object {object}: its file is {how}"));
             return Ok(None);
         }
-        // What is written now is later than all that was there before.
+        // Writes from now on are later than everything that was there before.
         known.front.stamp = known.front.stamp.max(self.stamp.unwrap_or(0));
         known.change_whole_table();
         let mut restored: Vec<(u32, &Block)> = Vec::new();
@@ -345,9 +345,9 @@ impl<'a> Mender<'a> {
         self.write(known, file, &restored, &holes)
     }
 
-    /// Nothing here could mend the object's file, and reading it will say what is wrong. What the log has
-    /// of it goes with the log: so the stamp that the roll asks for from now on is one that the file does
-    /// not have, should it be put back, or be readable again.
+    /// Nothing here could mend the object's file, and reading it will say what is wrong. The log's records of
+    /// it go with the log. So the stamp that the roll asks for from now on is one that the file does not
+    /// have, should it be put back, or be readable again.
     fn give_up(&mut self) -> Option<u32> {
         if self.history.blocks.is_empty() && !self.history.doubted {
             return None;
@@ -370,14 +370,14 @@ impl<'a> Mender<'a> {
                 Some((Some(file), Object { front, entries, ..nothing() }, doubted))
             }
             FileState::Absent => Some((None, nothing(), doubted)),
-            // Its head was there: what lies behind the table still is.
+            // Its head was there: the data behind the table still are.
             FileState::Unfinished | FileState::Headless if self.existed => {
                 let entries = vec![UNKNOWN; layout.blocks_max() as usize];
                 let file = self.disk.open(&path, Open::Write)?;
                 Some((Some(file), Object { entries, ..nothing() }, false))
             }
             FileState::Unfinished | FileState::Headless => {
-                // Emptied durably: what else came into it must not be seen once it has a head.
+                // Emptied durably: other bytes that came into it must not be seen once it has a head.
                 let file = self.disk.open(&path, Open::Write)?;
                 file.set_len(0)?;
                 file.sync_data()?;
@@ -442,8 +442,8 @@ impl<'a> Mender<'a> {
         }
     }
 
-    /// A record of the object is missing. What came later is known; of the rest only that a write
-    /// into a hole has put bytes into the file, and that a punched block has none.
+    /// A record of the object is missing. Later records are known. Of the rest only this is known: a write
+    /// into a hole has put bytes into the file, and a punched block has none.
     fn doubt(&mut self, known: &mut Object, file: &dyn File) -> io::Result<()> {
         let layout = self.place.layout;
         let data = file.len()?.saturating_sub(layout.data_offset());
@@ -465,7 +465,7 @@ impl<'a> Mender<'a> {
         Ok(())
     }
 
-    /// The file is not what it was: nobody knows what it had beside what the log says.
+    /// The file is not the one that it was: nobody knows its bytes beside those in the log.
     fn lose_file(&mut self, known: &mut Object, how: &str) {
         for block in 0..self.place.layout.blocks_max() {
             if !self.history.blocks.contains_key(&block) {
@@ -506,8 +506,8 @@ impl<'a> Mender<'a> {
         Ok(Some(known.front.stamp))
     }
 
-    /// A sync of these blocks failed: the page cache has them, and believes the device does. What
-    /// still matches is written once more, so that the sync that follows means something.
+    /// A sync of these blocks failed: the page cache has them, and believes the device does. Blocks that
+    /// still match are written once more, so that the sync that follows means something.
     fn write_suspects_again(&self, known: &Object, file: &dyn File) -> io::Result<()> {
         if self.history.suspects.is_empty() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Room that a full device still has for what a store cannot do without: its marks, without which
-//! nothing is removed and no start comes to its end. The log has room of its own.
+//! Room that a full device still has for a store's most needed data: its marks, without which nothing is
+//! removed and no start comes to its end. The log has room of its own.
 //!
 //! Invariant: the file `reserve` holds no data; it is cut to make room, and made long again as far as
 //! the device has room.

@@ -1,15 +1,15 @@
-//! What a block is after a crash, from its history in the log and the bytes on disk.
+//! The state of a block after a crash, from its history in the log and the bytes on disk.
 //!
 //! The history is walked from the newest event back. An image or a hole ends the walk, since it
 //! needs nothing from the file. A write in place stands only if the file has its bytes.
 //!
-//! After the death of the process alone, everything but the very last batch was completed: an
-//! earlier write whose bytes are not there is damage. After a power loss, any write that was not
-//! synced may be missing or torn, so older states are legitimate; `mark` says up to where they are not.
+//! After the death of the process alone, everything but the very last batch was completed: an earlier write
+//! whose bytes are not there is damage. After a power loss, any write that was not synced may be missing or
+//! torn, so older states are legitimate. They are not for writes before `mark`.
 
 use super::block::{Block, UNKNOWN};
 
-/// What the log says happened to a block, oldest first.
+/// The events of a block in the log, oldest first.
 pub(super) enum Event {
     Write {
         old: u32,
@@ -23,18 +23,18 @@ pub(super) enum Event {
     Lost,
 }
 
-/// What is known about the crash.
+/// The known facts about the crash.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Crash {
     /// Only the process died.
     pub(super) process_only: bool,
-    /// What is read may come from the page cache of before: the process died, or nobody knows.
+    /// Bytes that are read may come from the page cache of before: the process died, or nobody knows.
     pub(super) page_cache: bool,
-    /// Where the last batch of the log begins: the one call that may have been under way.
+    /// The start of the last batch of the log: the one call that may have been under way.
     pub(super) last_batch: u64,
 }
 
-/// What a block is.
+/// The state of a block.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resolved<'a> {
     /// The file's bytes, described by this entry; not looked at where they were synced.
@@ -83,7 +83,7 @@ pub(super) fn resolve<'a>(
             }
         }
     }
-    // What was there before the log's first word; an image in between would have ended the walk.
+    // The block's state before its first record in the log. An image in between would have ended the walk.
     match events.first() {
         Some(Event::Write { old: 0, .. }) => Resolved::Hole,
         Some(Event::Write { old, .. }) if *old == found => Resolved::InPlace(*old),
@@ -127,7 +127,7 @@ mod tests {
         let patched = || [Event::Image(Box::new([1; 4096])), write(5, 6, 20)];
         assert_eq!(resolve(&patched(), PROCESS, 0, || 99), Resolved::Damaged);
         assert_eq!(resolve(&patched(), POWER, 0, || 99), Resolved::Restore(&[1; 4096]));
-        // The file still has what was there before the image.
+        // The file still has the bytes from before the image.
         assert_eq!(resolve(&patched(), POWER, 0, || 5), Resolved::Restore(&[1; 4096]));
         assert_eq!(resolve(&[write(5, 6, 1), Event::Hole], POWER, 0, || 0), Resolved::Hole);
     }

@@ -1,17 +1,17 @@
-//! The roll: which objects there are, and how old the file of each is.
+//! The roll: the objects of a store, and the age of each one's file.
 //!
-//! A file cannot say that it is gone, nor that it is a copy of an earlier day. The roll can: for each
-//! object that a checkpoint has brought into its file it has the stamp that the file's head bore then.
-//! Where the file is not there, or bears a lesser stamp, it is not what the store had.
+//! A file cannot say that it is gone, nor that it is a copy of an earlier day. The roll can: for each object
+//! that a checkpoint has brought into its file it has the stamp that the file's head bore then. A file that
+//! is missing, or bears a lesser stamp, is not the one that the store had.
 //!
 //! It is a hash table in one file that grows page by page (linear hashing). One page is read when an object
-//! comes into memory; a checkpoint writes the pages that it has changed. Nothing of it is kept in memory
-//! but what the next checkpoint has to write.
+//! comes into memory; a checkpoint writes the pages that it has changed. Only the changes for the next
+//! checkpoint are kept in memory.
 //!
 //! Invariants
 //! * an entry is written only when the file with that stamp is durable, its name included: however old the
 //!   roll is, it convicts no file that a crash has left as it had to be;
-//! * it is durable before the log lets go of what a checkpoint has taken in;
+//! * it is durable before the log lets go of changes that a checkpoint has taken in;
 //! * nothing is ever lost with the roll alone. Each entry has a checksum of its own; an object without one
 //!   is not watched until it is used again.
 
@@ -39,7 +39,7 @@ const PAGES_HELD_MAX: usize = 256;
 
 type Page = [u8; PAGE_BYTES];
 
-/// What is to be said of objects: the stamp of a file, or that the object was removed.
+/// The changes to enter for objects: the stamp of a file, or that the object was removed.
 pub(super) type Changes = BTreeMap<ObjectId, Option<u32>>;
 
 /// The file of the roll.
@@ -53,7 +53,7 @@ pub(super) struct RollFile {
 pub(super) struct Roll {
     /// `None` where it could not be made: then nothing is watched.
     file: Option<RollFile>,
-    /// What the next checkpoint writes.
+    /// The changes that the next checkpoint writes.
     pending: Changes,
     /// Objects that could not be entered since the store was opened.
     unwatched: u64,
@@ -128,7 +128,7 @@ impl Roll {
         }
     }
 
-    /// What is to be written, and where; `None` where nothing is.
+    /// The pending changes and the file for them; `None` where there are none.
     pub(super) fn work(&self) -> Option<(RollFile, Changes)> {
         let file = self.file.clone()?;
         (!self.pending.is_empty()).then(|| (file, self.pending.clone()))
@@ -193,7 +193,8 @@ impl Table<'_> {
             std::collections::btree_map::Entry::Vacant(empty) => {
                 let mut page = Box::new([0; PAGE_BYTES]);
                 let read = match self.of.file.read_at(number * PAGE_BYTES as u64, &mut page[..]) {
-                    // What it had is not watched; written whole, it can be read again.
+                    // The page's entries are no longer watched. Once written whole, the page can be read
+                    // again.
                     Err(error) if is_unreadable(&error) => 0,
                     result => result?,
                 };
@@ -216,7 +217,7 @@ impl Table<'_> {
                 }
                 return Ok(true);
             }
-            // What has moved to a later page, and what is damaged, makes room.
+            // Entries that moved to a later page, and damaged ones, make room.
             let stays = |entry| page_of(entry, pages) == number;
             let taken: Vec<bool> = (0..PAGE_ENTRIES)
                 .map(|index| read(page, index, salt).is_some_and(|(entry, _)| stays(entry)))
@@ -245,8 +246,8 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// Makes one page more of what one of the others has; false on a full device. The other one keeps
-    /// what has moved until the place is needed: so a crash in between loses little.
+    /// Makes one page more from entries of one of the others; false on a full device. The other one keeps the
+    /// moved entries until the place is needed: so a crash in between loses little.
     fn grow(&mut self) -> io::Result<bool> {
         let (new, salt) = (self.pages, self.of.salt);
         let from = new - (1 << new.ilog2());

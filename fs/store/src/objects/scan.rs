@@ -1,13 +1,13 @@
-//! Reading the log at a start, and finding out what of it is missing.
+//! Reading the log at a start, and finding the missing parts.
 //!
-//! A segment is read record by record. Where there is none, the next head or foot that fits its place
-//! is looked for: what lies in between is a *gap*. Whether a gap is damage depends on how the
-//! earlier life ended:
+//! A segment is read record by record. Where there is none, the next head or foot that fits its place is
+//! looked for: the bytes in between are a *gap*. Whether a gap is damage depends on how the earlier life
+//! ended:
 //!
 //! * after the death of the process alone everything that was acknowledged is in the files, so every
 //!   gap is damage. Whom it concerned is known exactly: by the links between an object's records
 //!   and by its last one on the board;
-//! * after a power loss what was not durable may be missing, in any order: the log ends at the first
+//! * after a power loss records that were not durable may be missing, in any order: the log ends at the first
 //!   gap that lies behind everything that a later record, or the board, calls durable. A gap before
 //!   is damage. The board proves nothing then, so if nobody can say whom it concerned, the
 //!   store does not open.
@@ -34,7 +34,7 @@ const PLAUSIBLE_SEGMENTS: u64 = 1024;
 
 /// A record as it was found.
 struct Item {
-    /// Where it lies in its segment.
+    /// The record's offset in its segment.
     at: usize,
     head: Head,
     /// Its body is as its head says.
@@ -49,7 +49,7 @@ struct Found {
     items: Vec<Item>,
 }
 
-/// What a segment's first record says.
+/// The content of a segment's first record.
 #[derive(Debug, Clone, Copy)]
 struct Start {
     tail: u64,
@@ -58,7 +58,7 @@ struct Start {
     marks: u64,
 }
 
-/// How the log is read.
+/// The parameters for reading the log.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     pub(super) segment_bytes: u64,
@@ -69,7 +69,7 @@ pub(super) struct Reading {
     pub(super) durable: u64,
     /// It also says that nothing of the log is needed that begins before this, where not 0.
     pub(super) clean: u64,
-    /// What cannot be told any more is given up: somebody has ordered so.
+    /// Records that are lost are given up: somebody has ordered so.
     pub(super) give_up: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) struct Reading {
 pub(super) struct Scan {
     segments: BTreeMap<u64, Found>,
     pub(super) segment_bytes: u64,
-    /// Where replay begins and ends.
+    /// The positions at which replay begins and ends.
     pub(super) tail: u64,
     pub(super) end: u64,
     /// Only the process had died.
@@ -93,9 +93,9 @@ pub(super) struct Scan {
     pub(super) last_done: bool,
     /// Objects that had a durable file before the first of their records.
     pub(super) existed: BTreeSet<ObjectId>,
-    /// What was found damaged, in words.
+    /// The damage that was found, in words.
     pub(super) damage: Vec<String>,
-    /// What of the segments the device does not give back, in words, needed or not.
+    /// The parts of segments that the device does not give back, in words, needed or not.
     pub(super) unread: Vec<String>,
     /// Slot and place of each page of that.
     unread_pages: Vec<(u32, u64)>,
@@ -105,11 +105,11 @@ pub(super) struct Scan {
     latest: u64,
 }
 
-/// What a story is made of, in order.
+/// The parts of a story, in order.
 pub(super) enum Entry<'a> {
     /// Position, position of the batch, record.
     Record(u64, u64, Record<'a>),
-    /// Position of the batch, and what is known of a record whose body is damaged.
+    /// Position of the batch, and the head of a record whose body is damaged.
     Lost(u64, Head),
     /// A record of this object was here, nobody knows which.
     Missing(ObjectId),
@@ -148,8 +148,8 @@ impl Item {
     }
 }
 
-/// The segment's place in the log, from any head in it: the latest, since what a recycled segment
-/// still holds is older.
+/// The segment's place in the log, from any head in it: the latest, since records left over in a recycled
+/// segment are older.
 fn base_of(bytes: &[u8], reading: Reading) -> Option<u64> {
     let mut base = None;
     for at in (0..bytes.len().saturating_sub(HEAD_BYTES)).step_by(ALIGNMENT) {
@@ -189,8 +189,8 @@ fn items_of(bytes: &[u8], base: u64, salt: u32) -> Vec<Item> {
     items
 }
 
-/// The next record at or behind `from`, by its head or by its foot. Heads with fewer failed appends
-/// than `attempt` are the rest of what failed.
+/// The next record at or behind `from`, by its head or by its foot. Heads with fewer failed appends than
+/// `attempt` are the rest of an append that failed.
 fn next(bytes: &[u8], from: usize, base: u64, attempt: u16, salt: u32) -> Option<(usize, Head)> {
     for at in (from..bytes.len().saturating_sub(HEAD_BYTES - 1)).step_by(ALIGNMENT) {
         let begin = position_at(bytes, at)?.wrapping_sub(base);
@@ -214,7 +214,7 @@ struct Gap {
 }
 
 impl Scan {
-    /// Reads all segments. An error text where something is lost and nobody can say what.
+    /// Reads all segments. An error text where records are lost and nobody can say which.
     pub(super) fn read(
         disk: &dyn Disk,
         directory: &Path,
@@ -283,7 +283,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Finds tail and end, and what is missing in between.
+    /// Finds tail and end, and the missing records in between.
     fn judge(
         &mut self,
         directory: &Path,
@@ -336,7 +336,8 @@ impl Scan {
         self.admit(directory, reading, stand, &gaps, marks_missing)
     }
 
-    /// Where replay begins: what says the latest is right, since it was said only when it was true.
+    /// Finds the start of replay. The source with the latest tail is right, since a tail was noted only when
+    /// it was true.
     fn find_tail(&mut self, known: &Stand, reading: Reading) {
         self.tail = known.tail;
         let newest = self.segments.keys().next_back().copied().unwrap_or(0).max(known.begin);
@@ -360,9 +361,9 @@ impl Scan {
         self.end = self.tail;
     }
 
-    /// Leaves out what lies before the tail, and what a segment has behind the place from where
-    /// the log went on in the next one: an append failed there. The number of failures tells it from
-    /// what was appended after the next one could not be begun.
+    /// Leaves out records before the tail, and records of a segment behind the place from where the log went
+    /// on in the next one: an append failed there. The number of failures tells that case from records that
+    /// were appended after the next segment could not be begun.
     fn tidy(&mut self) {
         let first = self.tail / self.segment_bytes;
         self.segments = self.segments.split_off(&first);
@@ -391,7 +392,7 @@ impl Scan {
         told.chain([known.durable]).max().unwrap_or(0)
     }
 
-    /// What cannot be read from the tail on up to the end of segment `last`; finds the log's end.
+    /// The ranges that cannot be read from the tail to the end of segment `last`; finds the log's end.
     fn gaps(&mut self, first: u64, last: u64) -> Vec<Gap> {
         let mut gaps = Vec::new();
         let mut gap = |from: u64, to: u64| {
@@ -427,8 +428,8 @@ impl Scan {
     fn cut(&mut self, gaps: &mut Vec<Gap>, durable: u64) {
         let items = self.segments.values().flat_map(|segment| &segment.items);
         let torn = items.filter(|item| !item.whole).map(|item| item.head.position);
-        // Where another owner's record lies than a link says, the one that was written over it is lost: the
-        // first of the two appends had failed.
+        // A link may point to a place where another owner's record lies. Then the record written over is
+        // lost: the first of the two appends had failed.
         let broken = self.broken_links().into_iter().map(|(before, _)| before);
         let places = gaps.iter().map(|gap| gap.from).chain(torn).chain(broken);
         let Some(end) = places.filter(|from| *from >= durable).min() else { return };
@@ -537,7 +538,7 @@ impl Scan {
             if !self.process_only && noted[0] != noted[1] {
                 continue;
             }
-            // Where a record is, none is missing: of that slot the owner is damaged.
+            // No record is missing at a position that holds one: then the slot's owner field is damaged.
             let absent = |noted: &u64| *noted < proven && !there.contains(noted);
             let latest = noted.iter().copied().filter(absent).max();
             missing.extend(latest.map(|position| (position, *owner)));
@@ -552,7 +553,7 @@ impl Scan {
         marks
     }
 
-    /// Whether what is lost is known well enough to go on.
+    /// Whether the lost records are known well enough to go on.
     fn admit(
         &mut self,
         directory: &Path,
@@ -586,8 +587,8 @@ impl Scan {
         ))
     }
 
-    /// Makes what was found durable: after the death of the process it may only be in the page
-    /// cache, and replay must not write anywhere what a power cut could then make unexplained.
+    /// Makes the found records durable. After the death of the process they may only be in the page cache,
+    /// and replay must not write anything that a power cut could then make unexplained.
     pub(super) fn sync(&self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
         for segment in self.segments.values() {
             let file = self.slots.iter().find(|(slot, _)| *slot == segment.slot);
@@ -612,7 +613,7 @@ impl Scan {
         self.segments.values().map(|segment| segment.slot)
     }
 
-    /// Visits from the tail on what there is, and what is missing, in order.
+    /// Visits the present and the missing records from the tail on, in order.
     pub(super) fn visit(&self, mut visitor: impl FnMut(Entry<'_>)) {
         let mut missing = self.missing.iter().peekable();
         let mut batch = 0;

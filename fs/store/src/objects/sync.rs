@@ -1,10 +1,10 @@
 //! Making things durable: object files, their names, the log.
 //!
-//! A sync of an object is one fdatasync of its file where something went in place, then one of the
-//! log with a mark that says so, shared by all who wait. It runs beside the executor in a task of its own, so that its result
-//! is noted also where the caller has stopped waiting.
+//! A sync of an object is one fdatasync of its file, if blocks were written in place. Then one fdatasync of
+//! the log follows, with a mark that says so; all callers that wait share it. The sync runs beside the
+//! executor in a task of its own, so that its result is noted also where the caller has stopped waiting.
 //!
-//! Invariant: one sync of a file at a time; what a failed one covered stays suspect until it is
+//! Invariant: a file has one sync at a time. Blocks that a failed sync covered stay suspect until they are
 //! written again, and so long every sync of the object fails.
 
 use std::io;
@@ -15,7 +15,7 @@ use super::record::Record;
 use super::table::Place;
 use super::{DirectoryState, Inner, ObjectError, ObjectId, ObjectStore, State};
 
-/// How a sync of one object's file ended.
+/// The result of a sync of one object's file.
 struct FileSync {
     object: ObjectId,
     /// Log position at its start: in-place writes before it are covered.
@@ -214,8 +214,8 @@ impl Inner {
             known.sync_failures += 1;
             known.header_suspect = known.file.is_some();
             known.change_whole_table();
-            // Also what was written while it ran: nobody knows what the failure took along. Only
-            // what the log has in full is out of danger.
+            // Also the blocks written while it ran: nobody knows what the failure took along. Only blocks
+            // that the log has in full are out of danger.
             let mut suspects = BlockSet::default();
             for block in covered.iter().chain(known.unsynced.iter()) {
                 if !known.overlay.contains_key(&block) {

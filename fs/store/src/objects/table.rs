@@ -29,7 +29,7 @@ const SECTOR_BYTES: usize = 512;
 pub(super) const PAIR_BYTES: usize = 2 * SECTOR_BYTES;
 /// Bytes under a sector's checksum.
 const CHECKED_BYTES: usize = 508;
-/// Where in the head the numbers begin that change.
+/// The offset in the head at which the changing numbers begin.
 const FRONT_AT: usize = 52;
 /// Table entries of a sector.
 pub(super) const SECTOR_ENTRIES: u32 = 126;
@@ -37,7 +37,7 @@ pub(super) const SECTOR_ENTRIES: u32 = 126;
 const MAGIC: &[u8; 8] = b"RWobject";
 const VERSION: u32 = 2;
 
-/// What an object's head says of its table.
+/// The content of an object's head that describes its table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Front {
     /// Pairs of table that must be there.
@@ -50,7 +50,7 @@ pub(super) struct Front {
     pub(super) stamp: u32,
 }
 
-/// What the first pair of a file turned out to be.
+/// The state of the first pair of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadState {
     Good(Front),
@@ -59,7 +59,7 @@ pub(super) enum HeadState {
     Damaged,
 }
 
-/// Where the pair with a block's entry lies.
+/// The pair that holds a block's entry.
 pub(super) fn pair_of(block: u32) -> u32 {
     block / SECTOR_ENTRIES
 }
@@ -73,14 +73,14 @@ pub(super) fn front_bytes(blocks: u32) -> u64 {
     pair_offset(blocks.div_ceil(SECTOR_ENTRIES))
 }
 
-/// Whose sectors these are.
+/// The object whose sectors these are.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) layout: &'a Layout,
     pub(super) object: ObjectId,
 }
 
-/// Until when checkpoints have come to their end, and up to where this one goes.
+/// The tail up to which checkpoints have come to their end, and the tail of this one.
 #[derive(Clone, Copy)]
 pub(super) struct Tails {
     pub(super) durable: u64,
@@ -119,8 +119,8 @@ impl Place<'_> {
         }
     }
 
-    /// The copies of head and table in `bytes`, the file's first ones, that are damaged or older than
-    /// the ones beside them: where they lie, and what they should be.
+    /// The copies of head and table in `bytes`, the file's first ones, that are damaged or older than the
+    /// ones beside them: their offsets, and their right content.
     pub(super) fn repairs<'b>(&self, front: Front, bytes: &'b [u8]) -> Vec<(u64, &'b [u8])> {
         let mut repairs = Vec::new();
         for (number, copies) in (0..=front.pairs).zip(bytes.chunks_exact(PAIR_BYTES)) {
@@ -221,7 +221,7 @@ impl Place<'_> {
             written = written.start.min(before.pairs)..needed;
         }
         if before.tail <= tails.durable {
-            // What the one before added is there.
+            // The pairs that the checkpoint before added are there.
             front.before = before.pairs;
         }
         let mut bytes = self.head(front);

@@ -1,4 +1,4 @@
-//! The store on the host's file system: what single calls promise. Crashes are the simulator's.
+//! The store on the host's file system: the promises of single calls. Crashes are the simulator's.
 
 use std::path::{Path, PathBuf};
 

@@ -65,7 +65,7 @@ impl Scratch {
     }
 }
 
-/// What is being written, after it was verified.
+/// The verified input of a write.
 #[derive(Clone, Copy)]
 struct Input<'a> {
     object: ObjectId,
@@ -288,7 +288,7 @@ impl Inner {
         state.count_bytes(blocks);
     }
 
-    /// After a failed write in place: looks what each block holds now, and logs that.
+    /// After a failed write in place: reads the present content of each block, and logs that.
     fn settle_failed(&self, state: &mut State, scratch: &mut Scratch, object: ObjectId) {
         let known = state.objects.get_mut(&object).expect("the object was loaded");
         let mut content = scratch.take();
@@ -320,8 +320,8 @@ impl Inner {
         }
     }
 
-    /// Logs what blocks hold after a failed write. Blocks that live in the overlay get their image
-    /// again and no entry: an entry after the image would hide it from replay.
+    /// Logs the content of blocks after a failed write. Blocks that live in the overlay get their image again
+    /// and no entry: an entry after the image would hide it from replay.
     fn log_settled(
         &self,
         state: &mut State,

@@ -1,4 +1,4 @@
-//! The two copies of a superblock: which of them is believed, and how they are written.
+//! The two copies of a superblock: the choice of the valid one, and the way they are written.
 //!
 //! Invariants
 //! * at every moment one copy is whole: they are written one after the other, each synced first;
@@ -14,7 +14,7 @@ use crate::overwrite::overwrite;
 
 use super::{BYTES, ClaimError, Found, NAME, NEW_NAME, SECOND_NAME, Unreadable, parse};
 
-/// What the copies in a directory say.
+/// The state of the copies in a directory.
 pub(super) struct Copies {
     /// The newest whole one.
     pub found: Option<Box<Found>>,

@@ -1,6 +1,6 @@
-//! Who writes the superblock, and tells the part of the directory that holds the data.
+//! The keeper writes the superblock, and tells the directory's data part of each start.
 //!
-//! Invariant: the superblock asks for nothing of which the part was not told before, durably.
+//! Invariant: the superblock never demands a start of which the part was not told before, durably.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::{
     crc_of,
 };
 
-/// Keeps a superblock and what the part knows of it. Of a [`super::ClaimedDirectory`], which must live on.
+/// Keeps a superblock and the part's record of it. Of a [`super::ClaimedDirectory`], which must live on.
 #[derive(Debug, Clone)]
 pub struct Keeper {
     pub(super) path: PathBuf,
@@ -21,7 +21,7 @@ pub struct Keeper {
     pub(super) boot: Boot,
     pub(super) memory: u128,
     pub(super) starts: Starts,
-    /// What the superblock asks the part for.
+    /// The start or end that the superblock demands of the part.
     pub(super) part: u64,
 }
 
@@ -37,7 +37,7 @@ impl Keeper {
     }
 
     /// Tells the part of this start where nobody has yet, because it is new or its own file was lost: to be
-    /// called when the data were found to be there. What people should know of it. Blocks.
+    /// called when the data were found to be there. Returns a note for people. Blocks.
     pub fn bind(&mut self, disk: &dyn Disk) -> Result<Option<String>, ClaimError> {
         if self.part == self.boot.id || self.read(disk)?.is_some() {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Keeper {
         Ok(Some(format!("{path} {state}, nobody notices an older copy of {part}")))
     }
 
-    /// Notes that the server ended well: what was copied while it ran is an older copy. Blocks.
+    /// Notes that the server ended well: a copy made while it ran is an older copy. Blocks.
     pub fn end(&mut self, disk: &dyn Disk) -> Result<(), ClaimError> {
         match self.read(disk)? {
             Some(known) if known.store == self.boot.store && known.has(self.boot.id) => {

@@ -1,5 +1,5 @@
-//! What the part of a directory that holds the data knows of the directory's starts. So a part of another
-//! directory is not taken for this one's, nor an older copy of the part for the part itself.
+//! The record of the directory's starts in the part that holds the data. So a part of another directory is
+//! not taken for this one's, nor an older copy of the part for the part itself.
 //!
 //! The part is `objects` of a data server and `journal` of a metadata server. The file `starts` in it names the
 //! store that the superblock names, and the last starts, tidy ends included. The superblock has the last
@@ -14,9 +14,10 @@
 //! | starts and ends, the newest last, 0 where there was none | 48 times 8 |
 //!
 //! Invariants
-//! * the part is told of a start before the superblock is: a death in between leaves a start that nobody
-//!   asks for;
-//! * what the superblock asks for leaves the list last, so that starts which come no further do not displace it;
+//! * the part is told of a start before the superblock is: a death in between leaves a start that nobody asks
+//!   for;
+//! * the entry that the superblock asks for leaves the list last, so that starts which come no further do not
+//!   displace it;
 //! * the copies are written in their place one after the other, so a start needs no room on the disk;
 //! * it is a second witness and nothing else: where both copies are damaged or gone, they are made anew.
 
@@ -32,7 +33,7 @@ const NAME: &str = "starts";
 const NEW_NAME: &str = "starts.new";
 const MAGIC: &[u8; 8] = b"RWSTARTS";
 const VERSION: u32 = 1;
-/// How many starts and ends are remembered.
+/// The number of starts and ends that are remembered.
 const COUNT: usize = 48;
 const HEAD_BYTES: usize = 32;
 const USED: usize = HEAD_BYTES + COUNT * 8;
@@ -40,7 +41,7 @@ const USED: usize = HEAD_BYTES + COUNT * 8;
 const COPY_BYTES: usize = 4096;
 const COPIES: [u64; 2] = [0, COPY_BYTES as u64];
 
-/// What a part knows.
+/// The content of a part's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Known {
     pub store: u128,
@@ -120,7 +121,7 @@ pub(super) fn path_in(part: &Path) -> PathBuf {
     part.join(NAME)
 }
 
-/// What a part knows; None where it has no such file, or a damaged one.
+/// The content of a part's record; None where it has no such file, or a damaged one.
 pub(super) fn read(disk: &dyn Disk, part: &Path) -> io::Result<Option<Known>> {
     let file = match disk.open(&path_in(part), Open::Read) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -140,7 +141,7 @@ pub(super) fn read(disk: &dyn Disk, part: &Path) -> io::Result<Option<Known>> {
     failed.map_or(Ok(None), Err)
 }
 
-/// Writes what a part knows, durably.
+/// Writes a part's record, durably.
 pub(super) fn write(disk: &dyn Disk, part: &Path, known: &Known) -> io::Result<()> {
     let (path, bytes) = (path_in(part), known.encode());
     match disk.open(&path, Open::Write) {

@@ -1,7 +1,7 @@
 //! The last starts on a directory. Others tell which of them they have met: one that is not among them was
 //! made on a newer state of the directory, of which this one is an older copy.
 
-/// How many starts are remembered.
+/// The number of starts that are remembered.
 const COUNT: usize = 48;
 pub(super) const BYTES: usize = COUNT * 8;
 

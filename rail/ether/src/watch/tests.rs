@@ -67,7 +67,7 @@ impl Scene {
         self.is_woken(own, Timespec { tv_sec: 0, tv_nsec: 0 })
     }
 
-    /// What the kernel has of a descriptor in a set: the events, as a number.
+    /// The kernel's entry for a descriptor in a set: the events, as a number.
     fn events(&self, own: u8, descriptor: i32) -> Option<u32> {
         let set = self.sets[usize::from(own)].as_raw_fd();
         let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{set}")).unwrap();
@@ -203,7 +203,7 @@ fn beside_a_watcher_who_looks_nobody_is_woken_by_packets() {
 fn a_watcher_gives_up_beside_one_who_looks_and_watches_again_when_that_ends() {
     let mut scene = Scene::new(1);
     assert!(scene.sleep(0, false));
-    // Somebody else looks at the ring all the time, and takes what comes.
+    // Somebody else looks at the ring all the time, and takes the packets.
     scene.looks += 1_000_000;
     scene.packet_comes();
     assert!(scene.is_awake_at_once(0));

@@ -20,11 +20,11 @@ const ATTACH_XDP: u32 = 37;
 /// Kinds of maps: values by number; sockets by queue.
 pub const ARRAY: u32 = 2;
 pub const SOCKETS: u32 = 17;
-/// Where a program is attached: behind the driver, or in it.
+/// The place at which a program is attached: behind the driver, or in it.
 pub const BEHIND_DRIVER: u32 = 1 << 1;
 pub const IN_DRIVER: u32 = 1 << 2;
 
-/// `union bpf_attr` of each command, as far as it is used: what is not named is zero.
+/// `union bpf_attr` of each command, as far as it is used: all other fields are zero.
 #[repr(C)]
 struct MapAttributes {
     kind: u32,
@@ -73,7 +73,7 @@ fn checked(result: i64) -> io::Result<i64> {
 /// Carries out a command, whose attributes these are.
 fn bpf<T>(command: i64, attributes: &T) -> io::Result<i64> {
     let (place, bytes) = (ptr::from_ref(attributes), size_of::<T>());
-    // SAFETY: the kernel reads as many bytes as are named, and what the callers let them point to.
+    // SAFETY: the kernel reads the given number of bytes, and the memory that the callers let them point to.
     checked(unsafe { libc::syscall(libc::SYS_bpf, command, place, bytes) })
 }
 
@@ -104,8 +104,8 @@ pub fn update<const BYTES: usize>(
     bpf(MAP_UPDATE, &attributes).map(drop)
 }
 
-/// Has the kernel check a program for frames that come in, each of which it shall see in one piece: what copes with
-/// several costs 0.3 us a frame more.
+/// Has the kernel check a program for incoming frames. The program shall see each frame in one piece: a program that
+/// copes with several pieces costs 0.3 us a frame more.
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     let mut name = [0; 16];
     name[..8].copy_from_slice(b"ropewalk");
@@ -132,7 +132,7 @@ pub fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<O
     bpf(LINK_CREATE, &LinkAttributes { program, interface, attach: ATTACH_XDP, flags }).map(owned)
 }
 
-/// Ends a link, whoever has it open. What fails is closed before long.
+/// Ends a link, even if other processes have it open. If that fails, it is closed before long.
 pub fn detach(link: BorrowedFd<'_>) {
     let _ = bpf(LINK_DETACH, &(link.as_raw_fd() as u32));
 }
@@ -171,7 +171,7 @@ fn option<T>(socket: BorrowedFd<'_>, option: i32) -> io::Result<T> {
     checked(result.into()).map(|_| value)
 }
 
-/// Where the rings of a socket have their parts.
+/// The offsets of the parts of a socket's rings.
 pub fn offsets(socket: BorrowedFd<'_>) -> io::Result<libc::xdp_mmap_offsets> {
     option(socket, libc::XDP_MMAP_OFFSETS)
 }
@@ -182,7 +182,7 @@ pub fn dropped(socket: BorrowedFd<'_>) -> u64 {
     statistics.map_or(0, |it| it.rx_dropped + it.rx_ring_full)
 }
 
-/// Has the kernel send what is in the ring.
+/// Has the kernel send the frames in the ring.
 pub fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: no memory and no address are named.
@@ -193,7 +193,7 @@ pub fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
 /// Has the kernel look at the card, where it polls busily, and take memory that was given back to it.
 pub fn drive(socket: BorrowedFd<'_>) {
     let flags = libc::MSG_DONTWAIT;
-    // What it says concerns nobody: the ring tells what came.
+    // The result is of no interest: the ring shows the frames that came.
     // SAFETY: no memory and no address are named.
     let _ = unsafe {
         libc::recvfrom(

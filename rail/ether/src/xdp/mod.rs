@@ -1,14 +1,14 @@
 //! Frames past the packet layer of the kernel: a socket of AF_XDP beside the packet socket of a hub
 //! (docs/design/091-xdp.md).
 //!
-//! * [`Xdp`]: the socket, and what leaves by it; [`Receiver`]: what comes; [`program`]: which frames do;
+//! * [`Xdp`]: the socket, and its sending side; [`Receiver`]: its receiving side; [`program`]: the choice of frames;
 //!   [`rings`]: memory that the kernel shares; [`kernel`]: system calls.
 //!
 //! Invariants:
 //! * only frames for endpoints that were told of by [`Xdp::tell`] come here, and only as long as this lives: all
-//!   others, and those that are too long, go the way that they go without it;
+//!   others, and those that are too long, take the same way as without it;
 //! * a chunk of memory belongs to one of: the kernel, the receiver, the list of free ones;
-//! * nobody waits here for somebody else's frames: whoever finds the lock taken sends by the packet socket.
+//! * nobody waits here for somebody else's frames: a sender that finds the lock taken uses the packet socket.
 
 mod kernel;
 mod program;
@@ -34,20 +34,20 @@ use crate::config::{Language, Sockets};
 use crate::numbers::Numbers;
 use crate::socket;
 
-/// Memory for what comes, and chunks for what leaves.
+/// Memory for received frames, and chunks for frames to send.
 const RECEIVED_BYTES: usize = 8 << 20;
 const SENT_CHUNKS: u32 = 256;
 /// Chunks: a page at most, and half of one for short frames.
 const CHUNK_BYTES: usize = 4096;
 const CHUNK_BYTES_SHORT: usize = 2048;
-/// What the kernel puts in front of a frame.
+/// The bytes that the kernel puts in front of a frame.
 const FRONT_BYTES: usize = 256;
 /// The step in which the kernel says that somebody has the queue.
 const BIND: &str = "bind";
 /// Frames that busy polling takes at a time.
 const POLL_BUDGET: i32 = 64;
 
-/// What it is opened for.
+/// The parameters for opening a socket.
 #[derive(Debug, Clone, Copy)]
 pub struct Opening {
     pub interface: u32,
@@ -58,7 +58,7 @@ pub struct Opening {
     pub sockets: Sockets,
 }
 
-/// Why there is no socket of AF_XDP: a step that failed.
+/// The reason why there is no socket of AF_XDP: a step that failed.
 #[derive(Debug)]
 pub struct XdpError {
     step: &'static str,
@@ -87,8 +87,8 @@ impl fmt::Display for XdpError {
 }
 
 impl XdpError {
-    /// The interface has no program but ours, so that who had the queue is gone: the kernel gives it back a little
-    /// later, or once each process that was forked off has closed it, too.
+    /// The interface has no program but ours, so that the former owner of the queue is gone. The kernel gives the
+    /// queue back a little later, or once each process that was forked off has closed it, too.
     pub fn is_of_the_past(&self) -> bool {
         self.step == BIND && self.cause.raw_os_error() == Some(libc::EBUSY)
     }
@@ -117,29 +117,29 @@ pub struct Xdp {
     slots: usize,
     zero_copy: bool,
     polls: bool,
-    /// Tells people who has the queue.
+    /// A name that tells people that this process has the queue.
     _name: Option<UnixDatagram>,
 }
 
-/// What leaves.
+/// The sending part.
 #[derive(Debug)]
 struct Sender {
     memory: Arc<Mapping>,
     give: Giver<xdp_desc>,
     completed: Taker<u64>,
-    /// Where chunks begin that nobody uses.
+    /// The offsets of unused chunks.
     free: Vec<u64>,
     chunk_bytes: usize,
 }
 
-/// What comes; of one who has the ring's lock.
+/// The receiving part; it belongs to the holder of the ring's lock.
 #[derive(Debug)]
 pub struct Receiver {
     memory: Arc<Mapping>,
     taker: Taker<xdp_desc>,
     fill: Giver<u64>,
     chunk_bytes: usize,
-    /// Chunks of what comes lie in front of those of what leaves.
+    /// Chunks of received frames lie in front of those of frames to send.
     bytes: usize,
     /// The memory belongs to the kernel as well as long as the socket is open.
     _socket: Arc<OwnedFd>,
@@ -148,7 +148,7 @@ pub struct Receiver {
 /// Opens a socket on a queue that nobody has, and has the frames for its endpoints come there: by the driver
 /// without a copy where it can do that, and else behind it.
 pub fn open(wanted: &Opening) -> Result<(Xdp, Receiver), XdpError> {
-    // Where a frame may be longer than a chunk few drivers put it there themselves.
+    // If a frame may be longer than a chunk, few drivers put it there themselves.
     if wanted.frame_bytes + FRONT_BYTES <= CHUNK_BYTES
         && let Ok(opened) = open_as(wanted, libc::XDP_ZEROCOPY, IN_DRIVER)
     {
@@ -231,7 +231,7 @@ fn counts(slots: u32) -> [(Which, u32); 4] {
     ]
 }
 
-/// Whoever looks at the ring has the kernel look at the card, which interrupts less.
+/// Enables busy polling: a look at the ring makes the kernel poll the card, which then interrupts less.
 fn poll_busily(fd: BorrowedFd<'_>, microseconds: u32) -> io::Result<()> {
     if microseconds == 0 {
         return Ok(());
@@ -242,7 +242,7 @@ fn poll_busily(fd: BorrowedFd<'_>, microseconds: u32) -> io::Result<()> {
     socket::set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &POLL_BUDGET)
 }
 
-/// What keeps a program at work.
+/// The link that keeps a program attached.
 #[derive(Debug)]
 struct Link {
     descriptor: Mutex<Option<OwnedFd>>,
@@ -301,7 +301,7 @@ fn attach(
 }
 
 impl Xdp {
-    /// For what the kernel is asked besides, and sleeps.
+    /// The socket, for other questions to the kernel, and for sleeping.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -340,14 +340,14 @@ impl Xdp {
         kernel::dropped(self.socket())
     }
 
-    /// Sends frames, of which what was written is in `bytes`. `None` where they have to go another way: one is too long,
+    /// Sends frames; their written parts are in `bytes`. `None` if they have to go another way: one is too long,
     /// somebody else sends, or there is no room.
     pub fn send(&self, bytes: &[u8], frames: &[Packet]) -> Option<io::Result<()>> {
         if frames.iter().any(|frame| frame.len() > self.frame_bytes_max) {
             return None;
         }
         let mut sender = self.sender()?;
-        // In order: what is left of others goes first.
+        // In order: the remaining frames of others go first.
         if !self.zero_copy && self.sent.waiting() > 0 && !self.kick().unwrap_or(false) {
             return None;
         }
@@ -358,7 +358,7 @@ impl Xdp {
     /// Has frames leave that had to wait; whether all of them have.
     pub fn flush(&self) -> bool {
         if self.stuck.load(Ordering::Acquire) {
-            // Who has the sender does the same.
+            // The holder of the sender does the same.
             let Some(_sender) = self.sender() else { return false };
             let _ = self.push();
         }
@@ -374,15 +374,15 @@ impl Xdp {
         }
     }
 
-    /// As `kick`, and remembers whether something has to wait. On an interface that is down nothing waits for
-    /// room: it leaves, late, with what is sent once it is up.
+    /// As `kick`, and remembers whether something has to wait. On an interface that is down nothing waits for room:
+    /// it leaves, late, with the frames that are sent once it is up.
     fn push(&self) -> io::Result<()> {
         let result = self.kick();
         self.stuck.store(matches!(result, Ok(false)), Ordering::Release);
         result.map(drop)
     }
 
-    /// Has the kernel take what is in the ring; whether it took all of it, or goes on by itself.
+    /// Has the kernel take the frames in the ring. Returns whether it took all of them, or goes on by itself.
     fn kick(&self) -> io::Result<bool> {
         if self.zero_copy {
             if self.sent.wants_wake() {

@@ -1,6 +1,6 @@
-//! The program that the kernel runs for each frame that comes in: which ones go to the socket.
+//! The program that the kernel runs for each incoming frame: it selects the frames for the socket.
 //!
-//! Invariant: what is not certainly a frame for an endpoint of the owner goes on as if nobody were here.
+//! Invariant: a frame that is not certainly for an endpoint of the owner goes on as if nobody were here.
 
 use ropewalk_wire::mxoe::{ETHERTYPE, Order, Station, Type};
 
@@ -12,13 +12,13 @@ use crate::filter::{ENDPOINT_AT, MAGIC, MAGIC_AT, OURS, REFUSED_AT, TYPE_AT};
 #[repr(C)]
 pub struct Instruction {
     pub code: u8,
-    /// Where it goes to, in the lower half, and where it comes from.
+    /// The destination register in the lower half, and the source register in the upper half.
     pub registers: u8,
     pub offset: i16,
     pub value: i32,
 }
 
-/// What a program is made for.
+/// The parameters of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     pub station: Station,
@@ -34,7 +34,7 @@ pub struct Wanted {
 pub const PASS: i32 = 2;
 /// A function of the kernel: to a map's socket.
 const REDIRECT_MAP: i32 = 51;
-/// What a descriptor in an instruction is: that of a map, or of the memory in it.
+/// The meaning of a descriptor in an instruction: a map, or the memory in it.
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
 
@@ -57,7 +57,7 @@ const IF_GREATER_REGISTER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// Where the context has its members: the frame's begin and end, and the number of the queue.
+/// The offsets of the context's members: the frame's begin and end, and the number of the queue.
 const BEGIN: i16 = 0;
 const END: i16 = 4;
 const QUEUE: i16 = 16;
@@ -76,7 +76,7 @@ impl Program {
         self.instructions.push(Instruction { code, registers: to | from << 4, offset, value });
     }
 
-    /// Where this holds of a register, the frame passes.
+    /// Lets the frame pass if this condition holds of a register.
     fn pass_if(&mut self, code: u8, register: u8, from: u8, value: i32) {
         self.leave.push(self.instructions.len());
         self.add(code, register, from, 0, value);
@@ -99,7 +99,7 @@ impl Program {
     }
 }
 
-/// Where a packet of MXoE has its endpoint, and what hides that; `None` where it is for the host.
+/// The offset of the endpoint in a packet of MXoE, and the mask that hides it; `None` if the packet is for the host.
 fn place(kind: Type, order: Order) -> Option<(u32, u32)> {
     match kind {
         Type::Raw | Type::HostQuery | Type::HostReply => None,
@@ -110,13 +110,13 @@ fn place(kind: Type, order: Order) -> Option<(u32, u32)> {
     }
 }
 
-/// A program that sends to the socket of its queue what is for these endpoints and fits, and lets all else pass:
-/// for other endpoints and languages, for the agent, and where the queue has no socket.
+/// A program that sends the frames that are for these endpoints and fit to the socket of their queue. It lets all
+/// else pass: frames for other endpoints and languages, for the agent, and frames whose queue has no socket.
 pub fn program(wanted: &Wanted) -> Vec<Instruction> {
     let Wanted { station, language, frame_bytes_max, endpoints, sockets } = *wanted;
     let [a, b, c, d, e, f] = station.0;
     let mut program = Program::default();
-    // Registers: 2 the frame's begin, 3 its end, 5 what was read, 6 the context, 7 the endpoint.
+    // Registers: 2 the frame's begin, 3 its end, 5 the value read last, 6 the context, 7 the endpoint.
     program.add(MOVE, 6, 1, 0, 0);
     program.add(LOAD_WORD, 2, 1, BEGIN, 0);
     program.add(LOAD_WORD, 3, 1, END, 0);
@@ -178,15 +178,15 @@ mod tests {
     use super::*;
     use crate::filter::endpoint_of;
 
-    /// Where an invented machine has its context, the frame and the map of endpoints.
+    /// The addresses of the context, the frame and the map of endpoints in an invented machine.
     const CONTEXT: u64 = 1 << 32;
     const FRAME: u64 = 2 << 32;
     const ENDPOINTS: u64 = 3 << 32;
     const BYTES_MAX: usize = 100;
-    /// What a redirection returns.
+    /// The result of a redirection.
     const REDIRECT: u64 = 4;
 
-    /// What the kernel does with a program, for the instructions that are used here.
+    /// Runs a program as the kernel does, for the instructions that are used here.
     fn run(program: &[Instruction], frame: &[u8], own: &[u8]) -> u64 {
         let mut registers = [0u64; 11];
         registers[1] = CONTEXT;

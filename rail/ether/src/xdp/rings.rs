@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * a ring has one [`Giver`] or one [`Taker`] of this process, and the kernel at its other end;
-//! * an entry is read or written by whose turn it is, which the two counters at the ring's begin say.
+//! * an entry is read or written by the side whose turn it is; the two counters at the ring's begin tell.
 
 use std::io;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub struct Mapping {
 
 // SAFETY: the mapping belongs to this value alone and is not tied to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: what is in it is only reached by raw pointers, whose users say why they may.
+// SAFETY: its contents are only reached by raw pointers, whose users say why they may.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -61,7 +61,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Which ring of a socket, and its option and place.
+/// The kind of a socket's ring, which decides its option and offset.
 #[derive(Debug, Clone, Copy)]
 pub enum Which {
     /// Frames that came, and memory for them.

@@ -1,15 +1,15 @@
-//! What a mapper says of the network: who is there, and that the map is complete. It is believed as what is heard
-//! is, and beacons and replies that come later say more.
+//! A mapper's statements about the network: the stations that are there, and whether the map is complete. The agent
+//! believes them like packets of the stations themselves; beacons and replies that come later tell more.
 
 use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::Station;
 
 use super::{Agent, fitting};
 
-/// What is known of the map as a whole.
+/// The statements about the map as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Map {
-    /// The card of whoever has drawn it, as a number.
+    /// The card of the mapper that has drawn it, as a number.
     pub mapper: u64,
     pub version: u32,
     /// Cards on it.
@@ -58,12 +58,12 @@ impl Agent {
         true
     }
 
-    /// What a mapper has said of the map as a whole.
+    /// A mapper's latest statement about the map as a whole.
     pub fn map(&self) -> Option<Map> {
         self.map
     }
 
-    /// A mapper says this of the map. Where it is complete all are asked at once who have not told their names.
+    /// A mapper says this of the map. If the map is complete, all peers without a known name are asked for it at once.
     pub fn set_map(&mut self, map: Map, now: Time) {
         self.now = self.now.max(now);
         self.map = Some(map);

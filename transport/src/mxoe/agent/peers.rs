@@ -1,4 +1,4 @@
-//! The table of peers: who is where in it, who is asked next, and who goes when it is full.
+//! The table of peers: the place of each peer, the next peer to ask, and the peer that goes when the table is full.
 //!
 //! Invariant: each peer is once in the table, once in the order in which they go, and among the questions where it
 //! is asked at all; [`Table::change`] is the only way to change one. A place is a peer's, or free and among the free.
@@ -88,7 +88,7 @@ impl Table {
         self.asks.first().map(|(_, index)| *index)
     }
 
-    /// A station that was not known; where there is no room another one goes.
+    /// A station that was not known. If there is no room, another one goes.
     pub fn add(&mut self, station: Station, now: Time) -> u16 {
         let peer = |index| Peer {
             station,

@@ -54,7 +54,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What has become of some inodes, of which those that cannot be read are left out and noted.
+    /// The fates of some inodes. Those that cannot be read are left out and noted.
     pub(super) async fn fates(&self, inodes: &BTreeSet<u64>) -> Result<Fates, OperatorError> {
         let fates = self.operator.fates(inodes).await?;
         let unread = inodes.iter().filter(|inode| !fates.contains_key(inode));
