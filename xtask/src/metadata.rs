@@ -1,4 +1,4 @@
-//! What `cargo metadata` says about the workspace, cut down to what the checks ask.
+//! The output of `cargo metadata` for the workspace, reduced to the data that the checks need.
 //!
 //! Invariant: nothing here judges; [`crate::tidy`] and [`crate::verify`] do.
 
@@ -20,7 +20,7 @@ pub struct Workspace {
 /// A crate of ours.
 pub struct Package {
     pub name: String,
-    /// Its folder, from the root; empty where that is unknown.
+    /// Its folder, from the root; empty if that is unknown.
     pub folder: PathBuf,
     /// It has a library, whose documentation may have examples.
     pub library: bool,
@@ -75,8 +75,8 @@ impl Workspace {
         self
     }
 
-    /// The crates that hold one of these files, or use one that does, in their tests, too. All of them where a file
-    /// belongs to no crate and may concern any: whatever is not a document.
+    /// The crates that hold one of these files, or use one that does, in their tests, too. All crates if a file
+    /// belongs to no crate and is not a document: it may concern any.
     pub fn concerned(mut self, changed: &[PathBuf]) -> Workspace {
         let holder = |file: &PathBuf| {
             let holds = |package: &&Package| {

@@ -1,4 +1,4 @@
-//! Addresses: what was looked up, and who sent us something.
+//! Addresses: those that were looked up, and those of peers that sent us something.
 //!
 //! A handle is the peer's own number, so that a post needs no table. The table has what the interface
 //! says about it: its URL, its references, and under which of several handles an endpoint is reported.
@@ -19,7 +19,7 @@ use ropewalk_net::{Endpoint, PeerId};
 /// An address in the C interface; 0 is none.
 pub type Handle = i64;
 
-/// What ends a URL in a list of them. Callers read lists from files and leave the end of the line there.
+/// The separators between URLs in a list. Callers read lists from files and leave the line end there.
 pub const BETWEEN_URLS: [char; 5] = [',', ' ', '\t', '\n', '\r'];
 
 /// The longest URL.
@@ -61,7 +61,7 @@ pub fn handle_of(peer: PeerId) -> Handle {
 }
 
 impl Addresses {
-    /// What was looked up under this very text.
+    /// The handle of an earlier look-up of exactly this text.
     pub fn looked_up(&self, url: &str) -> Option<Handle> {
         self.by_url.get(url).copied()
     }
@@ -213,7 +213,7 @@ impl Addresses {
         }
     }
 
-    /// Forgets an address in any case: what is under way under it fails. Its connection is closed, unless the
+    /// Forgets an address in any case: operations under way with it fail. Its connection is closed, unless the
     /// same peer has another address here.
     pub fn forget(&mut self, endpoint: &Endpoint, handle: Handle) -> bool {
         self.take_events(endpoint);
@@ -307,7 +307,7 @@ fn has_path(scheme: &str) -> bool {
     matches!(scheme, "tcp" | "udp")
 }
 
-/// What leads to a process: its file systems are none of the network's.
+/// The part of a URL's place that leads to a process. The file systems behind it do not concern the network.
 fn before_path(place: &str) -> &str {
     place.split_once('/').map_or(place, |(place, _)| place)
 }

@@ -1,7 +1,7 @@
 //! Contexts and their tests.
 //!
-//! `net` hands a context's completions out in their order. Tests of single operations look for one of
-//! them: what they meet on the way is kept here, in order, for those who test for it.
+//! `net` hands a context's completions out in their order. A test of a single operation looks for one of them.
+//! It keeps the others that it meets here, in order, for the tests that ask for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -217,8 +217,8 @@ impl ContextSlot {
         ids.iter().any(|id| endpoint.is_pending(operation(*id), &self.queue))
     }
 
-    /// Whatever has ended, at most `most`, waiting for the first for at most `idle`, or until `news` says that
-    /// there is something else to look at.
+    /// Reports completed operations, at most `most` of them. Waits for the first one for at most `idle`, or
+    /// until `news` says that there is something else to look at.
     pub fn test_context(
         &self,
         endpoint: &Endpoint,

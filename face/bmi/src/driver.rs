@@ -49,7 +49,7 @@ struct Memory {
     under_way: usize,
 }
 
-/// What a completed operation was.
+/// A completed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
     pub user: u32,
@@ -65,7 +65,7 @@ pub struct Unexpected {
     pub bytes: Vec<u8>,
 }
 
-/// Where a message goes to or comes from.
+/// The peer, tag and memory of a message to send or receive.
 #[derive(Debug, Clone, Copy)]
 pub struct Message<'a> {
     pub peer: Handle,
@@ -102,7 +102,7 @@ pub struct Driver {
     /// Sends of at most 1 KiB.
     pub sends: Tally,
     pub receives: Tally,
-    /// What tests write to, as a program has it lying about.
+    /// The result arrays of the test calls, kept between calls as a program keeps them.
     results: Box<Results>,
     /// Areas are of one thread.
     _not_shared: PhantomData<*mut u8>,
@@ -222,7 +222,7 @@ impl Driver {
         unsafe { std::slice::from_raw_parts(memory.address, bytes) }.to_vec()
     }
 
-    /// What C functions get: the pieces' addresses and lengths, the user pointer, the buffer's type.
+    /// The user pointer and the buffer's type that C functions take.
     #[inline]
     fn arguments(&self, message: &Message<'_>) -> (*mut c_void, c_int) {
         let user = (message.area.0 << 32) | message.user as usize;

@@ -137,7 +137,7 @@ fn named(names: &[(i32, &'static CStr)], number: i32) -> Option<&'static CStr> {
     names.iter().find(|(other, _)| *other == number).map(|(_, name)| *name)
 }
 
-/// What a code is called.
+/// The text for an error code.
 pub fn name(code: ErrorCode) -> &'static CStr {
     let code = code.unsigned_abs() as i32;
     let (number, mine) = (code & 0x7f, code & CODE != 0);

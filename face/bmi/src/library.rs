@@ -1,4 +1,4 @@
-//! What a process has of BMI between the first initialize and the last finalize.
+//! The BMI state of a process between the first initialize and the last finalize.
 //!
 //! A call looks at one pointer, which changes with the first initialize and the last finalize only, and
 //! shares no lock with other calls (`presence`). The last finalize closes everything that the library has:
@@ -54,11 +54,11 @@ pub struct Library {
     pub counts_references: bool,
 }
 
-/// How long the last finalize waits for threads that are in a call: they are woken and leave at once.
+/// The time that the last finalize waits for threads inside a call: they are woken and leave at once.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
-/// How long it waits until what was sent is at its peers.
+/// The time that the last finalize waits until sent messages have reached their peers.
 const SETTLE_MAX: Duration = Duration::from_millis(200);
-/// Between two looks at threads that are leaving.
+/// The interval between two checks of threads that are leaving.
 const LEAVING_LOOK: Duration = Duration::from_micros(100);
 
 /// The library; null where there is none. Changed under the lock of `REFERENCES`.
@@ -134,7 +134,7 @@ pub fn with_context<R>(id: i64, work: impl FnOnce(&Library, &ContextSlot) -> R) 
     })
 }
 
-/// What `BMI_initialize` is given.
+/// The arguments of `BMI_initialize`.
 pub struct Start<'a> {
     pub methods: Option<&'a str>,
     pub listen: Option<&'a str>,
@@ -162,7 +162,7 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
     Ok(())
 }
 
-/// The last call ends the library: what is under way is given up, and all that it has is closed.
+/// The last call ends the library: operations under way are given up, and all that it has is closed.
 pub fn finalize() {
     if is_child() {
         return;
@@ -182,7 +182,7 @@ pub fn finalize() {
     ending.end();
     let begin = Instant::now();
     let left = presence::wait_for_all(|| {
-        // Whoever was about to sleep when the endpoint closed.
+        // Wakes threads that were about to sleep when the endpoint closed.
         ending.endpoint.wake_sleepers();
         std::thread::sleep(LEAVING_LOOK);
         begin.elapsed() < LEAVING_MAX

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use ropewalk_net::EndpointConfig;
 
-/// What callers ask about or set; the numbers are the interface's.
+/// Numbers of the options that callers query or set; the interface defines the numbers.
 pub mod number {
     pub const DROP_ADDR: i32 = 1;
     pub const CHECK_INIT: i32 = 2;
@@ -25,7 +25,7 @@ pub mod number {
     pub const TCP_GET_PORT: i32 = 18;
 }
 
-/// What an environment variable sets, in bytes: the longest message that `BMI_CHECK_MAXSIZE` reports.
+/// The environment variable that sets, in bytes, the longest message that `BMI_CHECK_MAXSIZE` reports.
 const MAX_MESSAGE: &str = "ROPEWALK_BMI_MAX_MESSAGE";
 /// Messages up to so many bytes are sent without asking.
 const EAGER_BYTES: &str = "ROPEWALK_BMI_EAGER_BYTES";
@@ -35,7 +35,7 @@ const SAME_HOST_CHECKSUM: &str = "ROPEWALK_BMI_SAME_HOST_CHECKSUM";
 /// Connections that are kept open.
 const SOCKETS: &str = "ROPEWALK_BMI_SOCKETS";
 
-/// What callers may change while the library runs.
+/// Options that callers may change while the library runs.
 pub struct Options {
     /// The longest message that is accepted, as it is reported.
     pub message_bytes_max: i64,

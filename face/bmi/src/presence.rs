@@ -1,15 +1,15 @@
-//! Which threads are inside a call, so that the last finalize can take the library apart.
+//! The threads inside a call, tracked so that the last finalize can take the library apart.
 //!
-//! A thread raises its own flag, looks at the library, and lowers the flag when its call is over. Whoever
-//! ends the library takes it out of sight first, waits until no flag is up, and owns it alone from then on.
-//! So a call writes no memory that other threads write, and no thread keeps a library alive by having used
-//! it.
+//! A thread raises its own flag, looks at the library, and lowers the flag when its call is over. The thread
+//! that ends the library takes it out of sight first. It then waits until no flag is up, and owns the library
+//! alone from then on. So a call writes no memory that other threads write, and no thread keeps a library alive
+//! by having used it.
 //!
 //! Invariants
 //! * the flag goes up before the library is looked at, and the library goes out of sight before flags are
 //!   looked at; a barrier stands between both steps on either side;
-//! * what a thread remembers is touched by the thread with its flag up and a library in sight, or by whoever
-//!   waited for all flags.
+//! * the `Memory` of a thread is touched by the thread with its flag up and a library in sight, or by the
+//!   thread that waited for all flags.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::contexts::ContextSlot;
 
-/// What a thread remembers of the library.
+/// The library state that a thread remembers.
 #[derive(Default)]
 pub struct Memory {
     pub contexts_version: u64,

@@ -1,5 +1,6 @@
-//! Which addresses a pattern means: `tcp://10.1.*`, `tcp://10.1.0.0` with a number of bits, `tcp://*`;
-//! the same for IPv6, `tcp://[fd00::*]`, `tcp://[fd00::]` with a number of bits; `ether://02:00:*`, which knows no bits.
+//! Address ranges of patterns: `tcp://10.1.*`, `tcp://10.1.0.0` with a number of bits, `tcp://*`; the same for
+//! IPv6, `tcp://[fd00::*]`, `tcp://[fd00::]` with a number of bits; `ether://02:00:*`, which takes no number of
+//! bits.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -8,8 +9,8 @@ use crate::errors::{EINVAL, ErrorCode};
 /// Says that the pattern has wildcards in place of a number of bits.
 pub const WILDCARDS: i32 = -1;
 
-/// Whether `host`, which is reached by one of these schemes, is one that the pattern means. What a pattern
-/// says of other schemes means nobody.
+/// Whether `host`, which is reached by one of these schemes, is one that the pattern means. A pattern for other
+/// schemes means nobody.
 pub fn contains(
     pattern: &str,
     bits: i32,
@@ -66,7 +67,7 @@ fn numeric(host: &str) -> Option<IpAddr> {
     address.or_else(|| if is_name { named() } else { None }).map(|ip| ip.to_canonical())
 }
 
-/// Whether `text` is what `pattern` says, where `*` stands for anything.
+/// Whether `text` matches `pattern`, in which `*` stands for anything.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

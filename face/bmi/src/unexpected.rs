@@ -28,7 +28,7 @@ pub struct Unexpected {
     taken: AtomicUsize,
     /// Buffers that callers have and will free, by their addresses.
     lent: Mutex<HashMap<usize, PoolBuffer>>,
-    /// What waiters sleep on; nothing completes to it.
+    /// The context that waiters sleep on; nothing completes to it.
     queue: Context,
     election: WaiterElection,
 }
@@ -46,7 +46,7 @@ fn class_of(bits: u64) -> u8 {
     (bits >> 32) as u8
 }
 
-/// What stands for the buffer of a message without bytes.
+/// The byte whose address stands for the buffer of a message without bytes.
 static NOTHING: u8 = 0;
 
 impl Unexpected {
@@ -73,7 +73,8 @@ impl Unexpected {
 
     /// Whether a message of any class waits, or may.
     pub fn is_any(&self, endpoint: &Endpoint) -> bool {
-        // In this order: what is in none of the first two when they are looked at is in the third.
+        // The order matters: a message that is in none of the first two when they are looked at is in the
+        // third.
         endpoint.has_requests()
             || self.sorting.load(Ordering::SeqCst) > 0
             || self.kept_count.load(Ordering::SeqCst) > 0

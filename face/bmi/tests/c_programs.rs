@@ -279,7 +279,7 @@ fn connections_with_small_buffers_move_on() {
     run(&["ends.c"], C, &["small_buffers"]);
 }
 
-/// Both sides, and both ways into the library, where each access to memory is watched.
+/// Both sides, and both ways into the library, with each access to memory watched.
 #[test]
 #[ignore = "for --deep: runs under valgrind"]
 fn no_byte_is_touched_that_is_not_there_or_was_never_written() {
@@ -294,7 +294,7 @@ fn no_byte_is_touched_that_is_not_there_or_was_never_written() {
         for medium in ["tcp", "shm"] {
             let mut command = Command::new("valgrind");
             command.args(["--quiet", "--tool=memcheck", "--error-exitcode=99", "--num-callers=30"]);
-            // What threads remember lives until the process ends; what nobody knows any more is lost.
+            // Memory of threads lives until the process ends; memory without any reference is a leak.
             command.args(["--leak-check=full", "--show-leak-kinds=definite"]);
             command.args(["--errors-for-leak-kinds=definite", "--fair-sched=yes"]);
             let known = here().join("tests/c/valgrind.supp");

@@ -1,5 +1,5 @@
-//! A network that the library has never heard of: whoever registers a module for a scheme reaches its URLs
-//! through the C functions, as a client and as a server, without any change in them.
+//! A network that the library has never heard of. A program that registers a module for a scheme reaches its
+//! URLs through the C functions, as a client and as a server, without any change in them.
 //!
 //! The network is the simulated one. Since a process has one library, the other party is an endpoint of the
 //! message layer in the same cluster.

@@ -23,7 +23,7 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    /// `None`, with the reason on the standard output, where this machine does not allow it.
+    /// `None`, with the reason on the standard output, if this machine does not allow it.
     fn make(mtu: u32) -> Option<Namespaces> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Commands that go on in the background: the program starts itself again in a session of its own,
 //! and the command that was typed ends when that one serves.
 //!
-//! Invariants: whoever waits is told of a start that failed, with its log; a start that nobody waits
+//! Invariants: a waiting command is told of a start that failed, with its log; a start that no command waits
 //! for any more (Ctrl-C) is undone.
 
 use std::fs::{self, File, OpenOptions};
@@ -72,7 +72,7 @@ pub fn start(
     file.read_to_end(&mut said)?;
     let said = String::from_utf8_lossy(&said);
     if new && file.metadata()?.is_file() {
-        // All that it has is said now. Where it cannot be removed it stays.
+        // All that it has is said now. If the file cannot be removed, it stays.
         let _ = fs::remove_file(log);
     }
     bail!("it did not start ({status}): {}", said.trim_end().trim_start_matches("ropewalk: "))
@@ -81,7 +81,7 @@ pub fn start(
 /// It serves: from now on nobody waits for it any more.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the terminal, where this process is the one in the background. If whoever waits for it goes
+/// Leaves the terminal, if this process is the one in the background. If the command that waits for it goes
 /// away before it serves, it ends.
 pub fn enter(stop: &Stop) -> anyhow::Result<()> {
     if !is_it() {
@@ -104,7 +104,7 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Tells whoever waits that it serves; where nobody does any more it ends.
+/// Tells the waiting command that it serves; if no command waits any more, it ends.
 pub fn ready(stop: &Stop) -> anyhow::Result<()> {
     if !is_it() {
         return Ok(());
@@ -156,17 +156,17 @@ fn drop_left_logs(name: &str) {
         let Ok(file) = file else { continue };
         let left = file.metadata().is_ok_and(|meta| is_left(&meta));
         if left && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // Where it cannot be removed it stays, empty.
+            // If the file cannot be removed, it stays, empty.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// At a good end: a log in which nothing stands is no use to anybody.
+/// Removes the log at a good end if it is empty, since it is no use to anybody.
 pub fn drop_empty_log() {
     let Some(log) = std::env::var_os(BACKGROUND) else { return };
     if fs::metadata(&log).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
-        // Where it cannot be removed it stays, empty.
+        // If the file cannot be removed, it stays, empty.
         let _ = fs::remove_file(&log);
     }
 }

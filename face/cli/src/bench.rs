@@ -1,7 +1,7 @@
 //! `bench`: the benchmarks of `lab/bench` under the command that people have.
 //!
-//! They start this program again as servers, mounts and workers; what they cannot start themselves,
-//! a cluster inside one process, is handed to them here.
+//! They start this program again as servers, mounts and workers. A cluster inside one process, which they
+//! cannot start themselves, is handed to them here.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -89,7 +89,7 @@ fn at_least_one<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, Str
     count.ok_or_else(|| "it takes a number from 1 on".to_string())
 }
 
-/// What is to be measured, and how thoroughly.
+/// The benchmark's options: its selection, and its thoroughness.
 fn options(arguments: &BenchArguments) -> anyhow::Result<Options> {
     if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
         bail!("--scale is a factor, such as 0.1 or 2");

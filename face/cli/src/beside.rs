@@ -19,7 +19,7 @@ use rustix::io::Errno;
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = options.custom_flags(flags.bits() as i32).open(path).map_err(|error| {
-        // What a link and a socket answer, and a FIFO from which nobody reads.
+        // The errors for a symbolic link, for a socket, and for a FIFO that no process reads.
         let is_odd = [Errno::LOOP, Errno::NXIO].map(|errno| Some(errno.raw_os_error()));
         let found = path.symlink_metadata().ok().filter(|_| is_odd.contains(&error.raw_os_error()));
         found.map_or(error, |found| unfit(found.file_type()))
@@ -54,7 +54,7 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     }
 }
 
-/// The owner of something, where that is neither root nor who runs this process.
+/// The owner of a file, if it is neither root nor the user that runs this process.
 pub fn stranger(found: &Metadata) -> Option<u32> {
     let own = rustix::process::geteuid().as_raw();
     Some(found.uid()).filter(|owner| *owner != 0 && *owner != own)

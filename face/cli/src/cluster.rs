@@ -25,7 +25,7 @@ use crate::identity::{self, Identity};
 use crate::node::{Node, NodeThread};
 use crate::report::complain;
 
-/// How long a data server that starts waits until the metadata server knows it.
+/// The time that a starting data server waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);
 
 /// A running cluster of this process.
@@ -55,11 +55,11 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
     Rc::new(move |line| complain!("{role}: {line}"))
 }
 
-/// Where a metadata server keeps its rows.
+/// The place of a metadata server's rows, and its settings.
 pub struct MetaPlace {
     pub directory: PathBuf,
     pub cluster: Identity,
-    /// How long a client that is silent keeps what it holds; `None`: as long as is usual.
+    /// The time for which a silent client keeps what it holds; `None`: the usual time.
     pub term: Option<Duration>,
     /// Whether there have to be metadata.
     pub expect: Expect,
@@ -67,13 +67,13 @@ pub struct MetaPlace {
     pub accept_loss: bool,
 }
 
-/// What a metadata server of this user is told.
+/// The configuration of a metadata server of this user.
 pub fn meta_config(place: MetaPlace) -> MetaConfig {
     let MetaPlace { directory, cluster, term, expect, accept_loss } = place;
     let log = log("metadata server");
     let store = MetaConfig::new(directory, cluster.id, cluster.secret);
     let mut config = MetaConfig { log, expect, accept_loss, ..store };
-    // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
+    // The user that runs the servers owns the root directory: a plain user can write in his own cluster.
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     config.shard.root_owner = (user.as_raw(), group.as_raw());
     if let Some(term) = term {
@@ -117,7 +117,7 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
     }
 }
 
-/// Which data server, and where it keeps its objects.
+/// A data server, and the place of its objects.
 pub struct DataPlace {
     pub directory: PathBuf,
     pub cluster: Identity,
@@ -170,7 +170,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         Ok(server) => server,
         Err(error) => return ready.failed(&error),
     };
-    // Whoever starts several wants the first file to find them all.
+    // A user that starts several servers wants the first file to find them all.
     let joined = node.world.timeout(JOINING, server.joined());
     let mut refusal = race(joined, server.refused()).await.right();
     if refusal.is_none() {
@@ -239,7 +239,7 @@ impl Cluster {
 const DATA_SERVERS: &str = "data-servers";
 /// Data servers that one process serves, at most.
 pub const DATA_SERVERS_MAX: u32 = 64;
-/// Where the metadata are below a cluster's directory, unless something else is said.
+/// The place of the metadata below a cluster's directory, unless something else is said.
 pub const META: &str = "meta";
 
 /// The cluster of the stores below a directory, or of the store in it.
@@ -264,8 +264,9 @@ fn read_text(path: &Path) -> anyhow::Result<Option<Option<String>>> {
     }
 }
 
-/// How many data servers there are below `directory`: as many as `up` noted, though a directory of
-/// theirs may be missing, and as many as have directories, though nobody came to note them.
+/// The number of data servers below `directory`: the number that `up` noted, or the highest directory number
+/// plus one if that is larger. A noted server's directory may be missing, and a server with a directory may not
+/// be noted.
 pub fn data_servers(directory: &Path) -> anyhow::Result<Option<u32>> {
     let path = directory.join(DATA_SERVERS);
     let noted = read_text(&path)?.map(|text| {
@@ -298,9 +299,9 @@ pub fn write_data_servers(directory: &Path, count: u32) -> anyhow::Result<()> {
     identity::write_line(&path, &count.to_string())
 }
 
-/// The identity of the cluster below `directory`, and whether its metadata have to be there. Without
-/// one a new one, which is written down only when there is a metadata store: whatever happens before
-/// that happens to nothing.
+/// The identity of the cluster below `directory`, and whether its metadata have to be there. Without an
+/// identity, a new one. It is written down only when there is a metadata store, so an earlier failure leaves
+/// nothing behind.
 pub fn found_or_new(directory: &Path) -> anyhow::Result<(Identity, Expect)> {
     if let Some(said) = identity::read(directory)? {
         return Ok((identity::complete(directory, said)?, Expect::Existing));
@@ -326,8 +327,8 @@ pub fn found_or_new(directory: &Path) -> anyhow::Result<(Identity, Expect)> {
     }
 }
 
-/// What may lie in a directory before a cluster is made there: what a start leaves that did not come
-/// to its end, and what a new file system has.
+/// Names that may lie in a directory before a cluster is made there: the leftovers of a start that did not come
+/// to its end, and the directory of a new file system.
 const EARLY: [&str; 5] = [META, "cluster.new", "log", "running", "lost+found"];
 
 /// Something in a directory that no cluster brought there.

@@ -1,4 +1,4 @@
-//! The configuration file: what `format`, `serve` and `mount` are told where no flag says otherwise.
+//! The configuration file: settings of `format`, `serve` and `mount` that hold if no flag says otherwise.
 //!
 //! * Every key is optional, and a key that is not known is an error: a typo never passes silently.
 //! * An error names the file, the line, the column and, where it helps, the nearest key that exists.
@@ -45,14 +45,14 @@ impl Source {
     }
 }
 
-/// What a file says.
+/// The contents of a configuration file.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// Below it lie the cluster's identity and the servers' data.
     pub directory: Option<PathBuf>,
     pub cluster: Option<Name>,
-    /// The file with the cluster's identity and secret, where it is not in the directory.
+    /// The file with the cluster's identity and secret, if it is not in the directory.
     pub cluster_file: Option<PathBuf>,
     /// The metadata server's address, as data servers and mounts reach it.
     pub address: Option<String>,
@@ -85,7 +85,7 @@ pub struct DataSection {
     pub listen: Vec<Listen>,
 }
 
-/// `[mount]`: what `ropewalk mount` does.
+/// `[mount]`: the settings of `ropewalk mount`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountSection {
@@ -111,7 +111,7 @@ impl Config {
         Ok(urls.join(","))
     }
 
-    /// How long a silent client keeps what it holds.
+    /// The time for which a silent client keeps what it holds.
     pub fn term(&self) -> Option<Duration> {
         self.meta.term_seconds.map(|seconds| seconds.0)
     }
@@ -146,7 +146,7 @@ impl<'de> Deserialize<'de> for Seconds {
     }
 }
 
-/// What is wrong with a configuration file, and where.
+/// An error in a configuration file, and its position.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}, line {line}, column {column}: {cause}")]
 struct ConfigError {
@@ -338,7 +338,7 @@ mod tests {
     fn the_example_in_the_documents_names_every_key() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/ropewalk.toml");
         let text = std::fs::read_to_string(&path).expect("the example is there");
-        // What is commented out is part of the example: there, a key follows the sign at once.
+        // Lines that are commented out are part of the example: there, a key follows the sign at once.
         let all: Vec<&str> = text
             .lines()
             .map(|line| line.strip_prefix('#').filter(|l| !l.starts_with(' ')).unwrap_or(line))

@@ -1,8 +1,8 @@
-//! The file `cluster`: which cluster a directory is of, and the secret by which its servers know each
+//! The file `cluster`: the cluster to which a directory belongs, and the secret by which its servers know each
 //! other.
 //!
-//! Invariants: whoever reads the file is a member of the cluster, so it is made for its owner only, and one
-//! that others can read is refused; it is written after the metadata, and says that they were made.
+//! Invariants: every reader of the file is a member of the cluster, so it is made for its owner only, and a
+//! file that others can read is refused; it is written after the metadata, and says that they were made.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -55,7 +55,7 @@ fn fill(bytes: &mut [u8]) {
     }
 }
 
-/// What a file says.
+/// The contents of an identity file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Said {
     pub id: ClusterId,
@@ -85,7 +85,7 @@ fn parse_secret(text: &str) -> Option<Secret> {
     Some(Secret::new(bytes))
 }
 
-/// What the file that somebody named says; none where there is no file. He may have named a link.
+/// The contents of the file that a user named; none if there is no file. The user may have named a link.
 pub fn read_file(path: &Path) -> anyhow::Result<Option<Said>> {
     match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -93,7 +93,7 @@ pub fn read_file(path: &Path) -> anyhow::Result<Option<Said>> {
     }
 }
 
-/// As `read_file`, for a server: whoever owns the file decides who is a member.
+/// As `read_file`, for a server: the owner of the file decides about membership.
 fn read_for_server(path: &Path) -> anyhow::Result<Option<Said>> {
     let cannot = || format!("cannot read {}", path.display());
     let file = match File::open(path) {
@@ -139,7 +139,7 @@ fn said_in(file: std::io::Result<File>, path: &Path) -> anyhow::Result<Said> {
     Ok(Said { id, secret })
 }
 
-/// What a damaged file leads to.
+/// The error for a damaged file.
 fn damaged(path: &Path, what: &str) -> anyhow::Error {
     let error = format!("{} is damaged: {what}", path.display());
     // The stores beside it know whose it is, too.
@@ -155,7 +155,7 @@ fn damaged(path: &Path, what: &str) -> anyhow::Error {
     }
 }
 
-/// What the file in a directory says; none where there is none.
+/// The contents of the file in a directory; none if there is no file.
 pub fn read(directory: &Path) -> anyhow::Result<Option<Said>> {
     let path = directory.join(IDENTITY);
     match beside::open_own(OpenOptions::new().read(true), &path) {
@@ -200,7 +200,7 @@ pub fn keep_name(path: &Path) -> anyhow::Result<()> {
 pub fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let write = || {
-        // What a start left behind may be wider, or of somebody else.
+        // The leftover of an earlier start may have wider permissions, or another owner.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => (),

@@ -147,7 +147,7 @@ fn main() -> std::process::ExitCode {
 
 /// A write beyond the limit on the size of files (`ulimit -f`) is an error of that write, and kills nobody.
 fn survive_long_files() {
-    // Any handler will do. Where there can be none the signal does what it did.
+    // Any handler will do. If none can be set, the signal does what it did.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
@@ -197,7 +197,7 @@ mod tests {
             for text in after.into_iter().flatten().map(ToString::to_string) {
                 let mut flows = false;
                 for line in text.lines() {
-                    // What is laid out by hand must fit; what flows is wrapped where it is shown.
+                    // Text that is laid out by hand must fit; text that flows is wrapped where it is shown.
                     let laid_out = line.starts_with("  ");
                     assert!(!laid_out || line.chars().count() <= 80, "{name}: '{line}'");
                     assert!(!(flows && !laid_out && !line.is_empty()), "{name} breaks '{line}'");

@@ -31,14 +31,14 @@ use crate::node;
 use crate::report::complain;
 use crate::stop::Stop;
 
-/// How often the mount's thread looks whether the mount is gone.
+/// The interval at which the mount's thread checks whether the mount is gone.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A served mount.
 pub struct Mounted {
     path: PathBuf,
     unmounter: Unmounter,
-    /// The mount's thread shall end, whoever uses the mount.
+    /// The mount's thread shall end, even if a process uses the mount.
     leave: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
@@ -56,9 +56,9 @@ impl Drop for Watch {
 }
 
 impl Mounted {
-    /// Mounts the cluster of the metadata server at `address` on `path`. `patience`: how long an
-    /// operation waits for a server that is down; `None`: as long as is usual. Waiting for the servers
-    /// ends when `stop` is asked for.
+    /// Mounts the cluster of the metadata server at `address` on `path`. `patience`: the time that an operation
+    /// waits for a server that is down; `None`: the usual time. Waiting for the servers ends when `stop` is
+    /// asked for.
     pub fn start(
         cluster: ClusterId,
         rails: Vec<Box<dyn Rail>>,
@@ -94,7 +94,7 @@ impl Mounted {
             let mount = ClusterMount::new(&reactor, &world, &client, &place, &options)?;
             let unmounter = mount.unmounter().context("the mount is gone already")?;
             let mut watch = Watch(unmounter.clone(), false);
-            // Whoever started us may have given up.
+            // The thread that started us may have given up.
             let _ = sender.send(unmounter);
             reactor.block_on(async {
                 while !mount.is_closed() && !leaves.load(Ordering::SeqCst) {
@@ -117,7 +117,7 @@ impl Mounted {
         }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -127,14 +127,14 @@ impl Mounted {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Unmounts and waits for the end. Where somebody uses the mount still, all that was written is with
-    /// the servers, and what he does from now on fails.
+    /// Unmounts and waits for the end. If a process still uses the mount, all that was written is with the
+    /// servers, and the process's further operations fail.
     pub fn stop(mut self) -> anyhow::Result<()> {
         self.end(None)
     }
 
-    /// Unmounts and waits for the end. Where somebody uses the mount still it serves him, outside of the
-    /// tree, until he has left or `stop` is asked for once more.
+    /// Unmounts and waits for the end. If a process still uses the mount, it is served outside of the tree
+    /// until it has left or `stop` is asked for once more.
     pub fn stop_unused(mut self, stop: &Stop) -> anyhow::Result<()> {
         self.end(Some(stop))
     }
@@ -173,11 +173,11 @@ impl Mounted {
     }
 }
 
-/// How long one waits for the end of what is unmounted before one says so.
+/// The time to wait for the end of an unmount before a message says so.
 const SOON: Duration = Duration::from_secs(3);
 /// Tells this program, started again, that it shall unmount: the mount's number and its path.
 const UNMOUNT: &str = "ROPEWALK_UNMOUNT";
-/// How that process ends where somebody still uses the mount, which is out of the tree by then.
+/// The exit status of that process if the mount is still in use. The mount is out of the tree by then.
 const BUSY: i32 = 75;
 
 /// This program, to be started again.
@@ -205,7 +205,7 @@ fn unmount_beside(unmounter: &Unmounter) -> anyhow::Result<bool> {
     }
 }
 
-/// Unmounts and ends, where this process was started for that.
+/// Unmounts and ends, if this process was started for that.
 pub fn unmount_if_child() {
     let Some(order) = std::env::var_os(UNMOUNT) else { return };
     let order = order.as_bytes();

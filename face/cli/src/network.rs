@@ -1,5 +1,5 @@
-//! Networks: where servers listen, what addresses can be called, and the rails that a process begins
-//! with. Rails come from the modules of the message layer, by the scheme of an address; those that a
+//! Networks: the places where servers listen, the addresses that can be called, and the rails that a process
+//! begins with. Rails come from the modules of the message layer, by the scheme of an address. The rails that a
 //! process calls by are opened when it calls.
 
 use std::fmt;
@@ -11,9 +11,9 @@ use ropewalk_net::Address;
 use ropewalk_net::modules::{self, Listen as At};
 use ropewalk_rail::Rail;
 
-/// Where a metadata server listens unless it is told otherwise, and where it is looked for.
+/// The usual address on which a metadata server listens, and at which clients look for it.
 pub const LISTEN: &str = "tcp://127.0.0.1:7700";
-/// The scheme of an address of which none is said.
+/// The scheme of an address that names none.
 const USUAL: &str = "tcp";
 
 /// A place where a server listens.
@@ -21,7 +21,7 @@ const USUAL: &str = "tcp";
 pub enum Listen {
     /// An address and a port of this host; port 0: any that is free.
     Socket { scheme: String, address: SocketAddr },
-    /// What the module of the scheme understands: `eth0/3`, a name for shared memory.
+    /// A place that the module of the scheme understands: `eth0/3`, a name for shared memory.
     Named { scheme: String, place: String },
 }
 
@@ -115,12 +115,12 @@ impl FromStr for Listen {
     }
 }
 
-/// Where a metadata server listens unless it is told otherwise.
+/// The usual places on which a metadata server listens.
 pub fn usual() -> Vec<Listen> {
     vec![LISTEN.parse().expect("it is one")]
 }
 
-/// The first of these lists in which there is anything; else what is usual.
+/// The first list that is not empty; else the usual places.
 pub fn first(lists: &[&[Listen]]) -> Vec<Listen> {
     let said = lists.iter().find(|list| !list.is_empty());
     said.map_or_else(usual, |list| list.to_vec())
@@ -150,8 +150,8 @@ pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box
     memory.iter().chain(listen).map(Listen::open).collect()
 }
 
-/// Who else can get in where a cluster listens at these places, one sentence each: the kernel tells a
-/// server whose process calls it by TCP from its own host, and nobody tells it more.
+/// The others that can get in if a cluster listens at these places, one sentence each. The kernel tells a
+/// server the user of a process that calls it by TCP from its own host. Nobody tells a server more.
 pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
     let told = ropewalk_net::host::tells_users();
     let mut sentences: Vec<String> = Vec::new();

@@ -1,4 +1,4 @@
-//! A thread with a reactor and an endpoint: what every server and every client of this process is.
+//! A thread with a reactor and an endpoint: the form of every server and every client of this process.
 
 use std::cell::Cell;
 use std::sync::mpsc;
@@ -21,12 +21,12 @@ use crate::report::complain;
 
 /// Threads for blocking disk work of one server.
 const DISK_THREADS: usize = 2;
-/// How long a node may take to answer what it is asked.
+/// The time that a node may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// A server that runs on a thread of its own until it is told to stop.
 pub struct NodeThread {
-    /// How peers reach it.
+    /// The address at which peers reach it.
     pub address: String,
     stop: Option<Sender<()>>,
     inquiry: Inquiry,
@@ -34,7 +34,7 @@ pub struct NodeThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a node's work gets: its world, its endpoint, and the wish to end.
+/// The context of a node's work: its world, its endpoint, and the wish to end.
 pub struct Node {
     pub world: World,
     pub endpoint: LocalEndpoint,
@@ -45,7 +45,7 @@ pub struct Node {
     pub inquiry: Inquiry,
 }
 
-/// Why a node that served ended by itself.
+/// The error with which a serving node ended by itself.
 type Failure = Arc<Mutex<Option<String>>>;
 
 /// A way to ask a working node for something, from another thread.
@@ -71,7 +71,7 @@ impl Inquiry {
             match race(&mut stop, question).await {
                 Either::Left(_) => return,
                 Either::Right(Some(asker)) => {
-                    // Whoever asked may have given up.
+                    // The thread that asked may have given up.
                     let _ = asker.send(tell());
                 }
                 Either::Right(None) => {}
@@ -80,7 +80,7 @@ impl Inquiry {
     }
 }
 
-/// Tells whoever started a node that it serves, or why it does not (any more).
+/// Tells the thread that started a node that it serves, or why it does not (any more).
 pub struct Ready {
     address: String,
     sender: mpsc::Sender<Result<String, String>>,
@@ -92,7 +92,7 @@ impl Ready {
     /// It serves.
     pub fn serving(&self) {
         self.serves.set(true);
-        // Whoever asked may be gone; then nobody wants to know.
+        // The thread that asked may be gone; then nobody wants to know.
         let _ = self.sender.send(Ok(self.address.clone()));
     }
 
@@ -189,12 +189,12 @@ impl NodeThread {
         Ok(NodeThread { address, stop: Some(stop), inquiry, failure, thread: Some(thread) })
     }
 
-    /// Why it ended by itself, if it did.
+    /// The error with which it ended by itself, if it did.
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().expect("replaced whole").clone()
     }
 
-    /// What the node counted since its start: names and values, in one line.
+    /// The node's counts since its start: names and values, in one line.
     pub fn counters(&self) -> Option<String> {
         self.inquiry.ask()
     }

@@ -1,4 +1,4 @@
-//! Which cluster a command means, and what those share that ask servers as an operator.
+//! The cluster that a command means, and the shared code of commands that ask servers as an operator.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The secret, where a file was named.
+    /// The secret, if a file was named.
     fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let Some(path) = &self.cluster_file else { return Ok(None) };
         let none = || format!("there is no file {}", path.display());

@@ -1,8 +1,8 @@
-//! What the program says: tables and figures as people read them, and the ways to print them.
+//! The output of the program: tables and figures as people read them, and the ways to print them.
 //!
-//! Nothing here panics. What was asked for is an error where it cannot be written; a reader who has
-//! seen enough ends the command quietly; a complaint that nobody can hear (the terminal is gone) is
-//! dropped, since the servers and mounts of this process go on or end in good order all the same.
+//! Nothing here panics. If output that was asked for cannot be written, that is an error. A reader who has seen
+//! enough ends the command quietly. A complaint that nobody can hear (the terminal is gone) is dropped, since
+//! the servers and mounts of this process go on or end in good order all the same.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -30,8 +30,8 @@ pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Prints one JSON object as a line. What would do something to a terminal is written by its number, which
-/// says the same to whoever reads JSON.
+/// Prints one JSON object as a line. A character that would affect a terminal is written by its number, which
+/// means the same to every JSON reader.
 pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     let mut line = String::new();
     for letter in value.to_string().chars() {
@@ -48,13 +48,13 @@ pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print(line.as_bytes())
 }
 
-/// What `say!` does.
+/// The function behind `say!`.
 pub fn say_line(line: Arguments<'_>) -> anyhow::Result<()> {
     // Names of files and of clients are others' words: they move no cursor here.
     print(format!("{}\n", printable_lines(&line.to_string())).as_bytes())
 }
 
-/// What `complain!` does.
+/// The function behind `complain!`.
 pub fn complain_line(line: Arguments<'_>) {
     // There is no third place to say that the second one is gone.
     let line = format!("{}\n", printable_lines(&line.to_string()));
@@ -75,7 +75,7 @@ macro_rules! say {
     ($($words:tt)*) => { $crate::report::say_line(format_args!($($words)*)) };
 }
 
-/// Prints a line on standard error, where anybody hears it.
+/// Prints a line on standard error, if anybody hears it.
 macro_rules! complain {
     ($($words:tt)*) => { $crate::report::complain_line(format_args!($($words)*)) };
 }

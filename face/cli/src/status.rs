@@ -53,7 +53,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What is shown at a time.
+/// One sample of the status, as it is shown at a time.
 struct Sample {
     state: ClusterState,
     /// None: administrators alone see them.
@@ -102,7 +102,7 @@ struct Rate {
     bytes: f64,
 }
 
-/// Rates by kind, where both figures are of one life of a server.
+/// Rates by kind, if both figures are of one life of a server.
 fn rates(
     (boot, now): (u64, &Activities),
     before: Option<(u64, &Activities)>,
@@ -127,7 +127,7 @@ fn sum<'a>(rates: impl IntoIterator<Item = &'a (String, Rate)>) -> Rate {
     })
 }
 
-/// The table of servers in so many columns: what does not fit beside the rest stands below it, addresses
+/// The table of servers in so many columns. Cells that do not fit beside the rest stand below it, addresses
 /// first, then the details of states.
 fn fit(rows: Vec<Vec<String>>, columns: usize) -> String {
     let text = with_addresses(&SERVER_HEADER, rows.clone(), columns);

@@ -10,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::report::complain;
 
-/// How often one who waits looks.
+/// The interval at which a waiting command checks.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Whether the user wants the program to end.
@@ -28,19 +28,19 @@ struct Shared {
     words: Mutex<Words>,
 }
 
-/// What is said when signals come.
+/// The messages for signals.
 #[derive(Default)]
 struct Words {
     /// At the first one.
     first: Option<&'static str>,
     /// Also where a program asks, and not a person at a terminal: at SIGTERM.
     at_termination: bool,
-    /// At the second one: what an end at once leaves behind.
+    /// At the second one: the leftovers of an end at once.
     left: Option<String>,
 }
 
-/// The signals that end a program: Ctrl-C, termination, and the end of the terminal unless whoever
-/// started us wants that to pass unnoticed (`nohup`).
+/// The signals that end a program: Ctrl-C, termination, and the end of the terminal unless the process that
+/// started us has that ignored (`nohup`).
 pub fn signals() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM];
     if !is_ignored(SIGHUP) {
@@ -131,7 +131,7 @@ impl Stop {
         self.shared.expected.store(true, Ordering::SeqCst);
     }
 
-    /// Whether a second signal came, where it was expected.
+    /// Whether a second signal came, if it was expected.
     pub fn is_asked_again(&self) -> bool {
         self.shared.asked_again.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! The benchmarks of a mount as a tool: what they print, not how fast anything is.
+//! The benchmarks of a mount as a tool: their output, not the speed of anything.
 
 mod bench_support;
 mod support;

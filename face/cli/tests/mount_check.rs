@@ -15,7 +15,7 @@ fn mount(servers: &Servers, path: &Path) -> Process {
     Process::mount(&["mount", &servers.address, name], path)
 }
 
-/// Makes, cuts, replaces and removes files until told to stop; how many rounds there were.
+/// Makes, cuts, replaces and removes files until told to stop; returns the number of rounds.
 fn work(mount: &Path, stop: &AtomicBool) -> u32 {
     let mut round = 0u32;
     while !stop.load(Ordering::Relaxed) {

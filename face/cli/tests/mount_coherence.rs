@@ -1,5 +1,5 @@
-//! Two mounts of one cluster and the pages, locks and times of their kernels: what one mount does the
-//! other one sees, and what one of them lost it does not do any more.
+//! Two mounts of one cluster and the pages, locks and times of their kernels. Each mount sees the other's
+//! changes, and a mount does not act any more on anything that it lost.
 
 mod support;
 
@@ -306,7 +306,7 @@ fn a_time_that_was_set_stays_and_all_others_are_of_one_clock() {
     drop((map, file));
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!((modified(&path), modified(&pair.b.join("file"))), (past, past));
-    // What is written later has the later time, from the first look on.
+    // Later writes have the later time, from the first look on.
     let file = both(&path);
     file.write_all_at(&[2; 100_000], 0).unwrap();
     let seen = file.metadata().unwrap();
@@ -322,8 +322,8 @@ fn a_client_with_a_wrong_calendar_sets_the_servers_times() {
     for wrong in [-60, 60] {
         let Some(pair) = pair_with("10", wrong) else { return };
         let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
-        // What both mounts show, and that it is a time since `begin`: what a client says is late by a
-        // round trip at most, which takes a while on a busy machine.
+        // Checks that both mounts show the same time, and that it is a time since `begin`. A time from a client
+        // is late by a round trip at most, which takes a while on a busy machine.
         let check = |name: &str, begin: SystemTime| {
             let seen = modified(&pair.b.join(name));
             let range = begin - Duration::from_secs(10)..=SystemTime::now();
@@ -361,7 +361,7 @@ fn a_client_with_a_wrong_calendar_sets_the_servers_times() {
             assert!(touched.unwrap().success());
             check(name, begin);
         }
-        // As make compares: who looks at the source and writes then is not older than it, in turns.
+        // As make compares: a process that looks at the source and then writes is not older than it, in turns.
         let (source, target) = ("source", "target");
         let mut latest = SystemTime::UNIX_EPOCH;
         for _ in 0..20 {
@@ -477,7 +477,7 @@ fn a_listing_does_not_bring_old_attributes_back() {
     assert_eq!(reader.well("read 0 500000 100"), format!("100 {stored}"));
 }
 
-/// What one call lists into a small buffer.
+/// The names that one call lists into a small buffer.
 fn raw_names(directory: &File) -> BTreeSet<String> {
     let mut buffer = Vec::with_capacity(4096);
     let mut piece = RawDir::new(directory, buffer.spare_capacity_mut());

@@ -122,7 +122,7 @@ fn a_closed_terminal_unmounts_stops_and_leaves_nothing() {
     }
 }
 
-/// What a demo left of a mount is cleared.
+/// Clears the leftovers of a demo's mount.
 fn clear(temporary: &Path) {
     for entry in fs::read_dir(temporary).unwrap() {
         let path = entry.unwrap().path();
@@ -243,8 +243,8 @@ fn everything(root: &Path) {
     assert!(fs::metadata(root).unwrap().modified().unwrap() > UNIX_EPOCH);
 }
 
-/// All that a copy keeps, by path: what `stat` tells, attributes, content, and by which path the
-/// inode is met first.
+/// All that a copy keeps, by path: the results of `stat`, attributes, content, and the path by which the inode
+/// is met first.
 fn kept(root: &Path) -> BTreeMap<PathBuf, String> {
     let (mut left, mut paths) = (vec![root.to_path_buf()], Vec::new());
     while let Some(path) = left.pop() {

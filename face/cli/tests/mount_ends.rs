@@ -1,4 +1,4 @@
-//! A mount that is told to end while programs have files open: what they wrote is kept.
+//! A mount that is told to end while programs have files open: their writes are kept.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What programs on a mount see when servers are down, disks full, and bytes flipped.
+//! Behaviour of programs on a mount when servers are down, disks full, and bytes flipped.
 
 mod support;
 
@@ -155,7 +155,7 @@ fn ranges_exclude(a: &Path, b: &Path) {
     holder.wait().unwrap();
 }
 
-/// Writes chunks until one is refused; how many were taken.
+/// Writes chunks until one is refused; returns the number that was taken.
 fn fill(file: &mut File) -> u8 {
     for number in 0..=255 {
         match file.write_all(&[number; 256 << 10]).and_then(|()| file.sync_all()) {
@@ -189,7 +189,7 @@ fn a_full_data_server_is_no_space_for_the_program_and_freed_space_is_used_again(
         drop(file);
         counts.push(count);
         assert!(count >= 8, "round {round}: only {count} chunks of 256 KiB, after {counts:?}");
-        // What was taken is there, also for somebody who remembers nothing.
+        // Writes that were accepted are there, also for a client without any cache.
         let fresh = site.mount(&format!("fresh{round}"), &[]);
         let found = fs::read(fresh.join("large")).unwrap();
         for number in 0..count {
@@ -248,7 +248,7 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     for number in 0..made {
         assert!(fs::read(path.join(number.to_string())).unwrap() == content(number), "{number}");
     }
-    // Somebody else takes the rest; then the server dies. Whatever frees room goes on.
+    // Another file takes the rest; then the server dies. Operations that free room go on.
     let other = small.0.join("other");
     let filled = fs::write(&other, vec![0; small.available() as usize + (1 << 20)]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
@@ -376,7 +376,7 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
     let copy = ["cp", ":/file", "copy"];
     let error = ropewalk(place.path(), &site.servers.address(), &copy).badly();
     assert!(error.contains(&format!("inode {inode}: data server 0 does not give")), "{error}");
-    // What lies elsewhere in the file is served, where the kernel does not ask for more than is read.
+    // The rest of the file is served, if the kernel does not ask for more than is read.
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(direct).open(fresh.join("file")).unwrap();
     let mut part = vec![0; 65_536];

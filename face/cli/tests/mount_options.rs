@@ -143,7 +143,7 @@ fn a_mount_for_reading_refuses_changes_itself() {
         for (name, outcome) in changes {
             assert_eq!(errno(outcome), Errno::ROFS, "{name} {round}");
         }
-        // Whatever the kernel believes: the mount was made for reading.
+        // The mount was made for reading, whatever the kernel believes.
         let output = ropewalk(&["mount", "-o", "remount,rw", reads.to_str().unwrap()]);
         assert!(output.status.success(), "{}", said(&output));
         has(&reads, &["rw"], &["ro"]);

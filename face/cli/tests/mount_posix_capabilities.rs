@@ -68,7 +68,7 @@ fn execution_without_reading(at: &Place) {
     chmod(&program, 0o710);
     assert!(run(&at.b.join("program"), BOB, TEAM).unwrap().success());
     assert_eq!(errno(run(&at.b.join("program"), BOB, CLUB)), Errno::ACCESS);
-    // What may be executed may not be read for that.
+    // The right to execute a file is no right to read it.
     let read = as_user(BOB, TEAM, &[], || File::open(at.b.join("program")));
     assert_eq!(errno(read), Errno::ACCESS);
     // Nor does the right to read make a program.
@@ -180,7 +180,7 @@ fn capabilities_of_files_fall(at: &Place) {
         truncate.args(["-e", "truncate($ARGV[0], 100) or die"]).arg(at.b.join("file"));
         assert!(truncate.uid(BOB).gid(CLUB).status().unwrap().success());
         assert!(!is_capable(at, "file") && fs::metadata(&path).unwrap().len() == 100);
-        // Whoever gets the file does not get its capabilities.
+        // The new owner of a file does not get its capabilities.
         for (owner, group) in [(Some(BOB), None), (None, Some(CLUB)), (Some(ALICE), Some(TEAM))] {
             owned(&path, 0o666, &vec![1; len]);
             set_capability(&path);
@@ -212,7 +212,7 @@ fn capabilities_of_files_stay(at: &Place) {
     writable(&path).set_modified(now).unwrap();
     File::open(&path).unwrap().sync_all().unwrap();
     assert!(is_capable(at, "file") && is_capable(at, "renamed"));
-    // Who may set them, and take them away on purpose: nobody without the capability to do so.
+    // Only a user with the capability to do so may set them, or remove them on purpose.
     let set =
         |path: &Path| rustix::fs::setxattr(path, CAPABILITY, VALUE.as_slice(), XattrFlags::empty());
     let other = at.b.join("file");
@@ -327,7 +327,7 @@ fn owners_by_capability(at: &Place) {
         fs::symlink_metadata(at.a.join("device")).unwrap().rdev(),
         rustix::fs::makedev(1, 3)
     );
-    // Attributes for administrators are seen by those, whatever their ids.
+    // Administrators see attributes for administrators, whatever their ids.
     let trusted = "trusted.mark";
     rustix::fs::setxattr(&path, trusted, b"1", XattrFlags::empty()).unwrap();
     let sees = || {

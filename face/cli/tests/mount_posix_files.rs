@@ -122,7 +122,7 @@ fn reading_at_the_end(at: &Place) {
     assert_eq!(file.read_at(&mut buffer, 99_990).unwrap(), 10);
     assert_eq!(file.read_at(&mut buffer, 100_000).unwrap(), 0);
     assert_eq!(file.read_at(&mut buffer, 1 << 40).unwrap(), 0);
-    // What another mount adds is there at once.
+    // Data that another mount adds is there at once.
     open(&at.b.join("file"), false, true, 0).unwrap().write_all_at(&[6; 10], 100_000).unwrap();
     assert_eq!(file.read_at(&mut buffer, 99_995).unwrap(), 15);
     assert_eq!(buffer[..15], [[5; 5].as_slice(), &[6; 10]].concat());
@@ -232,7 +232,7 @@ fn truncation(at: &Place) {
         for cut in [size - 1, size / 2, 10, 0] {
             file.set_len(cut).unwrap();
             assert_eq!(fs::metadata(&other).unwrap().len(), cut);
-            // What was cut off does not come back.
+            // Data that was cut off does not come back.
             file.set_len(size).unwrap();
             let back = read_all(&other);
             assert_eq!(back.len() as u64, size);
@@ -320,14 +320,14 @@ fn room_of_holes(at: &Place) {
             assert_eq!(errno(rustix::fs::seek(&file, At::Data(0))), Errno::NXIO);
             assert!(read_all(path).iter().all(|byte| *byte == 0));
         }
-        // What is written into the hole is all that there is.
+        // Data written into the hole is all that there is.
         file.write_all_at(b"data", 5 * MIB).unwrap();
         file.sync_all().unwrap();
         let mut model = vec![0; len as usize];
         model[5 * MIB as usize..][..4].copy_from_slice(b"data");
         assert!(read_all(&other) == model);
         assert!((1..=2 * MIB / 512).contains(&fs::metadata(&other).unwrap().blocks()));
-        // What is cut off does not come back.
+        // Data that was cut off does not come back.
         file.set_len(MIB).unwrap();
         rustix::fs::fallocate(&file, punch, 0, 10 * MIB).unwrap();
         file.set_len(len).unwrap();
@@ -387,7 +387,8 @@ fn appending_beside_appending(at: &Place) {
     assert_eq!(seen, expected);
 }
 
-/// Who writes a few bytes in place all the time does not keep another one from making it large.
+/// A process that writes a few bytes in place all the time does not keep another one from making the file
+/// large.
 fn growing_beside_small_writes(at: &Place) {
     let path = at.a.join("file");
     fs::write(&path, [1; 100]).unwrap();
@@ -468,7 +469,7 @@ fn copies_in_the_kernel(at: &Place) {
     let append = open_with(&to, OFlags::WRONLY | OFlags::APPEND).unwrap();
     assert_eq!(errno(rustix::fs::copy_file_range(&source, None, &append, None, 10)), Errno::BADF);
     assert_eq!(errno(rustix::fs::copy_file_range(&target, None, &source, None, 10)), Errno::BADF);
-    // What std does for a copy, with reflinks and all that it tries first.
+    // The standard library's copy, with reflinks and all that it tries first.
     fs::copy(at.b.join("from"), at.b.join("copy")).unwrap();
     assert!(read_all(&at.a.join("copy")) == content);
 }

@@ -26,7 +26,7 @@ fn locks_end_when_the_standard_says() {
     ]);
 }
 
-/// What a process understands, each a line: files are numbers of its own choice.
+/// The commands that a process understands, each a line: files are numbers of its own choice.
 const SCRIPT: &str = r#"
 use strict; use IO::Handle; use POSIX qw(SIGALRM SA_RESTART); use Time::HiRes qw(setitimer ITIMER_REAL);
 $| = 1;
@@ -133,7 +133,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Where it has ended there is nobody to kill, and the mount it used can be unmounted.
+        // If the process has ended, there is nobody to kill, and the mount that it used can be unmounted.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -150,7 +150,7 @@ fn process(at: &Place, here: bool) -> Process {
     process
 }
 
-/// What another process is told before long: a release may be on its way between two mounts.
+/// Waits for an answer that another process gets before long: a release may be on its way between two mounts.
 #[track_caller]
 fn soon(process: &mut Process, order: &str, expected: &str) {
     let end = Instant::now() + Duration::from_secs(10);
@@ -325,8 +325,8 @@ fn addresses_are_used_again(at: &Place) {
     }
 }
 
-/// A wait that a signal interrupts begins anew at once: what is still said of the first one must not
-/// concern the second.
+/// A wait that a signal interrupts begins anew at once: messages about the first one must not concern the
+/// second.
 fn signals_take_no_lock_away(at: &Place) {
     const TIMES: u32 = 150;
     for flock in ["", " 1"] {
@@ -340,8 +340,8 @@ fn signals_take_no_lock_away(at: &Place) {
     }
 }
 
-/// Whoever holds nothing asks nobody, however dead the servers are. Whoever ended beside dead servers has
-/// no locks when they are back.
+/// A process that holds nothing asks nobody, however dead the servers are. A process that ended beside dead
+/// servers has no locks when they are back.
 #[test]
 fn processes_without_locks_end_beside_dead_servers() {
     if !mounts_usable() {

@@ -308,7 +308,7 @@ fn rename_of_directories(at: &Place) {
     assert_eq!(errno(fs::rename(&deep, at.a.join("one"))), Errno::NOTEMPTY);
     fs::rename(&deep, at.a.join("empty")).unwrap();
     assert_eq!(fs::read(at.b.join("empty/file")).unwrap(), b"x");
-    // Who stands in a directory that is moved stands in it still.
+    // A process whose working directory is moved stays in it.
     let standing = open_with(&at.a.join("empty"), OFlags::RDONLY | OFlags::DIRECTORY).unwrap();
     fs::rename(at.a.join("empty"), at.a.join("one/moved")).unwrap();
     let file = rustix::fs::openat(&standing, "file", OFlags::RDONLY, 0.into()).unwrap();

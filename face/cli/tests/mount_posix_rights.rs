@@ -1,5 +1,5 @@
-//! Who may do what through a mount, times, attributes, locks and special files, by POSIX and the man
-//! pages. Other users are threads of this process with ids of their own.
+//! Permissions through a mount, times, attributes, locks and special files, by POSIX and the man pages. Other
+//! users are threads of this process with ids of their own.
 
 mod support;
 
@@ -64,7 +64,7 @@ fn classes_of_rights(at: &Place) {
     // The first class that fits decides, also where the next would allow more.
     chmod(&path, 0o067);
     assert!(!readable(ALICE, TEAM) && readable(BOB, TEAM) && writable(BOB, CLUB));
-    // What is open stays open.
+    // An open file stays open.
     chmod(&path, 0o600);
     let file = as_user(ALICE, TEAM, &[], || open(&other, true, true, 0).unwrap());
     chmod(&path, 0);
@@ -369,7 +369,7 @@ fn who_may_set_times(at: &Place) {
     owned(&path, 0o666, ALICE, TEAM);
     let now = || stamp(0, rustix::fs::UTIME_NOW);
     as_user(BOB, CLUB, &[], || {
-        // Who may write may set the present time, and no other.
+        // A user that may write may set the present time, and no other.
         set_times(&path, now(), now()).unwrap();
         assert_eq!(errno(set_times(&path, stamp(1, 1), stamp(1, 1))), Errno::PERM);
         let omit = stamp(0, rustix::fs::UTIME_OMIT);
@@ -388,7 +388,7 @@ fn times_follow_changes(at: &Place) {
         let found = fs::symlink_metadata(path).unwrap();
         ((found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec()))
     };
-    // What changes the content changes both, what changes the inode only the second.
+    // A change of the content changes both times; a change of the inode changes only the second.
     let changes: [(bool, &dyn Fn()); 7] = [
         (true, &|| open(&path, false, true, 0).unwrap().write_all(b"y").unwrap()),
         (true, &|| File::options().write(true).open(&path).unwrap().set_len(100).unwrap()),

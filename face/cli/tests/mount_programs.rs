@@ -141,7 +141,7 @@ fn two_mounts_see_each_other_at_once() {
                 let mut options = fs::OpenOptions::new();
                 let mut file = options.append(true).create(true).open(path).unwrap();
                 for number in 0..200 {
-                    // One write a line: what is appended at once stays together.
+                    // One write a line: data that is appended at once stays together.
                     file.write_all(format!("{who}{number:05}\n").as_bytes()).unwrap();
                 }
             });
@@ -207,8 +207,8 @@ fn two_mounts_that_write_one_file_at_the_same_moment_do_not_wait_for_each_other(
     unmount(&b);
 }
 
-/// Who writes a few bytes in place all the time does not keep another one from making the file large,
-/// and is answered himself. A write holds a page of its kernel for as long as it lasts, so that a
+/// A process that writes a few bytes in place all the time does not keep another one from making the file
+/// large, and its own writes are answered. A write holds a page of its kernel for as long as it lasts. So a
 /// recall must not wait for the kernel while the write waits for a lease.
 #[test]
 fn a_file_grows_on_one_mount_while_the_other_writes_its_beginning() {

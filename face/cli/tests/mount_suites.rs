@@ -1,6 +1,6 @@
-//! Outside suites on a mount: `cargo verify --deep` runs them, where they can be had.
+//! Outside suites on a mount: `cargo verify --deep` runs them, if they can be had.
 //!
-//! What was found with them, which versions, and what each of the expected failures means is in
+//! The findings, the versions and the meaning of each expected failure are in
 //! `docs/design/041-posix-conformance.md`. The suites are installed under `target/suites`, by Cargo.
 
 mod support;
@@ -71,7 +71,7 @@ const FSX_WEIGHTS: &str = "close_open = 3\ninvalidate = 0.3\nfsync = 0.1\nfdatas
      posix_fallocate = 0.3\npunch_hole = 0.4\nsendfile = 0.3\nposix_fadvise = 0.2\n\
      copy_file_range = 0.5\n";
 
-/// Builds a suite from crates.io; `None`, and said, where it cannot be had.
+/// Builds a suite from crates.io; `None`, and said, if it cannot be had.
 fn suite(name: &str, version: &str) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/suites");
     let output = Command::new(env!("CARGO"))

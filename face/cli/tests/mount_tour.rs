@@ -59,7 +59,7 @@ fn run(mut shell: impl FnMut() -> Command, place: &Path, programs: &Path) {
         let log = fs::File::create(place.join("said")).unwrap();
         let mut command = shell();
         command.args(["-c", &script(place, programs)]).current_dir("/").env("TMPDIR", &temporary);
-        // What goes on in the background keeps no terminal and no pipe of ours.
+        // A background process keeps no terminal and no pipe of ours.
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let status = command.status().unwrap();
         let said = fs::read_to_string(place.join("said")).unwrap();

@@ -25,7 +25,7 @@ const SEEDS: u64 = 6;
 /// Files are not longer: maps are this long.
 const SIZE_MAX: u64 = 60_000;
 
-/// What a program has open.
+/// An open file of a program.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
     file: Option<u64>,
@@ -51,7 +51,7 @@ struct Site {
     /// (docs/design/040-client-caches.md).
     shrunk: [[bool; FILES as usize]; 2],
     random: Random,
-    /// What was done, to be shown where it goes wrong.
+    /// The operations so far, to be shown if a check fails.
     log: Vec<String>,
 }
 
@@ -187,7 +187,7 @@ impl Site {
         }
     }
 
-    /// Within the file: what lies behind its end in its last page is nobody's.
+    /// Within the file: the bytes behind its end in its last page are nobody's.
     fn use_map(&mut self, number: usize, slot: u64, (from, len, size): (u64, u64, u64), seed: u64) {
         if size == 0 {
             return;

@@ -92,7 +92,7 @@ fn two_mounts_answer_as_one_local_file_system() {
 /// Longer than any call may take: a client that answers no recall is given up after 10 seconds.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// Runs `work` again and again until the end; how often.
+/// Runs `work` again and again until the end; returns the number of runs.
 fn repeat(end: Instant, mut work: impl FnMut(u64)) -> u64 {
     let mut rounds = 0;
     while Instant::now() < end {
@@ -132,7 +132,7 @@ fn exchange_directories(root: &Path, _round: u64) {
     rustix::fs::renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
 }
 
-/// Written by a process of its own: what starts beside it here must not have it open.
+/// Written by a process of its own: a process that starts beside it here must not have it open.
 fn replace_program(root: &Path, _round: u64) {
     let new = root.join("new program");
     let copied = Command::new("cp").arg("/bin/true").arg(&new).status();
@@ -213,7 +213,7 @@ fn directories_that_the_other_mount_moved_or_removed() {
     fs::rename(one.join("todo/job/deep"), one.join("deep")).unwrap();
     fs::rename(one.join("todo"), one.join("deep/todo")).unwrap();
     assert_eq!(fs::read(two.join("deep/todo/job/file")).unwrap(), b"x");
-    // Who stood in it goes on there, and after its removal finds nothing.
+    // A process that stood in the directory goes on there, and after its removal finds nothing.
     let file =
         rustix::fs::openat(&standing, "file", OFlags::RDONLY | OFlags::CLOEXEC, 0.into()).unwrap();
     fs::set_permissions(one.join("deep/todo/job"), fs::Permissions::from_mode(0o751)).unwrap();

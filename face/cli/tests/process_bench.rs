@@ -1,4 +1,4 @@
-//! The benchmarks as a tool: what they print, not how fast anything is.
+//! The benchmarks as a tool: their output, not the speed of anything.
 
 mod bench_support;
 mod support;
@@ -219,8 +219,9 @@ fn process_settings_of_mx_are_compared_and_copies_are_counted() {
     }
 }
 
-/// What is sent is copied once, to be kept or for its packet, and the shortest for both; what is received once where it
-/// was awaited, and twice where it came before its receive without being announced.
+/// Bytes that are sent are copied once, to be kept or for their packet; the shortest messages are copied for
+/// both. Bytes that are received are copied once if they were awaited. They are copied twice if they came
+/// before their receive without being announced.
 fn copies_are_few(rows: &[serde_json::Value], network: &str) {
     for (side, posted) in
         [("send", "before"), ("send", "late"), ("receive", "before"), ("receive", "late")]
@@ -231,7 +232,7 @@ fn copies_are_few(rows: &[serde_json::Value], network: &str) {
             .filter(|row| row["scenario"] == name && row["params"]["posted"] == posted)
             .collect();
         assert_eq!(all.len(), 5, "{name}: {rows:?}");
-        // Where packets are long more leaves at once; MXoE's fragments hold no more.
+        // With long packets more bytes leave at once; MXoE's fragments hold no more.
         let announced_from = if network.starts_with("mxoe") { 32 << 10 } else { 64 << 10 };
         for row in all {
             let bytes = row["params"]["bytes"].as_u64().expect("a number");

@@ -1,4 +1,4 @@
-//! A damaged store under real servers: what is lost is an error with a name, and nothing else is.
+//! A damaged store under real servers: lost data is an error with a name, and nothing else is an error.
 
 mod support;
 
@@ -33,7 +33,7 @@ impl Cluster<'_> {
         address.expect("it says where").split_whitespace().next().unwrap().to_string()
     }
 
-    /// What it says when it does not start.
+    /// The error message of a start that fails.
     fn refused(&self) -> String {
         let refused = Command::new(PROGRAM).args(self.words()).output().unwrap();
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();

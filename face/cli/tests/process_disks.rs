@@ -140,7 +140,7 @@ fn a_server_stays_with_a_disk_that_is_unmounted_lazily() {
     }
 }
 
-/// What a start says that has to fail at once.
+/// The error message of a start that has to fail at once.
 fn refused(directory: &Path) -> String {
     let mut command = Command::new(PROGRAM);
     command.args(up(directory)).stdout(Stdio::null()).stderr(Stdio::piped());

@@ -1,5 +1,5 @@
-//! A cluster whose servers and clients are in network namespaces of their own, joined by virtual cards and
-//! a bridge: over raw Ethernet frames, where no interface has an address of IP, and over UDP.
+//! A cluster whose servers and clients are in network namespaces of their own, joined by virtual cards and a
+//! bridge. It runs over raw Ethernet frames, with no IP address on any interface, and over UDP.
 
 mod support;
 
@@ -31,8 +31,8 @@ struct Host {
 }
 
 impl Net {
-    /// So many of them. With `numbers` card `n` has the address 10.77.0.`n + 1`, else none. `None`, with the reason
-    /// on the standard output, where this machine does not allow it.
+    /// So many of them. With `numbers` card `n` has the address 10.77.0.`n + 1`, else none. `None`, with the
+    /// reason on the standard output, if this machine does not allow it.
     fn new(count: usize, numbers: bool) -> Option<Net> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -96,7 +96,7 @@ impl Host {
         self.command(program).args(arguments).output().expect("it can be started")
     }
 
-    /// What a command that has to succeed prints.
+    /// The output of a command that has to succeed.
     fn run(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.output(program, arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -171,7 +171,7 @@ impl Site {
         self.server.start(&[&words[..], &place].concat(), "serving at")
     }
 
-    /// A command that has to succeed, where the clients are.
+    /// A command of the clients' side that has to succeed.
     fn ropewalk(&self, command: &str, arguments: &[&str]) -> String {
         let words = [&[command, "--address", &self.address][..], arguments].concat();
         self.client.run(PROGRAM, &words)

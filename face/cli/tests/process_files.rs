@@ -130,7 +130,7 @@ fn holes_links_and_attributes_survive_a_copy_in_and_out() {
     rustix::fs::setxattr(source.join("one"), "user.color", b"\0red", flags).unwrap();
     scene.run(&["cp", "-a", "source", ":/"]).well();
     scene.run(&["cp", "-a", ":/source", ":/again"]).well();
-    // What is there already stays one file with two names.
+    // A file that is there already stays one file with two names.
     scene.run(&["cp", "-a", ":/source/.", ":/again"]).well();
     scene.run(&["cp", "-rp", ":/again", "back"]).well();
     let back = scene.path().join("back");
@@ -253,7 +253,7 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     assert!(room.iter().all(|object| keys(object) == keys(&room[0])), "{room:?}");
     assert_eq!((&room[3]["server"], &room[4]["server"]), (&3.into(), &Value::Null));
-    // The metadata lie on the same disk here; what is used is what df(1) says.
+    // The metadata lie on the same disk here; the used space is that of df(1).
     assert_eq!(total(&room[4]), total(&room[0]));
     let disk = rustix::fs::statvfs(scene.path()).unwrap();
     let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
@@ -291,7 +291,7 @@ fn programs_can_tell_names_apart_that_are_no_text() {
             (&object["name"], bytes(&object["name_bytes"])),
             (&"x\u{fffd}".into(), name.to_vec())
         );
-        // What is printed leads to the file.
+        // The printed path leads to the file.
         let path = bytes(&object["path_bytes"]);
         let mut stat = std::process::Command::new(support::PROGRAM);
         stat.args(["stat", "--json"]).arg(OsStr::from_bytes(&path));

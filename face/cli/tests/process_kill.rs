@@ -1,4 +1,4 @@
-//! Servers and mounts that are killed: what was acknowledged is there, and everybody goes on.
+//! Servers and mounts that are killed: acknowledged operations are there, and everybody goes on.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use support::{Cluster, mounts_usable, unmount};
 
-/// Creates, writes, renames and unlinks until told to stop; what was acknowledged.
+/// Creates, writes, renames and unlinks until told to stop; returns the acknowledged operations.
 fn work(mount: &Path, stop: &AtomicBool) -> Vec<(String, Option<Vec<u8>>)> {
     let mut done: Vec<(String, Option<Vec<u8>>)> = Vec::new();
     let mut round = 0u32;

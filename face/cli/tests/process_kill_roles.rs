@@ -1,9 +1,9 @@
-//! Deaths of every role alone and of all at once, at random moments and at chosen calls: what was
-//! acknowledged is there afterwards, and everybody goes on.
+//! Deaths of every role alone and of all at once, at random moments and at chosen calls: acknowledged
+//! operations are there afterwards, and everybody goes on.
 //!
-//! A worker (a process of its own) performs operations and tells this one what was acknowledged;
-//! this one keeps a model, kills, starts again, and compares with what a client sees that remembers
-//! nothing. Each round has a directory of its own; at the end all of them are compared once more.
+//! A worker (a process of its own) performs operations and tells this one which of them were acknowledged. This
+//! process keeps a model, kills, starts again, and compares with the view of a client without any cache. Each
+//! round has a directory of its own; at the end all of them are compared once more.
 
 mod support;
 
@@ -21,13 +21,13 @@ use support::shim::{KillAt, kills_usable};
 use support::worker::{Ended, Worker};
 use support::{PROGRAM, Process, mounts_usable};
 
-/// Not a test of its own: what the worker's process does.
+/// Not a test of its own: the work of the worker's process.
 #[test]
 fn worker() {
     support::worker::work();
 }
 
-/// Who dies.
+/// The processes that die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Meta,
@@ -43,7 +43,7 @@ impl Role {
         matches!(self, Role::Mount | Role::Library | Role::All)
     }
 
-    /// What kinds of calls it is killed at.
+    /// The kinds of calls at which it is killed.
     fn kinds(self) -> &'static [&'static str] {
         match self {
             Role::Mount | Role::Library => &["send"],
@@ -52,7 +52,7 @@ impl Role {
     }
 }
 
-/// When somebody dies.
+/// The time at which a victim dies.
 #[derive(Debug, Clone)]
 enum Plan {
     After(Duration),
@@ -168,7 +168,7 @@ impl Drop for Stage {
     }
 }
 
-/// What a run counted.
+/// The counts of a run.
 #[derive(Debug, Default)]
 struct Figures {
     kills: usize,
@@ -188,7 +188,7 @@ struct Run {
     figures: Figures,
 }
 
-/// How the operations of a round ended.
+/// The results of the operations of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
     /// All were acknowledged.
@@ -246,7 +246,7 @@ impl Run {
         if role == Role::Library {
             drop(worker);
         } else {
-            // What it has open belongs to a mount that is gone, or to this round.
+            // Its open file belongs to a mount that is gone, or to this round.
             worker.must(&Operation::Close);
             self.worker = Some(worker);
         }
@@ -339,8 +339,8 @@ fn work(
     unreachable!("the count has no end")
 }
 
-/// What the kernel says where a mount's process is dead: not connected, connection aborted, or, where it
-/// died within its first answer, connection refused.
+/// The kernel's error for a mount whose process is dead: not connected, connection aborted, or connection
+/// refused. The last one comes if the process died within its first answer.
 fn is_cut_off(error: &str) -> bool {
     ["os error 107", "os error 103", "os error 111"].iter().any(|dead| error.contains(dead))
 }
@@ -384,7 +384,7 @@ fn tend(stage: &mut Stage, plan: &Plan, flags: &Flags, worker: rustix::process::
     plainly
 }
 
-/// When the victims of a run die: every second time at a chosen call.
+/// The times at which the victims of a run die: every second time at a chosen call.
 fn plans(role: Role, rounds: usize, random: &mut Random) -> Vec<Plan> {
     // Counted from the start or from when it serves. In a long run each has its turn.
     const NUMBERS: [u64; 10] = [1, 2, 3, 4, 6, 9, 13, 19, 28, 41];
@@ -408,7 +408,7 @@ fn run(role: Role, rounds: usize, place: &Path) {
     let begin = Instant::now();
     let path = place.join("mount");
     std::fs::create_dir(&path).unwrap();
-    // Where the client dies everybody waits until its session ends.
+    // If the client dies, everybody waits until its session ends.
     let term = if role.takes_client() { "1" } else { "10" };
     let servers = Servers::new(&place.join("cluster"), 2, term);
     let mut stage = Stage { role, servers, path, mounted: None };

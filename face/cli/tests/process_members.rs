@@ -116,7 +116,7 @@ fn a_data_server_without_its_data_is_refused_until_they_are_given_up() {
         site.is_whole();
         assert_eq!(site.servers.check(&[]).0, 0);
     }
-    // Given up by order: what is lost is known by name, and later starts need no order.
+    // Given up by order: the lost data is known by name, and later starts need no order.
     fs::remove_dir_all(&own).unwrap();
     site.serving("1", &own, &["--replace"]).stop();
     let _again = site.serving("1", &own, &[]);
@@ -355,7 +355,7 @@ fn damaged_files_of_a_cluster_are_named_with_what_to_do() {
     // Of a superblock there are two.
     fs::write(directory.join("meta/superblock"), vec![9; 512]).unwrap();
     start("").kill();
-    // What was in the journal alone is missed, and given up by order only.
+    // Data that was in the journal alone is missed, and given up by order only.
     let mut up = start("");
     let address = up.line.split("serves at ").nth(1).unwrap().trim().to_string();
     ropewalk(place.path(), &address, &["cp", "file", ":/again"]).well();

@@ -160,7 +160,7 @@ fn whoever_lacks_rights_or_boards_is_told_so() {
     let rights = kind(&all, "advice")[0];
     assert!(rights["problem"].as_str().unwrap().contains("CAP_NET_RAW"));
     assert!(rights["remedy"].as_str().unwrap().contains("udp://"));
-    // What programs have meanwhile.
+    // The board that programs have meanwhile.
     let board = kind(&all, "board")[0];
     assert_eq!((&board["board"], &board["interface"]), (&json!(0), &Value::Null));
     assert!(board["url"].as_str().unwrap().starts_with("udp://"), "{board}");
@@ -309,7 +309,7 @@ fn hosts_of_another_byte_order_are_told_of() {
     let begin = Instant::now();
     loop {
         let mut command = Command::new(PROGRAM);
-        // What programs would have now is not what runs.
+        // The boards that programs would have now are not the boards in use.
         command.args(["mx", "info", "--json"]).env("ROPEWALK_MX_BOARDS", "mxoe://card0");
         let all = objects(&output(command));
         let advice = kind(&all, "advice");
@@ -439,7 +439,7 @@ fn until_said(lines: &mut impl BufRead, wanted: &str) {
     }
 }
 
-/// What a source dropped, and why.
+/// The packets that a source dropped, by reason.
 fn dropped(object: &Value) -> BTreeMap<&str, u64> {
     let all = object["counters"].as_object().expect("it tells");
     let reasons = all.iter().filter_map(|(name, count)| {

@@ -1,7 +1,7 @@
 //! Small messages over tcp beside those of UCX and libfabric, one after the other in one run.
 //!
-//! Peers come from Debian's packages. What is checked is that all of them deliver; the figures are
-//! printed, for people, since no machine that runs tests is quiet enough to judge by them.
+//! Peers come from Debian's packages. The test checks that all of them deliver. The figures are printed, for
+//! people, since no machine that runs tests is quiet enough to judge by them.
 
 mod support;
 
@@ -39,7 +39,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs a client until it finds its server; what it printed.
+/// Runs a client until it finds its server; returns its output.
 fn client(make: impl Fn() -> Command) -> String {
     for _ in 0..100 {
         let output = make().output().expect("it is installed");
@@ -113,7 +113,7 @@ fn process_small_messages_beside_ucx_and_libfabric() {
     if !installed("ucx_perftest") || !installed("fi_pingpong") {
         return;
     }
-    // A release build says more, where there is one.
+    // A release build says more, if there is one.
     let release = Path::new(PROGRAM).parent().map(|at| at.join("../release/ropewalk"));
     let program = release.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));
     let mut figures: [Vec<f64>; 4] = Default::default();

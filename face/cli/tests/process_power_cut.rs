@@ -1,8 +1,8 @@
-//! Power cuts of real file systems under real servers: what was synced is there afterwards.
+//! Power cuts of real file systems under real servers: synced data is there afterwards.
 //!
-//! Each server's directory lies on a file system of its own in a file. The kernel is told to stop it
-//! in the middle of work without writing back anything: what was not synced is lost, as with a power
-//! cut. Then the server is killed, the file system mounted again, and the server started again.
+//! Each server's directory lies on a file system of its own in a file. The kernel is told to stop it in the
+//! middle of work without writing back anything: unsynced data is lost, as with a power cut. Then the server is
+//! killed, the file system mounted again, and the server started again.
 
 mod support;
 
@@ -20,13 +20,13 @@ use support::servers::Servers;
 use support::worker::{Ended, Worker};
 use support::{PROGRAM, Process, mounts_usable};
 
-/// Not a test of its own: what the worker's process does.
+/// Not a test of its own: the work of the worker's process.
 #[test]
 fn worker() {
     support::worker::work();
 }
 
-/// Whose power is cut.
+/// The servers whose power is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     All,
@@ -34,7 +34,7 @@ enum Cut {
     Data,
 }
 
-/// What the client does.
+/// The behaviour of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Client {
     /// It dies with the servers.
@@ -116,7 +116,7 @@ impl Drop for Site {
     }
 }
 
-/// Works until the power is cut; what was under way then, of which nobody knows whether it took effect.
+/// Works until the power is cut; returns the operation under way then. Nobody knows whether it took effect.
 fn work(
     worker: &mut Worker,
     model: &mut Model,
@@ -133,7 +133,7 @@ fn work(
         match ended {
             Ended::Done if !over => model.done(&operation),
             Ended::Done | Ended::Failed(_) => {
-                // What ended after the cut may have been done before it, and be lost.
+                // An operation that ended after the cut may have been done before it, and be lost.
                 model.maybe(&operation);
                 return Some(operation);
             }
@@ -163,7 +163,7 @@ fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (Strin
     });
     let mut syncs = Syncs::default();
     if client == Client::Lives {
-        // Where a sync says that all is well, it is; where it does not, the program was told.
+        // A sync that reports success is right. If it reports a failure, the program was told.
         for path in model.paths(under_way.as_ref()) {
             let sync = Operation::Sync(path.clone());
             let ended = worker.perform(&sync);
@@ -229,8 +229,8 @@ fn what_was_synced_survives(kind: &str) {
     );
 }
 
-/// What a client that lives on did right before a cut of the metadata server's power, and what it is
-/// told when it syncs after it did more. True where the cut took something.
+/// Checks that a client that outlives a cut of the metadata server's power learns of a loss when it syncs, even
+/// after it did more. True if the cut took something.
 fn is_told(site: &mut Site, number: usize) -> bool {
     use std::os::unix::fs::FileExt;
     let directory = site.path.join(format!("told{number}"));

@@ -24,7 +24,7 @@ struct Site {
     address: String,
 }
 
-/// What a command says on its way, line by line.
+/// The output of a command on its way, line by line.
 type Lines = Box<dyn Iterator<Item = String>>;
 
 /// Starts a command, and waits until it says that it waits for this.
@@ -391,7 +391,7 @@ fn no_cluster_is_made_among_the_files_of_others() {
     }
     let left: Vec<_> = fs::read_dir(place.path().join("home")).unwrap().collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    // What a new file system has, and what a start left that was killed, is no stranger's.
+    // The directory of a new file system, and the leftovers of a start that was killed, are no stranger's.
     fs::rename(place.path().join("home/letter"), place.path().join("home/running")).unwrap();
     fs::create_dir(place.path().join("home/lost+found")).unwrap();
     ropewalk(place.path(), "", &["format", "home"]).well();

@@ -1,4 +1,4 @@
-//! What a user with a shell on a host of the cluster cannot do.
+//! Attacks that a user with a shell on a host of the cluster cannot carry out.
 
 mod support;
 
@@ -75,7 +75,7 @@ fn only_the_owner_can_read_what_servers_and_commands_make() {
     assert_eq!(wide(&formatted), []);
     let background = text(&place.path().join("background"));
     let words = ["up", &background, "--listen", "127.0.0.1:0", "--background"];
-    // What goes on in the background keeps no pipe of ours.
+    // A background process keeps no pipe of ours.
     let status = open_handed(&words).stdout(Stdio::null()).status();
     assert!(status.unwrap().success());
     let found = wide(Path::new(&background));
@@ -174,7 +174,7 @@ fn steal_a_session(told: &Value) {
     }
 }
 
-/// What only the metadata server and administrators may ask a data server for.
+/// Requests to a data server that only the metadata server and administrators may make.
 fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64) {
     let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
     for request in [
@@ -285,7 +285,7 @@ fn act_for_root(told: &Value) {
             MetaRequest::Open { who, inode: secret, access, truncate: false, execute: false };
         assert_eq!(ask(&request), eacces);
     }
-    // What names nobody.
+    // Requests that name no user.
     for inode in [secret, small] {
         for mode in [LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write] {
             assert_eq!(ask(&MetaRequest::Acquire { inode, mode, insist: false }), eacces);
@@ -428,8 +428,8 @@ fn resident(process: &Process) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// What `docs/design/071-trust.md` says of the memory of sessions: of those that were opened, and of those
-/// that have a directory open as well. With each 64 of them comes a client's endpoint and its connection.
+/// The memory of sessions that `docs/design/071-trust.md` states: of those that were opened, and of those that
+/// have a directory open as well. With each 64 of them comes a client's endpoint and its connection.
 #[test]
 fn ten_thousand_sessions_cost_a_server_little() {
     const CLIENTS: u64 = 157;

@@ -1,4 +1,4 @@
-//! What the files of one user's directory cannot make commands of another user do.
+//! Protection of one user's commands against the files in another user's directory.
 
 mod support;
 
@@ -58,7 +58,7 @@ fn links_in_place_of_the_files_of_a_cluster_are_not_followed() {
         fs::remove_dir_all(&directory).unwrap();
         fs::create_dir(&directory).unwrap();
     }
-    // What is written under another name first.
+    // Files that are written under another name first.
     for name in ["cluster.new", "data-servers.new"] {
         symlink(&target, directory.join(name)).unwrap();
     }
@@ -117,7 +117,7 @@ fn what_belongs_to_another_user_is_not_served() {
     give(&formatted, NOBODY);
     let error = refused(place.path(), &["format", "formatted"]);
     assert!(error.contains("belongs to user"), "{error}");
-    // Whose it is serves it, also where root made what is in it.
+    // The owner of the directory may serve it, even if root made its contents.
     give(&directory, 0);
     Process::start(&up(&directory), "serves at").stop();
 }
@@ -163,7 +163,7 @@ fn root_ends_what_a_plain_user_serves() {
     let words = ["down", directory.to_str().unwrap()];
     ropewalk(place.path(), "", &words).well();
     assert!(serving.is_over() || !directory.join("running").exists());
-    // Whoever runs the command as he who owns it, may.
+    // A user that runs the command as the owner may do so.
     Process::run(plain.command(&up(&directory)), "serves at").unwrap().stop();
     refused(place.path(), &up(&directory));
 }

@@ -1,4 +1,4 @@
-//! What a plain user of the server's host gets, and for how long.
+//! The rights of a plain user of the server's host, and their duration.
 
 mod support;
 
@@ -17,7 +17,7 @@ use serde_json::json;
 use support::site::{Site, is_root, told};
 use support::stranger::{Refused, Stranger};
 
-/// An address of this host that is not loopback's, where it has one.
+/// An address of this host that is not loopback's, if it has one.
 fn own_address() -> Option<IpAddr> {
     let table = fs::read_to_string("/proc/thread-self/net/fib_trie").ok()?;
     let lines: Vec<&str> = table.lines().collect();
@@ -156,7 +156,7 @@ fn an_epoch_that_somebody_invents_keeps_nobody_from_writing() {
         let server = honest.to(&address);
         server.set_session(session, 1, token);
         assert_eq!(honest.ask_data(&server, right, &punch(file), |_| ()), Ok(()));
-        // What is late is known as such still.
+        // A file id of an earlier epoch is still refused as stale.
         let late = FileId { epoch: file.epoch - 1, ..file };
         let stale = Err(Refused::Errno(Errno::ESTALE));
         assert_eq!(honest.ask_data(&server, right, &punch(late), |_| ()), stale);

@@ -1,5 +1,5 @@
-//! What the loop alone can do: a file system in memory behind the mount, and client processes that
-//! create, open, write and read. `cargo run --release -p ropewalk-mount --example null_bench`
+//! A benchmark of the loop alone: a file system in memory behind the mount, and client processes that create,
+//! open, write and read. `cargo run --release -p ropewalk-mount --example null_bench`
 //!
 //! The daemon is this process; each client is a process of its own, started from this program.
 

@@ -1,7 +1,7 @@
-//! What /proc tells about the process behind a request.
+//! Information from /proc about the process behind a request.
 //!
-//! Invariants: what is remembered is bounded in number and age; a process that cannot be read is
-//! taken for one that is going away, and has no supplementary groups.
+//! Invariants: remembered processes are bounded in number and age; a process that cannot be read is taken for
+//! one that is going away, and has no supplementary groups.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-/// How long a process's groups are believed.
+/// The time for which a process's groups are believed.
 const GROUPS_VALID: Duration = Duration::from_secs(1);
 /// Most processes whose groups are remembered.
 const PROCESSES_MAX: usize = 256;
@@ -42,7 +42,7 @@ pub(crate) fn is_being_killed(pid: u32) -> bool {
     })
 }
 
-/// What a process may do beside its ids.
+/// Rights of a process beside its ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     /// `CAP_FSETID`: setuid and setgid stay on what it changes.

@@ -35,7 +35,7 @@ use crate::source::{Body, Device, Incoming, Next, RequestSource};
 /// Most requests that one `poll` takes.
 const BATCH: usize = 32;
 
-/// What all loops of one mount share: the agreement with the kernel, and the way of interrupts from
+/// State that all loops of one mount share: the agreement with the kernel, and the routing of interrupts from
 /// loop to loop. Cloning gives another handle.
 #[derive(Clone, Default)]
 pub struct Connection {
@@ -49,13 +49,13 @@ impl Connection {
         Connection::default()
     }
 
-    /// What was agreed with the kernel, once its first request was answered.
+    /// The agreement with the kernel, once its first request was answered.
     pub fn agreement(&self) -> Option<Agreement> {
         self.agreement.get().copied()
     }
 }
 
-/// What a loop counts.
+/// The counters of a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Requests that were given to the file system.
@@ -70,7 +70,7 @@ pub struct Counters {
     pub starved: u64,
 }
 
-/// What the requests of one loop share.
+/// State that the requests of one loop share.
 pub(crate) struct Shared {
     pub(crate) registry: Rc<Registry>,
     pub(crate) groups: Groups,
@@ -172,17 +172,17 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         self.state == State::Closed
     }
 
-    /// How many requests are in work.
+    /// The number of requests in progress.
     pub fn in_work(&self) -> usize {
         self.shared.registry.len()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.shared.counters.get()
     }
 
-    /// When the loop wants to be polled even without a request.
+    /// The time at which the loop wants to be polled even without a request.
     pub fn deadline(&self) -> Option<Time> {
         self.shared.registry.deadline()
     }
@@ -278,7 +278,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         }
     }
 
-    /// What is done without a task.
+    /// Handles operations that need no task.
     fn immediate(&mut self, bytes: &[u8], reply: Reply<S::Ticket>) {
         let request = match Request::parse_dialect(bytes, self.shared.dialect.get()) {
             Ok(request) => request,

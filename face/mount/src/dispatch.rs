@@ -1,7 +1,7 @@
 //! From a decoded request to the method of the file system, and from its answer to a response.
 //!
-//! Invariants: what a file system answers is held against what the request allows (lengths,
-//! numbers) before it goes to the kernel; no method gets a name that the decoder did not check.
+//! Invariants: the answer of a file system is checked against the limits of the request (lengths, numbers)
+//! before it goes to the kernel; no method gets a name that the decoder did not check.
 
 use std::pin::{Pin, pin};
 
@@ -23,8 +23,8 @@ use crate::source::Ticket;
 
 /// Runs an operation under the policy for signals of its caller, and answers.
 ///
-/// Only what waits for other processes is dropped at a signal. Everything else goes on without its
-/// caller, who is answered at once: dropped in the middle, it would leave things half done.
+/// Only an operation that waits for other processes is dropped at a signal. Every other operation goes on
+/// without its caller, who is answered at once: dropped in the middle, it would leave things half done.
 pub(crate) async fn answer<F: Filesystem, T: Ticket>(
     filesystem: &F,
     context: &Context,
@@ -76,8 +76,8 @@ async fn deliver<F: Filesystem, T: Ticket>(
     }
 }
 
-/// Takes back what a response tells, where the kernel was not told: a handle, which it will not release,
-/// and look-ups, which it does not count.
+/// Takes back the grants of a response, if the kernel was not told: a handle, which it will not release, and
+/// look-ups, which it does not count.
 async fn undo<F: Filesystem>(
     filesystem: &F,
     context: &Context,

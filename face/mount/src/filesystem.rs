@@ -30,10 +30,10 @@ use crate::reply::{
     AttributesReply, Data, DirectoryReply, Entry, IoctlReply, Opened, StatFs, StatxReply,
 };
 
-/// What an operation answers.
+/// The result of an operation.
 pub type Answer<T> = Result<T, Errno>;
 
-/// Who asks.
+/// The caller of a request.
 pub struct Context {
     pub uid: u32,
     pub gid: u32,
@@ -86,7 +86,7 @@ impl Context {
     }
 }
 
-/// When the loop itself answers a caller with EINTR. The operation goes on without it, marked as
+/// The time at which the loop itself answers a caller with EINTR. The operation goes on without it, marked as
 /// abandoned ([`ropewalk_base::abandon`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupts {
@@ -105,8 +105,7 @@ pub enum Interrupts {
     Never,
 }
 
-/// When callers are let go of file systems whose waiting locks may be dropped at any point where they
-/// wait.
+/// The policy for callers of file systems whose waiting locks may be dropped at any point where they wait.
 pub fn usual_interrupts(opcode: Opcode) -> Interrupts {
     match opcode {
         Opcode::SymbolicLink
@@ -129,7 +128,7 @@ pub fn usual_interrupts(opcode: Opcode) -> Interrupts {
         | Opcode::Ioctl
         | Opcode::SetLock
         | Opcode::Flush => Interrupts::WhenKilled,
-        // Their callers are gone already; what they undo has to be undone.
+        // Their callers are gone already; the effects that they undo have to be undone.
         Opcode::Release | Opcode::ReleaseDirectory => Interrupts::Never,
         Opcode::SetLockWait | Opcode::Poll => Interrupts::AtSignal,
         _ => Interrupts::AfterPatience,
@@ -138,14 +137,14 @@ pub fn usual_interrupts(opcode: Opcode) -> Interrupts {
 
 /// A file system. Methods without a default are the ones that no mount can do without.
 pub trait Filesystem: 'static {
-    /// When the caller of an operation of this kind is let go.
+    /// The time at which the caller of an operation of this kind is let go.
     fn interrupts(&self, opcode: Opcode) -> Interrupts {
         usual_interrupts(opcode)
     }
 
-    /// What the file system itself calls a node that the kernel names. It may have told the kernel
-    /// another number than its own ([`Entry::number`]); the methods get its own. Not so for the nodes
-    /// that a request names beside its first, and for `forget`.
+    /// The file system's own number of a node that the kernel names. It may have told the kernel another number
+    /// than its own ([`Entry::number`]); the methods get its own. This does not hold for the nodes that a
+    /// request names beside its first, and for `forget`.
     fn inode(&self, node: u64) -> u64 {
         node
     }
@@ -484,7 +483,7 @@ pub trait Filesystem: 'static {
         Err(Errno::ENOTTY)
     }
 
-    /// Which events are ready. After ENOSYS the kernel says that all files always are.
+    /// The events that are ready. After ENOSYS the kernel says that all files always are.
     async fn poll(&self, context: &Context, node: u64, poll: &PollIn) -> Answer<u32> {
         Err(Errno::ENOSYS)
     }

@@ -1,12 +1,12 @@
-//! Which requests run, and who gave up waiting for them.
+//! The running requests, and the callers that gave up waiting for them.
 //!
-//! A process that gets a signal while it waits for a request makes the kernel send INTERRUPT with
-//! the request's number. The kernel then still waits for the reply, even of a process that is being
-//! killed; so it is here that Ctrl-C works or does not.
+//! A process that gets a signal while it waits for a request makes the kernel send INTERRUPT with the request's
+//! number. The kernel then still waits for the reply, even of a process that is being killed. So this module
+//! decides whether Ctrl-C works.
 //!
 //! Invariants:
 //! * a request is registered from before its task first runs until its reply is written;
-//! * an interrupt finds its request on whichever loop it runs, also where it overtakes it;
+//! * an interrupt finds its request on any loop, even if it overtakes the request;
 //! * levels only rise.
 
 use std::cell::{Cell, RefCell};
@@ -27,13 +27,13 @@ use crate::caller;
 const REQUESTS_MAX: usize = 1 << 18;
 /// Interrupts that are remembered because their request is not (yet, or any more) known.
 const EARLY_MAX: usize = 64;
-/// How often a process with a signal is looked at again: its next signal, which may be the fatal
-/// one, makes no second INTERRUPT.
+/// The interval between two checks of a process with a signal. Its next signal, which may be the fatal one,
+/// makes no second INTERRUPT.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// How long a caller with a signal waits before its operation counts as stuck.
+/// The time that a caller with a signal waits before its operation counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How urgently a request's caller wants to go.
+/// The urgency with which a request's caller wants to stop waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
     None,
@@ -49,7 +49,7 @@ struct Running {
     unique: u64,
     pid: u32,
     level: Level,
-    /// When it reached `Level::Signal`.
+    /// The time at which it reached `Level::Signal`.
     since: Time,
     waker: Option<Waker>,
 }
@@ -65,7 +65,7 @@ impl Running {
 pub(crate) struct Registry {
     running: RefCell<Slots<Running>>,
     early: RefCell<VecDeque<u64>>,
-    /// How many have callers that have to be looked at again.
+    /// The number of requests whose callers have to be looked at again.
     signalled: Cell<usize>,
     look_again: Cell<Time>,
 }
@@ -104,7 +104,7 @@ impl Registry {
         }
     }
 
-    /// How many requests are in work.
+    /// The number of requests in progress.
     pub(crate) fn len(&self) -> usize {
         self.running.borrow().len()
     }
@@ -128,7 +128,7 @@ impl Registry {
         early.push_back(unique);
     }
 
-    /// When [`Registry::look`] wants to be called.
+    /// The time at which [`Registry::look`] wants to be called.
     pub(crate) fn deadline(&self) -> Option<Time> {
         Some(self.look_again.get()).filter(|at| *at != Time::NEVER)
     }

@@ -1,4 +1,4 @@
-//! INIT: what the kernel offers, what is taken, and why.
+//! INIT: the kernel's offer, the parts that are taken, and the reasons.
 //!
 //! Invariants: nothing is agreed that the kernel did not offer; every flag that is taken, and every
 //! one that is left, has its reason here.
@@ -13,7 +13,7 @@ pub const PAGE_BYTES: u32 = 4096;
 /// Most bytes of one READ or WRITE that are ever asked for.
 pub const MAX_WRITE_LIMIT: u32 = 16 << 20;
 
-/// What a mount wants from the kernel.
+/// The settings that a mount asks of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Most bytes of one WRITE (and READ); rounded to pages, cut to what the kernel allows.
@@ -103,7 +103,7 @@ const REFUSED: &[(u64, &str)] = &[
     (init::REQUEST_TIMEOUT, "would abort the whole mount where one server is slow"),
 ];
 
-/// Why there is no agreement.
+/// The reason that there is no agreement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NegotiationError {
     /// Older than Linux 5.4.
@@ -114,7 +114,7 @@ pub enum NegotiationError {
     TooOld { major: u32, minor: u32 },
 }
 
-/// What both sides keep to.
+/// The settings that both sides agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     pub flags: u64,

@@ -1,11 +1,11 @@
-//! Messages to the kernel that nobody asked for: what it must not believe any longer.
+//! Unrequested messages to the kernel: the cached data that it must not believe any longer.
 //!
 //! The kernel handles such a message within the write that brings it, and may wait there for a page
 //! that a READ in work has locked, or for a directory that a CREATE in work holds. So messages are
 //! written by threads of their own, and no request may ever wait for one whose end depends on that
 //! request.
 //!
-//! Invariants: every message is reported to whoever asked for it, exactly once; a message that
+//! Invariants: every message is reported to its sender, exactly once; a message that
 //! waits in the kernel does not hold up the others (up to `THREADS_MAX` of them); the queue is
 //! bounded; messages may overtake each other, which is harmless as each only takes belief away.
 
@@ -30,7 +30,7 @@ const THREADS_MAX: usize = 32;
 /// node or name. `None` where the notifier was dropped first.
 pub type Notified = Receiver<Result<(), Errno>>;
 
-/// Why a message was not taken.
+/// The reason that a message was not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotifyError {
     /// Too many wait already.
@@ -118,7 +118,7 @@ impl Notifier {
         self.send_all(notify_code::STORE, body.as_bytes(), &[], 1)
     }
 
-    /// The name is dropped from the kernel's cache; what is below it stays where it is in use.
+    /// The name is dropped from the kernel's cache; entries below it stay where they are in use.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<Notified, NotifyError> {
         self.entry(parent, name, 0)
     }
@@ -175,7 +175,7 @@ impl Notifier {
             match start_thread(inner.clone()) {
                 Ok(()) => state.threads += 1,
                 Err(()) if state.threads == 0 => return Err(NotifyError::NoThread),
-                // Those that run will get to it.
+                // The threads that run will get to it.
                 Err(()) => {}
             }
         }

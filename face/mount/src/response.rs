@@ -15,7 +15,7 @@ use crate::errno::Errno;
 use crate::reply::{Data, DirectoryReply};
 use crate::source::Ticket;
 
-/// What stands behind the header of a successful reply.
+/// The body behind the header of a successful reply.
 pub(crate) enum Response {
     Empty,
     Entry(abi::EntryOut),

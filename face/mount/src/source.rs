@@ -1,4 +1,4 @@
-//! Where requests come from and replies go: the seam between the loop and /dev/fuse.
+//! The source of requests and the way of replies: the seam between the loop and /dev/fuse.
 //!
 //! [`Device`] reads and writes the character device. Another source (the kernel's io_uring queues)
 //! has other buffers and other tickets, and the same loop.
@@ -7,7 +7,7 @@
 //! * it never blocks: the descriptor is non-blocking;
 //! * a WRITE's data begins at the start of a page-aligned buffer of its own, and was copied once,
 //!   by the kernel, unless it is so small that keeping a large buffer would cost more;
-//! * where the pool has no large buffer left nothing is read, and what was read is never lost.
+//! * if the pool has no large buffer left, nothing is read, and data that was read is never lost.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Deref;
@@ -37,8 +37,8 @@ pub enum Body {
     Write { fixed: [u8; size_of::<WriteIn>()], data: PoolBuffer },
 }
 
-/// Bytes of the pool, or of the general heap where the pool is at its budget: what is not a WRITE
-/// is small, and interrupts and unlocks must get through then above all.
+/// Bytes of the pool, or of the general heap if the pool is at its budget. Requests other than a WRITE are
+/// small, and interrupts and unlocks must get through then above all.
 pub enum Bytes {
     Pooled(PoolBuffer),
     Heap(Vec<u8>),
@@ -61,7 +61,7 @@ pub struct Incoming<T> {
     pub ticket: T,
 }
 
-/// What a source has.
+/// The next request of a source, or the reason for having none.
 pub enum Next<T> {
     Request(Incoming<T>),
     /// Nothing; the descriptor becomes readable.
@@ -94,7 +94,7 @@ pub trait Ticket: 'static {
 pub struct Device {
     file: Rc<OwnedFd>,
     pool: Pool,
-    /// What the next request is read into; a request that needs it takes it along.
+    /// The buffer for the next request; a request that needs it takes it along.
     spare: Option<PoolBuffer>,
     payload_bytes: usize,
 }

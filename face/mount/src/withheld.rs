@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Writes `bytes` and announces `withheld` more, at an address where nothing is. Whatever the kernel
-/// makes of it, it reads nothing there.
+/// Writes `bytes` and announces `withheld` more, at an address where nothing is. The kernel reads nothing
+/// there, whatever it makes of the call.
 pub(crate) fn write(
     file: &OwnedFd,
     bytes: &[u8],

@@ -29,7 +29,7 @@ fn is_root() -> bool {
 }
 
 fn spawn(program: &str, arguments: &[&Path]) -> Child {
-    // Whoever runs the tests in the background may have left SIGINT ignored to us and our children.
+    // A user that runs the tests in the background may have left SIGINT ignored to us and our children.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", program]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -133,7 +133,7 @@ fn a_busy_mount_stays_until_it_is_forced() {
     unmounter.unmount_lazily().unwrap();
     assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
     assert!(matches!(unmounter.unmount(), Err(UnmountError::NotMounted(_))));
-    // What is open lives on.
+    // An open file lives on.
     let mut bytes = [0; 8];
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"contents");
@@ -322,7 +322,7 @@ fn a_plain_user_mounts_through_the_helper() {
     std::os::unix::fs::chown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
     let program = folder.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    // In a mount name space of its own, where everybody may open /dev/fuse, as is usual elsewhere.
+    // In a mount name space of its own, in which everybody may open /dev/fuse, as is usual elsewhere.
     let script = "mount --make-rprivate / && mknod \"$1/fuse\" c 10 229 && chmod 666 \"$1/fuse\" && \
                   mount --bind \"$1/fuse\" /dev/fuse && exec setpriv --reuid=65534 --regid=65534 \
                   --clear-groups -- \"$1/program\" --exact daemon_process --nocapture";

@@ -174,7 +174,7 @@ fn two_loops_share_a_mount_and_pass_interrupts_on() {
         }
     });
     assert!(connection.agreement().is_some());
-    // Which loop reads the READ, and which its INTERRUPT, is up to the kernel.
+    // The kernel decides which loop reads the READ, and which loop reads its INTERRUPT.
     for _ in 0..24 {
         let mut command = Command::new("cat");
         command.arg(folder.path().join(HANG.to_string())).stdout(Stdio::null());

@@ -1,7 +1,7 @@
 //! Types of the binary interface, as C has them.
 //!
-//! Handles are numbers in the shape of pointers: nothing is ever read through one. What they name is looked
-//! up, and a number that names nothing is refused.
+//! Handles are numbers in the shape of pointers: nothing is ever read through one. The object of a handle is
+//! looked up, and a number without an object is refused.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -22,7 +22,7 @@ pub type BoardHandle = c_int;
 /// `MX__INVALID_HANDLE`.
 pub const NO_HANDLE: BoardHandle = -1;
 
-/// `mx_raw_status_t`: what kind of event there was.
+/// `mx_raw_status_t`: the kind of an event.
 pub type RawStatus = c_int;
 pub const RAW_NOTHING: RawStatus = 0;
 pub const RAW_SENT: RawStatus = 1;
@@ -86,7 +86,7 @@ pub type ErrorHandler = unsafe extern "C" fn(*mut c_char, u32) -> u32;
 pub type UnexpectedHandler =
     unsafe extern "C" fn(*mut c_void, Address, u64, u32, *mut c_void) -> u32;
 
-/// What a handler of unexpected messages answers.
+/// Return values of a handler of unexpected messages.
 pub const CONTINUE: u32 = 0;
 pub const FINISHED: u32 = 1;
 

@@ -60,7 +60,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// What a call returns.
+    /// The value that a call returns for a code.
     pub fn returned(self, code: Code) -> u32 {
         match self {
             Family::Mx => mx_return(code),
@@ -68,7 +68,7 @@ impl Family {
         }
     }
 
-    /// What a status reports.
+    /// The value that a status reports for a code.
     pub fn status(self, code: Code) -> u32 {
         match self {
             Family::Mx => mx_status(code),
@@ -88,7 +88,7 @@ pub fn mx_return(code: Code) -> u32 {
     }
 }
 
-/// A native code as a status code of MX. What handlers of errors make up has no name there.
+/// A native code as a status code of MX. Codes that error handlers make up have no name there.
 pub fn mx_status(code: Code) -> u32 {
     match code {
         SUCCESS => 0,
@@ -188,13 +188,13 @@ const STATUSES: [&CStr; 17] = [
     c"no resources left",
 ];
 
-/// What a code of either family is called.
+/// The text for a code of either family.
 pub fn text(code: u32) -> &'static CStr {
     let native = || NATIVE.get(code.checked_sub(90)? as usize);
     RETURNS.get(code as usize).or_else(native).copied().unwrap_or(c"an unknown code")
 }
 
-/// What a status code of MX is called.
+/// The text for a status code of MX.
 pub fn status_text(code: u32) -> &'static CStr {
     STATUSES.get(code as usize).copied().unwrap_or(c"an unknown status")
 }

@@ -1,9 +1,9 @@
-//! Connecting: a question over the channel of requests, with the key that the other side wants, and its
-//! answer. On a board where MXoE is spoken the rail's own CONNECT takes the place of both, but for hosts of ours
-//! that are known by their beacons: they are asked over our own packets, which have checksums.
+//! Connecting: a question over the channel of requests, with the key that the other side wants, and its answer.
+//! On an MXoE board the rail's own CONNECT takes the place of both. Hosts of ours that are known by their
+//! beacons are the exception: they are asked over our own packets, which have checksums.
 //!
-//! Where one side has not heard the other's beacon yet the two may connect each in its own way. Each then sends by the
-//! way that was there first, so that its messages stay in order, and hears the other by both.
+//! Before one side has heard the other's beacon, the two may connect each in its own way. Each side then sends
+//! over the path that came up first, so that its messages stay in order. It receives over both paths.
 //!
 //! Questions are asked and answered by the endpoint's keeper ([`crate::keeper`]).
 
@@ -26,9 +26,10 @@ use crate::requests::{Kind, Request};
 
 /// A question that found nobody is asked again after.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// How long after an endpoint was opened beacons of others may come, which answer the first one of ours.
+/// The time after the opening of an endpoint within which other hosts' beacons may arrive. They answer our
+/// first one.
 const BEACONS_WITHIN: Duration = Duration::from_millis(300);
-/// An endpoint of this host that was there so often, and not reached, will not be.
+/// An endpoint of this host that existed this often and was not reached counts as unreachable.
 const MISSES_MAX: u32 = 3;
 /// Marks messages of connections.
 const BITS: u64 = 0x5257_4d58_0000_0001;
@@ -51,11 +52,11 @@ struct Connect {
     deadline: Instant,
     /// It is asked in MXoE, whose own CONNECT is the question.
     is_foreign: bool,
-    /// How it is asked in MXoE where it does not answer our own packets.
+    /// The MXoE address to ask if the peer does not answer our own packets.
     otherwise: Option<String>,
-    /// Whoever is on this host is there now or not at all.
+    /// The peer is on this host, so it exists now or not at all.
     is_local: bool,
-    /// How often such a one was there, and not reached.
+    /// The number of times that a local peer existed and was not reached.
     misses: u32,
     again_at: Option<Instant>,
     operation: Option<OperationId>,
@@ -130,7 +131,7 @@ impl Ep {
         Ok(request)
     }
 
-    /// What the layer below calls a partner whom we want to reach, in MXoE or not.
+    /// The peer number, in the layer below, of a partner that we want to reach, over MXoE or not.
     fn peer_to_ask(
         &self,
         state: &mut State,
@@ -164,8 +165,8 @@ impl Ep {
         self.shares && self.process.boards.board_of(nic).is_some()
     }
 
-    /// Where an endpoint takes our own packets, though MXoE is spoken on this board. Who has just begun waits for a moment
-    /// until beacons have come.
+    /// The URL at which an endpoint takes our own packets, though this board speaks MXoE. An endpoint that was
+    /// just opened waits for a moment until beacons have come.
     pub fn url_of_ours(&self, (nic, number): (u64, u32)) -> Option<String> {
         let boards = &self.process.boards;
         let own = boards.boards.get(self.board as usize).filter(|board| board.takes_ours())?;
@@ -191,7 +192,7 @@ impl Ep {
         found.and_then(|id| state.partners.get(id)).is_some_and(|partner| partner.is_up)
     }
 
-    /// Where an endpoint of a card is, and whether that is on this host.
+    /// The URL of an endpoint of a card, and whether it is on this host.
     fn urls_of(&self, nic: u64, number: u32, key: u32) -> Result<(String, bool), Code> {
         if self.is_shared(nic) {
             return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
@@ -264,7 +265,7 @@ impl Ep {
             }
         }
         while let Some(letter) = self.net.next_request() {
-            // Where a session ended before it was written, that is over first.
+            // The end of a session that preceded this message is handled first.
             self.take_events(state);
             match Message::read(letter.bytes()).filter(|_| letter.bits == BITS) {
                 Some(message) if message.kind == QUESTION => {
@@ -298,8 +299,8 @@ impl Ep {
         connect.again_at = Some(Instant::now() + pause);
     }
 
-    /// Asks once more, in MXoE where that was not tried yet: the host may be one of ours, but this endpoint hears MXoE alone,
-    /// or is closed.
+    /// Asks once more, over MXoE if that was not tried yet. The host may be one of ours, but this endpoint
+    /// hears MXoE alone, or is closed.
     fn ask_again(&self, state: &mut State, number: u32) {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         let (partner, otherwise) = (connect.partner, connect.otherwise.take());
@@ -313,8 +314,8 @@ impl Ep {
         self.ask(state, number);
     }
 
-    /// Why an endpoint of this host is not reached through memory; `None` where it may be soon. `misses`: how often it was
-    /// not reached before, though it was there.
+    /// The reason that an endpoint of this host is not reached through memory; `None` if it may be reached
+    /// soon. `misses`: the number of earlier attempts that did not reach it, though it was there.
     fn why_absent(&self, nic: u64, number: u8, misses: u32) -> Option<Code> {
         let why = match Board::shared_user(nic, number.into()) {
             None => return Some(ENDPOINT_CLOSED),
@@ -340,7 +341,7 @@ impl Ep {
         Some(NO_PERMISSION)
     }
 
-    /// The session with a partner ended: what was asked over it will not be answered.
+    /// The session with a partner ended: questions that were asked over it will not be answered.
     pub fn connection_lost(&self, state: &mut State, partner: SlotId) {
         let asked = &state.connects.asked;
         let such = |(number, connect): (&u32, &Connect)| {
@@ -359,7 +360,7 @@ impl Ep {
         state.partners.name(peer, id);
         let mut before = None;
         if let Some(partner) = state.partners.get_mut(id) {
-            // Where there is another way to it already messages go on there, in order.
+            // If another path to the partner exists already, messages continue there, in order.
             let is_same_life = partner.mxoe_life.goes_on_in(name.session);
             let other = partner.peer.filter(|_| partner.is_up && !partner.is_foreign);
             let other = other.filter(|other| self.net.peer_rail(*other).is_some());
@@ -373,7 +374,7 @@ impl Ep {
             state.partners.unname(before);
             self.net.forget(before);
         }
-        // Whoever connected: what was asked for is judged by the key of each question.
+        // Regardless of the side that connected, the key of each question decides about that question.
         self.asked_of(state, id).into_iter().for_each(|number| self.ask(state, number));
         self.announce();
     }
@@ -425,7 +426,7 @@ impl Ep {
             to: message.from,
             ..*message
         };
-        // Where it cannot be sent the peer asks again.
+        // If the answer cannot be sent, the peer asks again.
         let _ = self.send(letter.peer, &answer, ANSWER);
     }
 
@@ -454,7 +455,7 @@ impl Ep {
         (partner.is_up, partner.is_foreign) = (true, false);
         state.partners.name(peer, id);
         if let Some(before) = before {
-            // Its former life: what was under way with it ends.
+            // Its former life: operations under way with it end.
             state.partners.unname(before);
             self.net.forget(before);
             // It is asked whatever its former life was asked.

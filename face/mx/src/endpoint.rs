@@ -35,10 +35,10 @@ const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2020_4d58_0000_0001);
 const WAITING_BYTES_MAX: u32 = 14 << 20;
 /// Peers, those that are only known included.
 const PEERS_MAX: usize = 1 << 16;
-/// How long a close waits for what was sent and is not at its peer.
+/// The time that a close waits for sent messages that have not reached their peers.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// What `mx_open_endpoint` is told beside board and number.
+/// The arguments of `mx_open_endpoint` besides board and number.
 #[derive(Clone, Copy, Default)]
 pub struct Settings {
     pub key: u32,
@@ -64,7 +64,7 @@ pub struct Ep {
     pub is_foreign: bool,
     pub opened_at: Instant,
     pub net: Endpoint,
-    /// Where operations complete, and where what concerns connections does.
+    /// The contexts for completions: `main` for operations, `control` for connection messages.
     pub main: Context,
     pub control: Context,
     /// Memory for messages about connections, and for large ones to oneself.
@@ -73,16 +73,16 @@ pub struct Ep {
     state: Mutex<State>,
     /// Changes whenever a waiter may find what it waits for.
     pub version: AtomicU64,
-    /// How often all waiters were told to end their wait.
+    /// The number of times that all waiters were told to end their wait.
     pub wakeups: AtomicU64,
-    /// How often the keeper was called.
+    /// The number of calls to the keeper.
     pub calls: AtomicU64,
     pub is_closing: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
     _alive: Alive,
 }
 
-/// What changes.
+/// The mutable state of an endpoint.
 pub struct State {
     pub requests: Requests,
     pub partners: Partners,
@@ -92,7 +92,7 @@ pub struct State {
     pub handler: Option<Handler>,
     /// The thread in which the handler of unexpected messages runs.
     pub in_handler: Option<ThreadId>,
-    /// How often progression was disabled and not enabled again.
+    /// The number of times that progression was disabled and not enabled again.
     pub disabled: u32,
     /// Arrivals of messages for which the handler was asked, and those before the program's latest call.
     pub offers_seen: u64,
@@ -124,7 +124,8 @@ impl State {
     }
 }
 
-/// What a rail or a raw endpoint that could not be opened is called; what the code does not say is printed.
+/// The code for a rail or a raw endpoint that could not be opened. Prints the details that the code does not
+/// carry.
 pub fn code_of(error: &ModuleError) -> Code {
     use modules::{EtherError, ShmError, UdpError};
     let code = match error {
@@ -151,7 +152,7 @@ pub fn code_of(error: &ModuleError) -> Code {
     code
 }
 
-/// What an endpoint that lacks something of the system's is called; what that is is printed.
+/// The code for an endpoint that lacks a system resource. Prints the error of the system.
 fn short(error: std::io::Error) -> Code {
     eprintln!("libmyriexpress: no endpoint: {error}; raise the limit (`ulimit -n`, `ulimit -u`)");
     NO_RESOURCES
@@ -284,7 +285,7 @@ impl Ep {
 
     /// The keeper has something to do.
     pub fn rouse(&self) {
-        // Where it is on its way to sleep it sees that it was called meanwhile.
+        // A keeper that is about to sleep sees that it was called meanwhile.
         self.calls.fetch_add(1, Ordering::SeqCst);
         self.control.wake();
     }
@@ -295,7 +296,7 @@ impl Ep {
         self.announce();
     }
 
-    /// Ends it: what is under way is dropped. Nobody finds it any more.
+    /// Ends it: operations under way are dropped. Nobody finds it any more.
     pub fn close(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.wake_up();
@@ -318,8 +319,8 @@ impl Ep {
     }
 }
 
-/// The rail of the board, which makes sure that nobody else has the number, that for hosts of ours where MXoE is spoken with
-/// others, and shared memory.
+/// The rails of an endpoint: the rail of the board, the rail to hosts of ours if MXoE is spoken with others,
+/// and shared memory. The rail of the board makes sure that nobody else has the number.
 fn rails(
     options: &Options,
     board: &Board,

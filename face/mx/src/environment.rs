@@ -5,13 +5,13 @@ use std::time::Duration;
 /// Longest message that is sent before its receiver asks for it.
 const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_SHORT as u64;
 
-/// How long a resend of Open-MX takes: its limits are counted in them.
+/// The resend interval of Open-MX: its limits are counted in resends.
 const RESEND: Duration = Duration::from_millis(512);
-/// Half a year of them is as good as any more.
+/// The most resends: half a year of them. A higher number would change nothing.
 const RESENDS_MAX: u64 = 1 << 25;
 
-/// Variables of Open-MX and MX about what is not here: how often to look, interrupts, acknowledgements and registered
-/// memory take care of themselves.
+/// Variables of Open-MX and MX about mechanisms that do not exist here. Polling intervals, interrupts,
+/// acknowledgements and registered memory take care of themselves.
 const MEANINGLESS: [&str; 13] = [
     "OMX_WAITSPIN",
     "OMX_WAITINTR",
@@ -28,16 +28,16 @@ const MEANINGLESS: [&str; 13] = [
     "MX_ZOMBIE_SEND",
 ];
 
-/// Those of them that are set.
+/// The meaningless variables that are set.
 pub fn meaningless() -> impl Iterator<Item = &'static str> {
     MEANINGLESS.into_iter().filter(|name| text(name).is_some())
 }
 
-/// What the environment decides.
+/// The settings from the environment.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub verbose: bool,
-    /// Errors end the program, where it set no handler.
+    /// Errors end the program, if it set no handler.
     pub errors_are_fatal: bool,
     /// Seconds before it ends.
     pub abort_sleep: Duration,
@@ -55,7 +55,7 @@ pub struct Options {
     pub context_shift: u8,
 }
 
-/// A variable, where it is set and not empty.
+/// A variable, if it is set and not empty.
 pub fn text(name: &str) -> Option<String> {
     let text = std::env::var_os(name)?.to_string_lossy().into_owned();
     (!text.is_empty()).then_some(text)

@@ -8,7 +8,7 @@ use crate::abi::ErrorHandler;
 use crate::codes::{self, Code};
 use crate::process;
 
-/// The handler of the process; `None`: whatever is usual.
+/// The handler of the process; `None`: the usual one.
 static HANDLER: Mutex<Option<ErrorHandler>> = Mutex::new(None);
 
 /// Prints the error and ends the program.
@@ -30,7 +30,7 @@ unsafe extern "C" fn returned(_text: *mut c_char, code: u32) -> u32 {
     code
 }
 
-/// What programs name: pointers to functions, as data.
+/// The error handlers that programs name: pointers to functions, as data.
 #[unsafe(no_mangle)]
 pub static MX_ERRORS_ARE_FATAL: ErrorHandler = fatal;
 #[unsafe(no_mangle)]
@@ -56,7 +56,7 @@ pub fn set_handler(handler: Option<ErrorHandler>) -> ErrorHandler {
     before
 }
 
-/// Tells a handler, where this is an error; the code that it makes of it. No lock is held.
+/// Tells a handler, if this is an error; returns the code that the handler makes of it. No lock is held.
 pub fn raise(own: Option<ErrorHandler>, text: &CStr, code: Code) -> Code {
     if code == codes::SUCCESS {
         return code;

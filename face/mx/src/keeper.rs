@@ -1,5 +1,5 @@
-//! The keeper: a thread of each endpoint, which answers and takes answers of connects, and gives up what waited too long,
-//! whatever the program does meanwhile. It calls no function of the program's.
+//! The keeper: a thread of each endpoint. It answers and takes answers of connects, and gives up operations
+//! that waited too long, whatever the program does meanwhile. It calls no function of the program's.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -70,9 +70,9 @@ impl Ep {
         due
     }
 
-    /// The time of a send is over: it ends unless its peer has it. Messages that their peer has, and does not receive, are
-    /// not late. The time of a receive is that in which nothing more of its long message came; one that has none waits.
-    /// When it is looked at again.
+    /// Ends a request whose time is over; else returns the time of the next look. A send is late unless its
+    /// peer has it: messages that the peer has, and does not receive, are not late. The time of a receive is
+    /// the time in which nothing more of its long message came; a receive that has none waits.
     fn late(&self, state: &mut State, id: SlotId, now: Instant) -> Option<Instant> {
         let request = state.requests.get(id)?;
         let (operation, limit) = (request.operation?, request.limit?);

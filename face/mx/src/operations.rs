@@ -1,4 +1,4 @@
-//! What an endpoint is asked to do: sends, receives, tests, probes, cancels. Codes are native ones.
+//! Operations of an endpoint: sends, receives, tests, probes, cancels. Codes are native ones.
 
 use std::ffi::c_void;
 
@@ -199,7 +199,7 @@ impl Ep {
         }
     }
 
-    /// The handle of a request, where somebody has it.
+    /// The handle of a request, if somebody has it.
     pub fn handle(&self, state: &State, id: SlotId) -> Handle {
         match state.requests.get(id).is_some_and(|request| !request.forgotten) {
             true => Requests::handle(self.place, id),
@@ -397,7 +397,7 @@ impl Ep {
         Ok(self.handle_of(posting, id))
     }
 
-    /// Forgets a partner: what is under way with it ends, its address names nothing any more.
+    /// Forgets a partner: operations under way with it end, its address names nothing any more.
     pub fn disconnect(&self, address: Address) -> Result<(), Code> {
         let mut state = self.look();
         let id = state.partners.find(self.place, address).ok_or(BAD_ENDPOINT)?;

@@ -1,8 +1,8 @@
 //! Partners: endpoints of others that this one connected to, or that connected to it, each with one place
 //! for a pointer of the user's.
 //!
-//! An address has the partner's number and the session of its endpoint. Nothing is read through it: what it
-//! names is looked up, and what is not there is refused.
+//! An address has the partner's number and the session of its endpoint. Nothing is read through it: the partner
+//! is looked up, and an address without a partner is refused.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,7 @@ use ropewalk_net::PeerId;
 use crate::abi::Address;
 use crate::process::PLACE_BITS;
 
-/// Partners of an endpoint.
-/// Whoever reaches us makes one.
+/// The most partners of an endpoint. Every peer that reaches us makes one.
 const PARTNERS_MAX: usize = 1 << 16;
 const INDEX_BITS: u32 = 20;
 const _: () = assert!(PARTNERS_MAX <= 1 << INDEX_BITS);
@@ -103,7 +102,7 @@ impl Partners {
         self.slots.get_mut(id)
     }
 
-    /// What the layer below calls a partner; it may have several names.
+    /// Records the number of a partner in the layer below; a partner may have several.
     pub fn name(&mut self, peer: PeerId, partner: SlotId) {
         self.by_peer.insert(peer, partner);
     }

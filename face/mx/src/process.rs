@@ -1,4 +1,4 @@
-//! What a process has of MX between initialize and finalize, and its open endpoints.
+//! The MX state of a process between initialize and finalize, and its open endpoints.
 //!
 //! A handle of an endpoint is a number: its place in the table and how many had this place before. Each
 //! thread keeps a copy of the table, and looks at one number to know that it is still the right one.
@@ -20,7 +20,7 @@ pub const ENDPOINTS_MAX: usize = 1 << PLACE_BITS;
 /// Bits of a handle that say where an endpoint is in the table.
 pub const PLACE_BITS: u32 = 12;
 
-/// What initialize found out.
+/// The results of initialize.
 #[derive(Debug)]
 pub struct Process {
     pub boards: Boards,
@@ -43,12 +43,13 @@ struct Place {
 static TABLE: Mutex<Table> = Mutex::new(Table { process: None, alive: None, places: Vec::new() });
 /// This process is a child that has only a copy of its parent's library.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
-/// What lives of the library, and would be a mere copy in a child.
+/// The number of live objects of the library, which would be mere copies in a child.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 /// Changes with the table.
 static LIFE: AtomicU64 = AtomicU64::new(1);
 
-/// Something of the library that lives: from initialize to finalize, and an endpoint until it is closed.
+/// Marks a live object of the library: the process from initialize to finalize, or an endpoint until it is
+/// closed.
 #[derive(Debug)]
 pub struct Alive(());
 
@@ -66,7 +67,7 @@ impl Drop for Alive {
     }
 }
 
-/// What a thread remembers. An endpoint that is closed is gone, whoever remembers it.
+/// A thread's copy of the table. An endpoint that is closed is gone, even if a thread remembers it.
 struct Seen {
     life: u64,
     process: Option<Arc<Process>>,
@@ -149,7 +150,7 @@ pub fn is_initialized() -> bool {
     seen(|seen| seen.process.as_ref().map(|_| ())).is_some()
 }
 
-/// What initialize found out; `None` before it and after finalize.
+/// The results of initialize; `None` before it and after finalize.
 pub fn current() -> Option<Arc<Process>> {
     seen(|seen| seen.process.clone())
 }
@@ -197,7 +198,7 @@ pub fn finalize() -> Result<(), Code> {
     if !is_initialized() {
         return Err(NOT_INITIALIZED);
     }
-    // What lived is over when the table is not locked any more.
+    // The table is unlocked before the process state is dropped.
     let (process, _alive) = {
         let mut table = table();
         LIFE.fetch_add(1, Ordering::Release);
@@ -206,7 +207,7 @@ pub fn finalize() -> Result<(), Code> {
     process.map(drop).ok_or(NOT_INITIALIZED)
 }
 
-/// Where a handle points to in the table.
+/// Splits a handle into its place in the table and the number of earlier holders of this place.
 fn split(handle: u64) -> (usize, u64) {
     ((handle & (ENDPOINTS_MAX as u64 - 1)) as usize, handle >> PLACE_BITS)
 }

@@ -16,9 +16,9 @@ use crate::endpoint::{Ep, Handler, State};
 use crate::errors;
 use crate::requests::{Kind, Stage};
 
-/// What a program means by an endless time.
+/// The length of a wait that a program means to be endless.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
-/// The longest wait at a stretch: nothing depends on it but how sure we are of ourselves.
+/// The longest wait at a stretch: a precaution, on which nothing else depends.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
 /// Handlers see no more of a message: longer ones are announced in MX, however long those are that leave at once here.
 const SHOWN_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_SHORT as u64;
@@ -181,17 +181,17 @@ impl Ep {
             Ok(()) if cut => TRUNCATED,
             Ok(()) => SUCCESS,
             Err(Fault::Truncated) => TRUNCATED,
-            // Where its sender is forgotten, that is why.
+            // With a known source, the fault means that the sender was forgotten.
             Err(Fault::Cancelled) if source != Address::default() => ABORTED,
             Err(Fault::Busy) => NO_RESOURCES,
             Err(fault) => self.lost(state, completed.peer, fault),
         };
-        // Who cancels knows of it.
+        // The caller of a cancel knows of it.
         state.requests.end(id, code, code != CANCELLED);
     }
 
-    /// Why something with a peer failed. Where MXoE is spoken, hosts say whether an endpoint was closed, or is another
-    /// one by now.
+    /// The code for a failed operation with a peer. Hosts that speak MXoE say whether an endpoint was closed,
+    /// or is another one by now.
     fn lost(&self, state: &State, peer: Option<PeerId>, fault: Fault) -> Code {
         let partner = peer.and_then(|peer| state.partners.of_peer(peer));
         let partner = partner.and_then(|id| state.partners.get(id));
@@ -256,8 +256,8 @@ impl Ep {
         }
     }
 
-    /// A session with a partner ended: unless there is another under another name, it is gone. What comes
-    /// after it would be another life of the peer.
+    /// A session with a partner ended: unless there is another under another name, it is gone. A later session
+    /// would be another life of the peer.
     fn session_lost(&self, state: &mut State, id: SlotId, gone: Option<PeerId>) {
         let names = state.partners.names_of(id);
         // A session that `gone` has by now is a later one.

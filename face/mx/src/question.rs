@@ -1,4 +1,4 @@
-//! What those say to each other who connect: a question and its answer, in a message of fixed length.
+//! The messages of two endpoints that connect: a question and its answer, each of fixed length.
 //!
 //! Layout (little-endian, 48 bytes): `"RWMX"`, version u16, kind u8 (1 question, 2 answer), status u8, number of
 //! the question u32, key u32, session of the sender u32, reserved u32, card u64 and endpoint u32 of the sender,

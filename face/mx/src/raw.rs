@@ -23,7 +23,7 @@ pub struct Raw {
 
 struct Table {
     open: BTreeMap<usize, Arc<Raw>>,
-    /// Those that were open at any time.
+    /// The number of raw endpoints that were opened so far.
     count: usize,
 }
 
@@ -77,7 +77,7 @@ pub fn of_board(board: u32) -> Vec<Arc<Raw>> {
     table().open.values().filter(|raw| raw.board == board).cloned().collect()
 }
 
-/// What an error is called.
+/// The code for an error of a raw endpoint.
 pub fn code_of_raw(error: &RawError) -> Code {
     match error {
         RawError::Length => BAD_SEGMENT_LIST,

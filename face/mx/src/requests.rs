@@ -1,5 +1,5 @@
-//! Requests: what was posted and not tested for, and those that are complete, in the order in which they
-//! became so.
+//! Requests: those that were posted and not tested for, and those that are complete, in the order in which they
+//! completed.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -34,7 +34,7 @@ pub enum Stage {
     Done,
 }
 
-/// What became of a request, or of a probe.
+/// The outcome of a request, or of a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome {
     pub code: Code,
@@ -56,11 +56,12 @@ pub struct Request {
     pub forgotten: bool,
     /// A call of ours waits for it: nobody else sees it, and no handler is told.
     pub hidden: bool,
-    /// How it will end, whatever its operation says.
+    /// The final code of the request, whatever its operation reports.
     pub ending: Option<Code>,
     /// It has left its memory though it is under way.
     pub copied: bool,
-    /// How long its peer may take to acknowledge it, or to bring more of it; and when that is looked at.
+    /// `limit`: the time that its peer may take to acknowledge it, or to bring more of it. `deadline`: the time
+    /// of the next check.
     pub limit: Option<Duration>,
     pub deadline: Option<Instant>,
 }
@@ -104,10 +105,10 @@ impl Request {
 #[derive(Debug)]
 pub struct Requests {
     slots: Slots<Request>,
-    /// Those that are complete, the earliest first; some may have been taken.
+    /// The requests that are complete, the earliest first; some may have been taken.
     done: VecDeque<SlotId>,
     done_count: usize,
-    /// Those of which a handler is to be told.
+    /// The requests of which a handler is to be told.
     failing: VecDeque<SlotId>,
 }
 
@@ -221,7 +222,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Cuts off what was taken, where that is most of all.
+    /// Cuts off the requests that were taken, if they are most of the list.
     fn tidy(&mut self) {
         while self.done.front().is_some_and(|id| self.slots.get(*id).is_none()) {
             self.done.pop_front();

@@ -1,9 +1,9 @@
-//! Cards that no agent knows and somebody connects to: whether they are there is asked for while the connect is under way,
-//! so that it does not wait for its time-out where nobody can answer.
+//! Searches for cards that no agent knows and that an endpoint connects to. The search runs while the connect
+//! is under way. So the connect does not wait for its time-out if nobody can answer.
 //!
-//! A card is not there where an agent that has heard of all who answer beacons does not know it, and it was asked by itself
-//! several times without an answer: a host whose driver knows us answers that, whatever its programs do, and one that does
-//! not know us answers no connect.
+//! A card counts as missing on two conditions. An agent that has heard of all hosts that answer beacons does
+//! not know the card, and the card itself was asked several times without an answer. A host whose driver knows
+//! us answers that, whatever its programs do. A host whose driver does not know us answers no connect.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub struct Searches(BTreeMap<u64, Search>);
 #[derive(Debug)]
 struct Search {
     next_at: Instant,
-    /// How often it was asked, and has not answered.
+    /// The number of times that the card was asked for and did not answer.
     missed: u32,
 }
 
@@ -36,7 +36,7 @@ impl Searches {
         due.map(|(nic, _)| *nic).collect()
     }
 
-    /// What the agent says of a card; true where it is not there.
+    /// Takes the agent's answer about a card; true if the search is over and the card is missing.
     fn told(&mut self, nic: u64, is_missing: Option<bool>, now: Instant) -> bool {
         let Some(search) = self.0.get_mut(&nic) else { return false };
         search.next_at = now + SEEK_EVERY;
@@ -54,13 +54,13 @@ impl Searches {
 }
 
 impl Ep {
-    /// Looks for cards, without the endpoint's lock; when that is due the next time, `due` at the latest.
+    /// Looks for cards, without the endpoint's lock. Returns the time of the next look, `due` at the latest.
     pub fn search(&self, due: Instant) -> Instant {
         let nics = self.lock().searches.due(Instant::now());
         for nic in nics {
             let is_asked = !self.unanswered(&self.lock(), nic).is_empty();
             let board = self.process.boards.boards.get(self.board as usize).filter(|_| is_asked);
-            // Where there is nobody to ask, or nobody who connects, it ends.
+            // Without a board to ask, or a request that connects, the search ends.
             let answer = board.map_or(Ok(Some(false)), |board| board.is_missing(nic));
             let mut state = self.lock();
             if state.searches.told(nic, answer.unwrap_or(Some(false)), Instant::now()) {

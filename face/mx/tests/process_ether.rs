@@ -19,7 +19,7 @@ struct Namespace {
 }
 
 impl Namespace {
-    /// `None`, with the reason on the standard output, where this machine does not allow it.
+    /// `None`, with the reason on the standard output, if this machine does not allow it.
     fn make() -> Option<Namespace> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -186,7 +186,7 @@ fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     run(&namespace, "foreign.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
 }
 
-/// What a program that opens an endpoint on these boards prints, and what it says on its standard error.
+/// The output and the standard error of a program that opens an endpoint on these boards.
 fn opened(namespace: &Namespace, boards: &str) -> Option<(String, String)> {
     opened_with(namespace, boards, &[])
 }
@@ -243,7 +243,8 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
 fn boards_are_next_to_the_memory_that_the_kernel_says() {
     let Some(namespace) = Namespace::make() else { return };
     let Some(program) = compile("nodes.c", "gcc", "myriexpress") else { return };
-    // Virtual cards are no devices: what the kernel says of others is put where it says it, for this program alone.
+    // Virtual cards are no devices: the kernel's information about other cards is put in its usual place, for
+    // this program alone.
     let script = "mount -t tmpfs none /sys/class/net && cd /sys/class/net \
                   && mkdir -p one/device two/device && echo 3 > one/device/numa_node \
                   && echo -1 > two/device/numa_node && exec \"$0\"";
@@ -269,7 +270,7 @@ fn a_fault_in_a_file_or_a_variable_is_told_with_its_name() {
     assert!(!told.contains("open 0") && said.contains("ROPEWALK_ETHER: 'banana'"), "{said}");
 }
 
-/// Runs a program with two sides, each of which has one of these boards; what it says on its standard error.
+/// Runs a program with two sides, each of which has one of these boards; returns its standard error.
 fn run(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<String> {
     run_so(namespace, source, &[], one, two)
 }

@@ -21,7 +21,7 @@ impl Drop for Host {
     }
 }
 
-/// Two of them, joined. `None`, with the reason on the standard output, where this machine does not allow it.
+/// Two of them, joined. `None`, with the reason on the standard output, if this machine does not allow it.
 fn hosts() -> Option<[Host; 2]> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -13,17 +13,17 @@ use crate::report::Outcome;
 use crate::series::{OURS, interval, spread};
 use crate::{host, raw};
 
-/// Receives of what nobody sends, beside which something is measured.
+/// The numbers of receives without a sender that are posted beside a measurement.
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 
-/// Who takes part.
+/// A party of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Party {
     Ours {
         allocates: bool,
     },
-    /// With what a row is about: beside a death, or many receives, or with more modules.
+    /// Ours, with the condition that the row examines: beside a death, or many receives, or with more modules.
     Changed,
     Raw,
     /// The one of this number.
@@ -66,7 +66,7 @@ impl Party {
     }
 }
 
-/// Measures everything that is wanted; what cannot be measured is named on stderr.
+/// Measures everything that is wanted; measurements that fail are named on stderr.
 pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
@@ -155,7 +155,7 @@ impl Row {
         }
     }
 
-    /// Whether ours spins: that steals the core of whoever one waits for, where there are few.
+    /// Whether ours spins: with few cores, spinning takes the core from the awaited process.
     fn spins(&self) -> bool {
         let (servers, clients) = self.sides();
         match self.kind {
@@ -166,7 +166,7 @@ impl Row {
         }
     }
 
-    /// How a party of the pattern waits. Ranks of an MPI never sleep.
+    /// The waiting mode of a party of the pattern. Ranks of an MPI never sleep.
     fn wait(&self, party: Party) -> &'static str {
         let (servers, clients) = self.sides();
         match party {
@@ -364,8 +364,8 @@ impl Row {
         }
     }
 
-    /// Ours as multiples of what each other one reached, with their intervals; and the one that counts: that
-    /// to the bare medium where it was measured, else that to the best of the others.
+    /// Ours as multiples of each other party's result, with their intervals; and the main ratio. That is the one to
+    /// the bare medium if it was measured, else the one to the best of the others.
     fn ratios(
         &self,
         values: &[f64],
@@ -440,7 +440,7 @@ impl Row {
     }
 }
 
-/// Which part of posts was complete at once, where there were any.
+/// The share of posts that completed immediately, as parameters; none if there were no such posts.
 fn immediate<'a>(points: impl Iterator<Item = &'a Point>) -> Vec<(&'static str, String)> {
     let (sends, receives): (Vec<_>, Vec<_>) =
         points.map(|it| (it.immediate.sends, it.immediate.receives)).unzip();

@@ -1,4 +1,4 @@
-//! The pattern of a parallel file system over bare sockets: what the medium reaches by itself.
+//! The pattern of a parallel file system over bare sockets: the performance of the medium by itself.
 //!
 //! A thread for each connection on both sides, with blocking calls: on few cores nothing that asks the
 //! kernel for bytes is cheaper, and a client's buffers are filled by one call for all pieces of a message.
@@ -13,17 +13,17 @@ use crate::bmi_side::{ACKNOWLEDGEMENT, MESSAGE, MESSAGES, PIECE, PIECES, REQUEST
 use crate::host::monotonic_nanos;
 use crate::process::next_line;
 
-/// Bytes of all pieces of a connection, with what lies between them.
+/// Bytes of all pieces of a connection, with the gaps between them.
 const ROOM: usize = MESSAGES * PIECES * STRIDE;
 
-/// Says its address, and serves whoever connects until this process is ended.
+/// Prints its address, and serves every peer that connects until this process is ended.
 pub fn server() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("url {}", listener.local_addr()?);
     loop {
         let socket = listener.accept()?.0;
         socket.set_nodelay(true)?;
-        // Whoever hangs up ends his own thread alone.
+        // A peer that closes its connection ends only the thread of that connection.
         std::thread::spawn(move || pour(socket));
     }
 }

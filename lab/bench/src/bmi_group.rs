@@ -14,7 +14,7 @@ use crate::process::Process;
 const FLOOD_BYTES: usize = 1024;
 const FLOOD_MESSAGES: usize = 1_000_000;
 
-/// How a group is made.
+/// The composition of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     pub medium: &'static str,
@@ -27,7 +27,7 @@ pub struct Shape {
     pub allocates: bool,
     /// One server and one client stay on a core each.
     pub pinned: bool,
-    /// Messages up to so many bytes are sent without asking, where that is not the usual.
+    /// The eager limit in bytes, if it is not the default.
     pub eager_bytes: Option<usize>,
     /// Both modules are active, not only that of the medium.
     pub modules: bool,
@@ -48,7 +48,7 @@ pub struct Point {
     pub grown: f64,
 }
 
-/// Which part of posts was complete at once, where there were any.
+/// The share of posts that completed immediately; `None` if there were no such posts.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Immediate {
     /// Of a client's sends up to 1 KiB.
@@ -81,7 +81,7 @@ fn start(role: &Role, eager_bytes: Option<usize>) -> anyhow::Result<Process> {
 pub struct Group {
     servers: Vec<Process>,
     clients: Vec<Process>,
-    /// What a client is told.
+    /// The role of a client.
     role: Role,
     urls: String,
     eager_bytes: Option<usize>,
@@ -196,8 +196,8 @@ impl Group {
         })
     }
 
-    /// All clients do the pattern for so long; what all but the last one of them reach together. Where it
-    /// is `disturbed`, the last one is killed in the middle, and a new one comes.
+    /// All clients do the pattern for so long; the joint result of all but the last one. If it is `disturbed`, the
+    /// last client is killed in the middle, and a new one comes.
     pub fn beside(&mut self, seconds: f64, disturbed: bool) -> anyhow::Result<Point> {
         // The first one connects, and makes memory.
         self.ask("pattern")?;
@@ -269,8 +269,8 @@ impl Group {
         Ok(Point { value, ..Point::default() })
     }
 
-    /// Beside so many receives of what nobody sends: round trips, or, of no bytes, nanoseconds of a test that
-    /// finds nothing.
+    /// Beside so many receives without a sender: round trips, or, of no bytes, nanoseconds of a test that finds
+    /// nothing.
     pub fn crowded(
         &mut self,
         bytes: usize,

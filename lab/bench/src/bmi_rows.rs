@@ -1,8 +1,8 @@
-//! Which figures of the BMI paper there are: what each row measures, over what, and how much of it.
+//! The figures of the BMI paper: the metric, the medium and the amount of work of each row.
 
 use crate::bmi_side::PAIR;
 
-/// What a row measures.
+/// The metric of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     RoundTrip {

@@ -1,6 +1,6 @@
 //! Both sides of the figures of the BMI paper, each in a process of its own, through the C functions.
 //!
-//! A server says its URL and does what clients ask for by unexpected messages. A client is told the URLs,
+//! A server prints its URL and serves the requests of clients, which are unexpected messages. A client gets the URLs,
 //! then one line for each measurement, and answers each with a line.
 
 use std::io::Write;
@@ -32,7 +32,7 @@ pub const STRIDE: usize = PIECE + 4096;
 pub const MESSAGES: usize = PAIR / MESSAGE;
 /// Tests that find nothing are timed so many together: the clock costs about as much as one.
 pub const CALLS: usize = 100;
-/// Bytes of a receive of what nobody sends.
+/// Bytes of a receive without a sender.
 const CROWDED: usize = 64;
 
 const TAG_ACKNOWLEDGE: i32 = 1;
@@ -43,13 +43,13 @@ const TAG_FLOOD: i32 = 4;
 /// Nobody sends these.
 const TAG_CROWD: i32 = 5;
 
-/// How a process takes part.
+/// The role of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Where a server listens; empty for clients.
+    /// The address on which a server listens; empty for clients.
     pub listen: String,
     pub spins: bool,
-    /// Without our library: what sockets do by themselves.
+    /// Bare sockets, without our library.
     pub bare: bool,
     /// Buffers of the library instead of our own.
     pub allocates: bool,
@@ -80,7 +80,7 @@ impl Role {
     }
 }
 
-/// Plays a role until whoever started this process hangs up.
+/// Plays a role until the process that started this one hangs up.
 pub fn serve(part: &str) -> anyhow::Result<()> {
     let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
     if let Some(core) = role.core {
@@ -96,7 +96,7 @@ pub fn serve(part: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What a request asks for.
+/// A request: its operation, the bytes of a message and the number of messages.
 struct Request {
     what: u8,
     bytes: usize,
@@ -181,7 +181,7 @@ impl Server {
 
     fn run(mut self) -> anyhow::Result<()> {
         loop {
-            // A wait for completions ends at a request, too. Clients may die: what was for them fails.
+            // A wait for completions ends at a request, too. Clients may die: then operations for them fail.
             self.driver.test(self.idle, |_| {})?;
             while let Some(message) = self.driver.unexpected(0)? {
                 let peer = message.from;
@@ -280,7 +280,7 @@ impl Server {
         Ok(())
     }
 
-    /// Starts all that a client of the pattern wants; what ends is taken by the loop.
+    /// Starts all operations that a client of the pattern wants; the loop takes their completions.
     fn pour(&mut self, peer: i64) -> anyhow::Result<()> {
         let (small, data) = match (self.small, self.data) {
             (Some(small), Some((data, _))) => (small, data),
@@ -519,7 +519,7 @@ impl Client {
 }
 
 impl Client {
-    /// Posts receives of what nobody sends.
+    /// Posts receives without a sender.
     fn crowd(&mut self, count: usize) -> anyhow::Result<String> {
         let area = self.driver.area(count * CROWDED, None)?;
         for pieces in slots(CROWDED, count) {

@@ -13,7 +13,7 @@ pub trait Embedder {
 
 /// Such a cluster.
 pub trait Embedded {
-    /// Which cluster it is.
+    /// The cluster's identity.
     fn id(&self) -> ClusterId;
     /// The metadata server's address.
     fn address(&self) -> String;

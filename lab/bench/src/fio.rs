@@ -47,7 +47,7 @@ pub fn random(
     Ok(work)
 }
 
-/// What fio tells of its one job.
+/// Parses fio's report of its one job.
 fn parse(text: &str, what: &str) -> anyhow::Result<Work> {
     // Lines of warning may come first.
     let begin = text.find('{').context("fio told nothing")?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Steps in each power of two.
 const STEPS: u64 = 32;
 
-/// How often each time, in nanoseconds, was seen.
+/// The number of occurrences of each time, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: BTreeMap<u64, u64>,
@@ -50,7 +50,7 @@ impl Histogram {
         self.counts.values().sum()
     }
 
-    /// The time that this part (0 to 1) of all operations did not exceed; 0 where there is none.
+    /// The time that this part (0 to 1) of all operations did not exceed; 0 if there is none.
     pub fn quantile(&self, part: f64) -> u64 {
         let wanted = (self.count() as f64 * part).ceil().max(1.0) as u64;
         let mut seen = 0;

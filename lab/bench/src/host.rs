@@ -1,4 +1,4 @@
-//! The machine: storage by its name, what processes used, caches that are emptied.
+//! The machine: storage by its name, the processor time and memory of processes, caches that are emptied.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ const STORAGE: [(u64, &str); 5] = [
     (0x794C_7630, "overlay"),
 ];
 
-/// What kind of file system a path lies on.
+/// The type of the file system that holds a path.
 pub fn storage(path: &Path) -> &'static str {
     let Ok(found) = rustix::fs::statfs(path) else { return "unknown" };
     let number = found.f_type as u64;
@@ -44,7 +44,7 @@ pub fn own_cpu_nanos() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Processor time of another process, with its living threads; 0 where it is gone.
+/// Processor time of another process, with its living threads; 0 if it is gone.
 pub fn cpu_nanos(process: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
     threads
@@ -65,7 +65,7 @@ pub fn resident_bytes(process: u32) -> anyhow::Result<u64> {
 
 /// Writes dirty pages out, and empties the page cache and the caches of names.
 ///
-/// False where this user may not: then reads find what the last write left in the page cache.
+/// False if this user may not: then reads find the data of the last write in the page cache.
 pub fn drop_caches() -> bool {
     rustix::fs::sync();
     fs::write("/proc/sys/vm/drop_caches", "3").is_ok()

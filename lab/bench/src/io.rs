@@ -127,7 +127,7 @@ fn library(lab: &mut Lab<'_>, depth: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What one thread does with the bare file system.
+/// The work of one thread on the bare file system.
 fn bare(folder: &Path, number: usize, count: u64) -> anyhow::Result<Vec<Work>> {
     let each = |kind: &str| {
         let order = Order::new(kind).with("folder", folder.display());

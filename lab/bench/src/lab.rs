@@ -1,4 +1,4 @@
-//! One invocation of a benchmark: what was asked for, where files may go, who alternates with whom.
+//! One invocation of a benchmark: its options, its directories, and the parties that alternate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::series::{Row, Series};
 use crate::servers::{Mount, Passthrough, Plan};
 use crate::worker::Work;
 
-/// What to measure, and how thoroughly.
+/// The rows to measure, and the effort.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Smaller work and fewer runs: within two minutes.
     pub quick: bool,
-    /// Only rows whose name contains one of these; all where there are none.
+    /// Only rows whose name contains one of these; all if there are none.
     pub only: Vec<String>,
-    /// Only messages of these lengths, where a row has several; all where there are none.
+    /// Only messages of these lengths, where a row has several; all if there are none.
     pub sizes: Vec<usize>,
     /// Runs of each row, instead of the usual number.
     pub runs: Option<usize>,
@@ -32,13 +32,13 @@ pub struct Options {
     pub progress: bool,
     /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
     pub hold_dma_latency: bool,
-    /// Data servers of a cluster, where a row does not say it.
+    /// Data servers of a cluster, unless a row gives the number.
     pub data_servers: u32,
     /// A directory of a file system in memory.
     pub memory: PathBuf,
     /// A directory on a disk.
     pub disk: PathBuf,
-    /// Set by whoever wants it to end early, in good order.
+    /// The caller sets this to end the benchmark early, in good order.
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -82,7 +82,7 @@ impl Options {
         ((base as f64 * self.scale) as u64).max(1)
     }
 
-    /// How often each row runs.
+    /// The number of runs of each row.
     pub fn runs(&self) -> usize {
         self.runs.unwrap_or(if self.quick { 3 } else { 7 }).max(1)
     }
@@ -138,7 +138,7 @@ impl<'a> Lab<'a> {
         Ok(Lab { options, memory, disk, passthrough: None, emit, _held: held, dma })
     }
 
-    /// The passthrough is needed from now on; where it cannot be had, stderr says so.
+    /// The passthrough is needed from now on; if it is not available, stderr says so.
     pub fn want_passthrough(&mut self) {
         if !self.options.peers || self.passthrough.is_some() {
             return;
@@ -149,7 +149,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// A passthrough over a new directory below `below`, where there is one.
+    /// A passthrough over a new directory below `below`, if there is one.
     pub fn passthrough(&self, below: &Path, name: &str) -> Option<(Mount, String)> {
         let program = self.passthrough.as_ref()?;
         let (source, path) = (below.join(format!("{name}.source")), self.place(name));
@@ -189,7 +189,7 @@ impl<'a> Lab<'a> {
         Ok(plan)
     }
 
-    /// What holds for every row over a cluster of this plan.
+    /// The parameters of every row over a cluster of this plan.
     pub fn params(&self, plan: &Plan) -> Vec<(&'static str, String)> {
         vec![
             ("servers", plan.data_servers.to_string()),
@@ -254,8 +254,8 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Lets parties with these names act in turns, each so many times: what each found in each of its runs. A
-/// party that fails is named on stderr and left out from then on.
+/// Lets parties with these names act in turns, each so many times; the results of each in each of its runs. A party
+/// that fails is named on stderr and left out from then on.
 pub(crate) fn alternate<T>(
     options: &Options,
     runs: usize,
@@ -266,7 +266,7 @@ pub(crate) fn alternate<T>(
     let mut failed = vec![false; names.len()];
     for run in 0..runs {
         let mut turns: Vec<usize> = (0..names.len()).collect();
-        // Whoever begins has an advantage or a disadvantage: each begins now and then.
+        // The first party has an advantage or a disadvantage: the order alternates between runs.
         if run % 2 == 1 {
             turns.reverse();
         }

@@ -8,8 +8,8 @@
 //!   datagrams and streams;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`mod@mpi`]: messages of the MPIs that are here;
-//! * [`lab`]: who alternates with whom; [`servers`], `worker`, `process`: the processes; `work_files`,
-//!   `work_library`: what workers do;
+//! * [`lab`]: the alternation of parties; [`servers`], `worker`, `process`: the processes; `work_files`,
+//!   `work_library`: the operations of workers;
 //! * [`series`], [`report`]: figures, JSON lines, a table, a picture.
 //!
 //! Invariants
@@ -91,7 +91,7 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     done.unwrap_or_else(|| anyhow::bail!("nobody knows how to '{}'", order.kind))
 }
 
-/// The other end of a measurement of messages; whoever measures hangs up when he has seen enough.
+/// The other end of a measurement of messages; the measuring side closes the connection at the end.
 fn serve_messages(part: &str) -> anyhow::Result<()> {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match net::serve(part) {

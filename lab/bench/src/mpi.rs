@@ -4,11 +4,11 @@
 //! is optional, in the folder that [`INTEL`] or `I_MPI_ROOT` names, or by its `mpiicc` in the path.
 //!
 //! Invariants
-//! * What is started here ends with its owner ([`crate::ranks`]), ranks by the death of what started
-//!   them (`figures.c`).
+//! * Launchers that are started here end with their owner ([`crate::ranks`]), ranks by the death of their launcher
+//!   (`figures.c`).
 //! * A medium is forced, not hoped for: over `tcp` no byte goes through shared memory.
-//! * Ranks have cores of their own; where there are more of them, they yield instead of spinning.
-//!   Cores are those of the calling process: whoever binds itself to one binds them, too.
+//! * Ranks have cores of their own. If there are more ranks than cores, they yield instead of spinning. Cores are
+//!   those of the calling process: a caller that binds itself to one binds the ranks, too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,7 +24,7 @@ use crate::{ORPHAN, PART, host};
 pub const INTEL: &str = "ROPEWALK_INTEL_MPI";
 
 const SOURCE: &str = include_str!("../mpi/figures.c");
-/// What a message of the pattern has; `figures.c` says so, too.
+/// The bytes of a message of the pattern; `figures.c` has the same number.
 const PATTERN_MESSAGE: usize = 256 << 10;
 /// No measurement takes longer, beside the seconds that it was given.
 const LIMIT: Duration = Duration::from_secs(180);
@@ -50,7 +50,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// The figure that a line of `figures.c` tells, where it tells one.
+    /// The figure that a line of `figures.c` tells, if it tells one.
     fn parse(line: &str) -> Option<Point> {
         let (mode, rest) = line.split_once(' ')?;
         let numbers: Option<Vec<f64>> =
@@ -144,7 +144,7 @@ fn version(told: &str) -> String {
     found.unwrap_or("unknown").trim_end_matches(',').to_string()
 }
 
-/// Where Intel MPI is, if anywhere.
+/// The directory of Intel MPI, if it is installed.
 fn intel() -> Option<PathBuf> {
     let told = [INTEL, "I_MPI_ROOT"].into_iter().find_map(std::env::var_os);
     told.map(PathBuf::from).or_else(|| {
@@ -168,7 +168,7 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// All that are here, with programs in `directory`; what is missing is named on stderr, once.
+    /// All MPIs that are here, with programs in `directory`; missing ones are named on stderr, once.
     pub fn find(directory: &Path) -> Vec<Mpi> {
         let mut missing = Vec::new();
         let mut kinds = vec![Kind::OpenMpi, Kind::Mpich];

@@ -1,12 +1,12 @@
-//! The figures of the MX papers: round trips and bandwidth by size, what a receiver that computes does not see,
-//! and what lost frames cost, between two network namespaces that a pair of virtual cards joins.
+//! The figures of the MX papers: round trips and bandwidth by size, the overlap of communication with a receiver's
+//! computing, and the cost of lost frames. They go between two network namespaces that a pair of virtual cards joins.
 //!
 //! Ours goes through endpoints and tagged messages over each network that MX is carried on; beside it, in turn,
 //! bare frames, datagrams and streams. Bandwidths count 10^6 bytes.
 //!
-//! * [`mod@rows`], [`sweeps`]: which rows there are; [`wire`]: the namespaces; [`relay`]: what loses frames;
-//! * [`side`]: the processes; [`ours`], [`many`], [`copies`], [`bare`]: what they do;
-//! * [`outcomes`], [`mod@figures`]: what was found, and pictures of it.
+//! * [`mod@rows`], [`sweeps`]: the rows; [`wire`]: the namespaces; [`relay`]: the relay that loses frames;
+//! * [`side`]: the processes; [`ours`], [`many`], [`copies`], [`bare`]: their operations;
+//! * [`outcomes`], [`mod@figures`]: the results, and pictures of them.
 
 mod bare;
 mod copies;
@@ -35,14 +35,14 @@ use crate::net::WARM;
 use crate::process::Process;
 use crate::report::Outcome;
 
-/// Of a million frames, where some are lost.
+/// The lost frames of a million, in rows with losses.
 const LOST_PPM: u32 = 10_000;
 
-/// Who takes part.
+/// A party of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Party {
     Ours,
-    /// Without what the row is about: the service thread, or the losses.
+    /// Ours, without the condition that the row examines: the service thread, or the losses.
     Without,
     Raw,
     /// Ours, with this setting of those that the row sweeps.
@@ -62,13 +62,13 @@ struct Point {
     frames: f64,
     /// The longest time without a message, in ms.
     gap: f64,
-    /// How long computing takes while a message comes, as a multiple of what it takes alone.
+    /// The time of computing while a message comes, as a multiple of the time alone.
     computing: f64,
     /// Bytes that the sender copies for each of a message.
     sent: f64,
 }
 
-/// Namespaces by what is between them.
+/// Namespaces by the link between them.
 #[derive(Default)]
 struct Wires(BTreeMap<Line, Wire>);
 
@@ -93,7 +93,7 @@ pub(crate) fn serve(part: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Measures everything that is wanted; what cannot be measured is named on stderr.
+/// Measures everything that is wanted; measurements that fail are named on stderr.
 ///
 /// # Errors
 /// There can be no network namespaces.
@@ -148,7 +148,7 @@ impl Row {
         }
     }
 
-    /// What a party's messages go over.
+    /// The link that carries a party's messages.
     fn line(&self, party: Party) -> Line {
         let lost_ppm = match (self.kind, party) {
             (Kind::Loss, Party::Without) => Some(0),
@@ -174,7 +174,7 @@ impl Row {
             mtu: self.mtu,
             spins: self.spins,
             service: !(self.kind == Kind::Overlap && party == Party::Without),
-            // Where a thread computes, or a relay runs, the kernel knows better.
+            // If a thread computes or a relay runs, the kernel's placement of threads is better.
             pinned: alone && host::cores() >= 2,
             holder: 0,
             side: 0,
@@ -235,7 +235,8 @@ impl Row {
         self.point((bytes, count), &told, &answer, cpu).map(Some)
     }
 
-    /// What both sides told of so many messages of a size, which took so many nanoseconds of processors.
+    /// Computes the figures from the answers of both sides, for `count` messages of a size and `cpu` nanoseconds of
+    /// processor time.
     fn point(
         &self,
         (bytes, count): (usize, usize),

@@ -19,7 +19,7 @@ pub(crate) struct Case {
     pub system: String,
     pub medium: String,
     pub wait: String,
-    /// `two` or `one`: how many cores both processes share.
+    /// `two` or `one`: the number of cores for both processes.
     pub cores: String,
     pub bytes: usize,
     pub rounds: usize,
@@ -135,7 +135,7 @@ fn measure(case: &Case) -> Result<Vec<u64>> {
     }
 }
 
-/// Measures everything; what cannot be measured is named on stderr.
+/// Measures everything; measurements that fail are named on stderr.
 pub fn net(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };

@@ -1,4 +1,4 @@
-//! What one process of a benchmark is told to do: names and values, handed over in one variable.
+//! The order to one process of a benchmark: names and values, handed over in one variable.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -24,13 +24,13 @@ impl Order {
         self
     }
 
-    /// What was said under this name.
+    /// The value under this name, as text.
     pub fn text(&self, name: &str) -> anyhow::Result<&str> {
         let found = self.values.get(name).map(String::as_str);
         found.with_context(|| format!("the order '{}' lacks '{name}'", self.kind))
     }
 
-    /// The same as a number, or as whatever else it is.
+    /// The same value, parsed as a number or another type.
     pub fn get<T: FromStr>(&self, name: &str) -> anyhow::Result<T> {
         let text = self.text(name)?;
         text.parse().ok().with_context(|| format!("'{name}' cannot be '{text}'"))

@@ -1,6 +1,6 @@
 //! PostMark: small files that are made, read, appended to and removed, as a mail server does.
 //!
-//! The program itself tells whole seconds; its phases are timed by what it prints as they begin.
+//! The program itself reports whole seconds; its phases are timed by the lines that it prints as they begin.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -41,7 +41,7 @@ pub fn measure(lab: &mut Lab<'_>, stage: &Stage<'_>) {
     let standard = Load {
         files: lab.options.amount(1000, 500),
         transactions: lab.options.amount(5000, 2000),
-        // What the program takes where nothing is said.
+        // The defaults of the program.
         sizes: (500, 10_000),
     };
     let large = Load {

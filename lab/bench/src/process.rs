@@ -45,7 +45,7 @@ impl Process {
         self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
     }
 
-    /// What follows this word in the next line.
+    /// Reads the next line, which must begin with `word`; returns the rest of the line.
     pub fn hear_word(&mut self, word: &str) -> anyhow::Result<String> {
         let line = self.hear()?;
         let rest = line.strip_prefix(word);
@@ -68,7 +68,7 @@ impl Drop for Process {
     }
 }
 
-/// The next line of whoever started this process; `None` where it hung up.
+/// The next line from the process that started this one; `None` if it closed the pipe.
 pub fn next_line() -> anyhow::Result<Option<String>> {
     use std::io::BufRead;
     let mut line = String::new();

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 
 use crate::worker::lines;
 
-/// How long ranks may take to end when everything is told, and when they are asked to.
+/// The time limit for the end of ranks after their last line, and again after the request to end.
 const END: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -55,7 +55,7 @@ impl Ranks {
         }
     }
 
-    /// What they complained of.
+    /// The lines that they wrote to standard error.
     fn why(&self) -> String {
         let mut text = String::new();
         // The reader of this may be behind.

@@ -1,8 +1,8 @@
 //! The references: bare sockets, a bare cache line between two threads, and bare reads of another
 //! process's memory.
 //!
-//! What a message layer adds can be judged only beside what the medium costs by itself, measured by
-//! the same code at the same moment.
+//! The overhead of a message layer can be judged only beside the cost of the bare medium, measured by the same code
+//! at the same moment.
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! What a benchmark found, in the forms in which people want it.
+//! Results of a benchmark, in the forms for its readers.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub struct Outcome {
     /// Of the system.
     pub version: String,
     pub medium: &'static str,
-    /// Names and values of what was measured under; values are JSON already.
+    /// Names and values of the conditions of the measurement; values are JSON already.
     pub params: Vec<(&'static str, String)>,
     pub metric: &'static str,
     pub unit: &'static str,
@@ -20,7 +20,7 @@ pub struct Outcome {
     pub max: f64,
     pub p99: f64,
     pub runs: usize,
-    /// Ours as a multiple of what the named system reached, run by run: the median.
+    /// Ours as a multiple of the named system's result, run by run: the median.
     pub ratio: Option<(f64, &'static str)>,
 }
 
@@ -63,7 +63,7 @@ impl Outcome {
 #[derive(Default)]
 pub struct Table {
     begun: bool,
-    /// The main figure, and what came beside it.
+    /// The main figure, and the tail and processor time beside it.
     pending: Option<(Outcome, String, String)>,
 }
 
@@ -90,7 +90,7 @@ impl Table {
         text
     }
 
-    /// What was not printed yet.
+    /// The lines that were not printed yet.
     pub fn finish(&mut self) -> String {
         let Some((main, tail, cpu)) = self.pending.take() else { return String::new() };
         let mut text = String::new();
@@ -173,7 +173,7 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
     figure_of(outcomes, metric, "")
 }
 
-/// What tells a line of a figure from the others.
+/// The name that distinguishes a line of a figure from the others.
 fn line_name(outcome: &Outcome) -> String {
     let params = ["wait", "cores", "posted", "buffers"].map(|name| outcome.param(name));
     let words = [outcome.medium, outcome.system].into_iter().chain(params);
@@ -187,7 +187,7 @@ fn line_name(outcome: &Outcome) -> String {
     name
 }
 
-/// The same with a word on what it is of.
+/// The same with a title.
 pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut unit = "";
@@ -302,7 +302,7 @@ pub fn stack(figures: &[String]) -> String {
     svg
 }
 
-/// What tells a bar from others of its name.
+/// The label that distinguishes a bar from others of its scenario.
 fn bar_name(outcome: &Outcome, all: &[&Outcome]) -> String {
     let of = |it: &Outcome| (it.scenario.clone(), it.metric);
     let alike: Vec<&&Outcome> = all.iter().filter(|it| of(it) == of(outcome)).collect();

@@ -3,7 +3,7 @@
 use crate::report::Outcome;
 use crate::worker::Work;
 
-/// What a row's main figure is.
+/// The metric of a row's main figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figure {
     /// Operations per second.
@@ -24,10 +24,10 @@ impl Figure {
     }
 }
 
-/// What our own system is called.
+/// The name of our own system.
 pub const OURS: &str = "ropewalk";
 
-/// A system under measurement, with what it did in each run.
+/// A system under measurement, with its work in each run.
 pub struct Series {
     pub system: &'static str,
     pub version: String,
@@ -37,14 +37,14 @@ pub struct Series {
     pub runs: Vec<Work>,
 }
 
-/// What was measured, for all systems alike.
+/// A measurement, the same for all systems.
 pub struct Row {
     pub name: String,
     pub figure: Figure,
     pub params: Vec<(&'static str, String)>,
 }
 
-/// The middle one (of two, what lies between them), the lowest, the highest.
+/// The median (of an even number, the mean of the middle two), the lowest, the highest.
 pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
@@ -74,7 +74,7 @@ impl Row {
         }
     }
 
-    /// What the run would come to if each operation took as long as the slowest in a hundred.
+    /// The run's main figure if each operation took as long as the 99th percentile.
     fn tail(&self, work: &Work) -> f64 {
         let slow = work.times.quantile(0.99).max(1) as f64 / 1e9;
         let each = work.bytes as f64 / work.operations.max(1) as f64;

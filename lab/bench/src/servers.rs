@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
 
-/// How long anything may take to begin or to end.
+/// The time limit for the start or the end of anything.
 const LIMIT: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -47,7 +47,7 @@ impl Serving {
         Serving::spawn(command, &arguments[..2.min(arguments.len())].join(" "))
     }
 
-    /// Waits for the line that holds `words`; what follows them.
+    /// Waits for the line that holds `words`; the text behind them.
     pub fn wait_for(&self, words: &str) -> anyhow::Result<String> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -104,12 +104,12 @@ impl Drop for Serving {
     }
 }
 
-/// Where servers keep their data, and how many there are.
+/// The directories of the servers' data, and the number of data servers.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Of the metadata server: its journal is here.
+    /// The directory of the metadata server, with its journal.
     pub meta: PathBuf,
-    /// Below it each data server has a directory.
+    /// The parent of the data servers' directories.
     pub data: PathBuf,
     pub data_servers: u32,
 }
@@ -225,7 +225,7 @@ fn meta(plan: &Plan, id: &str, port: u16) -> anyhow::Result<Serving> {
 pub struct Mount {
     path: PathBuf,
     serving: Serving,
-    /// What ends the mount: its process is asked to, or it notices that nobody needs it.
+    /// The way in which the mount ends: its process is asked to end, or ends by itself after the unmount.
     ends: Ends,
 }
 
@@ -248,7 +248,7 @@ impl Mount {
         Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Asked })
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -290,7 +290,7 @@ pub struct Passthrough {
     pub version: String,
 }
 
-/// Where Debian's `libfuse3-dev` has its source.
+/// The path of its source in Debian's `libfuse3-dev`.
 const SOURCE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c";
 
 impl Passthrough {

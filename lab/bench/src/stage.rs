@@ -7,7 +7,7 @@ use crate::series::{Figure, Row};
 use crate::servers::{Cluster, Mount, Plan};
 use crate::worker::Work;
 
-/// Both mounts, with what is to be said of them.
+/// Both mounts, with their parameters.
 pub struct Stage<'a> {
     pub mount: &'a Mount,
     /// A mount with all its servers in one process.
@@ -15,18 +15,18 @@ pub struct Stage<'a> {
     peer: Option<&'a (Mount, String)>,
     /// Processes that work for our mount.
     serving: Vec<u32>,
-    /// What holds for every cluster here.
+    /// The parameters of every cluster here.
     common: Vec<(&'static str, String)>,
-    /// The same with what holds for our mount only.
+    /// The same, with the parameters of our mount.
     pub params: Vec<(&'static str, String)>,
     pub bare: Vec<(&'static str, String)>,
 }
 
-/// What a party does: in this directory, served by these processes, in the run of this number.
+/// The work of a party: in this directory, served by these processes, in the run of this number.
 pub type Act<'a> = dyn Fn(&Path, &[u32], usize) -> anyhow::Result<Vec<Work>> + 'a;
 
 impl<'a> Stage<'a> {
-    /// `below`: where the peer keeps its files.
+    /// `below`: the directory in which the peer keeps its files.
     pub fn new(
         lab: &Lab<'_>,
         plan: &Plan,

@@ -1,5 +1,5 @@
-//! What depends on servers rather than on clients: messages by operation and number of data
-//! servers, the time from nothing to ready and from a kill to the first answer, memory.
+//! Measurements of servers rather than clients: messages by operation and number of data servers, the time from
+//! nothing to ready and from a kill to the first answer, memory.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub fn measure(lab: &mut Lab<'_>) -> anyhow::Result<()> {
     restart(lab)
 }
 
-/// A cluster of so many data servers, with what was counted over it.
+/// A cluster of so many data servers, with the counts of messages over it.
 struct Counted {
     cluster: Cluster,
     /// Operation; messages that the client sent to data servers for it; all that they got then.
@@ -125,7 +125,7 @@ impl Counted {
     fn operations(&self, number: usize, count: u64, bytes: usize) -> anyhow::Result<Vec<Work>> {
         let (folder, serving) = (format!("/m{number}"), self.cluster.processes());
         let order = |what: &str| library_order(&self.cluster, what, &folder, count, 1);
-        // Counting waits until nothing moves; what is counted is the same in each run.
+        // Counting waits until nothing moves; the counts are the same in each run.
         let counting = number == 0;
         let mut works = Vec::new();
         let mut before = if counting { quiet_requests(&self.cluster)? } else { 0 };
@@ -156,7 +156,7 @@ fn since(begin_nanos: u64) -> Work {
     work
 }
 
-/// How a start is measured; the number is new each time.
+/// The function that measures a start; its number is new each time.
 type Start<'a> = Box<dyn Fn(&Lab<'_>, usize) -> anyhow::Result<Work> + 'a>;
 
 /// From nothing to the first answer, and to the first look through a mount.

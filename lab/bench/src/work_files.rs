@@ -16,7 +16,7 @@ use crate::worker::{Work, serve};
 
 /// Bytes of a large transfer.
 pub const LARGE: usize = 1 << 20;
-/// Bytes of a small one; what direct input and output aligns to.
+/// Bytes of a small one, which is also the alignment of direct I/O.
 pub const SMALL: usize = 4096;
 
 /// Does what `order` says, as a worker. `None`: it is not of this kind.
@@ -70,7 +70,7 @@ fn read_whole(path: &PathBuf, buffer: &mut [u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What small files hold.
+/// The value of every byte of a small file.
 const FILL: u8 = 0x5a;
 
 fn create(order: &Order) -> anyhow::Result<()> {

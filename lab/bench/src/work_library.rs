@@ -2,8 +2,8 @@
 //!
 //! Invariants
 //! * `depth` operations are under way at any time, each begun when one has ended.
-//! * A worker is a session of its own: what an earlier worker's leases covered is not remembered,
-//!   so that what it asks for is asked of a server.
+//! * A worker is a session of its own: it remembers nothing that an earlier worker's leases covered, so that it asks
+//!   a server for all data.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

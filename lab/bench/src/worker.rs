@@ -20,7 +20,7 @@ use crate::{ORPHAN, PART};
 /// No worker takes longer: one that does hangs.
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// What some work came to.
+/// The result of some work.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
     pub begin_nanos: u64,
@@ -32,7 +32,7 @@ pub struct Work {
     pub times: Histogram,
     /// Operations under way at a time.
     pub lanes: u64,
-    /// A figure of its own that the worker found, where there is one.
+    /// A figure of its own that the worker found, if there is one.
     pub extra: u64,
 }
 
@@ -162,15 +162,15 @@ pub fn lines(output: impl std::io::Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
-            // Whoever does not listen any more does not mind.
+            // The receiver may be gone: then nobody needs the line.
             let _ = sender.send(line);
         }
     });
     receiver
 }
 
-/// Runs these orders at once; what they came to together, with the processor time that the
-/// processes `serving` used meanwhile.
+/// Runs these orders at once; their joint result, with the processor time that the processes `serving` used
+/// meanwhile.
 pub fn run(orders: &[Order], serving: &[u32]) -> anyhow::Result<Work> {
     let mut workers = orders.iter().map(Worker::start).collect::<anyhow::Result<Vec<_>>>()?;
     let cpu = || serving.iter().map(|process| host::cpu_nanos(*process)).sum::<u64>();
@@ -191,7 +191,7 @@ pub fn run(orders: &[Order], serving: &[u32]) -> anyhow::Result<Work> {
     Ok(all)
 }
 
-/// The worker's side: says that it is ready, waits for the word, works, tells what it came to.
+/// The worker's side: it reports that it is ready, waits for the word, works, and prints its result.
 pub fn serve(work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<()> {
     println!("ready");
     let mut word = String::new();

@@ -73,7 +73,7 @@ fn figures(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many processes run a program from there.
+/// The number of processes that run a program from `directory`.
 fn ranks_from(directory: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let programs =

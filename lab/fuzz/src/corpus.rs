@@ -11,7 +11,7 @@ pub fn folder(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
 }
 
-/// The kept inputs of a target, in the order of their files' names; none where there is no folder.
+/// The kept inputs of a target, in the order of their files' names; none if there is no folder.
 pub fn read(target: &str) -> Result<Vec<Vec<u8>>> {
     let folder = folder(target);
     if !folder.exists() {

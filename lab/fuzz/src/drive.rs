@@ -1,4 +1,4 @@
-//! Runs a target over many inputs; where it panics, says on which input and how to replay it.
+//! Runs a target over many inputs. If the target panics, prints the input and the command that replays it.
 
 use std::time::{Duration, Instant};
 

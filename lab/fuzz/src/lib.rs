@@ -1,6 +1,6 @@
 //! Fuzzing of every decoder of bytes from a network or a disk.
 //!
-//! * [`targets`]: what is fuzzed, one line each;
+//! * [`targets`]: the fuzzed decoders, one line each;
 //! * [`made`]: valid messages of today's layout;
 //! * [`mutate`]: makes inputs out of a corpus and chance;
 //! * [`corpus`]: the inputs kept in the tree, a folder for each target;

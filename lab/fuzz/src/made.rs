@@ -1,7 +1,7 @@
-//! Valid messages of any type, made out of its own description: they have the layout that the code has
-//! today, where kept inputs may have an older one, which decoders refuse at their first bytes.
+//! Valid messages of any type, made out of its own description. They have today's layout. Kept inputs may have an
+//! older one, which decoders refuse at their first bytes.
 //!
-//! Invariant: what is made is determined by the random numbers.
+//! Invariant: the random numbers alone determine the messages.
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
@@ -22,7 +22,7 @@ const NAME: &[u8] = b"name\0of\x1b\xffsomething";
 
 type Make = fn(&mut Random) -> Vec<u8>;
 
-/// What is made for which target.
+/// The generator of valid inputs for each target.
 const MAKERS: &[(&str, Make)] = &[
     ("call_head", call_head),
     ("reply_head", reply_head),
@@ -37,7 +37,7 @@ const MAKERS: &[(&str, Make)] = &[
     ("session_result", message::<SessionResult>),
 ];
 
-/// Valid inputs for a target; none where nothing is made for it.
+/// Valid inputs for a target; none if nothing is made for it.
 pub fn inputs(target: &str, seed: u64) -> Vec<Vec<u8>> {
     let Some((_, make)) = MAKERS.iter().find(|(name, _)| *name == target) else {
         return Vec::new();
@@ -330,7 +330,7 @@ mod tests {
         for (name, accepts) in DECODERS {
             let kept = corpus::read(name).expect("it has a corpus");
             let accepted = kept.iter().filter(|input| accepts(input)).count();
-            // What a search by coverage finds is refused late, for the most part.
+            // Inputs found by a coverage-guided search are mostly refused late.
             assert!(accepted * 8 >= kept.len(), "{name}: {accepted} of {}", kept.len());
         }
     }

@@ -1,4 +1,4 @@
-//! Memory for the machines that are fuzzed: it has no bytes. What counts is that nothing outside of it is named.
+//! Memory for the machines that are fuzzed. It has no bytes: it only checks that no access goes outside of it.
 
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -15,7 +15,7 @@ impl Nowhere {
         Nowhere { bytes }
     }
 
-    /// The first bytes of it, or all where there are no more.
+    /// The first bytes of it, or all if there are no more.
     pub fn slice(&self, len: u64) -> Slice {
         let buffer = BufferId(SlotId { index: 1, generation: 1 });
         Slice { buffer, offset: 0, len: len.min(self.bytes) }
@@ -34,7 +34,7 @@ impl Bytes for Nowhere {
     }
 }
 
-/// What sees the ends of a machine's orders has its memory, too.
+/// Gives the type that receives a machine's completions access to the machine's memory.
 macro_rules! in_memory {
     ($seen:ty, $memory:expr) => {
         impl ropewalk_transport::Bytes for $seen {

@@ -164,7 +164,7 @@ mod tests {
         assert_ne!(first, inputs(6, &corpus));
         assert!(first.iter().all(|input| input.len() <= INPUT_BYTES_MAX));
         assert!(first.iter().collect::<BTreeSet<_>>().len() > 1500);
-        // Traces of what was kept are in many of them: it is not all noise.
+        // Many of them contain traces of the kept inputs: it is not all noise.
         assert!(first.iter().filter(|input| input.starts_with(b"a k")).count() > 200);
     }
 

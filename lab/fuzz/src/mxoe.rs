@@ -1,5 +1,5 @@
-//! The machine of MXoE, told whatever anybody may put on a wire: bodies from a few stations, orders of the layer
-//! above, and time. What it promises is asserted on the way.
+//! The machine of MXoE under arbitrary input: bodies from a few stations, orders of the layer above, and time. Its
+//! guarantees are asserted on the way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -165,7 +165,7 @@ impl Scene {
         }
     }
 
-    /// What the layer above does.
+    /// One action of the layer above.
     fn order(&mut self, what: u8, which: u8) {
         if what.is_multiple_of(10) {
             let _ = self.machine.connect(which % 4, which >> 2, KEY, self.now);
@@ -233,8 +233,8 @@ impl Scene {
     }
 }
 
-/// The input: a dialect, then bodies behind a byte that says where from (below 128), each with its length in a byte, and
-/// filled up with zeroes to a length that fragments and replies have; orders; and time.
+/// The input: a dialect, then bodies behind a byte that names the sender (below 128), each with its length in a byte,
+/// and filled up with zeroes to a length that fragments and replies have; orders; and time.
 pub fn bodies(input: &[u8]) {
     play(input);
 }

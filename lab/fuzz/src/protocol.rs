@@ -26,7 +26,7 @@ use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const STEPS_MAX: usize = 400;
-/// Where the peer says that it can be called.
+/// The address at which the peer accepts calls, as it announces it.
 const ADDRESS: &[u8] = b"sim://peer";
 
 struct Player<'a> {
@@ -53,7 +53,7 @@ struct Player<'a> {
     calls: bool,
 }
 
-/// Where messages come in fragments, a frame has so many bytes.
+/// The payload limit of a frame when messages are sent in fragments.
 const FRAGMENT_BYTES: u32 = 8 * 1024;
 
 /// The target.
@@ -290,7 +290,7 @@ impl<'a> Player<'a> {
         self.meet();
     }
 
-    /// The rail lets go of what it has, mostly.
+    /// The rail releases the verb's buffers, in most cases.
     fn let_go(&mut self, verb: &Verb) {
         let (queue, token, later) = match *verb {
             Verb::Detach { token, later, .. } => (&mut self.orders, token, later),
@@ -417,7 +417,7 @@ impl<'a> Player<'a> {
         self.place_bytes(&header, envelope.payload_bytes);
     }
 
-    /// A message begins, of which some bytes may follow: how many.
+    /// Begins a message; the number of bytes that may follow later.
     fn begin(&mut self, channel: u64, message: u64, bytes: u32, number: u64) -> u64 {
         let more = if self.fragments { number % 50_000 } else { 0 };
         if more > 0 {

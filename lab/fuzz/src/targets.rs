@@ -1,7 +1,7 @@
 //! The targets. A new decoder gets one line in [`TARGETS`], and by that runs everywhere.
 //!
-//! What each target demands of a decoder: no panic on any bytes, and whatever it accepts is a value
-//! that survives the journey: encoded and decoded again it is the same.
+//! Each target makes two demands of a decoder. It does not panic on any bytes. Every value that it accepts survives a
+//! round trip: encoded and decoded again, the value is the same.
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
@@ -32,7 +32,7 @@ macro_rules! message {
     };
 }
 
-/// What members of a cluster say before they know each other, and the end of a sealed call.
+/// The messages that members of a cluster exchange before they know each other, and the seal at the end of a call.
 fn trust_words(bytes: &[u8]) {
     let Some((choice, body)) = bytes.split_first() else { return };
     let (introduction, acceptance): (Target, Target) =

@@ -31,14 +31,14 @@ use crate::simulation::Simulation;
 /// The name of the metadata server's node.
 pub const META: &str = "meta";
 const CLUSTER: ClusterId = ClusterId(7);
-/// What the servers of a simulated cluster know each other by.
+/// The secret by which the servers of a simulated cluster authenticate each other.
 pub const SECRET: [u8; 32] = [7; 32];
-/// How long a server may take to start, and a client to connect.
+/// The time limit for the start of a server and for the connect of a client.
 const START_LIMIT: Duration = Duration::from_secs(120);
-/// How long one program may take in virtual time.
+/// The time limit of one program, in virtual time.
 pub const PROGRAM_LIMIT: Duration = Duration::from_secs(600);
 
-/// What a cluster is made of.
+/// The composition of a cluster.
 #[derive(Clone)]
 pub struct ClusterConfig {
     pub data_servers: u32,
@@ -49,11 +49,11 @@ pub struct ClusterConfig {
     pub objects: objects::Config,
     /// Bytes of each data server's disk.
     pub data_disk_bytes: u64,
-    /// How long a client's operation waits for a server.
+    /// The time that a client's operation waits for a server.
     pub patience: Duration,
     /// Inodes that a client remembers.
     pub inodes_max: usize,
-    /// Whether what servers and clients log goes to standard error.
+    /// Whether log lines of servers and clients go to standard error.
     pub verbose: bool,
 }
 
@@ -91,7 +91,7 @@ impl Default for ClusterConfig {
 
 type Place<T> = Rc<RefCell<Option<T>>>;
 
-/// A node and what runs on it while it lives.
+/// A node, and the server or client that runs on it while it lives.
 struct Role<T> {
     name: String,
     disk: VirtualDisk,
@@ -137,7 +137,7 @@ impl Cluster {
         })
     }
 
-    /// What servers and clients have logged, each line with the node's name in front.
+    /// The log lines of servers and clients, each with the node's name in front.
     pub fn logged(&self) -> Vec<String> {
         self.lines.borrow().clone()
     }
@@ -226,7 +226,7 @@ impl Cluster {
     /// Runs a program on a client to its end.
     ///
     /// # Panics
-    /// Where it does not end within [`PROGRAM_LIMIT`].
+    /// If the program does not end within [`PROGRAM_LIMIT`].
     pub fn run<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         simulation: &mut Simulation,
@@ -279,7 +279,7 @@ impl Cluster {
         server.unwrap_or_else(|| panic!("the data server does not run"))
     }
 
-    /// A data server, counted from 0, where it has started.
+    /// A data server, counted from 0, if it has started.
     pub fn data_if_up(&self, server: usize) -> Option<Rc<DataServer>> {
         self.data[server].place.borrow().clone()
     }
@@ -289,12 +289,12 @@ impl Cluster {
         &self.data[server].disk
     }
 
-    /// How many data servers there are.
+    /// The number of data servers.
     pub fn data_count(&self) -> usize {
         self.data.len()
     }
 
-    /// Kills a node, by its name; what ran on it is gone.
+    /// Kills a node, by its name; the server or client that ran on it is gone.
     pub fn kill(&self, simulation: &mut Simulation, name: &str, kill: Kill) {
         let mut dropped = None;
         if name == META {
@@ -324,7 +324,7 @@ impl Cluster {
         &self.clients[client].name
     }
 
-    /// How many clients there are.
+    /// The number of clients.
     pub fn client_count(&self) -> usize {
         self.clients.len()
     }

@@ -1,5 +1,4 @@
-//! A disk in memory that forgets: what was not synced is lost, torn or kept by chance when the
-//! power is cut.
+//! A disk in memory that forgets: on a power cut, unsynced changes are lost, torn or kept by chance.
 //!
 //! Every file has a live image, which reads see and which survives the death of the process, and
 //! a durable image, which survives a power cut. Between the two lies the list of unsynced
@@ -35,7 +34,7 @@ const EISDIR: i32 = 21;
 const ENOSPC: i32 = 28;
 const ENOTEMPTY: i32 = 39;
 
-/// What was asked of a disk so far.
+/// Counts of the requests to a disk so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     pub reads: u64,
@@ -68,7 +67,7 @@ struct State {
     files_max: usize,
     used_pages: u64,
     faults: Faults,
-    /// File and page: what cannot be read.
+    /// Pages that cannot be read: file number and page.
     spoiled: BTreeSet<(u64, u64)>,
     counts: Counts,
     random: Random,
@@ -119,8 +118,8 @@ impl VirtualDisk {
         self.state.lock().expect("a virtual disk is never left half-changed")
     }
 
-    /// Cuts the power: what was synced stays, what was not is kept, lost or torn by chance.
-    /// Pending faults are forgotten; the planted bug stays.
+    /// Cuts the power: synced changes stay, others are kept, lost or torn by chance. Pending faults are forgotten;
+    /// the planted bug stays.
     pub fn crash(&self, random: &mut Random) {
         let mut state = self.state();
         let state = &mut *state;
@@ -195,12 +194,12 @@ impl VirtualDisk {
         files.map(|(path, _)| path.clone()).collect()
     }
 
-    /// What was asked of the disk so far.
+    /// The counts of requests to the disk so far.
     pub fn counts(&self) -> Counts {
         self.state().counts
     }
 
-    /// All bytes of a file; `None` where it does not exist.
+    /// All bytes of a file; `None` if it does not exist.
     pub fn bytes(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state();
         let Entry::File(number) = *state.live.get(path)? else { return None };
@@ -249,7 +248,7 @@ impl State {
         });
     }
 
-    /// Admits a changing call; an error where the machine has stopped. True: it stops here.
+    /// Admits a changing call; an error if the machine has stopped. True: it stops here.
     fn begin(&mut self) -> io::Result<bool> {
         if self.faults.halted {
             return Err(halted());
@@ -295,7 +294,8 @@ impl State {
         }
     }
 
-    /// What a change does to pages that cannot be read.
+    /// Applies a change to pages that cannot be read. A page that is overwritten or cut off as a whole becomes
+    /// readable. A write or hole that covers such a page in part fails with `EIO`.
     fn heal(&mut self, number: u64, change: &Change) -> io::Result<()> {
         let (from, to, writes) = match change {
             Change::Write { offset, bytes } => (*offset, offset + bytes.len() as u64, true),
@@ -590,8 +590,7 @@ impl File for VirtualFile {
         }
         let node = state.files.get_mut(&self.number).expect("an open file exists");
         if fails {
-            // What the failed sync did not reach is clean as far as the kernel knows, and will
-            // not be written by a later one.
+            // The kernel takes changes that the failed sync did not reach for clean. No later sync writes them.
             for change in std::mem::take(&mut node.unsynced) {
                 node.durable.apply_by_chance(&change, &mut state.random);
             }

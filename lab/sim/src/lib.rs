@@ -1,7 +1,7 @@
 //! Whole clusters in one thread: virtual time, a seeded scheduler, a network and disks that fail.
 //!
 //! * [`simulation`]: nodes by name, killed and restarted; the loop that runs them;
-//! * [`node`]: what a node's boot code gets: its world, its rails, a place for what is polled;
+//! * [`node`]: the interface for a node's boot code: its world, its rails, a place for objects to poll;
 //! * [`disk`]: a disk that forgets;
 //! * [`endpoint`]: the message layer on a node; [`cluster`]: a whole file system on several;
 //! * [`open_mx`]: a host that runs Open-MX, to speak MXoE with;

@@ -9,13 +9,13 @@ use ropewalk_rail_sim::{SimConfig, SimNetwork, SimRail};
 
 /// Something of a node that makes progress when polled: an endpoint.
 pub trait Pollable {
-    /// Makes progress; true where anything happened.
+    /// Makes progress; true if anything happened.
     fn poll(&mut self, now: Time) -> bool;
     /// When it wants to be polled even if nothing else happens.
     fn deadline(&self) -> Option<Time>;
 }
 
-/// What a node polls. Shared with the simulation, which empties it when the node dies.
+/// The objects that a node polls. Shared with the simulation, which empties the list when the node dies.
 pub(crate) type Pollables = Rc<RefCell<Vec<Box<dyn Pollable>>>>;
 
 /// One life of a node. Cloning gives another handle; after a kill all handles are powerless.
@@ -41,7 +41,7 @@ impl Node {
         &self.name
     }
 
-    /// Which life this is: 1 at first, one more with each restart.
+    /// The number of this life: 1 at first, one more with each restart.
     pub fn life(&self) -> u64 {
         self.life
     }

@@ -42,7 +42,7 @@ impl Clock for SimClock {
 pub(crate) struct SimOffload {
     clock: SimClock,
     random: RefCell<Random>,
-    /// How long work takes: from, and at most so much more.
+    /// The duration of work: the minimum, and the largest random addition to it.
     delay: (Duration, Duration),
     waiting: RefCell<BTreeMap<(Time, u64), Work>>,
     count: Cell<u64>,
@@ -60,7 +60,7 @@ impl SimOffload {
         self.waiting.borrow().keys().next().map(|(due, _)| *due)
     }
 
-    /// Runs the first work that is due at `now`; false where there is none.
+    /// Runs the first work that is due at `now`; false if there is none.
     pub(crate) fn run_one(&self, now: Time) -> bool {
         let work = {
             let mut waiting = self.waiting.borrow_mut();

@@ -13,19 +13,19 @@ use crate::simulation::Simulation;
 /// The environment variable that names the seed to run, or, as `A..B`, the seeds.
 const SEED_VARIABLE: &str = "ROPEWALK_SEED";
 
-/// How many seeds a test runs that can run many.
+/// The environment variable with the number of seeds, for tests that can run many.
 const COUNT_VARIABLE: &str = "ROPEWALK_SEEDS";
 
-/// How long such a test goes on.
+/// The environment variable with the duration of such a test, in minutes.
 const MINUTES_VARIABLE: &str = "ROPEWALK_SEED_MINUTES";
 
 /// Tells a child of [`in_two_processes`] that it is one.
 const CHILD_VARIABLE: &str = "ROPEWALK_TRACE_OF_CHILD";
-/// Stands before what the child found.
+/// Precedes the trace hash that the child prints.
 const CHILD_MARK: &str = "trace of child ";
 
-/// The seeds of a test that can run many: `usual` of them from `first` on, unless the environment
-/// says otherwise. What was left out for lack of time is printed.
+/// The seeds of a test that can run many: `usual` of them from `first` on, unless the environment says otherwise.
+/// Seeds that were left out for lack of time are printed.
 pub fn seeds(first: u64, usual: u64) -> Seeds {
     let count = number(COUNT_VARIABLE).unwrap_or(usual);
     let seeds = named().unwrap_or(first..first + count);

@@ -1,6 +1,6 @@
 //! The world in which nodes live and die, and the loop that runs it.
 //!
-//! One step polls one ready task or one node's endpoints, of a node that the seed picks. Where
+//! One step polls one ready task or one node's endpoints, of a node that the seed picks. If
 //! nothing is ready, time jumps to the next timer, network event or end of blocking work.
 //!
 //! Invariant: between two steps nothing is half done, so a kill between any two steps is a kill at
@@ -31,12 +31,12 @@ const POLL_AGAIN: Duration = Duration::from_micros(1);
 type Boot = Rc<dyn Fn(&Node)>;
 type DiskEnd = Box<dyn Fn(Kill, &mut Random)>;
 
-/// A name in the cluster: what it boots, and its life if it has one.
+/// A name in the cluster: its boot code, and its life if it has one.
 struct Slot {
     number: u64,
     disk: Arc<dyn Disk>,
-    /// What a death does to the disk; run before anything of the node is dropped, so that no
-    /// destructor writes after the end.
+    /// The effect of a death on the disk. It runs before anything of the node is dropped, so that no destructor
+    /// writes after the end.
     disk_end: DiskEnd,
     boot: Boot,
     lives: u64,
@@ -99,7 +99,7 @@ impl Simulation {
         self.random.fork()
     }
 
-    /// How long blocking work of lives that begin later takes: `from`, and up to `more` on top.
+    /// Sets the duration of blocking work in lives that begin later: `from`, and up to `more` on top.
     pub fn set_offload_delay(&mut self, from: Duration, more: Duration) {
         self.offload_delay = (from, more);
     }
@@ -112,8 +112,8 @@ impl Simulation {
         trace.value()
     }
 
-    /// Adds a node and boots it. `boot` runs again at each restart. The disk outlives the node as
-    /// it is; where a death has to be felt by the disk, use [`Simulation::add_node_with_end`].
+    /// Adds a node and boots it. `boot` runs again at each restart. The disk outlives the node as it is. If the disk
+    /// has to notice a death, use [`Simulation::add_node_with_end`].
     pub fn add_node(&mut self, name: &str, disk: Arc<dyn Disk>, boot: impl Fn(&Node) + 'static) {
         self.add_node_with_end(name, disk, |_, _| (), boot);
     }
@@ -178,7 +178,7 @@ impl Simulation {
         slot.paused = false;
         let Some(life) = slot.life.take() else { return };
         (slot.disk_end)(kill, &mut random);
-        // The rails first: what is dropped below shall not say farewell to anyone.
+        // The rails first: objects that are dropped below shall not say farewell to anyone.
         for rail in life.node.rails.borrow().iter() {
             self.network.kill(rail, kill);
         }
@@ -214,7 +214,7 @@ impl Simulation {
         self.slot_mut(name).paused = false;
     }
 
-    /// Runs until `predicate` holds; false where it does not within `limit` of virtual time.
+    /// Runs until `predicate` holds; false if it does not within `limit` of virtual time.
     pub fn run_until(
         &mut self,
         limit: Duration,
@@ -243,7 +243,7 @@ impl Simulation {
         self.run_until(duration, |_| false);
     }
 
-    /// Runs `count` steps, to stop at any point in the middle of things. False where the cluster
+    /// Runs `count` steps, to stop at any point in the middle of things. False if the cluster
     /// came to rest before, with nothing that will ever happen by itself.
     pub fn run_steps(&mut self, count: u64) -> bool {
         for _ in 0..count {
@@ -256,7 +256,7 @@ impl Simulation {
         true
     }
 
-    /// Runs `future` as a task of a node until its result is there; `None` where that takes longer
+    /// Runs `future` as a task of a node until its result is there; `None` if that takes longer
     /// than `limit` or the node dies.
     pub fn block_on<T: 'static>(
         &mut self,
@@ -274,7 +274,7 @@ impl Simulation {
         result.borrow_mut().take()
     }
 
-    /// One step of one node; false where nobody has anything to do at this instant.
+    /// One step of one node; false if nobody has anything to do at this instant.
     fn step(&mut self) -> bool {
         let now = self.now();
         let running: Vec<&Slot> =
@@ -317,7 +317,7 @@ impl Simulation {
         moments.flatten().chain(self.network.next_event()).min().filter(|next| *next < Time::NEVER)
     }
 
-    /// Lets time jump, and does what is due then.
+    /// Advances time to `to`, and handles the events that are due then.
     fn advance(&mut self, to: Time) {
         // A moment that is already here (work without any delay) moves no clock.
         let now = to.max(self.now());
@@ -361,7 +361,7 @@ impl Life {
         self.offload.clear();
     }
 
-    /// Polls one task; what it was, for the trace.
+    /// Polls one task; the event's value for the trace, if there was a task.
     fn run_task(&self) -> Option<u64> {
         self.node.world().executor().run_one().then_some(1)
     }

@@ -1,6 +1,5 @@
-//! Random cancels at random moments, of operations in every stage, while peers are stopped and paths
-//! blocked: each operation ends soon and once, its memory is its owner's from then on, and what is not
-//! cancelled is untouched.
+//! Random cancels at random moments, of operations in every stage, while peers are stopped and paths blocked. Each
+//! operation ends soon and once, its memory is its owner's from then on, and other operations are untouched.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +32,7 @@ const SOON: Duration = Duration::from_millis(50);
 const TURNS: u64 = 120;
 const TAGS: u64 = 3;
 const RECEIVE_BYTES: usize = 300_000;
-/// Where messages go in many fragments, each has so many bytes.
+/// The bytes of a fragment in runs that split messages into many fragments.
 const SHORT_FRAMES: u32 = 32 << 10;
 /// A region for writing has so many slots, each for one put.
 const SLOTS: u64 = 12;
@@ -41,7 +40,7 @@ const SLOT_BYTES: u64 = 150_000;
 /// The caller's number of an exposure that ends.
 const EXPOSURE: u64 = u64::MAX;
 
-/// An endpoint, and what it was told.
+/// An endpoint, and its events.
 struct Actor {
     endpoint: Endpoint,
     context: Context,
@@ -118,7 +117,7 @@ struct Pending {
     operation: OperationId,
 }
 
-/// What a node exposes.
+/// The region that a node exposes.
 struct Region {
     key: RemoteKey,
     content: u64,
@@ -138,17 +137,17 @@ struct Scene<'s> {
     readable: Vec<Option<Region>>,
     writable: Vec<RemoteKey>,
     slots_used: Vec<u64>,
-    /// Puts that succeeded: who, whose region, slot, content.
+    /// Puts that succeeded: origin, owner of the region, slot, content.
     put: Vec<(usize, usize, u64, u64)>,
     /// Messages as they were received: receiver, sender, tag; number of the post and of the message.
     received: BTreeMap<(usize, usize, u64), Vec<(u64, u64)>>,
-    /// Who sent each message.
+    /// The sender of each message.
     senders: BTreeMap<u64, usize>,
     /// Memory of cancelled receives and gets, overwritten when it came back.
     abandoned: Vec<Memory>,
 }
 
-/// What rails let go of, summed up.
+/// Counters of the covered cases, summed up.
 #[derive(Debug, Default)]
 struct Coverage {
     frames_detached: u64,
@@ -296,7 +295,7 @@ impl Scene<'_> {
         let user = awake[self.random.below(awake.len() as u64) as usize];
         let Pending { actor, operation, .. } = self.pending[&user];
         self.cancelled.insert(user);
-        // It is its peers that are stopped: who is stopped itself learns nothing.
+        // Its peers may stay stopped, not the actor itself: a stopped actor learns nothing.
         self.simulation.resume(NAMES[actor]);
         self.actors[actor].endpoint.cancel(operation);
         self.ends_soon(user);
@@ -312,7 +311,7 @@ impl Scene<'_> {
         self.take();
     }
 
-    /// Takes note of what ended.
+    /// Records the operations that ended.
     fn take(&mut self) {
         for at in 0..self.actors.len() {
             let done = std::mem::take(&mut *self.actors[at].done.borrow_mut());
@@ -358,7 +357,7 @@ impl Scene<'_> {
         self.abandoned.push(Memory::pooled(buffer));
     }
 
-    /// Sessions between all of them: what happens to greetings is tested elsewhere.
+    /// Sessions between all of them: the fate of greetings is tested elsewhere.
     fn meet(&mut self) {
         for (from, to) in PAIRS {
             self.get(from, to);
@@ -398,7 +397,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Lets the rest end: what waits for a partner that never comes is cancelled.
+    /// Lets the rest end: operations that wait for a partner that never comes are cancelled.
     fn finish(&mut self) {
         self.calm();
         self.simulation.run_for(Duration::from_secs(2));
@@ -423,7 +422,7 @@ impl Scene<'_> {
         }
         let ended = |scene: &Scene| scene.pending.is_empty();
         for (from, to) in PAIRS {
-            // What was delivered although its sender gave it up is received first.
+            // Messages that were delivered although their sender cancelled them are received first.
             for _ in 0..3 {
                 self.send(from, to);
             }

@@ -1,4 +1,4 @@
-//! The whole file system in the simulator: what one client and several clients see.
+//! The whole file system in the simulator: the views of one client and of several.
 
 mod programs;
 
@@ -76,7 +76,7 @@ fn what_was_just_written_has_blocks() {
     });
 }
 
-/// Who opens a file to write to it knows nothing of its bytes, and must not think that he does.
+/// A client that opens a file for writing only has not read its bytes, and must not assume them.
 #[test]
 fn what_lies_before_a_write_is_read_by_who_opened_for_writing_only() {
     let writing = OpenOptions::WRITE;

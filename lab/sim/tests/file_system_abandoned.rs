@@ -101,7 +101,7 @@ fn a_report_that_is_given_up_is_made_later() {
     cluster.run(&mut simulation, 0, |client| async move {
         for_a_while(&client, Duration::from_millis(5), client.sync(&file)).await;
     });
-    // What was on its way is gone with its receiver.
+    // Messages in flight are lost with their receiver.
     cluster.kill(&mut simulation, &meta, Kill::Process(Duration::ZERO));
     simulation.network().heal(&name, &meta);
     cluster.restart(&mut simulation, &meta);

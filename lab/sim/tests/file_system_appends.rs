@@ -230,7 +230,7 @@ fn a_session_that_ends_under_an_append_leaves_no_gap() {
         let (mut simulation, cluster, file, other) = appending(shared, Duration::from_secs(120));
         isolate(&simulation, false);
         let appended = append(&simulation, &cluster, &file, 2);
-        // Time enough for reports of what was changed.
+        // Time enough for reports of changes.
         simulation.run_for(Duration::from_millis(1300));
         isolate(&simulation, true);
         // Long enough for the session to end, and to be fenced everywhere.

@@ -1,5 +1,5 @@
-//! `check` and `status` on a whole file system: nothing is found where nothing is wrong, whoever works
-//! meanwhile; what is wrong is found and named.
+//! `check` and `status` on a whole file system: they find nothing in a sound one, whichever clients work meanwhile;
+//! damage is found and named.
 
 mod programs;
 
@@ -30,7 +30,7 @@ const READ_ALL: CheckOptions = CheckOptions { read: true, ..PLAIN };
 fn cluster(seed: u64, data_servers: u32, clients: u32) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(seed);
     let mut config = ClusterConfig { data_servers, clients, ..ClusterConfig::default() };
-    // What was removed goes at once: the more can change between two looks.
+    // Removed files are deleted at once: so more changes between two looks.
     config.meta.tick = Duration::from_millis(1);
     // Rows come from the disk, so that damage of theirs is met.
     config.meta.store.cache_bytes = 16 << 10;
@@ -185,7 +185,7 @@ fn a_client_that_has_left_opens_no_session_anew() {
     let number = cluster.run(&mut simulation, 0, |client| async move {
         let number = write_file(&client, b"file", 1000).await;
         client.stop().await;
-        // What comes late: a renewal, a lease that is given back, a program that does not know yet.
+        // Late calls: a renewal, a lease that is given back, a program that does not know yet.
         let root = Caller::root();
         let late = client.create(&root, ROOT, b"late", 0o644, true, BOTH).await;
         assert_eq!(late.err(), Some(Errno::EIO));
@@ -337,7 +337,7 @@ fn sessions_are_listed_with_what_clients_call_themselves() {
     names.sort_unstable();
     assert_eq!(names, ["client0", "client1", "client2"]);
     assert!(sessions.0.iter().all(|session| !session.fencing && !session.left.is_zero()));
-    // What is left of their terms is less the second time.
+    // The remaining times differ between the lists: only the session numbers are compared.
     let numbers =
         |list: &[SessionState]| -> Vec<u64> { list.iter().map(|it| it.session).collect() };
     assert_eq!(numbers(&sessions.1), numbers(&sessions.0[..2]));
@@ -462,7 +462,7 @@ fn damaged_contents_links_attributes_and_entries_are_found_with_the_path() {
     let attribute = value[400..440].to_vec();
     let expected = cluster.run(&mut simulation, 0, |client| async move {
         let root = Caller::root();
-        // What is damaged lies between others of its kind: a start needs those beside them.
+        // The damaged rows lie between others of their kind: a start needs the rows beside them.
         let (mut named, mut link, mut file) = (0, 0, None);
         for number in 0..40u64 {
             let name = format!("file{number}");
@@ -513,7 +513,7 @@ fn damaged_contents_links_attributes_and_entries_are_found_with_the_path() {
         // A damaged block has neighbours.
         assert!(found.len() < 12, "{found:?}");
         assert_eq!(summary.problems(), found.len() as u64);
-        // Whatever else answers an error is found, too.
+        // Every other inode that answers with an error is found, too.
         let told: Vec<u64> = found.iter().map(|found| found.inode).collect();
         let unread = cluster.run(&mut simulation, 1, unread_files);
         assert!(unread.iter().all(|inode| told.contains(inode)), "{unread:?}, {told:?}");

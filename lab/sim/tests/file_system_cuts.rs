@@ -15,7 +15,7 @@ const BYTES: usize = 4 * STRIPE;
 /// Behind 100 bytes of the third block of the second stripe.
 const END: usize = STRIPE + 2 * BLOCK + 100;
 
-/// A file of four stripes; where the object of each lies: server and path.
+/// A file of four stripes; the place of each stripe's object: server and path.
 fn cluster(clients: u32) -> (Simulation, Cluster, Vec<(usize, PathBuf)>) {
     let mut simulation = Simulation::new(4);
     let config = ClusterConfig { data_servers: 2, clients, ..ClusterConfig::default() };
@@ -33,7 +33,7 @@ fn cluster(clients: u32) -> (Simulation, Cluster, Vec<(usize, PathBuf)>) {
         .collect();
     places.sort();
     assert_eq!(places.len(), 4, "{places:?}");
-    // What is damaged at rest is what the next life of its server finds.
+    // The next life of a server reads the data that was damaged at rest.
     for server in ["data1", "data2"] {
         let store = cluster.data(usize::from(server == "data2")).store().clone();
         simulation.block_on(server, ropewalk_sim::cluster::PROGRAM_LIMIT, async move {
@@ -89,7 +89,7 @@ async fn use_it(client: Client, lost: (usize, usize)) {
             found => panic!("at {at}: {:?}", found.map(|bytes| bytes.len())),
         }
     }
-    // What is overwritten is healed, and what was cut away can be written again.
+    // Overwritten blocks are healed, and blocks that were cut away can be written again.
     write(&client, &file, 0, &pattern(2, BYTES)).await.expect("written");
     client.sync(&file).await.expect("synced");
     assert_same(&read_all(&client, &file).await.expect("read"), &pattern(2, BYTES));

@@ -54,7 +54,7 @@ struct Scene {
     older: Files,
 }
 
-/// How a start came out.
+/// The outcome of a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Right,
@@ -101,7 +101,7 @@ impl Scene {
         Ok(())
     }
 
-    /// One case: `damaged` has what the files are then, or that they are gone.
+    /// One case: `damaged` has the new bytes of the files, or `None` for files that are gone.
     fn case(
         &mut self,
         what: &str,
@@ -138,14 +138,14 @@ impl Scene {
     }
 }
 
-/// Puts a file back, also where it is gone.
+/// Puts a file back, also if it is gone.
 fn put(disk: &VirtualDisk, name: &str, bytes: &[u8]) {
     use ropewalk_base::disk::{Disk, Open};
     disk.open(&path(name), Open::Create).expect("it can be made");
     disk.replace(&path(name), Some(bytes));
 }
 
-/// Every way to damage one file, in words, with what it is then.
+/// Every way to damage one file, in words, with the damaged bytes.
 fn damages(name: &str, scene: &Scene, foreign: &Files) -> Vec<(String, Option<Vec<u8>>)> {
     let good = files(scene.cluster.data_disk(0))[name].clone();
     let mut all = vec![
@@ -184,7 +184,8 @@ fn a_server_whose_identity_is_damaged_serves_what_it_had_or_says_why_not() {
                 let what = format!("{name}: {how}, stopped: {clean}");
                 let outcome = scene.case(&what, clean, |_| vec![(name, bytes.clone())]);
                 *outcomes.entry((name, clean, outcome)).or_default() += 1;
-                // What has a second copy keeps no server from its start, unless that contradicts it.
+                // A damaged file with a second copy keeps no server from its start, unless the copies contradict each
+                // other.
                 let one_of_two = SUPERBLOCKS.contains(&name) && how != "another store's";
                 assert!(!one_of_two || outcome == Outcome::Right, "{what}");
             }

@@ -24,7 +24,7 @@ fn cluster(simulation: &mut Simulation, term: Duration) -> Cluster {
     Cluster::start(simulation, config)
 }
 
-/// Who writes in place of the one who gave up.
+/// The client that writes in place of the one that gave up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Other,
@@ -43,7 +43,7 @@ fn a_write_that_was_given_up_does_not_come_after_the_next_one() {
             client.sync(&file).await.expect("synced");
             file
         });
-        // What is sent from now on arrives when the network is well again.
+        // Frames sent from now on arrive when the network is well again.
         simulation.network().partition_one_way(&name, &data);
         let file = cluster.run(&mut simulation, 0, |client| async move {
             let late = pattern(2, PIECE);
@@ -137,7 +137,7 @@ fn a_read_that_is_overtaken_by_a_write_leaves_nothing_old_behind() {
             write(&client, &file, 0, &old).await.expect("written");
         });
         cluster.run(&mut simulation, 0, move |client| async move {
-            // Who opens it to write is not told the bytes.
+            // The server does not send the bytes to a client that opens the file for writing.
             let writer = open(&client, b"file", OpenOptions::WRITE).await.expect("opened");
             let reader = open(&client, b"file", READ).await.expect("opened");
             let new = pattern(2 * round + 1, PIECE);
@@ -153,8 +153,8 @@ fn a_read_that_is_overtaken_by_a_write_leaves_nothing_old_behind() {
     }
 }
 
-/// A rename waits at the server for a client that stands still, and is given up. What the same client does
-/// from then on comes after it: it moves no file that was made since.
+/// A rename waits at the server for a client that stands still, and is given up. Later operations of the same client
+/// come after it: it moves no file that was made since.
 #[test]
 fn a_rename_that_was_given_up_does_not_come_after_the_next_request() {
     let mut simulation = Simulation::new(3);

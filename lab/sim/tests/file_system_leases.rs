@@ -12,7 +12,7 @@ use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
 
 /// One client wrote so many bytes, another one changes the size; the metadata server dies `steps`
-/// after that began. True where the change was done before.
+/// after that began. True if the change was done before.
 fn death_while_a_lease_goes(bytes: usize, steps: u64) -> bool {
     let mut simulation = Simulation::new(steps);
     let config = ClusterConfig { clients: 2, ..ClusterConfig::default() };
@@ -29,7 +29,7 @@ fn death_while_a_lease_goes(bytes: usize, steps: u64) -> bool {
     });
     simulation.run_steps(steps);
     let before = grown.borrow().is_some();
-    // What is on its way to the client that gives its lease back does not arrive.
+    // Frames in flight to the client that gives its lease back do not arrive.
     simulation.network().cut(META, cluster.client_name(0), Cut::Both);
     cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
     simulation.run_for(Duration::from_millis(10));
@@ -76,7 +76,7 @@ fn link_lost_at_the_end_of_a_reclaim(steps: u64) {
     assert!(simulation.run_until(PROGRAM_LIMIT, |_| !cluster.meta().is_in_grace()));
     simulation.run_steps(steps);
     simulation.network().cut(META, cluster.client_name(0), Cut::Both);
-    // What was written is reported only half a second after the client's start.
+    // The client reports its writes only half a second after its start.
     simulation.run_for(Duration::from_millis(100));
     cluster.run(&mut simulation, 0, |client| async move {
         client.sync(&file).await.expect("nothing is lost");

@@ -80,7 +80,7 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
             let unlocked = client.set_lock(number, lock(LockKind::Unlock, whole_file), false);
             unlocked.await.expect("what is lost can be given up");
             let found = read_all(&client, &file).await.expect("read");
-            // It was told of what is lost: by each of the syncs before.
+            // Each of the syncs before reported the loss to it.
             client.sync(&file).await.expect("nothing else is lost");
             let fresh = open(&client, b"file", BOTH).await.expect("opened");
             write(&client, &fresh, 0, b"anew").await.expect("written");
@@ -91,8 +91,8 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
     }
 }
 
-/// Bytes were lost with a session: each file that was open learns of it once, by a sync, and by its close
-/// before that. Who opens it when somebody was told has nothing to do with it.
+/// Bytes were lost with a session: each file that was open learns of it once, by a sync, and by its close before
+/// that. A later open, after a report, has nothing to do with it.
 #[test]
 fn what_went_with_a_session_is_told_once_to_each_open_file() {
     let mut simulation = Simulation::new(1);
@@ -140,8 +140,8 @@ fn bytes(kind: LockKind, owner: u64, start: u64, end: u64) -> LockRange {
     LockRange { kind, whole_file: false, owner, process: 1, start, end }
 }
 
-/// Somebody waits for a longer and stronger lock than it has, and goes away at about the moment at which it
-/// could have it: it has what it had before, whether others cut the line to the server or not.
+/// A client waits for a longer and stronger lock than it has, and goes away at about the moment at which it could
+/// have it. It keeps the lock that it had, whether others cut the line to the server or not.
 #[test]
 fn who_goes_away_from_a_waiting_lock_has_what_it_had() {
     for at in 0..60_u64 {

@@ -1,4 +1,4 @@
-//! How many messages operations cost, and whom they go to.
+//! The number of messages that operations cost, and their receivers.
 
 mod programs;
 
@@ -41,7 +41,7 @@ fn cost<F: Future<Output = ()> + 'static>(
 ) -> (u64, u64) {
     let before = (cluster.client(client).counts(), at_data_servers(cluster));
     cluster.run(simulation, client, program);
-    // What a close leaves to be done belongs to the cost.
+    // Work that a close leaves behind belongs to the cost.
     simulation.run_for(Duration::from_secs(1));
     let after = (cluster.client(client).counts(), at_data_servers(cluster));
     let asked = after.0.data_calls - before.0.data_calls;

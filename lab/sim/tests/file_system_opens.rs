@@ -61,7 +61,7 @@ fn a_file_that_is_unlinked_while_it_is_opened_stays_until_it_is_closed() {
             .run_until(PROGRAM_LIMIT, |_| workers.iter().all(|worker| worker.borrow().is_some()));
         assert!(ended && used.get() > 100, "only {} uses", used.get());
         simulation.run_for(Duration::from_secs(3));
-        // What nobody has open any more is gone: the root is left, and files with names.
+        // Removed files that no client has open any more are gone: the root is left, and files with names.
         let inodes = cluster.run(&mut simulation, 2, |client| async move {
             let operator = client.operator(Duration::from_secs(5)).expect("an address");
             operator.status().await.expect("told").meta.inodes

@@ -17,7 +17,7 @@ use ropewalk_sim::{Cluster, ClusterConfig, Simulation};
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 64;
-/// How long a kernel takes from one page to the next one.
+/// The time that a kernel takes from one page to the next one.
 const STEP: Duration = Duration::from_micros(50);
 /// All ends within so long; a lease that does not come back is taken much later.
 const SOON: Duration = Duration::from_secs(1);

@@ -67,7 +67,7 @@ async fn check_files(client: Client, version: u64) {
     }
 }
 
-/// A cluster with two data servers, and what is on it.
+/// A cluster with two data servers, and its files.
 struct Scene {
     simulation: Simulation,
     cluster: Cluster,
@@ -107,7 +107,7 @@ impl Scene {
         }
     }
 
-    /// Starts all servers; what was said meanwhile.
+    /// Starts all servers; the lines logged meanwhile.
     fn start(&mut self) -> String {
         let said = self.cluster.logged().len();
         for name in ["meta", "data1", "data2"] {

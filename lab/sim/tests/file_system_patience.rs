@@ -1,4 +1,4 @@
-//! How long operations wait for servers that are down: one patience, whatever it is that has no answer.
+//! The time that operations wait for servers that are down: one patience, whatever does not answer.
 
 mod programs;
 
@@ -38,7 +38,7 @@ fn since(client: &Client, begin: Time) -> Duration {
     client.world().now().since(begin)
 }
 
-/// What the kernel asks for one `open`: the name that it knows, and again as if it did not know it.
+/// The lookups that the kernel makes for one `open`: of the name that it knows, and again as if it did not know it.
 async fn opens(client: &Client) -> Result<(), Errno> {
     let first = client.lookup(&Caller::root(), ROOT, b"f").await;
     if first.is_ok() {

@@ -50,7 +50,7 @@ fn size(random: &mut Random) -> usize {
 }
 
 impl Run<'_> {
-    /// A step that may be done now, and what it has to bring about.
+    /// A step that may be done now, and its expected effect.
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
         let random = &mut self.random;
@@ -157,7 +157,7 @@ impl Run<'_> {
         }
     }
 
-    /// One operation on one client, with what happens meanwhile and after it.
+    /// One operation on one client, with events meanwhile and after it.
     fn step(&mut self) {
         let client = self.random.below(self.cluster.client_count() as u64) as usize;
         let (step, expected, mut after) = self.plan(client);
@@ -192,7 +192,7 @@ impl Run<'_> {
         let often = if self.plant == Plant::EarlyReplies { 2 } else { 20 };
         match self.random.below(often) {
             0 if self.power => self.lone_power_loss(),
-            // Right after the reply: what it told must not be in memory only.
+            // Right after the reply: its effect must not be in memory only.
             1 => {
                 let mut after = self.model.clone();
                 let pause = Duration::from_micros(self.random.below(1_000_000));
@@ -203,7 +203,7 @@ impl Run<'_> {
         }
     }
 
-    /// Compares what came out with what had to.
+    /// Compares the outcome with the expected one.
     fn judge(
         &mut self,
         client: usize,
@@ -250,7 +250,7 @@ impl Run<'_> {
         self.restart(&[server], Kill::Power, pause, &mut after);
         self.model = after;
         self.recover(false);
-        // What the clients know of this their next syncs tell.
+        // The next syncs of the clients report their knowledge of this.
         self.model.server_died(self.cluster.client_count());
     }
 
@@ -261,7 +261,7 @@ impl Run<'_> {
         servers.get(at).map_or(META, String::as_str).to_string()
     }
 
-    /// Something happens; true where the power of everything failed.
+    /// Something happens; true if the power of everything failed.
     fn fault(&mut self, after: &mut Model) -> bool {
         let pause = Duration::from_micros(self.random.below(4_000_000));
         let client = self
@@ -314,7 +314,7 @@ impl Run<'_> {
         }
     }
 
-    /// After a power loss: what is found has to be what was synced, or later.
+    /// After a power loss: the found state has to be the synced one, or a later one.
     fn recover(&mut self, all: bool) {
         self.cluster.await_start(self.simulation);
         let directories = self.directories;
@@ -397,7 +397,7 @@ impl Run<'_> {
     }
 }
 
-/// Tells what goes on, where somebody wants to know.
+/// Prints the progress if `ROPEWALK_VERBOSE` is set.
 fn say(simulation: &Simulation, what: impl FnOnce() -> String) {
     if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
         eprintln!("{:?} {}", simulation.now(), what());

@@ -70,7 +70,7 @@ fn new_files_go_around_a_data_server_that_is_dead() {
     cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
     assert!(simulation.now().since(begin) < Duration::from_secs(2), "nobody waits for the dead");
     cluster.run(&mut simulation, 1, |client| check_files(client, "new", 20));
-    // What was synced is there again when it is back.
+    // Synced files are there again when the server is back.
     cluster.restart(&mut simulation, "data2");
     cluster.await_start(&mut simulation);
     cluster.run(&mut simulation, 1, |client| check_files(client, "old", 9));
@@ -251,8 +251,8 @@ fn an_object_that_cannot_be_removed_stands_in_no_others_way() {
     cluster.run(&mut simulation, 0, |client| write_files(client, "new", 1));
 }
 
-/// A client is cut off and its session goes to its end while a data server is down. When that server comes
-/// back, what the client still sends to it does not come behind the writes of the next holder.
+/// A client is cut off and its session goes to its end while a data server is down. When that server comes back, late
+/// writes of the client do not come behind the writes of the next holder.
 #[test]
 fn a_data_server_that_comes_back_takes_nothing_of_sessions_that_ended_meanwhile() {
     let (mut simulation, cluster) = cluster(2);

@@ -32,10 +32,10 @@ const KEYS: u64 = 60;
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// What was committed, position by position, and what was promised.
+/// The committed batches, position by position, and the positions that were promised.
 #[derive(Default)]
 struct Model {
-    /// The power was cut since a start found its rows: what was only written may be gone.
+    /// The power was cut since a start found its rows: batches that were only written may be gone.
     power_cut: bool,
     batches: Vec<Changes>,
     written: u64,
@@ -90,7 +90,7 @@ fn to_batch(changes: &Changes) -> Batch {
     batch
 }
 
-/// Commits until the disk stops or the plan ends. Whoever waits notes what was promised.
+/// Commits until the disk stops or the plan ends. A task that waits notes the promised positions.
 async fn client(world: World, store: EmbeddedStore, model: Rc<RefCell<Model>>, mut random: Random) {
     for _ in 0..random.below(80) {
         if store.ready().await.is_err() {
@@ -133,7 +133,7 @@ async fn client(world: World, store: EmbeddedStore, model: Rc<RefCell<Model>>, m
     }
 }
 
-/// What the store of a new life must hold.
+/// Checks that the store of a new life holds the promised rows.
 fn check(store: &EmbeddedStore, model: &mut Model) -> Result<(), String> {
     let last = store.position().0;
     let end = if model.power_cut { "power cut" } else { "killed" };
@@ -151,7 +151,7 @@ fn check(store: &EmbeddedStore, model: &mut Model) -> Result<(), String> {
     if rows != model.rows(last) {
         return Err(format!("{end}: the rows are not those of position {last}"));
     }
-    // What was not found again is gone for good; the start made the rest durable.
+    // Batches that were not found again are gone for good; the start made the rest durable.
     model.batches.truncate(last as usize);
     model.written = last;
     model.durable = last;
@@ -159,7 +159,7 @@ fn check(store: &EmbeddedStore, model: &mut Model) -> Result<(), String> {
     Ok(())
 }
 
-/// One life; an error where a promise was broken.
+/// One life; an error if a promise was broken.
 fn live(
     disk: &VirtualDisk,
     random: &mut Random,
@@ -337,7 +337,7 @@ fn a_full_disk_is_named_and_room_heals_it_without_a_restart() {
     assert!(text.to_string().contains("/store"), "{text}");
     let kept = store.position().0;
     assert!(kept > 50);
-    // Reads and what was acknowledged are untouched; with room again, work goes on.
+    // Reads and acknowledged rows are untouched; with room again, work goes on.
     assert!(store.get(&0u64.to_be_bytes()).unwrap().is_some());
     disk.set_capacity(64 << 20);
     let until = life.clock.0.get() + 2_000_000_000;

@@ -1,7 +1,7 @@
 //! The metadata server under kill -9 and power cuts at arbitrary points, against a model.
 //!
 //! Two clients change directories of their own, look at each other's, and sometimes sync. The model
-//! is the list of what each has done to its directory.
+//! is the list of changes that each has made to its directory.
 //! * The process of the server dies (or its disk stops first): clients go on where they were; every
 //!   operation has the outcome that it has when it is done once, and the directory is as all of them
 //!   left it.
@@ -28,7 +28,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 const CLIENTS: [&str; 2] = ["a", "b"];
 const NAMES: u64 = 10;
 
-/// What a client did to its directory.
+/// A change that a client made to its directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Deed {
     Create(u64, u16),
@@ -41,11 +41,11 @@ enum Deed {
     Look,
 }
 
-/// A directory: what is under a name, and the permission bits of that.
+/// A directory: the entry under each name, and its permission bits.
 #[derive(Debug, Clone, Default)]
 struct State {
     names: BTreeMap<u64, u64>,
-    /// Permission bits, whether it is a directory, and links.
+    /// By number: permission bits, and whether it is a directory.
     objects: BTreeMap<u64, (u16, bool)>,
     count: u64,
 }
@@ -105,7 +105,7 @@ fn same(a: &BTreeMap<Vec<u8>, (u64, u16)>, b: &BTreeMap<Vec<u8>, (u64, u16)>) ->
         && distinct(|pair| pair.1).len() == pairs.len()
 }
 
-/// What is known of one client's directory, over the client's lives.
+/// The known state of one client's directory, over the client's lives.
 #[derive(Debug, Default)]
 struct Model {
     /// The directory exists for sure.

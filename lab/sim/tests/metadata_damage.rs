@@ -1,9 +1,9 @@
 //! The damage matrix of the metadata store: each of its files, {a bit flipped, zeros, cut short, gone, an
 //! older copy, the same file of another store} x {after a kill, after a clean stop}.
 //!
-//! What the store held was acknowledged as written, and the machine goes on. Afterwards the store opens
-//! or names the file and the remedy; every row is read right or answers an error that names the file;
-//! a scan never leaves a row out. What was repaired is still right after the next start.
+//! The store's rows were acknowledged as written, and the machine goes on. Afterwards the store opens or names the
+//! file and the remedy. Every row is read right or answers an error that names the file. A scan never leaves a row
+//! out. Repaired files are still right after the next start.
 //!
 //! CI draws cases by seed; with `--include-ignored` every byte of the small files and one byte of
 //! every sector of the others is flipped.
@@ -37,7 +37,7 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-/// A store at rest, what it holds, and its files as they were some time before.
+/// A store at rest, its rows, and its files as they were some time before.
 struct Specimen {
     disk: VirtualDisk,
     rows: Rows,
@@ -101,7 +101,7 @@ fn specimen(seed: u64, identity: u128, clean: bool) -> Specimen {
     for number in 0..3 {
         let claimed = store_life::take(&disk, (10 + number, identity)).expect("it is free");
         let mut life = Life::new(&disk, &mut random);
-        // What the last life did is in the journal alone where it is killed.
+        // Changes of the last life are in the journal alone if it is killed.
         let (overlay_bytes, journal_bytes) = (256 << 10, 1 << 20);
         let last = EmbeddedConfig { overlay_bytes, journal_bytes, ..config() };
         let config = if number < 2 { config() } else { last };
@@ -151,7 +151,7 @@ fn look(store: &EmbeddedStore, rows: &Rows, what: &str) -> bool {
     whole
 }
 
-/// What became of a case.
+/// The outcome of a case.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 enum Outcome {
     Right,
@@ -206,7 +206,7 @@ fn damage(
 ) -> Option<Option<Vec<u8>>> {
     let mut bytes = good.to_vec();
     let place = |random: &mut Random| {
-        // Where something is: most of an index is not used yet.
+        // A place with content: most of an index is not used yet.
         let used: Vec<usize> = (0..good.len() / 64)
             .filter(|at| good[at * 64..at * 64 + 64].iter().any(|byte| *byte != 0))
             .collect();
@@ -247,7 +247,7 @@ fn damage(
     (bytes.as_deref() != Some(good)).then_some(bytes)
 }
 
-/// What two stores have in common in the names of their files.
+/// The part of a file's name that is the same in two stores.
 fn kin(path: &Path) -> &str {
     path.extension().or(path.file_name()).and_then(|name| name.to_str()).unwrap_or("")
 }
@@ -264,7 +264,7 @@ fn specimens(seed: u64) -> Specimens {
     }
 }
 
-/// One case; what it was, and what became of it.
+/// Runs one case; its description, and its outcome.
 fn case(specimens: &Specimens, seed: u64) -> Option<((String, &'static str), Outcome)> {
     let mut random = Random::from_seed(seed);
     let clean = random.below(2) == 1;
@@ -303,7 +303,7 @@ fn every_read_after_damage_is_right_or_names_it() {
         let counts = [Outcome::Right, Outcome::Partly, Outcome::Refused].map(count);
         println!("{what:?}: right, partly, refused: {counts:?}");
     }
-    // What has a second copy never keeps a store from its start.
+    // A damaged file with a second copy never keeps a store from its start.
     for (name, kind) in seen.keys().filter(|(name, kind)| {
         let copied = ["superblock", "second", "mark", "lock"].contains(&&**name);
         copied && *kind != "exchanged"
@@ -338,7 +338,7 @@ fn rot_under_a_running_store_is_an_error_for_reads_and_checkpoints_and_no_panic(
         }
         let what = format!("seed {seed}");
         partly += u32::from(!look(&store, &specimen.rows, &what));
-        // Whatever is changed now meets some of it.
+        // Changes from now on meet some of the damage.
         let keys: Vec<&Vec<u8>> = specimen.rows.keys().collect();
         for some in keys.chunks(50) {
             let mut batch = Batch::new();
@@ -351,7 +351,7 @@ fn rot_under_a_running_store_is_an_error_for_reads_and_checkpoints_and_no_panic(
             assert!(error.to_string().contains("/store/index.redb is damaged"), "{error}");
             stopped += 1;
         }
-        // What was acknowledged is in memory, and in the journal.
+        // Acknowledged rows are in memory, and in the journal.
         let first = specimen.rows.keys().next().expect("there are rows");
         assert_eq!(store.get(first).unwrap().as_deref(), Some(&b"new"[..]));
     }

@@ -1,4 +1,4 @@
-//! The metadata store on a disk that is full: what frees room always works, and so does a restart.
+//! The metadata store on a disk that is full: operations that free room always work, and so does a restart.
 
 mod store_life;
 
@@ -117,7 +117,7 @@ fn settle(life: &mut Life, store: &EmbeddedStore) {
     }
 }
 
-/// Fills a disk of so many bytes; how many rows there are.
+/// Fills a disk of so many bytes; the number of rows.
 fn full(disk: &VirtualDisk, random: &mut Random, capacity: u64, bytes: usize) -> u64 {
     disk.set_capacity(capacity);
     let (mut life, store) = start(disk, random);
@@ -148,7 +148,7 @@ fn a_full_disk_is_freed_and_started_on_whoever_filled_it() {
             // It gives back what it can do without, and somebody else takes that, too.
             fill_disk(&disk);
             assert_ne!(store.room(), Room::Ample);
-            // What is changed in its place takes no room for good.
+            // Changes in place take no room for good.
             commit(&mut life, &store, false, puts(rows - 300, rows, bytes)).unwrap();
             let next = gone + rows / 5;
             commit(&mut life, &store, false, deletes(gone, next)).unwrap();
@@ -196,7 +196,7 @@ fn a_reserve_that_is_half_used_is_told_and_removals_bring_it_back() {
     fill_disk(&disk);
     let (mut life, store) = start(&disk, &mut random);
     let store = store.unwrap();
-    // Whoever is still served makes rows longer, for ever.
+    // Clients that are still served add rows until the room is tight.
     let mut next = rows;
     while !matches!(store.room(), Room::Tight { .. }) {
         commit(&mut life, &store, false, puts(next, next + 500, 300)).unwrap();

@@ -15,7 +15,7 @@ use ropewalk_sim::{Cut, Kill, Node, Pollable, SimConfig, SimRail, Simulation, ru
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a poll of the rail brought.
+/// The reports of a poll of the rail.
 struct Heard {
     buffers: BufferTable,
     up: Option<LinkId>,

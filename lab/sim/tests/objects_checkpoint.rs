@@ -1,5 +1,5 @@
-//! Deaths inside a checkpoint of an object store, and what is damaged then: what the checkpoint has
-//! brought into a file is replayed again as long as the log's tail has not passed it.
+//! Deaths inside a checkpoint of an object store, and damage at that time: writes that the checkpoint has brought
+//! into a file are replayed again as long as the log's tail has not passed them.
 
 mod object_life;
 
@@ -37,7 +37,7 @@ fn object(inode: u64) -> ObjectId {
 }
 
 /// A store whose process died after so many steps of a checkpoint beside which somebody wrote, and what
-/// it must say; `None` where the checkpoint had ended before.
+/// it must say; `None` if the checkpoint had ended before.
 fn died_in_checkpoint(
     steps: usize,
     objects_cached: usize,
@@ -74,7 +74,7 @@ fn died_in_checkpoint(
         if ended.get() {
             return None;
         }
-        // Whoever was taken in already goes on; so does one that pushes others out of memory.
+        // Writes to an object that the checkpoint has taken in go on; so do writes that push others out of memory.
         for inode in 1..7 {
             if (step as u64 + inode).is_multiple_of(3) {
                 writer.write(object(inode), (9 + step % 7) * BLOCK_BYTES, BLOCK_BYTES);
@@ -101,7 +101,7 @@ fn sectors(disk: &VirtualDisk) -> Vec<(PathBuf, usize)> {
         .collect()
 }
 
-/// How many blocks are errors; anything else must be right.
+/// The number of blocks that are errors; all others must be right.
 fn check(
     disk: &VirtualDisk,
     config: Config,
@@ -205,7 +205,7 @@ fn the_names_of_a_removed_inode_stay_away_whenever_a_checkpoint_runs_beside_the_
     assert!(gone > 100 && there > 20, "{gone} gone, {there} there");
 }
 
-/// How a block changes once more beside a checkpoint.
+/// The further change of a block beside a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Beside {
     Part,
@@ -214,7 +214,7 @@ enum Beside {
 }
 
 /// Block 1 of an object: changed in part, synced, and changed again beside a checkpoint that a power cut
-/// ends. True where the later change is there, false where the synced one is; `None` where it is an error.
+/// ends. True if the later change is there, false if the synced one is; `None` if it is an error.
 fn cut_in_checkpoint(seed: u64, beside: Beside) -> Option<bool> {
     let disk = VirtualDisk::new(seed);
     let mut random = Random::from_seed(seed);

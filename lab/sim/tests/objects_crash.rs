@@ -29,7 +29,7 @@ const LIVES: u64 = 5;
 const INODES: u64 = 3;
 const STRIPES: u32 = 2;
 const OBJECT_BYTES: usize = 16 * BLOCK_BYTES;
-/// What the model tells apart; all writes are multiples of it.
+/// The granularity of the model; all writes are multiples of it.
 const CELL_BYTES: usize = 64;
 const CELLS: usize = OBJECT_BYTES / CELL_BYTES;
 const BLOCK_CELLS: usize = BLOCK_BYTES / CELL_BYTES;
@@ -76,7 +76,7 @@ impl Life {
         Life { executor, queue, world, random: random.fork() }
     }
 
-    /// One task or one piece of blocking work; false where there is neither.
+    /// One task or one piece of blocking work; false if there is neither.
     fn step(&mut self) -> bool {
         if self.random.below(2) == 0 && self.executor.run_one() {
             return true;
@@ -92,7 +92,7 @@ impl Life {
         self.executor.run_one()
     }
 
-    /// Runs a future to its end, with everything else; `None` where it cannot end.
+    /// Runs a future to its end, with everything else; `None` if it cannot end.
     fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> Option<T> {
         let result = Rc::new(RefCell::new(None));
         let out = result.clone();
@@ -124,7 +124,7 @@ struct Change {
     acknowledged: bool,
 }
 
-/// What 64 bytes may be, oldest first.
+/// The possible contents of 64 bytes, oldest first.
 #[derive(Clone)]
 struct History(Vec<Change>);
 
@@ -216,7 +216,7 @@ fn checksums(offset: usize, data: &[u8]) -> Vec<u32> {
 }
 
 impl Model {
-    /// Compares an object's blocks with what they may be; returns what was found.
+    /// Compares an object's blocks with their possible contents; returns the contents found.
     fn check(&mut self, store: &ObjectStore, object: ObjectId, power: bool, seed: u64) -> Object {
         let expected = self.objects.entry(object).or_insert_with(Object::new);
         let mut found = Object::new();
@@ -258,7 +258,7 @@ impl Model {
         found
     }
 
-    /// After a crash: finds out how removals ended, checks everything, and starts from what is.
+    /// After a crash: finds out how removals ended, checks everything, and starts from the state found.
     fn restart(&mut self, store: &ObjectStore, power: bool, seed: u64) {
         let removing = std::mem::take(&mut self.removing);
         for (inode, generation) in &removing {
@@ -501,14 +501,14 @@ impl Run {
         true
     }
 
-    /// All lives of the seed; how many blocks were read, and how many reads failed legitimately.
+    /// All lives of the seed; the number of blocks read, and of reads that failed legitimately.
     fn all(&mut self) -> (u64, u64) {
         let mut era = 1;
         let mut power = false;
         for _ in 0..LIVES {
             let compared = self.live(power, era);
             let cut = self.random.below(2) == 0;
-            // What one crash left and nobody has seen, another one may have changed.
+            // A state that one crash left and no read has seen may have changed by another crash.
             power = cut || (power && !compared);
             if cut {
                 self.disk.crash(&mut self.random);
@@ -587,7 +587,7 @@ fn an_object_whose_first_sync_failed_outlives_a_kill_and_then_a_power_cut() {
         let store = open(&mut life, 1);
         store.write(object, 0, &[&data], &checksums(0, &data), BY).unwrap();
         disk.fail_sync(1 + seed % 5);
-        // What of the object's file the failed sync lost, the checkpoint keeps in the log.
+        // The checkpoint keeps in the log the bytes of the object's file that the failed sync lost.
         let handle = store.clone();
         let _ = life.run(async move { handle.checkpoint().await });
         drop((store, life));
@@ -634,7 +634,7 @@ fn a_segment_made_while_the_log_is_synced_has_a_durable_name_before_it_is_relied
         for _ in 0..random.below(24) {
             life.step();
         }
-        // Where the segment is full, the next one is made, and its first record fails.
+        // When the segment is full, the next one is made, and its first record fails.
         disk.fail_write(1);
         let _ = patch(10, 3);
         while life.step() {}
@@ -736,7 +736,7 @@ fn every_flipped_bit_is_an_error_that_names_the_block() {
         let named = matches!(result, Err(ObjectError::Corrupt { object: o, block: b })
             if o == object && u64::from(b) == block);
         assert!(named, "block {block}: {result:?}");
-        // Who verifies by himself is told what the bytes have to be, not what they are.
+        // A caller that verifies by itself gets the checksum that the bytes must have, not that of the bytes.
         let mut told = Vec::new();
         store.read_unverified(object, block * 4096, &mut bytes, &mut told).unwrap();
         assert!(told.len() == 1 && told[0] != crc32c(&bytes), "block {block}");
@@ -795,7 +795,7 @@ fn a_full_device_loses_nothing_and_freed_room_is_usable_again() {
     assert!(kept.len() > 3 && kept.len() < 12, "{kept:?}");
     let next = kept.len() as u64 + 1;
     assert!(matches!(fill(next), Err(ObjectError::NoSpace { object: o }) if o == object(next)));
-    // Small changes of what is there need no room but the log's.
+    // Small changes of present data need no room but the log's.
     let patch = bytes_of(0, 1, 6);
     store.write(object(1), 64, &[&patch], &[crc32c(&patch)], BY).unwrap();
     let handle = store.clone();

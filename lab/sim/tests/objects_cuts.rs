@@ -1,5 +1,5 @@
-//! Cuts of files whose objects are damaged: each comes to its end, what it keeps is right or an error, what
-//! it takes reads as zeros, and the file can be written again, in later lives too.
+//! Cuts of files whose objects are damaged. Each cut ends; the kept part is right or an error, the cut part reads as
+//! zeros. The file can be written again, in later lives too.
 
 mod object_life;
 
@@ -15,7 +15,7 @@ use ropewalk_store::objects::{
 const BLOCKS: usize = 160;
 const STRIPES: u32 = 4;
 const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
-/// Where the file is cut: stripe, and bytes of it that stay.
+/// The cut of the file: the stripe, and its bytes that stay.
 const STRIPE: u32 = 1;
 const KEPT: usize = 2 * BLOCK_BYTES + 100;
 
@@ -61,7 +61,7 @@ fn content(stripe: u32, version: u8) -> Vec<u8> {
     (0..6 * BLOCK_BYTES).map(|at| (at % 251) as u8 ^ version ^ (stripe as u8) << 3 | 1).collect()
 }
 
-/// What happens to the file of an object.
+/// The damage to the file of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Damage {
     /// A bit of the block in which the cut ends.
@@ -124,8 +124,8 @@ impl Site {
     }
 }
 
-/// Compares all objects with what they have after the cut. Errors are right in the damaged object alone:
-/// in what it keeps, and anywhere where its file is gone. Whether there were any.
+/// Compares all objects with their expected contents after the cut. Errors are right in the damaged object alone: in
+/// its kept part, and anywhere if its file is gone. True if there were any.
 fn check(life: &Life, kept: usize, (damaged, damage): (u32, Damage), what: &str) -> bool {
     let mut any = false;
     for stripe in 0..STRIPES {
@@ -181,7 +181,7 @@ fn a_cut_of_damaged_objects_ends_and_leaves_no_byte_behind_it() {
             disk.survive_process_death();
             let life = Life::new(&disk);
             check(&life, kept, (stripe, damage), &what);
-            // What is overwritten as a whole is healed, in the kept part and behind it.
+            // Blocks that are overwritten as a whole are healed, in the kept part and behind it.
             for stripe in STRIPE..STRIPES {
                 let written = life.write(object(stripe), 0, &content(stripe, 9));
                 let gone =
@@ -232,7 +232,7 @@ fn a_cut_waits_for_a_device_that_fails_where_something_is_kept() {
     let site = Site::new();
     let disk = site.disk.copy();
     let life = Life::new(&disk);
-    // The head of the object of which a part is kept: who knows what the device says next time.
+    // The head of the object of which a part is kept: the device may answer differently next time.
     disk.fail_read(1);
     assert!(matches!(life.cut(KEPT), Err(ObjectError::Io { .. })));
     // The others were cut nevertheless.

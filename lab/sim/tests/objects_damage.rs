@@ -1,6 +1,6 @@
-//! The damage matrix of a data server's store: every structure on its disk, damaged in every way, after
-//! a kill, a tidy end and a power cut. Each read is right or an error; who is not concerned reads as
-//! before; removals and fences hold, or the store does not open and says what is wrong.
+//! The damage matrix of a data server's store: every structure on its disk, damaged in every way, after a kill, a
+//! tidy end and a power cut. Each read is right or an error. Objects that are not concerned read as before. Removals
+//! and fences hold, or the store does not open and says what is wrong.
 //!
 //! Each case damages one file of a small store that has a bit of everything: objects in checkpoints and
 //! in the log, patches, holes, a removal, a fence, several segments. The seeds draw cases;
@@ -42,7 +42,7 @@ fn object(inode: u64, stripe: u32) -> ObjectId {
     ObjectId { inode, generation: 1, stripe }
 }
 
-/// How the life before the damage ended.
+/// The end of the life before the damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Kill,
@@ -50,7 +50,7 @@ enum Ending {
     Power,
 }
 
-/// A store at rest, and what it must say.
+/// A store at rest, and its expected contents.
 struct Site {
     disk: VirtualDisk,
     ending: Ending,
@@ -101,7 +101,7 @@ impl Site {
         let handle = store.clone();
         life.run(async move { handle.checkpoint().await.unwrap() });
         writer.write(object(8, 0), 2 * BLOCK_BYTES + 17, 100);
-        // What follows is in the log alone until the end, or in one checkpoint more.
+        // Writes from here are in the log alone until the end, or in one checkpoint more.
         writer.write(object(1, 0), 100, 50);
         writer.write(object(1, 0), 4 * BLOCK_BYTES, 2 * BLOCK_BYTES);
         writer.write(object(2, 0), BLOCK_BYTES, 5 * BLOCK_BYTES);
@@ -128,8 +128,8 @@ impl Site {
             Ending::Power => {
                 let handle = store.clone();
                 life.run(async move { handle.sync_all().await.unwrap() });
-                // What the very last sync has made durable is told from what was under way only by what
-                // comes after it: more than a case takes away at once.
+                // Only the records behind it distinguish data of the last sync from writes that were under way. So
+                // more data follows than a case takes away at once.
                 writer.write(object(7, 0), 0, 5 * BLOCK_BYTES);
                 for block in 0..5 {
                     writer.write(object(7, 0), block * BLOCK_BYTES + 9, 7);
@@ -158,7 +158,7 @@ impl Site {
     }
 }
 
-/// What happens to a file.
+/// The damage to a file.
 #[derive(Debug, Clone)]
 enum Damage {
     Flip {
@@ -185,7 +185,7 @@ enum Damage {
     Gone,
 }
 
-/// What sort of file it is.
+/// The sort of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Sort {
     Description,
@@ -235,7 +235,7 @@ fn apply(site: &Site, disk: &VirtualDisk, path: &Path, damage: &Damage) {
     disk.replace(path, Some(&changed));
 }
 
-/// What came of one case, for the sum in the end.
+/// The outcome of one case, for the sum in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     /// Everything reads as it was.
@@ -305,8 +305,7 @@ impl Site {
         hurt
     }
 
-    /// A write to an object of which something is lost leaves that lost: what is not known never becomes
-    /// zeros beside it.
+    /// A write to an object with lost data leaves that data lost: unknown bytes never become zeros beside the write.
     fn write_hurt(&self, store: &ObjectStore, hurt: &BTreeSet<ObjectId>, what: &str) {
         for object in hurt {
             let mut expected = self.expected[object].clone();
@@ -395,7 +394,7 @@ fn damages(site: &Site, path: &Path, places: &[usize], bit: u8) -> Vec<Damage> {
     all
 }
 
-/// The last byte of a file that is not zero: what lies behind is not used.
+/// The last byte of a file that is not zero: the bytes behind it are not used.
 fn used(site: &Site, path: &Path) -> usize {
     let bytes = site.disk.bytes(path).unwrap();
     bytes.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1)
@@ -455,7 +454,7 @@ fn every_page_of_every_file_may_be_unreadable_for_ever_or_for_one_life() {
                 let damage = Damage::Unreadable { at };
                 let outcome = site.check(&path, &damage);
                 *outcomes.entry((sort(&path), outcome)).or_default() += 1;
-                // What a start makes of it must hold, too, where the device thinks better of it.
+                // The result of a start must also hold if the device can read the bytes again later.
                 let disk = site.disk.copy();
                 disk.spoil(&path, at as u64);
                 let what = format!("{ending:?}: byte {at} of {} for one life", path.display());
@@ -494,7 +493,7 @@ fn every_byte_of_every_structure_may_be_damaged() {
         let mut outcomes: BTreeMap<(Sort, Outcome), u32> = BTreeMap::new();
         for path in site.files() {
             let used = used(&site, &path);
-            // Data is all alike: every byte of what comes before it, and some of it.
+            // Data is all alike: every byte before it, and some bytes of it.
             let dense = if sort(&path) == Sort::Object { used.min(4096) } else { used };
             for at in (0..dense).chain((dense..used).step_by(997)) {
                 let flip = Damage::Flip { at, bit: (at % 8) as u8 };

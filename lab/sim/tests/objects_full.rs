@@ -1,5 +1,5 @@
-//! A disk that has no place for one more file, as one that is out of inodes: the store opens, what has its
-//! file goes on, checkpoints come to their end, and removals give places back.
+//! A disk that has no place for one more file, as one that is out of inodes. The store opens, objects with a file go
+//! on, checkpoints come to their end, and removals give places back.
 
 mod object_life;
 

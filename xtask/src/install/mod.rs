@@ -1,10 +1,10 @@
-//! `cargo xtask install`: puts what users need into a prefix, from a release build.
+//! `cargo xtask install`: puts the files that users need into a prefix, from a release build.
 //!
-//! What goes where is a list ([`plan`]); putting it there is another matter ([`place`]).
+//! [`plan`] lists the files and their destinations; [`place`] writes them.
 //!
 //! Invariants
-//! * what is replaced is replaced at once, so that a program that runs from it keeps what it has;
-//! * nothing is written before everything that shall be written was found.
+//! * a file is replaced atomically, so that a program that runs from it keeps the old file;
+//! * nothing is written before all files to install were found.
 
 mod place;
 mod plan;
@@ -18,12 +18,12 @@ use serde_json::Value;
 use self::plan::Built;
 use crate::metadata::{Workspace, cargo};
 
-/// What `install` was told.
+/// The options of `install`.
 #[derive(Debug, PartialEq, Eq)]
 struct Options {
-    /// Where the files will be used.
+    /// The prefix under which the files will be used.
     prefix: PathBuf,
-    /// Put before the prefix while they are written: for packages.
+    /// The directory put before the prefix while files are written: for packages.
     staging: Option<PathBuf>,
     profile: String,
 }
@@ -66,7 +66,7 @@ impl Options {
         Ok(Options { prefix, staging, profile })
     }
 
-    /// Where files of the prefix are written.
+    /// The directory into which files of the prefix are written.
     fn root(&self) -> PathBuf {
         let inside = self.prefix.strip_prefix("/").unwrap_or(&self.prefix);
         self.staging.as_ref().map_or_else(|| self.prefix.clone(), |staging| staging.join(inside))

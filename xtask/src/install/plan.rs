@@ -1,4 +1,4 @@
-//! What is installed, and where: a list, from which nothing has been written yet.
+//! The list of installed files and their destinations. Nothing is written here.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ const OBJECT_NAME: &str = "libbmi.so.0";
 
 const HEADERS: [&str; 2] = ["face/bmi/include", "face/mx/include"];
 const PAGES: [&str; 2] = ["face/bmi/man", "face/mx/man"];
-/// The names by which programs find the objects of MX, and what links them from their archive.
+/// The names by which programs find the objects of MX, and the script that links them from their archive.
 pub const MX_OBJECTS: [&str; 2] = ["libmyriexpress.so", "libopen-mx.so.0"];
 pub const MX_LINK: &str = "face/mx/abi/link.sh";
 
-/// What cargo built.
+/// The files that cargo built.
 #[derive(Debug)]
 pub struct Built {
     pub shared: PathBuf,
@@ -120,13 +120,13 @@ fn is_usual(prefix: &Path) -> bool {
     USUAL.map(Path::new).contains(&prefix)
 }
 
-/// What has programs find the libraries of other prefixes. The environment can tell them, but not those with
-/// capabilities, as raw frames want them: they do not listen to LD_LIBRARY_PATH.
+/// The linker flags by which programs find libraries in an unusual prefix. `LD_LIBRARY_PATH` is an alternative, but
+/// not for programs with capabilities, which raw frames need: the loader ignores the variable for them.
 fn run_path(prefix: &Path) -> &'static str {
     if is_usual(prefix) { "" } else { " -Wl,-rpath,${libdir}" }
 }
 
-/// What pkg-config is told of MX.
+/// The pkg-config file of MX.
 fn mx_pkg_config(prefix: &Path, name: &str, library: &str) -> Result<String> {
     let (prefix, run_path) = (written(prefix)?, run_path(prefix));
     Ok(format!(
@@ -144,7 +144,7 @@ Libs: -L${{libdir}}{run_path} -l{library}
     ))
 }
 
-/// What pkg-config is told. The private libraries are those of the archive.
+/// The pkg-config file of the library. Its private libraries are those of the archive.
 fn pkg_config(prefix: &Path) -> Result<String> {
     let (prefix, run_path) = (written(prefix)?, run_path(prefix));
     Ok(format!(
@@ -166,7 +166,7 @@ Libs.private: -lpthread -ldl -lm
     ))
 }
 
-/// What users may have to do after it.
+/// Advice on the steps that users may have to take after the installation.
 pub fn advice(prefix: &Path, staged: bool) -> String {
     match (staged, is_usual(prefix)) {
         (true, _) => "staged; run ldconfig where the package is installed".to_string(),

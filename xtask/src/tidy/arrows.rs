@@ -1,4 +1,4 @@
-//! Which crate may use which: the table of the house, as data.
+//! The table of the crates that each crate may use, as data.
 //!
 //! Two one-way streets lead from the faces down to `base`. Every room may also name the vocabulary
 //! that lies below it (`base`, `wire`, and for rails the trait crate `rail`).
@@ -7,16 +7,16 @@
 //! * `core` names no rail, not even in its tests; `store` never names `rpc`;
 //! * the client and the servers never name each other; `cli` alone assembles a cluster;
 //! * nothing uses `lab`, but for `cli`, whose `bench` command ships `lab/bench`, and for tests;
-//! * a crate that is not in the table may use nothing of ours: whoever adds a room adds its line.
+//! * a crate that is not in the table may use nothing of ours: a new room needs a new line.
 
 use super::Finding;
 use crate::metadata::Workspace;
 
 struct Room {
     name: &'static str,
-    /// What it may use; `rail-*` stands for every crate of that beginning.
+    /// The crates that it may use; `rail-*` stands for every crate with that prefix.
     uses: &'static [&'static str],
-    /// What its tests may use beside that.
+    /// The crates that its tests may use beside those.
     tests: &'static [&'static str],
     rule: &'static str,
 }

@@ -1,7 +1,6 @@
-//! Files of a crate that use each other in a circle: who changes one has to know them all.
-//!
-//! A file uses another where it names something of it by a path (`crate::`, `super::`, `self::`). A module that hands
-//! out what its files hold (`pub use`) does not use them, and tests at the end of a file are not looked at.
+//! Files of a crate that use each other in a circle: an engineer who changes one has to know them all.
+//! A file uses another if it names an item of it by a path (`crate::`, `super::`, `self::`). A module that re-exports
+//! the items of its files (`pub use`) does not use them, and tests at the end of a file are not looked at.
 //!
 //! Invariant: [`ALLOWED`] may only shrink. A crate that is not in it has no circle.
 
@@ -10,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::text::split;
 use super::{File, Finding};
 
-/// By source folder: how many files lie in circles.
+/// The number of files that lie in circles, by source folder.
 const ALLOWED: &[(&str, usize)] = &[
     ("base/src", 2),
     ("core/src", 6),
@@ -113,7 +112,7 @@ fn used(file: &File, module: &[String], modules: &Modules) -> BTreeSet<String> {
     let words = tokens(code);
     let mut at = 0;
     while at < words.len() {
-        // What is handed out is used by whoever names it.
+        // A re-export counts as a use only in the files that name it.
         if words[at] == "use" && at > 0 && (words[at - 1] == "pub" || words[at - 1] == ")") {
             while at < words.len() && words[at] != ";" {
                 at += 1;
@@ -154,7 +153,7 @@ fn tokens(code: &str) -> Vec<&str> {
     found
 }
 
-/// Tells each path of a tree of paths that begins here; where it ends.
+/// Passes each path of the path tree that begins here to `found`; the index of its end.
 fn tree(words: &[&str], at: usize, from: &[String], found: &mut dyn FnMut(&[String])) -> usize {
     let mut path = from.to_vec();
     let mut at = at;

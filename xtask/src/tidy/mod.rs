@@ -1,11 +1,11 @@
 //! `cargo xtask tidy`: the rules of the house that no compiler knows.
 //!
-//! * [`arrows`]: which crate may use which,
+//! * [`arrows`]: the crates that each crate may use,
 //! * [`circles`]: files of a crate that use each other,
 //! * [`source`]: unsafe code only in its places, file sizes, module headers, leftovers,
 //! * [`names`]: no path or host of one machine in the tree,
 //! * [`dependencies`]: a reason for each dependency,
-//! * [`tour`]: the documents name only what exists.
+//! * [`tour`]: the documents name only existing items.
 //!
 //! Invariant: each check is a function from text to findings, so that a test can show it failing.
 
@@ -29,7 +29,7 @@ use crate::metadata::Workspace;
 pub struct Finding {
     /// Short name of the check.
     pub check: &'static str,
-    /// Where and what, and how to mend it.
+    /// The place, the finding and the remedy.
     pub text: String,
     /// False: only worth a look.
     pub fatal: bool,
@@ -52,7 +52,7 @@ pub struct File {
     pub text: String,
 }
 
-/// Runs all checks and prints what they find; true where nothing fatal was found.
+/// Runs all checks and prints what they find; true if nothing fatal was found.
 pub fn command() -> Result<bool> {
     let workspace = Workspace::read()?;
     let files = files(&workspace.root)?;

@@ -7,7 +7,7 @@ use super::{File, Finding};
 const LINES_WARN: usize = 600;
 const LINES_MAX: usize = 1000;
 
-/// Where unsafe code may be: folders end in `/`, `*` stands for any end of the file's name.
+/// The places in which unsafe code is allowed: folders end in `/`, `*` stands for any end of the file's name.
 const UNSAFE_PLACES: &[&str] = &[
     "rail/",
     "face/bmi/",

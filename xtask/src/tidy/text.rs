@@ -1,4 +1,4 @@
-//! Rust source split into code and comments, so that a check sees only what it is about.
+//! Rust source split into code and comments, so that a check sees only the part that it needs.
 //!
 //! Both halves keep the line structure of the source: line n of the code and of the comments come
 //! from line n of the file. Literals are blanked out of the code (their quotes stay).
@@ -115,7 +115,7 @@ impl Splitter {
         }
     }
 
-    /// Number of `#` between here + `ahead` and the quote of a raw string; none where it is none.
+    /// Number of `#` between here + `ahead` and the quote of a raw string; none if it is none.
     fn raw_hashes(&self, ahead: usize) -> Option<usize> {
         let hashes = (0..).take_while(|&n| self.peek(ahead + n) == Some('#')).count();
         (self.peek(ahead + hashes) == Some('"')).then_some(hashes)

@@ -7,7 +7,7 @@
 use super::text::{has_word, split};
 use super::{File, Finding};
 
-/// What may define a name.
+/// The keywords that may define a name.
 const DEFINERS: &[&str] =
     &["fn", "struct", "enum", "trait", "type", "const", "static", "mod", "macro_rules!", "union"];
 
@@ -42,7 +42,7 @@ fn check_line(line: &str, files: &[File]) -> Vec<String> {
     missing.map(|name| format!("{path} defines no {name}")).collect()
 }
 
-/// The last part of `name`, `name()` or `Type::name`; none where it is something else.
+/// The last part of `name`, `name()` or `Type::name`; none if it is something else.
 fn plain_name(word: &str) -> Option<&str> {
     let path = word.strip_suffix("()").unwrap_or(word);
     let name = path.rsplit("::").next()?;

@@ -1,14 +1,14 @@
-//! Which files a change has touched, as git knows them.
+//! The files that a change has touched, according to git.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Where a branch began, in the order in which they are tried.
+/// The branches from which a branch may have begun, in the order in which they are tried.
 const MAINS: [&str; 4] = ["origin/main", "main", "origin/master", "master"];
 
-/// Files that differ from `base`, or from where this branch left the main one; those that are not committed, too.
+/// Files that differ from `base`, or from the point at which this branch left the main one; uncommitted files, too.
 pub fn since(root: &Path, base: Option<&str>) -> Result<Vec<PathBuf>> {
     let base = match base {
         Some(base) => base.to_string(),

@@ -1,5 +1,4 @@
-//! What the output of test runs says: numbers, skipped tests, times; and which part of it matters where
-//! something failed.
+//! Parses the output of test runs: numbers, skipped tests, times; and finds the part that matters after a failure.
 //!
 //! A test that cannot run here prints `SKIP: ` and the reason at the beginning of a line.
 
@@ -23,12 +22,12 @@ pub struct Timed {
     pub name: String,
 }
 
-/// What cargo prints while it builds.
+/// The first words of cargo's progress lines during a build.
 const BUILDING: [&str; 7] =
     ["Compiling", "Checking", "Documenting", "Downloading", "Downloaded", "Updating", "Finished"];
 
-/// The part of a failed command's output that says why it failed: without the progress of the build, tests that
-/// passed and what those printed.
+/// The part of a failed command's output that says why it failed: without the progress of the build, passing tests
+/// and their output.
 pub fn telling(output: &str) -> String {
     let mut kept = String::new();
     let mut of_passed = false;

@@ -1,13 +1,13 @@
 //! `cargo verify`: everything that must hold, in one command, on a laptop as in CI.
 //!
-//! Steps run one after the other ([`steps`]), each a command whose output is kept ([`run`]) and
-//! counted ([`count`]); the first that fails ends the run and shows why. What a step needs
-//! from the system it asks for itself ([`packages`]).
+//! Steps run one after the other ([`steps`]). Each is a command whose output is kept ([`run`]) and counted
+//! ([`count`]). The first that fails ends the run and shows why. A step itself requests the system packages that it
+//! needs ([`packages`]).
 //!
 //! Invariants:
 //! * one target directory and one profile, so that nothing is built twice (model checks and
 //!   sanitizers need flags of their own and build their few crates apart);
-//! * where the environment says `CI=true` a skipped test is a failure, never a silence;
+//! * if the environment says `CI=true`, a skipped test is a failure, never a silence;
 //! * the last line is `N passed, N failed`, summed over all test runs.
 
 mod changes;
@@ -24,10 +24,10 @@ use self::count::{Count, Timed, telling};
 use self::steps::{Action, Step};
 use crate::metadata::Workspace;
 
-/// How many of the slowest tests are listed.
+/// The number of slowest tests that are listed.
 const SLOWEST: usize = 20;
 
-/// How much is run.
+/// The extent of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depth {
     Quick,
@@ -35,11 +35,11 @@ pub enum Depth {
     Deep,
 }
 
-/// What became of a step.
+/// The result of a step.
 struct Outcome {
     passed: bool,
     count: Count,
-    /// What the reader should know, beside the numbers.
+    /// A remark for the reader, beside the numbers.
     remark: String,
     /// Output of the command that failed, and the command.
     shown: String,
@@ -52,7 +52,7 @@ struct Row {
     outcome: Outcome,
 }
 
-/// Runs all steps of `depth`, or those from one of them on; true where all passed.
+/// Runs all steps of `depth`, or those from one of them on; true if all passed.
 pub fn command(depth: Depth, from: Option<&str>) -> Result<bool> {
     run_steps(&Workspace::read()?, depth, from)
 }

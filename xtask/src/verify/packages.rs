@@ -1,6 +1,6 @@
-//! System programs that some steps use, as Debian packages: the one list, and how they get here.
+//! System programs that some steps use, as Debian packages: the only list of them, and their installation.
 //!
-//! Invariant: installing is help, never a condition. Where it does not work, the tests that need
+//! Invariant: installing is help, never a condition. If it does not work, the tests that need
 //! the program say `SKIP:` themselves, and that is a failure only where `CI=true`.
 
 use std::path::Path;
@@ -17,9 +17,9 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program }
 }
 
-/// What the ordinary tests use: those of the FUSE loop mount as plain users, too; those that count
-/// instructions (`--deep`) run under valgrind; those of the C interfaces compile programs
-/// and read manual pages; those of the Wireshark dissector ask tshark (22 MB, 130 on the disk).
+/// The packages that the ordinary tests use. Tests of the FUSE loop mount as plain users, too. Tests that count
+/// instructions (`--deep`) run under valgrind. Tests of the C interfaces compile programs and read manual pages.
+/// Tests of the Wireshark dissector run tshark (22 MB, 130 on the disk).
 pub const TESTS: &[Package] = &[
     package("fuse3", "fusermount3"),
     package("valgrind", "valgrind"),
@@ -31,7 +31,7 @@ pub const TESTS: &[Package] = &[
     package("tshark", "tshark"),
 ];
 
-/// What the tests on a mount use: ordinary tools that must work on the file system.
+/// The packages that the tests on a mount use: ordinary tools that must work on the file system.
 pub const MOUNT: &[Package] = &[
     package("fuse3", "fusermount3"),
     package("attr", "setfattr"),
@@ -43,12 +43,12 @@ pub const MOUNT: &[Package] = &[
     package("xfsprogs", "xfs_io"),
 ];
 
-/// What the outside suites of `--deep` use, beside what Cargo installs.
+/// The packages that the outside suites of `--deep` use, beside the programs that Cargo installs.
 pub const SUITES: &[Package] =
     &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
-/// What the tests with real processes use: file systems whose power can be cut, networks of namespaces,
-/// and the MPIs beside which messages are measured and the C interfaces work.
+/// The packages that the tests with real processes use: file systems whose power can be cut, networks of namespaces,
+/// and the MPIs. The figures of messages are compared with these MPIs, and the C interfaces work beside them.
 pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "mkfs.xfs"),
     package("xfsprogs", "xfs_io"),

@@ -60,7 +60,7 @@ impl Invocation {
     }
 }
 
-/// What a command did.
+/// The result of a command.
 pub struct Output {
     pub passed: bool,
     pub timed_out: bool,

@@ -1,4 +1,4 @@
-//! What `cargo verify` runs, in order: cheap and telling steps first.
+//! The steps of `cargo verify`, in order: cheap and telling steps first.
 //!
 //! Integration tests are sorted by the beginning of their file's name:
 //! * `loom_*`: model checks, built apart with `--cfg loom`,
@@ -31,8 +31,8 @@ pub enum Action {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// What test programs print of tests: also what passing ones print, since that is where a test says that it was
-/// skipped; and each one's time, an option that they take with [`UNSTABLE`].
+/// Options for the output of test programs. They also print the output of passing tests, since a skipped test says so
+/// there, and the time of each test. The latter is an option that needs [`UNSTABLE`].
 const PRINTED: [&str; 4] = ["--show-output", "-Z", "unstable-options", "--report-time"];
 
 /// Test programs alone are run with this: in the environment of a build it would build other things.
@@ -261,7 +261,7 @@ fn sanitizers(workspace: &Workspace) -> Vec<Action> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address")
         .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
-        // Slabs and pools live as long as the process; what counts is use after free and bounds.
+        // Slabs and pools live as long as the process; the step looks for use after free and out-of-bounds accesses.
         .env("ASAN_OPTIONS", "detect_leaks=0");
     vec![Action::Run(run)]
 }

@@ -65,7 +65,8 @@ pub unsafe extern "C" fn BMI_set_info(
     })
 }
 
-/// Asks about an option; see bmi.h. What the library is made of is told before it is initialized, too.
+/// Asks about an option; see bmi.h. The list of transport methods is available before the library is
+/// initialized, too.
 ///
 /// # Safety
 /// `inout_parameter` points to what the option says.

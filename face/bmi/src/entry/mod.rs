@@ -35,7 +35,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>, ErrorCode> {
     text.to_str().map(Some).map_err(|_| -EINVAL)
 }
 
-/// Writes through a pointer of the caller's, where there is one.
+/// Writes through a pointer of the caller's, unless it is null.
 ///
 /// # Safety
 /// `to` is null or may be written.
@@ -50,7 +50,7 @@ fn code(result: Result<c_int, ErrorCode>) -> c_int {
     result.unwrap_or_else(|error| error)
 }
 
-/// What the library answers; an error where there is none.
+/// Runs `work` on the library and returns its answer; an error if there is no library.
 fn ask(work: impl FnOnce(&Library) -> Result<c_int, ErrorCode>) -> c_int {
     code(library::with(work).unwrap_or(Err(-ENETDOWN)))
 }
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn BMI_initialize(
     code(library::initialize(&Start { methods, listen, flags }).map(|()| 0))
 }
 
-/// Ends the library with its last user; what is under way is given up. Always 0.
+/// Ends the library with its last user; operations under way are given up. Always 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn BMI_finalize() -> c_int {
     library::finalize();
@@ -134,7 +134,7 @@ pub extern "C" fn bmi_errno_to_pvfs(error: c_int) -> ErrorCode {
     errors::from_errno(error)
 }
 
-/// What an error code is called.
+/// The text for an error code.
 #[unsafe(no_mangle)]
 pub extern "C" fn bmi_status_string(error: ErrorCode) -> *const c_char {
     errors::name(error).as_ptr()

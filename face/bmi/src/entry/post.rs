@@ -17,7 +17,7 @@ use crate::unexpected::{UNEXPECTED_BYTES_MAX, bits_of};
 type Hints = *mut c_void;
 
 thread_local! {
-    /// Where the pieces of a list lie while it is posted.
+    /// The pieces of a list while the list is posted.
     static PIECES: Cell<Vec<Segment>> = const { Cell::new(Vec::new()) };
 }
 
@@ -58,7 +58,7 @@ fn piece(buffer: *mut c_void, size: i64) -> Result<Segment, ErrorCode> {
     Ok(Segment::new(buffer.cast(), bytes))
 }
 
-/// Where a post takes its answer to, and for whom.
+/// The output pointer of a post, and its peer, context and user pointer.
 struct Post {
     id: *mut i64,
     peer: Handle,
@@ -69,7 +69,7 @@ struct Post {
     too_long: ErrorCode,
 }
 
-/// What a post moves: one piece without a list, or a list.
+/// The memory that a post moves: one piece without a list, or a list.
 enum What<'a> {
     One(Segment),
     List(&'a [Segment]),

@@ -17,7 +17,7 @@ pub(super) fn idle(milliseconds: c_int) -> Result<Duration, ErrorCode> {
     u64::try_from(milliseconds).map(Duration::from_millis).map_err(|_| -EINVAL)
 }
 
-/// Where a test writes what it finds; null where the caller does not ask.
+/// The output arrays of a test; null where the caller does not ask.
 struct Results {
     ids: *mut i64,
     indices: *mut c_int,
@@ -54,7 +54,7 @@ unsafe fn at<T>(to: *mut T, place: usize, value: T) {
     }
 }
 
-/// What a context answers; an error where there is none.
+/// Runs `work` on a context and returns its answer; an error if there is no such context.
 fn ask_context(
     id: i64,
     work: impl FnOnce(&Library, &ContextSlot) -> Result<c_int, ErrorCode>,

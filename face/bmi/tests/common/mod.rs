@@ -1,4 +1,4 @@
-//! What the tests that compile programs share: where the library is, and compiler commands.
+//! Shared code of the tests that compile programs: the place of the library, and compiler commands.
 
 // Each test takes what it needs.
 #![allow(dead_code)]
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Where Cargo puts the library for its tests.
+/// The folder in which Cargo puts the library for its tests.
 pub fn libraries() -> PathBuf {
     let own = std::env::current_exe().expect("a running program");
     own.parent().expect("it lies in a folder").to_path_buf()
@@ -44,7 +44,7 @@ pub fn build(compiler: &str, program: &Path) -> Command {
     command
 }
 
-/// How a program is built.
+/// The build settings of a program.
 #[derive(Clone, Copy)]
 pub struct Build {
     pub compiler: &'static str,

@@ -1,8 +1,8 @@
-//! `ropewalk down`, and how it finds whoever serves a directory.
+//! `ropewalk down`, and its search for the process that serves a directory.
 //!
-//! Whoever serves holds a lock on a file in the directory for as long as it lives, and has written
-//! its number there: only a process that has the lock, by what the kernel says, is taken for one that
-//! serves. At its end it takes the file away; only one that was killed leaves it.
+//! The serving process holds a lock on a file in the directory for as long as it lives, and has written its
+//! number there. Only a process that holds the lock, by what the kernel says, counts as the serving process. At
+//! its end it removes the file; only a process that was killed leaves it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,10 +21,10 @@ use crate::report::{announce, complain};
 
 /// The file in a cluster's directory.
 const RUNNING: &str = "running";
-/// How long one waits for a process that is being killed.
+/// The time to wait for a process that is being killed.
 const DYING: Duration = Duration::from_secs(5);
 
-/// How long whoever has the lock may take to write its number.
+/// The time that the holder of the lock may take to write its number.
 const NUMBERED: Duration = Duration::from_secs(2);
 
 /// Arguments of `ropewalk down`.
@@ -53,20 +53,20 @@ pub struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Another directory may have the name by now. Where the file stays, the lock says that nobody serves.
+        // Another directory may have the name by now. If the file stays, the lock says that nobody serves.
         if is_at(&self.file, &self.path) {
             let _ = std::fs::remove_file(&self.path);
         }
         if self.made
             && let Some(directory) = self.path.parent()
         {
-            // A start that failed leaves nothing; where something was made, this does nothing.
+            // A start that failed leaves nothing; if something was made, this does nothing.
             let _ = std::fs::remove_dir(directory);
         }
     }
 }
 
-/// Makes a cluster's directory, where it is not there, and refuses one of another user.
+/// Makes a cluster's directory, if it does not exist, and refuses a directory of another user.
 pub fn make_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() && !directory.is_dir() {
         bail!("{} is not a directory: name one, or one that is to be made", directory.display());

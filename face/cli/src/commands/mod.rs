@@ -11,7 +11,7 @@ pub mod up;
 
 use std::time::Duration;
 
-/// How often a waiting command looks whether it shall end.
+/// The interval at which a waiting command checks whether it shall end.
 pub const LOOK: Duration = Duration::from_millis(50);
 
 /// Seconds, also parts of one, as the user writes them.

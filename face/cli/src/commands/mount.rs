@@ -77,7 +77,7 @@ pub struct MountArguments {
 }
 
 impl MountArguments {
-    /// What mount(8) asks for.
+    /// The arguments of a mount that mount(8) asks for.
     pub fn of_helper(
         source: String,
         directory: PathBuf,
@@ -122,7 +122,7 @@ pub fn ready_mount_point(path: &Path, options: &MountOptions) -> anyhow::Result<
     Ok(())
 }
 
-/// Mounts a cluster on `path`, where nobody alive is mounted.
+/// Mounts a cluster on `path`, unless a live mount is there.
 pub fn start_mount(
     cluster: ClusterId,
     address: &str,
@@ -153,7 +153,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     // Before anybody goes to the background with it.
     let mut options = wishes.options(rustix::process::geteuid().is_root())?;
     if background::is_wanted(arguments.background) {
-        // Whoever named it may mean a device, or a link.
+        // The user that named the file may mean a device, or a link.
         let open = |options: &mut OpenOptions, log: &Path| options.open(log);
         return match &log {
             Some(log) => background::start(log, !log.exists(), open),
@@ -188,7 +188,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Why nothing is known of a mount point.
+/// The error for a mount point of which nothing is known.
 fn not_looked_at(path: &Path, error: std::io::Error) -> anyhow::Error {
     let path = path.display();
     match error.kind() {
@@ -259,7 +259,7 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
         ),
         None => bail!("nothing is mounted on {}", path.display()),
     }
-    // Not looked at before: who looks, and gets no answer, uses it.
+    // The mount is not looked at before: a process that looks, and gets no answer, uses it.
     let flags = if arguments.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),

@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 
 use super::mount::{MountArguments, mount};
 
-/// The arguments after the program's name, where it was called as a helper.
+/// The arguments after the program's name, if the program was called as a helper.
 pub fn called() -> Option<Vec<OsString>> {
     let mut words = std::env::args_os();
     let name = words.next()?;

@@ -35,7 +35,7 @@ const OF_KERNEL: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "bl
 const KNOWN: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, allow_other, remount, \
                      patience=SECONDS, log=FILE";
 
-/// What the words ask for.
+/// The mount options that the words ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wishes {
     pub read_only: Option<bool>,
@@ -114,7 +114,7 @@ impl Wishes {
         Ok(())
     }
 
-    /// The options of a new mount. `root`: whoever mounts may let programs run as others.
+    /// The options of a new mount. `root`: the user that mounts may let programs run as others.
     pub fn options(&self, root: bool) -> anyhow::Result<MountOptions> {
         for (word, wish) in [("suid", self.nosuid), ("dev", self.nodev)] {
             if wish == Some(false) && !root {

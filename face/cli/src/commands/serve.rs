@@ -137,7 +137,7 @@ pub struct Plan {
     pub data: Vec<(u32, Planned)>,
     /// Numbers of data servers whose former stores are given up.
     pub replace: Vec<u32>,
-    /// What damage of the metadata's journal took away is given up.
+    /// The records that damage took from the metadata's journal are given up.
     pub accept_loss: bool,
 }
 
@@ -201,7 +201,7 @@ impl Servers {
                 cluster: plan.cluster.clone(),
                 server: ServerId(number),
                 replace: plan.replace.contains(&number),
-                // Whoever starts all of them together wants them all.
+                // A user that starts all servers together wants them all.
                 admit: true,
             };
             let address = servers.address().to_string();
@@ -210,7 +210,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// How the metadata server is reached.
+    /// The address of the metadata server.
     pub fn address(&self) -> &str {
         &self.meta.address
     }
@@ -262,7 +262,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let meta = complete_address(&meta)?;
             let cluster = place.cluster(&config, &planned.directory, false)?;
             let Planned { directory, listen } = planned;
-            // Whoever wrote the file wants what stands in it.
+            // The author of the configuration file wants the servers that it names.
             let admit = *admit || config.data.iter().any(|section| section.server == *server);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);

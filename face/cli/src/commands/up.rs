@@ -105,7 +105,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     servers.run_until(&stop, mounted)
 }
 
-/// How many data servers to start. Fewer than there were would leave out stripes of files.
+/// The number of data servers to start. Fewer than before would leave out stripes of files.
 fn data_servers(directory: &Path, asked: Option<u32>) -> anyhow::Result<u32> {
     let Some(before) = cluster::data_servers(directory)? else { return Ok(asked.unwrap_or(4)) };
     match asked.unwrap_or(before) {

@@ -28,7 +28,7 @@ impl ClusterFile {
     }
 }
 
-/// What is read and written under a handle for writing: a sparse file's size is set through it.
+/// The options of a handle for writing: a sparse file's size is set through it.
 const WRITE: OpenOptions =
     OpenOptions { access: Access { read: false, write: true }, truncate: true, append: false };
 
@@ -247,7 +247,7 @@ impl End for Cluster {
                 ..AttributeChange::default()
             };
             match client.set_attributes(caller, inode, change).await {
-                // Who may not give files away keeps them, as with cp.
+                // A user that may not give files away keeps them, as with cp.
                 Ok(_) => {}
                 Err(Errno::EPERM) => given = false,
                 Err(errno) => return Err(of(path)(errno).context("owner")),

@@ -17,7 +17,7 @@ use crate::report::complain;
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Differences that are told one by one.
 const TOLD_MAX: u64 = 20;
-/// How fine the holes of a cluster's files are: its usual stripes.
+/// The granularity of the holes of a cluster's files: its usual stripes.
 const GRAIN_BYTES: u64 = 1 << 20;
 
 impl<A: End, B: End> Copy<A, B> {

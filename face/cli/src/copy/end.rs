@@ -1,11 +1,12 @@
-//! What a copy needs of the place that it reads from or writes to: the host's files, or a cluster's.
+//! The operations that a copy needs of the place that it reads from or writes to: the host's files, or a
+//! cluster's.
 
 use std::ops::Range;
 
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_client::{InodeKind, Timestamp};
 
-/// What a copy wants to know of an entry, and keeps of it.
+/// The metadata that a copy needs of an entry, and keeps of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meta {
     pub kind: InodeKind,
@@ -23,7 +24,7 @@ pub struct Meta {
     /// Names the inode within its place: the volume, and the number there.
     pub volume: u64,
     pub inode: u64,
-    /// How many names the inode has.
+    /// The number of names of the inode.
     pub links: u32,
 }
 
@@ -36,7 +37,7 @@ pub struct Extended {
     pub others: Vec<Vec<u8>>,
 }
 
-/// What the names of attributes begin with that belong to users.
+/// The prefix of attribute names that belong to users.
 const USERS: &[u8] = b"user.";
 
 impl Extended {
@@ -51,7 +52,7 @@ impl Extended {
     }
 }
 
-/// What is made that has no content to be copied.
+/// An entry to be made that has no content to be copied.
 #[derive(Debug, Clone, Copy)]
 pub enum Made<'a> {
     Directory,
@@ -60,14 +61,14 @@ pub enum Made<'a> {
     Special(InodeKind, u32),
 }
 
-/// What is to be set of an entry that was copied.
+/// The attributes to be set of an entry that was copied.
 #[derive(Debug, Clone, Copy)]
 pub struct Dress {
     /// Permission bits.
     pub mode: Option<u16>,
-    /// Owner and group, where the user may give files away.
+    /// Owner and group, if the user may give files away.
     pub owner: Option<(u32, u32)>,
-    /// When it was read and changed last.
+    /// The times of its last access and its last change.
     pub times: Option<(Timestamp, Timestamp)>,
 }
 
@@ -78,12 +79,13 @@ impl Dress {
     }
 }
 
-/// What a directory holds, as far as it can be told.
+/// The contents of a directory, as far as they can be told.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// Names and kinds of its entries, in any order.
     pub entries: Vec<(Vec<u8>, Meta)>,
-    /// Why the others cannot be told; each names its entry, or the directory where there is no telling which.
+    /// The errors for the other entries. Each error names its entry, or the directory if the entry cannot be
+    /// told.
     pub failures: Vec<anyhow::Error>,
 }
 
@@ -91,7 +93,7 @@ pub struct Listing {
 pub trait End {
     type File;
 
-    /// Whether a server of this place left calls unanswered: what fails next fails for that reason, too.
+    /// Whether a server of this place left calls unanswered: the next failure has that reason, too.
     fn is_silent(&self) -> bool {
         false
     }
@@ -99,13 +101,13 @@ pub trait End {
     /// A path as people write it.
     fn shown(&self, path: &[u8]) -> String;
 
-    /// What a path names; `None` where there is nothing.
+    /// The metadata of the entry at a path; `None` if there is none.
     async fn look(&self, path: &[u8], follow: bool) -> anyhow::Result<Option<Meta>>;
 
-    /// What a directory holds. An error where nothing of it can be told.
+    /// The contents of a directory. An error if nothing of it can be told.
     async fn list(&self, path: &[u8]) -> anyhow::Result<Listing>;
 
-    /// Where a symbolic link leads.
+    /// The target of a symbolic link.
     async fn read_link(&self, path: &[u8]) -> anyhow::Result<Vec<u8>>;
 
     /// Opens a file for reading.
@@ -150,7 +152,7 @@ pub trait End {
     /// Sets an extended attribute; false where the place does not take it.
     async fn set_extended(&self, path: &[u8], name: &[u8], value: &[u8]) -> anyhow::Result<bool>;
 
-    /// Sets attributes of what was made. `kind`: what was copied; only a link is not followed. False
-    /// where owner and group were refused.
+    /// Sets attributes of an entry that was made. `kind`: the kind of the copied entry; only a link is not
+    /// followed. False if owner and group were refused.
     async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<bool>;
 }

@@ -1,4 +1,4 @@
-//! What fails in a copy: of one entry, which is told while the rest has its turn, or of all.
+//! Failures in a copy: of one entry, which is told while the rest has its turn, or of all.
 
 use anyhow::bail;
 use ropewalk_client::Errno;

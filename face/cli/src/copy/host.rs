@@ -122,7 +122,7 @@ impl End for Host {
             for entry in fs::read_dir(path)? {
                 let entry = match entry {
                     Ok(entry) => entry,
-                    // What comes behind it nobody knows.
+                    // The entries behind the failed one are unknown.
                     Err(error) => {
                         let name = path.display().to_string();
                         listing.failures.push(anyhow::Error::new(error).context(name));
@@ -330,8 +330,8 @@ fn put_on(path: &Path, kind: InodeKind, dress: Dress) -> Result<bool> {
             _ => std::os::unix::fs::chown,
         };
         match give(path, Some(user), Some(group)) {
-            // Who may not give files away keeps them, as with cp; nor are there such users in every
-            // container.
+            // A user that may not give files away keeps them, as with cp. Also, such users do not exist in
+            // every container.
             Err(error) if refused(&error) => given = false,
             outcome => outcome?,
         }

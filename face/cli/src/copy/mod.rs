@@ -70,7 +70,7 @@ pub struct Cp {
     reach: Reach,
 }
 
-/// A path as it was written: of the cluster, where it begins with a colon.
+/// A path as it was written: of the cluster, if it begins with a colon.
 fn split(path: &Path) -> (bool, Vec<u8>) {
     let bytes = path.as_os_str().as_bytes();
     match bytes.strip_prefix(b":") {
@@ -116,7 +116,7 @@ pub fn run(arguments: &Cp) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the command was asked for.
+/// The parameters of one run of the command.
 struct Request<'a> {
     session: &'a Rc<Session>,
     arguments: &'a Cp,
@@ -140,7 +140,7 @@ impl Request<'_> {
         let moved = copy.run(&plan).await;
         copy.bar.finish_and_clear();
         let mut lost = copy.lost();
-        // Who may not give files away keeps them without a word, as with cp.
+        // A user that may not give files away keeps them without a message, as with cp.
         lost.remove(work::OWNER);
         if let Some(line) = lost_line(&lost) {
             complain!("ropewalk: not kept: {line}");
@@ -150,12 +150,12 @@ impl Request<'_> {
             synced
                 .map_err(|errno| anyhow!("what was copied cannot be synced: {}", cause(errno)))?;
         }
-        // What could be copied is safe by now, also where the rest could not.
+        // The entries that could be copied are safe by now, even if the rest could not be copied.
         moved.and_then(|moved| plan.check().map(|()| moved))
     }
 }
 
-/// A bar on stderr, where that is a terminal.
+/// A bar on stderr, if that is a terminal.
 fn bar() -> ProgressBar {
     let style = ProgressStyle::with_template(
         "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} remaining",
@@ -167,7 +167,7 @@ fn bar() -> ProgressBar {
     }
 }
 
-/// Where each source goes.
+/// The jobs of a copy: the target of each source.
 async fn jobs<B: End>(
     to: &B,
     sources: &[Vec<u8>],
@@ -198,8 +198,8 @@ async fn jobs<B: End>(
     Ok(vec![Job { from: sources[0].clone(), to: target.to_vec() }])
 }
 
-/// Where a source goes within a directory: under its own name, or, where that is a dot, its content
-/// goes straight there.
+/// The target of a source within a directory: the source's own name. If the name is a dot, the content of the
+/// source goes straight into the directory.
 fn below(directory: &[u8], source: &[u8]) -> Vec<u8> {
     let name = source.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
     match name {

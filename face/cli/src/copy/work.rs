@@ -31,14 +31,14 @@ const CHUNKS_OF_A_FILE: usize = 4;
 /// Pieces of all files that are under way at a time: bounds the memory.
 const CHUNKS_AT_ONCE: usize = 16;
 
-/// One thing to copy: where it lies, and where it shall.
+/// An entry to copy: its source and its target.
 #[derive(Debug, Clone)]
 pub struct Job {
     pub from: Vec<u8>,
     pub to: Vec<u8>,
 }
 
-/// What was moved.
+/// The files and bytes that were moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     pub files: u64,
@@ -51,7 +51,7 @@ pub(super) struct Item {
     pub meta: Meta,
     /// The entry before this one that is another name of the same inode.
     pub link: Option<usize>,
-    /// The directory that holds it, where that is copied, too.
+    /// The directory that holds it, if that is copied, too.
     pub parent: Option<usize>,
     /// Whether it could not be copied, or not whole.
     pub failed: Cell<bool>,
@@ -63,7 +63,7 @@ impl Item {
     }
 }
 
-/// What is to be copied, parents before their children.
+/// The entries to be copied, parents before their children.
 pub struct Plan {
     pub(super) items: Vec<Item>,
     /// Sources that could not even be looked at.
@@ -96,14 +96,14 @@ impl Plan {
     }
 }
 
-/// What could not be kept, and of which copies.
+/// The properties that could not be kept, each with its copies.
 pub type Lost = BTreeMap<String, BTreeSet<Vec<u8>>>;
 
 pub(super) const OWNER: &str = "owner and group";
 pub(super) const NODE: &str = "device node";
 pub(super) const LINK: &str = "hard link";
 
-/// What could not be kept, for people; `None`: all was.
+/// The properties that could not be kept, for people; `None`: all were kept.
 pub fn lost_line(lost: &Lost) -> Option<String> {
     let count = |(what, of): (&String, &BTreeSet<Vec<u8>>)| match of.len() {
         1 => format!("{what} of 1 entry"),
@@ -113,7 +113,7 @@ pub fn lost_line(lost: &Lost) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// What is kept of the source.
+/// The properties of the source that are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
     /// Modes, owners, times, attributes of users and hard links; else modes as far as the umask lets
@@ -123,7 +123,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What to set of an entry after it was made.
+    /// The attributes to set of an entry after it was made.
     fn dress(self, meta: &Meta) -> Dress {
         if self.attributes {
             let times = Some((meta.accessed, meta.modified));
@@ -154,7 +154,7 @@ pub struct Copy<A, B> {
     pub same: bool,
     /// Entries of the source that are left out, with all that they hold.
     pub except: Vec<Vec<u8>>,
-    /// What cannot be copied is told, and the rest is copied; else the first failure ends all.
+    /// A failure of one entry is told, and the rest is copied; else the first failure ends all.
     pub goes_on: bool,
     pub bar: ProgressBar,
     /// Looked at between two entries.
@@ -194,7 +194,7 @@ impl<A: End, B: End> Copy<A, B> {
         Ok(plan)
     }
 
-    /// Copies; what was moved.
+    /// Copies the entries of the plan, and returns the amount that was moved.
     pub async fn run(&self, plan: &Plan) -> anyhow::Result<Moved> {
         self.bar.set_length(plan.moved().bytes);
         let mut made = Vec::new();
@@ -229,7 +229,7 @@ impl<A: End, B: End> Copy<A, B> {
         Ok(plan.moved())
     }
 
-    /// What could not be kept so far.
+    /// The properties that could not be kept so far.
     pub fn lost(&self) -> Lost {
         self.lost.borrow().clone()
     }
@@ -473,7 +473,7 @@ impl<A: End, B: End> Copy<A, B> {
         Ok(chunks)
     }
 
-    /// Copies a range; how many bytes of it there were.
+    /// Copies a range, and returns the number of its bytes that were there.
     async fn chunk(&self, from: &A::File, to: &B::File, range: Range<u64>) -> anyhow::Result<u64> {
         let _permit = self.chunks.acquire().await;
         let buffer = self.buffer((range.end - range.start) as usize).await;

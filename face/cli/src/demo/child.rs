@@ -34,11 +34,11 @@ const WORK: &str = "ROPEWALK_DEMO_WORK";
 const THREADS: usize = 8;
 /// Memory for pieces of files.
 const POOL_BYTES: usize = 512 << 20;
-/// How often the parent looks whether it shall end.
+/// The interval at which the parent checks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Does the work on a mount in a process of its own, and passes its news on. `except`: what is not
-/// copied although it is in the source.
+/// Does the work on a mount in a process of its own, and passes its news on. `except`: entries of the source
+/// that are not copied.
 pub fn work_beside(
     source: &Path,
     mount: &Path,
@@ -88,7 +88,7 @@ fn lines(output: ChildStdout) -> anyhow::Result<Receiver<String>> {
     Ok(receiver)
 }
 
-/// Does the work and ends, where this process was started for that.
+/// Does the work and ends, if this process was started for that.
 pub fn work_if_child() {
     if std::env::var_os(WORK).is_none() {
         return;

@@ -63,7 +63,7 @@ pub struct DemoArguments {
 }
 
 impl DemoArguments {
-    /// Says something to people: beside the objects, where there are any.
+    /// Says something to people: beside the objects, if there are any.
     fn say(&self, line: &str) -> anyhow::Result<()> {
         if self.json {
             complain!("{line}");
@@ -88,10 +88,10 @@ struct Teller<'a> {
     stop: &'a Stop,
     bar: RefCell<ProgressBar>,
     phases: RefCell<Vec<Phase>>,
-    /// Where the copy is, below the root.
+    /// The path of the copy, below the root.
     name: RefCell<String>,
     lost: RefCell<Option<String>>,
-    /// Why nobody can be told any more.
+    /// The error after which nobody can be told any more.
     unheard: Cell<Option<anyhow::Error>>,
 }
 

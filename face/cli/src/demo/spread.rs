@@ -1,5 +1,5 @@
-//! Where the bytes of the demo's files lie: asked for by file, as the files have them, so that the
-//! parts sum up to what was copied.
+//! The places of the bytes of the demo's files. Each file is asked for its own bytes, so that the parts sum up
+//! to the bytes that were copied.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use crate::copy::{Cluster, End};
 use crate::remote::{Session, cause, join};
 use crate::report::{bytes, print_json, say, table};
 
-/// Files of at most so many bytes lie in their inodes, where nothing of them was ever beyond.
+/// Files of at most so many bytes lie in their inodes, if nothing of them was ever beyond.
 const INLINE_BYTES_MAX: u64 = 16 * 1024;
 /// Files that are asked for at a time.
 const AT_ONCE: usize = 32;
 
-/// What one server has.
+/// The share of one server.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     files: u64,
     bytes: u64,
 }
 
-/// What each server has of a tree.
+/// The share that each server has of a tree.
 #[derive(Debug, Default)]
 pub struct Spread {
     meta: Share,

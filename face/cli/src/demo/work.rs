@@ -1,5 +1,5 @@
-//! What the demo does with files: copies a tree, reads it back and compares. The same on a mount, in
-//! a process of its own, and through the library.
+//! The demo's work with files: it copies a tree, reads it back and compares. The work is the same on a mount,
+//! in a process of its own, and through the library.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::copy::{Copy, End, Job, Moved, lost_line};
 use crate::remote::join;
 
-/// How often progress is told.
+/// The interval between reports of progress.
 const TICK: Duration = Duration::from_millis(100);
 /// The phases, in order.
 const PHASES: [&str; 2] = ["copy in", "read back, verify"];
 
-/// What the work tells on its way.
+/// The messages of the work on its way.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum News {
     /// The cluster was not empty: the copy goes into this directory below its root.
@@ -28,7 +28,7 @@ pub enum News {
     At { bytes: u64 },
     /// A phase is over.
     Done { phase: String, files: u64, bytes: u64, nanos: u64 },
-    /// What could not be kept.
+    /// A property that could not be kept.
     Lost { what: String },
     /// It failed; nothing follows.
     Failed { why: String },
@@ -76,7 +76,7 @@ pub async fn work<A: End, B: End>(
     Ok(())
 }
 
-/// A name below `root` that is free, where something is there already.
+/// A name below `root` that is free, if something is there already.
 async fn free<E: End>(end: &E, root: &[u8]) -> anyhow::Result<Option<String>> {
     let there = end.list(root).await?;
     // A name that cannot be told might be any.

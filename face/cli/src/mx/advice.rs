@@ -1,4 +1,4 @@
-//! What is wrong with a host or a board, and what to set instead.
+//! Problems of a host or a board, and the settings that remedy them.
 
 use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
 use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
@@ -10,7 +10,7 @@ use super::info::{Board, order_name};
 
 /// Longest payload of frames that most networks can be set to.
 const MTU_WANTED: usize = 9000;
-/// What hosts that speak MXoE have at least, unless all agree upon less.
+/// The least MTU of hosts that speak MXoE, unless all agree upon less.
 const FOREIGN_MTU: usize = 1500;
 /// Microseconds that a card, or the kernel, may wait before it tells of what came, and a processor need to wake up.
 const WAIT_US_MAX: u32 = 10;
@@ -18,7 +18,7 @@ const WAKE_US_MAX: u32 = 20;
 /// Cards that are named where there are many, and pieces that lie wrong which no few changed bits explain.
 const NAMED_MAX: usize = 3;
 const STRANGE_PIECES: u64 = 10;
-/// What a UDP socket asks for.
+/// The receive buffer that a UDP socket asks for.
 const RECEIVE_BUFFER_WANTED: u64 = 4 << 20;
 
 /// One thing that could be better.
@@ -27,17 +27,17 @@ pub struct Advice {
     /// Of one board, or of the host.
     pub board: Option<String>,
     pub topic: &'static str,
-    /// What it is, and what that costs.
+    /// The problem, and its cost.
     pub problem: String,
     pub remedy: String,
 }
 
-/// What is wrong with the environment of programs.
+/// Errors in the environment of programs.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// Why they have no boards.
+    /// The error that leaves programs without boards.
     pub boards: Option<BoardsError>,
-    /// Why no endpoint with raw frames opens.
+    /// The error that keeps endpoints with raw frames from opening.
     pub sockets: Option<ModuleError>,
 }
 
@@ -62,7 +62,7 @@ pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
     let is_agreed = |board: &Board| boards.iter().any(|other| speaks(other, board));
     let numbered = boards.iter().filter(|board| board.number.is_some());
     let of_boards = numbered.flat_map(|board| of_board(board, is_agreed(board)));
-    // What runs on an interface need not be what programs would have there now.
+    // The boards in use on an interface need not be the boards that programs would get there now.
     for advice in of_boards.chain(boards.iter().flat_map(of_strangers)) {
         // Several boards may be of one interface.
         if !all.contains(&advice) {
@@ -184,7 +184,7 @@ fn of_board(board: &Board, is_agreed: bool) -> Vec<Advice> {
     let mut say = |topic, problem, remedy| {
         all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
     };
-    // What hosts with MXoE agree upon is more than this one can change.
+    // The MTU that hosts with MXoE agree upon is not for this host alone to change.
     if interface.mtu < MTU_WANTED && !is_agreed {
         say(
             "MTU",

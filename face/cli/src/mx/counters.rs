@@ -13,7 +13,7 @@ use crate::remote::text::printable;
 use crate::report::{complain, print, print_json, rate, say, table};
 use crate::stop::Stop;
 
-/// How often one who waits looks whether he shall end.
+/// The interval at which a waiting command checks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Arguments of `ropewalk mx counters`.
@@ -51,7 +51,7 @@ fn seconds(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Whose counters they are, in the order in which they are shown.
+/// The owner of counters; owners are shown in the order of this type.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Source {
     interface: String,
@@ -96,7 +96,7 @@ pub fn run(arguments: &Counters) -> anyhow::Result<()> {
     }
 }
 
-/// What all sources count now.
+/// The present counts of all sources.
 fn look(arguments: &Counters, files: &Files) -> anyhow::Result<Sources> {
     let mut all = interfaces();
     if let Some(name) = &arguments.interface {
@@ -125,7 +125,7 @@ fn look(arguments: &Counters, files: &Files) -> anyhow::Result<Sources> {
     }
     let is_wanted =
         |index: Option<u32>| named(&all, index).is_some() || arguments.interface.is_none();
-    // Before they are asked: who comes meanwhile is told of next time.
+    // Before they are asked: an endpoint that comes meanwhile is told of next time.
     let claims = files.claims();
     let mut told = BTreeSet::new();
     for it in counted().into_iter().filter(|it| is_wanted(it.interface)) {
@@ -162,7 +162,7 @@ fn named(all: &[Interface], index: Option<u32>) -> Option<&Interface> {
     all.iter().find(|it| Some(it.index) == index)
 }
 
-/// What an interface is called; one that is gone by its number.
+/// The name of an interface; its number if the interface is gone.
 fn label(all: &[Interface], index: Option<u32>) -> String {
     match (named(all, index), index) {
         (Some(interface), _) => interface.name.clone(),
@@ -171,7 +171,7 @@ fn label(all: &[Interface], index: Option<u32>) -> String {
     }
 }
 
-/// What is more than it was. A source that counts less began anew.
+/// The increases since the last look. A source that counts less began anew.
 fn differences(last: &Sources, now: &Sources) -> Sources {
     let more = |(source, counts): (&Source, &Counts)| {
         let before: BTreeMap<&str, u64> = last

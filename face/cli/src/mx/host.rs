@@ -1,13 +1,13 @@
-//! What the kernel tells in files: of interfaces, processors, limits and the names of claims.
+//! Information from files of the kernel: interfaces, processors, limits and the names of claims.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// How the names of claims begin: a language, an interface's number and an endpoint's follow (rail/ether).
+/// The prefix of claims' names: a language, an interface's number and an endpoint's follow (rail/ether).
 const CLAIM: &str = "@ropewalk/";
 /// The languages that endpoints of an interface speak, by their schemes; each has numbers of its own.
 const LANGUAGES: [&str; 2] = ["ether", "mxoe"];
-/// Names of what the kernel counts of an interface, and their places in its table.
+/// The names of the kernel's counters of an interface, and their places in its table.
 const TRAFFIC: [(&str, usize); 11] = [
     ("packets.sent", 9),
     ("packets.received", 1),
@@ -21,7 +21,7 @@ const TRAFFIC: [(&str, usize); 11] = [
     ("errors.received", 2),
     ("errors.carrier", 14),
 ];
-/// What stands there instead of a language where a queue of the interface goes by AF_XDP: its number follows.
+/// The text in place of a language if a queue of the interface goes by AF_XDP: the queue's number follows.
 const XDP: &str = "xdp/";
 /// Bits of rights in `/proc/PID/status`.
 const CAP_NET_ADMIN: u32 = 12;
@@ -39,11 +39,11 @@ pub struct Claim {
     pub interface: u32,
     pub scheme: &'static str,
     pub endpoint: u8,
-    /// Number and name of the process, where it can be seen.
+    /// Number and name of the process, if it can be seen.
     pub process: Option<(u32, String)>,
 }
 
-/// What concerns the whole host.
+/// The properties of the whole host.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Host {
     /// Rights of this process: to raw frames, and to more memory for what comes than the limit.
@@ -73,7 +73,7 @@ impl Files {
         Some(String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
-    /// What concerns the whole host.
+    /// The properties of the whole host.
     pub fn host(&self) -> Host {
         let status = self.text("proc/self/status").unwrap_or_default();
         let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -108,7 +108,7 @@ impl Files {
         Some(deepest.min(asked))
     }
 
-    /// What the kernel counts of each interface of this network namespace.
+    /// The kernel's counters of each interface of this network namespace.
     pub fn traffic(&self) -> BTreeMap<String, Vec<(String, u64)>> {
         let table = self.text("proc/thread-self/net/dev").unwrap_or_default();
         let of = |line: &str| {
@@ -153,7 +153,7 @@ impl Files {
         names.filter_map(queue).collect()
     }
 
-    /// Who has which socket, as far as that may be seen.
+    /// The process that owns each socket, by inode, as far as that may be seen.
     fn sockets(&self) -> BTreeMap<u64, u32> {
         let mut owners = BTreeMap::new();
         let processes = std::fs::read_dir(self.root.join("proc")).into_iter().flatten().flatten();
@@ -179,7 +179,7 @@ impl Files {
     }
 }
 
-/// What a claim's name says: interface, language and endpoint.
+/// The parts of a claim's name: interface, language and endpoint.
 type Name = (u32, &'static str, u8);
 
 fn parse(name: &str) -> Option<Name> {

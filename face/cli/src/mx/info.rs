@@ -31,8 +31,8 @@ the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those
 Hosts that speak MXoE in another byte order than the processes that run here are told of once they have asked for this \
 host's name, which Open-MX does within seconds of hearing of it; those with other frames once a long message of theirs came.")]
 pub struct Info {
-    /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
-    /// or advice.
+    /// A JSON object for the host, one for each board and each other interface, and one for each piece of
+    /// advice: 'kind' is host, board or advice.
     #[arg(long)]
     json: bool,
 }
@@ -40,30 +40,30 @@ pub struct Info {
 /// A network, or an Ethernet interface that programs do not have as one.
 #[derive(Debug, Clone)]
 pub struct Board {
-    /// What programs know it by.
+    /// The number by which programs know it.
     pub number: Option<u32>,
-    /// As lists of boards name it, and the number that stands for its card.
+    /// Its name in lists of boards, and the number that stands for its card.
     pub url: String,
     pub nic: u64,
     /// `None` over UDP.
     pub interface: Option<Interface>,
     pub settings: Settings,
-    /// How MXoE is spoken there; `None` where it is not.
+    /// The dialect of MXoE there; `None` if MXoE is not spoken.
     pub dialect: Option<Dialect>,
     /// Hosts that run Ropewalk speak MXoE there, too, and not their own language.
     pub is_for_all: bool,
-    /// How many endpoints of it are taken, where that is seen.
+    /// The number of its endpoints that are taken, if that is seen.
     pub endpoints: Option<usize>,
     /// The queue that a process takes frames from by AF_XDP.
     pub xdp_queue: Option<u32>,
-    /// What came to its agent and its endpoints from hosts that speak another MXoE.
+    /// The messages to its agent and its endpoints from hosts that speak another MXoE.
     pub strange: Strange,
 }
 
-/// What says that somebody on the wire of an interface speaks MXoE otherwise than hosts here do.
+/// The signs that a host on the wire of an interface speaks MXoE otherwise than hosts here do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strange {
-    /// The agent's byte order, and cards that have told by what they said last that theirs is the other one.
+    /// The agent's byte order, and the cards whose latest messages told that theirs is the other one.
     pub order: Option<(Order, Vec<Station>)>,
     /// Pieces of messages that lie otherwise than in frames as long as those here.
     pub frame: u64,
@@ -73,7 +73,7 @@ pub struct Strange {
 const STRANGE_FOR: Duration = Duration::from_secs(400);
 
 impl Strange {
-    /// What the agent of an interface knows, and what the endpoints on it that tell have counted.
+    /// Combines the peers of an interface's agent with the counts of those endpoints on it that report them.
     fn on(interface: &Interface, counted: &[Counted]) -> Strange {
         let agent = AgentClient::reach(interface.index);
         let peers = agent.and_then(|agent| agent.map(|mut agent| agent.peers()).transpose());

@@ -1,8 +1,9 @@
-//! `mx`: what this host has for messages over Ethernet.
+//! `mx`: this host's tools for messages over Ethernet.
 //!
-//! * [`info`]: boards, which are interfaces that can be used, and advice; [`endpoints`]: who has which endpoint;
-//!   [`peers`]: who is on the wire; [`host`]: what the kernel says in files; [`advice`]: what to make of it;
-//! * [`counters`]: what went, and what was dropped and why; [`perf`]: how fast messages are.
+//! * [`info`]: boards, which are interfaces that can be used, and advice; [`endpoints`]: the owners of
+//!   endpoints; [`peers`]: the hosts on the wire; [`host`]: information from files of the kernel; [`advice`]:
+//!   the conclusions from it;
+//! * [`counters`]: traffic, and drops with their reasons; [`perf`]: the speed of messages.
 //!
 //! Invariant: nothing is changed, and only [`perf`] needs a right; what cannot be seen is not shown.
 

@@ -72,7 +72,7 @@ fn has_namesake(peer: &KnownPeer, all: &[KnownPeer]) -> bool {
         && all.iter().any(|other| other.index != peer.index && other.name == peer.name)
 }
 
-/// What it is, which beacons tell: nobody knows before the first one.
+/// The kind of a peer, as beacons tell it: nobody knows it before the first one.
 fn kind(peer: &KnownPeer, all: &[KnownPeer]) -> Option<&'static str> {
     let own = all.iter().find(|it| it.is_own);
     match (peer.is_own, &peer.ours, peer.serial) {

@@ -121,14 +121,14 @@ fn meta_state(meta: &MetaState) -> String {
     }
 }
 
-/// How a server is, and with whom it shares its disk.
+/// The state of a server, and the server with which it shares its disk.
 fn state(server: &ServerState, all: &[ServerState]) -> String {
     let shares = first_of_disk(server, all).filter(|first| first.server != server.server);
     let said = alone(server);
     shares.map_or(said.clone(), |first| format!("{said}, on the disk of {}", first.server))
 }
 
-/// The first server on the disk of this one, where it says which disk that is.
+/// The first server on the disk of this one, if it says which disk that is.
 fn first_of_disk<'a>(server: &ServerState, all: &'a [ServerState]) -> Option<&'a ServerState> {
     let disk = server.room.file_system;
     all.iter().find(|other| disk != 0 && other.room.file_system == disk)

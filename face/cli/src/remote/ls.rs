@@ -83,7 +83,8 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
     })
 }
 
-/// The rows of a path, and whether none is missing. What cannot be told is named, and the others are listed.
+/// The rows of a path, and whether none is missing. An entry that cannot be told is named, and the others are
+/// listed.
 async fn rows(
     arguments: &Ls,
     session: &Rc<Session>,

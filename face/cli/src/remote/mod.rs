@@ -30,12 +30,12 @@ use crate::operate::Target;
 use crate::report::complain;
 use crate::stop::Stop;
 
-/// How long the end of a session may take before the command ends without it.
+/// The time that the end of a session may take before the command ends without it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Longest path that an error shows, in characters.
 const PATH_SHOWN_MAX: usize = 4096;
-/// How long one waits without a word.
+/// The time to wait without a message.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// Which cluster is meant, and how long to wait for it.
@@ -130,14 +130,14 @@ pub fn caller() -> anyhow::Result<Caller> {
 }
 
 impl Session {
-    /// What a path of the cluster names.
+    /// The attributes of the entry at a path of the cluster.
     pub async fn find(&self, path: &[u8], follow: bool) -> anyhow::Result<Attributes> {
         self.client.resolve(&self.caller, path, follow).await.map_err(of(path))
     }
 }
 
-/// Does a command's work for each path. With several, one that fails is told and the others still have
-/// their turn; then the command fails. `failed`: what could not be done, for "2 of 5 could not be ...".
+/// Does a command's work for each path. With several, a path that fails is told and the others still have their
+/// turn; then the command fails. `failed`: the operation that failed, for "2 of 5 could not be ...".
 pub async fn for_each(
     paths: &[PathBuf],
     failed: &str,
@@ -212,7 +212,7 @@ fn words(errno: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_string()
 }
 
-/// What went wrong with a path of the cluster.
+/// A failure with a path of the cluster.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {}", cause(*errno))]
 pub struct Failure {

@@ -1,4 +1,4 @@
-//! `ropewalk stat`: what an inode is, and on which server each of its stripes lies.
+//! `ropewalk stat`: the properties of an inode, and the server of each of its stripes.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -44,7 +44,7 @@ pub struct Stat {
     reach: Reach,
 }
 
-/// What is known of one path.
+/// The information about one path.
 struct Found {
     path: Vec<u8>,
     attributes: Attributes,
@@ -106,7 +106,7 @@ async fn servers_of(
     Ok(pool.servers.into_iter().map(|server| (server.server, server)).collect())
 }
 
-/// What a data server's share of a file is.
+/// A data server's share of a file.
 #[derive(Default)]
 struct Share {
     stripes: u64,

@@ -6,7 +6,7 @@ use ropewalk_base::text::is_plain;
 use ropewalk_client::{InodeKind, Timestamp};
 use serde_json::Value;
 
-/// What kind of thing an inode is, as a word.
+/// The kind of an inode, as a word.
 pub fn kind(kind: InodeKind) -> &'static str {
     match kind {
         InodeKind::File => "file",
@@ -102,7 +102,7 @@ impl Names {
         Names(names)
     }
 
-    /// The name, where there is one.
+    /// The name, if there is one.
     pub fn known(&self, number: u32) -> Option<&str> {
         self.0.get(&number).map(String::as_str)
     }
@@ -113,7 +113,7 @@ impl Names {
     }
 }
 
-/// Adds a name to an object for programs: as text, and, where it is not UTF-8, its bytes, too.
+/// Adds a name to an object for programs: as text, and, if it is not UTF-8, as bytes, too.
 pub fn add_name(object: &mut Value, key: &str, name: &[u8]) {
     object[key] = String::from_utf8_lossy(name).into();
     if std::str::from_utf8(name).is_err() {
@@ -121,7 +121,7 @@ pub fn add_name(object: &mut Value, key: &str, name: &[u8]) {
     }
 }
 
-/// A name for a terminal: what would move its cursor is shown as a question mark.
+/// A name for a terminal: characters that would move its cursor are shown as question marks.
 pub fn printable(name: &[u8]) -> String {
     let shown = |c: char| if is_plain(c) { c } else { '?' };
     String::from_utf8_lossy(name).chars().map(shown).collect()

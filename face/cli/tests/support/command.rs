@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use super::PROGRAM;
 
-/// What a command said, and whether it ended well.
+/// The output of a command, and its success.
 #[derive(Debug)]
 pub struct Said {
     pub success: bool,
@@ -22,7 +22,7 @@ impl Said {
         Said { success, out: text(&output.stdout), error: text(&output.stderr) }
     }
 
-    /// What a command that has to succeed said.
+    /// The output of a command that has to succeed.
     pub fn well(self) -> String {
         assert!(self.success, "it fails: {}", self.error);
         self.out
@@ -70,12 +70,12 @@ impl Plain {
         Plain { program }
     }
 
-    /// Where it is.
+    /// The path of the program.
     pub fn program(&self) -> &Path {
         &self.program
     }
 
-    /// A command as a plain user: as ourselves, where that is what we are.
+    /// A command as a plain user: as ourselves, if we are a plain user.
     pub fn command(&self, arguments: &[&str]) -> Command {
         if !rustix::process::geteuid().is_root() {
             let mut command = Command::new(&self.program);

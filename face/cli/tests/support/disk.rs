@@ -43,12 +43,12 @@ impl PowerDisk {
         run("mount", &["-o", "loop", self.image(), self.place().to_str().expect("UTF-8")])
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// From now on nothing reaches the disk any more; what was not synced is lost.
+    /// From now on nothing reaches the disk any more; unsynced data is lost.
     pub fn cut(&self) {
         let place = self.place().to_str().expect("a path in UTF-8");
         // Without a flag the log is not flushed either.

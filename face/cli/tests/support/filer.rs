@@ -45,7 +45,7 @@ impl Filer {
         self.input.flush().expect("it reads");
     }
 
-    /// What came of the earliest order that was not answered.
+    /// The answer to the earliest order that was not answered.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it answers");

@@ -149,7 +149,7 @@ impl Library {
         })
     }
 
-    /// Makes these files durable, whoever wrote them.
+    /// Makes these files durable, whichever process wrote them.
     pub fn sync(&mut self, found: &Found) -> Result<(), String> {
         let Library { reactor, client, .. } = self;
         reactor.block_on(async {
@@ -204,7 +204,7 @@ async fn read(client: &Client, caller: &Caller, inode: u64) -> Result<Vec<u8>, E
     }
 }
 
-/// What somebody who remembers nothing sees in a directory.
+/// The contents of a directory, as a client without any cache sees them.
 pub fn look(address: &str, directory: &str) -> Result<Found, String> {
     let mut library = Library::connect(address);
     let found = library.look(directory);

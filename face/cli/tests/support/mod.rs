@@ -36,7 +36,7 @@ pub fn processes(temporary: &Path) -> Vec<PathBuf> {
     std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(of).collect()
 }
 
-/// The program, with signals as a terminal gives them: whoever runs the tests may ignore some.
+/// The program, with signals as a terminal gives them: the user that runs the tests may ignore some.
 pub fn program() -> Command {
     let mut command = Command::new("env");
     command.args(["--default-signal=HUP,INT", PROGRAM]);
@@ -46,7 +46,7 @@ pub fn program() -> Command {
 /// A process that printed the line by which it says that it serves.
 pub struct Process {
     child: Child,
-    /// What it mounted, which does not stay when it ends.
+    /// The mount that it made, which does not stay when it ends.
     mount: Option<PathBuf>,
     /// The first line that it printed.
     pub line: String,
@@ -61,7 +61,7 @@ impl Process {
             .unwrap_or_else(|status| panic!("{arguments:?} did not say '{expected}' ({status})"))
     }
 
-    /// Starts a command, and waits until it prints `expected`; how it ended where it did not.
+    /// Starts a command, and waits until it prints `expected`; else returns its exit status.
     pub fn run(mut command: Command, expected: &str) -> Result<Process, ExitStatus> {
         let started = command.stdout(Stdio::piped()).spawn();
         let mut child = started.expect("the program under test can be started");

@@ -1,4 +1,4 @@
-//! What files have to be after everything that was acknowledged, and what they may be after a loss.
+//! The contents that files must have after all acknowledged operations, and may have after a loss.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use super::operation::{Operation, Random, bytes};
 /// Names of one moment: each leads to a file.
 type Names = BTreeMap<String, usize>;
 
-/// What was found: for each path the inode's number and its content; none where reading it is refused
-/// (`EIO`), since a part is lost.
+/// The files that were found: for each path the inode's number and its content. The content is none if reading
+/// it is refused (`EIO`), since a part is lost.
 pub type Found = BTreeMap<String, (u64, Option<Vec<u8>>)>;
 
-/// Who was lost, and so what may be missing.
+/// The processes that were lost, which decide what may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
     /// Nothing that was acknowledged, whatever servers died.
@@ -23,7 +23,7 @@ pub enum Loss {
     Power,
 }
 
-/// What syncs after a loss told a program, by path.
+/// The results of syncs after a loss, by path.
 #[derive(Debug, Default)]
 pub struct Syncs {
     pub well: Vec<String>,
@@ -85,12 +85,12 @@ impl Model {
         first.map(|(path, _)| path.clone()).collect()
     }
 
-    /// How many files cannot be read any more, since what was not synced is lost.
+    /// The number of files that cannot be read any more, since unsynced data is lost.
     pub fn refused(&self) -> usize {
         self.names().values().filter(|file| self.files[**file].refused).count()
     }
 
-    /// How many operations there were.
+    /// The number of operations.
     pub fn operations(&self) -> u64 {
         self.operations
     }
@@ -234,8 +234,8 @@ impl Model {
         Ok(())
     }
 
-    /// The moment, at most `back` changes ago, whose names are those that were found. What was under
-    /// way may have come after a loss.
+    /// The moment, at most `back` changes ago, whose names are those that were found. An operation under way
+    /// may have come after a loss.
     fn moment(
         &self,
         found: &Found,

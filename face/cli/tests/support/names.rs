@@ -1,8 +1,8 @@
 //! Operations on names, done alike to a tree of the local file system and to one that two mounts show.
 //!
-//! Each side has the same descriptors open: of files, of directories (where somebody stands), and of
-//! paths only. What an operation answers is a text that has to be the same on both sides. Inode numbers
-//! are not compared; which names lead to one inode is.
+//! Each side has the same descriptors open: of files, of directories (as working directories), and of paths
+//! only. The answer of an operation is a text that has to be the same on both sides. Inode numbers are not
+//! compared; the names that lead to one inode are.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use super::operation::Random;
 /// Descriptors that are held open at a time.
 pub const HELD: usize = 6;
 
-/// Where a path begins: at the root of the tree, or at a descriptor that is held.
+/// The start of a path: the root of the tree, or a descriptor that is held.
 pub type Base = Option<usize>;
 
 /// A path and where it begins.
@@ -52,7 +52,7 @@ pub enum Operation {
     HeldLink(usize, At),
 }
 
-/// How a descriptor is opened.
+/// The kind of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
     File,
@@ -99,7 +99,7 @@ impl Side {
         self.held[held].as_ref().map(|(descriptor, _)| descriptor.as_fd()).ok_or(Errno::BADF)
     }
 
-    /// Does an operation through one of the roots; what came of it, as a text.
+    /// Does an operation through one of the roots; returns its result as a text.
     pub fn perform(&mut self, operation: &Operation, root: usize) -> String {
         match self.try_perform(operation, root) {
             Ok(text) => text,
@@ -215,7 +215,7 @@ impl Side {
             O::HeldStatus(place) => {
                 let status = rustix::fs::fstat(self.kept(*place)?)?;
                 if status.st_nlink == 0 && !is(&status, FileType::RegularFile) {
-                    // What else it was may be what it was when this mount last heard of it.
+                    // Its other properties may be those of the time when this mount last heard of it.
                     return Ok(format!("{:?} removed", kind(&status)));
                 }
                 Ok(describe(&status))
@@ -300,7 +300,7 @@ fn is(status: &Stat, of: FileType) -> bool {
     kind(status) == of
 }
 
-/// What has to be the same wherever the inode is.
+/// The properties that have to be the same wherever the inode is.
 fn describe(status: &Stat) -> String {
     let size = if is(status, FileType::Directory) { 0 } else { status.st_size };
     format!("{:o} links {} size {size}", status.st_mode, status.st_nlink)

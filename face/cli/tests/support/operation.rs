@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What is done to files, by paths below the root of the file system.
+/// The operations on files, by paths below the root of the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     Directory(String),

@@ -29,7 +29,7 @@ pub type Check = (&'static str, fn(&Place));
 
 /// Runs all checks, each in a directory of its own, and fails with the names of those that failed.
 pub fn run_checks(checks: &[Check]) {
-    // What the checks say about modes is said with this mask.
+    // The modes in the checks hold for this mask.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     if let Ok(directory) = std::env::var("ROPEWALK_POSIX_DIRECTORY") {
         let place = tempfile::tempdir_in(directory).unwrap();

@@ -10,7 +10,7 @@ use super::clock::WrongClock;
 use super::shim::{KillAt, arm};
 use super::{PROGRAM, Process};
 
-/// What a cluster consists of, and what its parts print.
+/// The parts of a cluster, and their output.
 pub struct Servers {
     directory: PathBuf,
     cluster: String,
@@ -62,7 +62,7 @@ impl Servers {
         format!("tcp://127.0.0.1:{}", self.meta_port)
     }
 
-    /// Where a part keeps its data: `meta`, `data0`, ...
+    /// The directory of a part's data: `meta`, `data0`, ...
     pub fn place(&self, part: &str) -> PathBuf {
         self.directory.join(part)
     }
@@ -70,7 +70,7 @@ impl Servers {
     /// Has a part keep its data in this directory.
     pub fn keep(&self, part: &str, directory: &Path) {
         if let Ok(made) = std::fs::read_dir(self.place(part)) {
-            // What formatting made moves with it.
+            // The files that formatting made move with it.
             for entry in made.map(|entry| entry.expect("what was made can be listed")) {
                 let (from, to) = (entry.path(), directory.join(entry.file_name()));
                 let moved = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
@@ -81,7 +81,7 @@ impl Servers {
         std::os::unix::fs::symlink(directory, self.place(part)).expect("nothing is there yet");
     }
 
-    /// What all parts of the cluster and its mounts said until now.
+    /// The output of all parts of the cluster and its mounts until now.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
@@ -150,7 +150,7 @@ impl Servers {
         started(command, "mounted on", None).expect("nothing kills it")
     }
 
-    /// What is started from now on dies together.
+    /// All processes that are started from now on die together.
     pub fn lead(&mut self) {
         use std::os::unix::process::CommandExt;
         self.end_group();

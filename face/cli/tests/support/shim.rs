@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// When a process is to die.
+/// The point at which a process is to die.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KillAt {
     /// `sync`, `write` or `send`.

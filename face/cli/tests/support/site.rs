@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::Process;
 use super::command::{Said, ropewalk};
 
-/// Tells a copy of this program that it is the stranger: what he is told of the cluster.
+/// Tells a copy of this program that it is the stranger: the message to the stranger about the cluster.
 const STRANGER: &str = "ROPEWALK_TEST_STRANGER";
 
 /// A cluster of root's in a directory, with a file that only root may read and one for everybody, and
@@ -54,7 +54,7 @@ impl Site {
         told["inode"].as_u64().unwrap()
     }
 
-    /// Runs a part of this program as a plain user, who is told this.
+    /// Runs a part of this program as a plain user, with this message.
     pub fn as_a_stranger(&self, part: &str, told: &Value) {
         let program = self.place.path().join("stranger");
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -73,7 +73,7 @@ impl Site {
     }
 }
 
-/// What the stranger was told; none where this is not he.
+/// The message to the stranger; none if this process is not the stranger.
 pub fn told() -> Option<Value> {
     serde_json::from_str(&std::env::var(STRANGER).ok()?).ok()
 }

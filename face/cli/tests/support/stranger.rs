@@ -30,7 +30,7 @@ pub struct Stranger {
     pub origin: (EndpointId, Incarnation),
 }
 
-/// How a call ended that did not succeed.
+/// The failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
     Call(CallError),
@@ -156,7 +156,7 @@ impl Stranger {
         self.meta.set_session(session, 1, token);
     }
 
-    /// Where the data servers of the newest pool are.
+    /// The addresses of the data servers of the newest pool.
     pub fn data_servers(&self) -> Vec<String> {
         let read = |reply: MetaReply<'_>| match reply {
             MetaReply::Pool { servers, .. } => servers

@@ -21,7 +21,7 @@ const WAY: &str = "ROPEWALK_TEST_WORKER";
 /// An operation that takes longer hangs.
 const HANGS: Duration = Duration::from_secs(120);
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ended {
     Done,
@@ -77,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// As `perform`, where nothing may go wrong.
+    /// As `perform`, for an operation that may not fail.
     pub fn must(&mut self, operation: &Operation) {
         let ended = self.perform(operation);
         assert_eq!(ended, Ended::Done, "{operation}");
@@ -157,7 +157,7 @@ impl Mounted {
 
 type Perform = Box<dyn FnMut(&Operation) -> Result<(), String>>;
 
-/// What a worker's process does: the body of a test that is none where it was not started as one.
+/// The work of a worker's process: the body of a test that does nothing if it was not started as one.
 pub fn work() {
     let Ok(way) = std::env::var(WAY) else { return };
     let mut perform: Perform = match way.split_once(' ') {

@@ -16,7 +16,7 @@ pub use opcode::Opcode;
 pub const MAJOR: u32 = 7;
 /// The newest minor version whose structures are described here (Linux 6.18).
 pub const MINOR: u32 = 45;
-/// The oldest minor version that is served (Linux 5.4): what came before has other lengths.
+/// The oldest minor version that is served (Linux 5.4): earlier versions have other lengths.
 pub const MINOR_OLDEST: u32 = 31;
 /// The node of the mount's root.
 pub const ROOT_NODE: u64 = 1;

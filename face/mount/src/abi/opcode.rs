@@ -2,7 +2,7 @@
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal,)*) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u32)]
         pub enum Opcode {
@@ -13,7 +13,7 @@ macro_rules! opcodes {
             /// All codes that are known here, in the order of their numbers.
             pub const ALL: &[Opcode] = &[$(Opcode::$name,)*];
 
-            /// The opcode with this number, where there is one.
+            /// The opcode with this number, if there is one.
             #[inline]
             pub fn from_number(number: u32) -> Option<Opcode> {
                 match number {

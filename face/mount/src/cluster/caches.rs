@@ -30,7 +30,7 @@ impl Invalidate for KernelCaches {
 
     fn pages(&self, inode: u64, begin: u64, end: u64) -> Pin<Box<dyn Future<Output = ()>>> {
         let Ok(offset) = i64::try_from(begin) else { return Box::pin(async {}) };
-        // To the end, where that is behind the end of all files.
+        // To the end, if that is behind the end of all files.
         let len = i64::try_from(end).map_or(0, |end| (end - offset).max(1));
         self.forget(inode, offset, len)
     }

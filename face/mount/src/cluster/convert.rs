@@ -76,7 +76,7 @@ impl ClusterFileSystem {
         self.caller_keeping(context, context.uid == 0)
     }
 
-    /// As [`ClusterFileSystem::caller`], where the kernel says whether setuid and setgid stay.
+    /// As [`ClusterFileSystem::caller`], if the kernel says whether setuid and setgid stay.
     pub(super) fn caller_keeping(&self, context: &Context, keeps: bool) -> client::Caller {
         // Root may do everything; its groups decide nothing.
         let groups = if context.uid == 0 { [].into() } else { context.groups() };
@@ -93,7 +93,7 @@ impl ClusterFileSystem {
     /// As long as a lease lasts: its end is told explicitly, and where nothing can be told, because this
     /// process stands still, the session ends.
     fn inode_validity(&self, inode: u64) -> Duration {
-        // What is changed through one of several numbers the kernel does not know of the others.
+        // The kernel does not apply a change through one of several numbers to the others.
         let alone = self.places.borrow().others(inode).is_empty();
         if alone { self.client.cached_for(inode) } else { Duration::ZERO }
     }
@@ -102,7 +102,7 @@ impl ClusterFileSystem {
         AttributesReply { attributes: attributes(from), valid: self.inode_validity(from.inode) }
     }
 
-    /// What is at a place; `parent` as the kernel calls it.
+    /// The entry at a name; `parent` is the kernel's number of the directory.
     pub(super) async fn entry_at(
         &self,
         parent: u64,
@@ -115,7 +115,7 @@ impl ClusterFileSystem {
         }
         let (number, first) = self.places.borrow_mut().found(parent, name, from.inode);
         if first {
-            // What it was told of the inode under its other numbers holds no longer than from now on.
+            // The kernel's attributes of the inode under its other numbers are valid no longer than until now.
             self.forget_attributes(from.inode).await;
         }
         Entry { number, ..self.entry(from) }
@@ -125,7 +125,7 @@ impl ClusterFileSystem {
     async fn forget_attributes(&self, inode: u64) {
         let others = self.places.borrow().others(inode).to_vec();
         for node in others.into_iter().chain([inode]) {
-            // Where the kernel is gone, nothing is believed any more.
+            // If the kernel's side is gone, no cached attributes are believed any more.
             if let Ok(told) = self.notifier.invalidate_inode(node, -1, 0) {
                 let _ = told.await;
             }

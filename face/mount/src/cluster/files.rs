@@ -32,7 +32,8 @@ pub(super) fn options(flags: u32) -> OpenOptions {
     }
 }
 
-/// Who asks. The kernel tells the owner of locks with what goes past its pages, and only with that.
+/// The caller of an operation. The kernel passes the lock owner with I/O past its page cache, and only with
+/// that.
 pub(super) fn actor(context: &Context, owner: Option<u64>) -> Actor {
     let path = if owner.is_some() { Path::Direct } else { Path::Pages };
     Actor { owner, thread: context.pid, path }
@@ -89,8 +90,8 @@ impl ClusterFileSystem {
         let (file, direct) = self.handles.borrow().file_to_write(header.handle)?;
         let len = data.len();
         let asks = |flag: i32| header.open_flags as i32 & flag != 0 && !header.from_page_cache;
-        // As the descriptor is now: fcntl(2) changes it. What is written back from a memory map has its
-        // place, also in a file opened to append.
+        // As the descriptor is now: fcntl(2) changes it. Data written back from a memory map has its place,
+        // also in a file opened to append.
         let append = asks(libc::O_APPEND);
         let actor = match header.from_page_cache {
             false => actor(context, header.lock_owner),

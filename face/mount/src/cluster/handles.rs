@@ -12,9 +12,9 @@ use crate::errno::Errno;
 /// Open files and directories of one mount, at most.
 const HANDLES_MAX: usize = 1 << 20;
 
-/// What a handle stands for.
+/// The open object behind a handle.
 pub(super) enum Open {
-    /// A file, and whether it was opened to go past the pages of the kernel.
+    /// A file, and whether it was opened to bypass the kernel's page cache.
     File(Rc<File>, bool),
     Directory(Rc<OpenDirectory>),
 }
@@ -28,7 +28,7 @@ pub(super) struct OpenDirectory {
 
 #[derive(Default)]
 pub(super) struct Listing {
-    /// Where the next entry in `entries` comes behind.
+    /// The offset behind which the next entry in `entries` comes.
     pub at: u64,
     pub entries: VecDeque<Listed>,
     pub end: bool,

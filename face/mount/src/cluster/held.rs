@@ -1,6 +1,6 @@
-//! Which locks the processes of this host hold through the mount, as far as this mount knows.
+//! The locks that processes of this host hold through the mount, as far as this mount knows.
 //!
-//! The kernel tells of locks by their owners, and says little about their ends:
+//! The kernel names locks by their owners, and says little about their ends:
 //! * a POSIX owner (the descriptors of a process) loses all its byte-range locks on an inode with every
 //!   close of a descriptor of it: the kernel sends FLUSH with the owner, for each close of each process,
 //!   whether it ever locked or not;
@@ -11,8 +11,8 @@
 //! * an owner that is not here holds nothing: neither its FLUSH nor its RELEASE needs a request;
 //! * an owner is remembered with each handle through which it locked. When the last of these goes, all
 //!   of its locks go. A POSIX owner is no exception: its FLUSH came before, and took it out;
-//! * what is remembered is bounded by the kernel's open files: `RANGES_MAX` ranges for each pair of an
-//!   owner and an inode, and an entry for each handle through which it locked.
+//! * the records are bounded by the kernel's open files: `RANGES_MAX` ranges for each pair of an owner and an
+//!   inode, and an entry for each handle through which it locked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use ropewalk_client::{Errno, LockKind, LockRange};
 /// Ranges of one owner on one inode that are told apart; of more it is only known that there are some.
 const RANGES_MAX: usize = 64;
 
-/// Whose locks on what.
+/// One owner of locks of one family on one inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {
     pub node: u64,
@@ -62,7 +62,7 @@ impl Held {
         self.by_handle.entry(handle).or_default().insert(holder);
     }
 
-    /// What an owner asked for has its answer; `None` where nobody waited for it.
+    /// Records the answer to a lock request of an owner; `None` if nobody waited for it.
     pub fn answered(
         &mut self,
         holder: Holder,
@@ -77,7 +77,7 @@ impl Held {
             (LockKind::Unlock, Some(Ok(()))) => holding.remove(span),
             (LockKind::Unlock, _) => {}
             (_, Some(Ok(()))) => holding.add(span),
-            // Refused, or given up: what it held before it still holds.
+            // Refused, or given up: the owner still holds the locks that it held before.
             (_, Some(Err(Errno::EAGAIN | Errno::EINTR | Errno::EDEADLK))) => {}
             (_, Some(Err(Errno::ENOLCK | Errno::EINVAL))) => {}
             _ => holding.unsure = true,

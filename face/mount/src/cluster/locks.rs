@@ -1,12 +1,12 @@
 //! Locks: the metadata server's, by the kernel's owners.
 //!
 //! Invariants
-//! * an end of locks that the kernel told of is carried to the server whatever happens to whoever told
-//!   it: where the server does not answer it is tried again until it does;
+//! * an end of locks that the kernel reported is carried to the server, whatever happens to the process that
+//!   reported it: if the server does not answer, it is tried again until the server answers;
 //! * nothing is locked on an inode while ends of locks on it are on their way: owners are addresses of
 //!   the kernel, and the next one may have the name of the one that ends;
-//! * a request for a lock whose caller got a signal is such an end, too: the caller may ask again at
-//!   once, and what is still told of the first request comes before that.
+//! * a request for a lock whose caller got a signal is such an end, too: the caller may ask again at once, and
+//!   messages about the first request come before that.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -29,8 +29,8 @@ use crate::filesystem::{Answer, Context, Interrupts, usual_interrupts};
 /// Between two tries to tell the server of an end of locks.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// When callers are let go. A waiting lock is not dropped: it looks at its caller's signals itself, and
-/// the loop answers only where the server is away.
+/// The points at which callers are let go. A waiting lock is not dropped: it looks at its caller's signals
+/// itself, and the loop answers only if the server is away.
 pub(super) fn interrupts(opcode: Opcode) -> Interrupts {
     match opcode {
         Opcode::SetLockWait => Interrupts::AfterPatience,
@@ -54,7 +54,7 @@ fn range(lock: &Lock, owner: u64, whole_file: bool) -> LockRange {
     }
 }
 
-/// What the mount knows of its processes' locks.
+/// The mount's knowledge of its processes' locks.
 pub(super) struct Locks {
     client: Client,
     held: RefCell<Held>,

@@ -1,12 +1,12 @@
 //! The mount of a cluster: the client's operations behind the kernel's requests.
 //!
-//! What the kernel may remember is what a lease of the client covers: attributes and pages get a long
-//! validity under a lease and none without. Before a lease is given back the kernel is told to forget
-//! ([`KernelCaches`]). Entries it asks for each time.
+//! The kernel may cache only data that a lease of the client covers: attributes and pages get a long validity
+//! under a lease and none without. Before a lease is given back, the mount tells the kernel to forget them
+//! ([`KernelCaches`]). The kernel asks for entries each time.
 //!
-//! Invariant: nothing is answered from here that the client does not answer; there is no cache of
-//! its own but names that one open directory has begun to list, and where the kernel has its
-//! directories ([`places`]). Methods are called with inodes, whatever the kernel calls them.
+//! Invariant: every answer from here is the client's. The mount caches only names that one open directory has
+//! begun to list, and the kernel's places of directories ([`places`]). Methods are called with inodes, whatever
+//! number the kernel uses.
 
 mod caches;
 mod convert;

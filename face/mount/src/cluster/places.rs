@@ -1,11 +1,11 @@
-//! Where the kernel has the directories that it knows, and under which numbers.
+//! The places and numbers of the directories that the kernel knows.
 //!
-//! The kernel gives each inode of a directory one place. Where a look-up finds the inode elsewhere,
-//! because another mount moved it, the kernel has to move it, too. It cannot while it holds the locks of
-//! a rename, or while somebody works in the old parent: the look-up then fails with ESTALE, and with
-//! ELOOP where the new place lies below the old one. So a directory that is found below another parent
-//! than the kernel has it in gets another number there; the old number goes on for those who stand in
-//! the directory or have it open. See docs/design/040-client-caches.md.
+//! The kernel gives each inode of a directory one place. If a look-up finds the inode elsewhere, because
+//! another mount moved it, the kernel has to move it, too. It cannot while it holds the locks of a rename, or
+//! while a process works in the old parent. The look-up then fails with ESTALE, and with ELOOP if the new place
+//! lies below the old one. So a directory that is found below another parent than the kernel has it in gets
+//! another number there. The old number stays valid for processes that stand in the directory or have it open.
+//! See docs/design/040-client-caches.md.
 //!
 //! Invariants:
 //! * the kernel has a number in one directory at most, the one that is recorded here; a number whose
@@ -37,7 +37,7 @@ struct Known {
 pub(super) struct Places {
     /// By the kernel's numbers.
     known: BTreeMap<u64, Known>,
-    /// By parent and name: what the kernel has there.
+    /// By parent and name: the kernel's node there.
     names: BTreeMap<u64, BTreeMap<Box<[u8]>, u64>>,
     /// Numbers of an inode beside its own, the newest last.
     others: BTreeMap<u64, Vec<u64>>,
@@ -113,7 +113,7 @@ impl Places {
         node
     }
 
-    /// Records a number at a place; what was there before is retired.
+    /// Records a number at a place; the number that was there before is retired.
     fn place(&mut self, node: u64, parent: u64, name: &[u8]) {
         self.unplace(node);
         let names = self.names.entry(parent).or_default();
@@ -143,9 +143,9 @@ impl Places {
         self.names.get(&parent)?.get(name).copied()
     }
 
-    /// The kernel took a name away, or is told that something else than a directory is there. What it
-    /// has there is retired: after a removal it is dead for the kernel, though the server may have
-    /// removed another inode.
+    /// The kernel took a name away, or is told that something else than a directory is there. The number that
+    /// it has there is retired: after a removal it is dead for the kernel, though the server may have removed
+    /// another inode.
     pub fn removed(&mut self, parent: u64, name: &[u8]) {
         if let Some(node) = self.at(parent, name) {
             self.unplace(node);
@@ -231,7 +231,7 @@ mod tests {
         // And back: the kernel still has it there under the first one.
         assert_eq!(places.look_up(1, b"d", 7), 7);
         assert_eq!(places.look_up(2, b"d", 7), other);
-        // What was below it has its places below the one number or the other.
+        // Entries below the directory have their places below one number or the other.
         assert_eq!(places.look_up(7, b"below", 9), 9);
         assert_ne!(places.look_up(other, b"below", 9), 9);
     }

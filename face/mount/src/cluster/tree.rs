@@ -56,7 +56,7 @@ impl ClusterFileSystem {
         Ok(self.entry_at(context.node, name, &made.map_err(errno_in)?).await)
     }
 
-    /// Fetches entries behind `offset`, where they are not there from an earlier call.
+    /// Fetches entries behind `offset`, unless they are there from an earlier call.
     async fn fetch(
         &self,
         context: &Context,
@@ -239,7 +239,7 @@ impl Filesystem for ClusterFileSystem {
         let new_parent = self.inode(new_node);
         let renamed = self.client.rename(&caller, parent, name, new_parent, new_name, mode);
         renamed.await.map_err(errno_in)?;
-        // Where the kernel was told that the call was given up, it moves nothing.
+        // If the kernel was told that the call was given up, it moves nothing.
         if !Abandoned::is_current() {
             let (from, to) = ((context.node, name), (new_node, new_name));
             let mut places = self.places.borrow_mut();
@@ -310,8 +310,8 @@ impl Filesystem for ClusterFileSystem {
         self.closed(node, lock_owner).await?;
         let file = self.handles.borrow().file(handle)?;
         if file.options().access.write && self.client.needs_flush(&file) {
-            // What was closed is there also where this process is killed right behind it, or its loss
-            // is told.
+            // Data of a closed file survives a kill of this process right after the close, or its loss is
+            // reported.
             self.client.flush(&file).await.map_err(errno)?;
         }
         Ok(())
@@ -376,8 +376,8 @@ impl Filesystem for ClusterFileSystem {
             loop {
                 let next = directory.listing.borrow().entries.front().cloned();
                 let Some(entry) = next else { break };
-                // As they are now, not as they were fetched: the kernel takes them for newer than all that
-                // was answered before this request. What no lease covers it looks up when it wants it.
+                // As they are now, not as they were fetched: the kernel takes them for newer than all that was
+                // answered before this request. The kernel looks up entries without a lease when it wants them.
                 let covered = if plus { self.client.covered(entry.inode) } else { None };
                 let added = match covered {
                     Some(found) => {

@@ -21,7 +21,7 @@ use crate::abi::requests as abi;
 use crate::abi::{NAME_BYTES_MAX, Opcode, PATH_BYTES_MAX, extension};
 use reader::Reader;
 
-/// Why bytes are not a request.
+/// The reason that bytes are not a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end before the structure that the opcode promises.
@@ -47,7 +47,7 @@ pub enum DecodeError {
     UnknownOpcode(u32),
 }
 
-/// What was agreed at INIT, as far as it changes the layout of requests.
+/// The agreement at INIT, as far as it changes the layout of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Dialect {
     /// SETXATTR has the longer header.
@@ -55,11 +55,11 @@ pub struct Dialect {
 }
 
 impl Dialect {
-    /// What kernels since 5.14 speak with us.
+    /// The dialect that kernels since 5.14 speak with us.
     pub const MODERN: Dialect = Dialect { setxattr_extended: true };
 }
 
-/// A request: who asks, about which node, for what.
+/// A request: its caller, its node and its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request<'a> {
     pub header: abi::InHeader,

@@ -1,13 +1,13 @@
-//! What a request asks for, as borrowed, typed values.
+//! Operations of requests, as borrowed, typed values.
 
 use std::time::Duration;
 
 use crate::abi::requests::{CopyFileRangeIn, FileLock, ForgetOne, IoctlIn};
 
-/// Which mode bits and times SETATTR changes; `None` leaves a field as it is.
+/// The attributes that SETATTR changes; `None` leaves a field as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
-    /// The open file through which it is asked, where there is one.
+    /// The open file through which it is asked, if there is one.
     pub handle: Option<u64>,
     /// The lock owner, for file systems with mandatory locks.
     pub lock_owner: Option<u64>,
@@ -65,7 +65,7 @@ pub struct Lock {
     pub pid: u32,
 }
 
-/// What a lock allows.
+/// The kind of a lock: its access, or its release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockKind {
     Read,
@@ -164,13 +164,13 @@ impl<'a> Ioctl<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PollIn {
     pub handle: u64,
-    /// What to wake with `Notifier::poll_wakeup`, where the caller is about to sleep.
+    /// The poll handle to wake with `Notifier::poll_wakeup`, if the caller is about to sleep.
     pub wake: Option<u64>,
     /// `POLLIN`, ... that the caller is interested in.
     pub events: u32,
 }
 
-/// What INIT offers.
+/// The kernel's offer in INIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Init {
     pub major: u32,
@@ -181,7 +181,7 @@ pub struct Init {
     pub flags: u64,
 }
 
-/// How to set an extended attribute.
+/// The arguments of SETXATTR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetXattr<'a> {
     pub name: &'a [u8],

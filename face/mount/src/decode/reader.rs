@@ -7,10 +7,10 @@ use zerocopy::FromBytes;
 
 use super::DecodeError;
 
-/// What is left of a request's body.
+/// The unread rest of a request's body.
 ///
-/// The first fixed structure may lie apart from the rest: where the write loop reads a request in
-/// two pieces, and in the kernel's io_uring queues.
+/// The first fixed structure may lie apart from the rest: if the write loop reads a request in two pieces, and
+/// in the kernel's io_uring queues.
 pub(super) struct Reader<'a> {
     fixed: Option<&'a [u8]>,
     rest: &'a [u8],

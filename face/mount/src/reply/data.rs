@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ropewalk_base::pool::PoolBuffer;
 
-/// What stands for holes.
+/// The zero bytes that stand for holes.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Most pieces that one system call takes, less the reply's header.

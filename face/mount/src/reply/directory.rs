@@ -6,7 +6,7 @@ use super::Entry;
 use crate::abi::NAME_BYTES_MAX;
 use crate::abi::replies::{DirectoryRecord, EntryOut};
 
-/// What kind of inode an entry names.
+/// The kind of inode that an entry names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryKind {
     Unknown,

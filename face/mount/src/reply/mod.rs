@@ -1,4 +1,4 @@
-//! What a file system answers, as types of its own, and their way into the kernel's structures.
+//! Answers of a file system, as types of its own, and their conversion into the kernel's structures.
 
 mod data;
 mod directory;
@@ -12,7 +12,7 @@ use crate::abi::flags::opened;
 use crate::abi::replies as abi;
 use crate::decode::Timestamp;
 
-/// What the kernel may remember of an inode.
+/// The attributes of an inode that the kernel may remember.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attributes {
     pub node: u64,
@@ -87,8 +87,8 @@ impl AttributesReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     pub attributes: Attributes,
-    /// What the kernel shall call the node from now on, where that is not the inode's own number; else
-    /// 0. Two numbers of one inode are two inodes for the kernel; programs see only the own one.
+    /// The number that the kernel uses for the node from now on, if it is not the inode's own number; else 0.
+    /// Two numbers of one inode are two inodes for the kernel. Programs see only the inode's own number.
     pub number: u64,
     /// Tells two inodes apart that had the same number at different times.
     pub generation: u64,
@@ -102,7 +102,7 @@ impl Entry {
         Entry { entry_valid: valid, ..Entry::default() }
     }
 
-    /// What the kernel calls the node.
+    /// The number that the kernel uses for the node.
     pub fn node(&self) -> u64 {
         if self.number == 0 { self.attributes.node } else { self.number }
     }
@@ -154,7 +154,7 @@ impl Opened {
     }
 }
 
-/// What `statfs` tells.
+/// The result of `statfs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StatFs {
     /// Units of `fragment_bytes`.
@@ -227,7 +227,7 @@ impl StatxReply {
 /// The answer to an ioctl.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct IoctlReply {
-    /// What `ioctl` returns.
+    /// The return value of `ioctl`.
     pub result: i32,
     /// Bytes for the caller's argument; no more than the request allows.
     pub output: Vec<u8>,

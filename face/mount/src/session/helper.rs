@@ -78,7 +78,7 @@ pub(super) fn unmount(helper: &Path, path: &Path, lazy: bool) -> Result<(), Unmo
     }
 }
 
-/// Waits for the helper; what it complained about, where it failed.
+/// Waits for the helper; returns its complaint if it failed.
 fn finish(child: &mut Child) -> Option<String> {
     let mut bytes = Vec::new();
     if let Some(errors) = child.stderr.take() {

@@ -1,7 +1,7 @@
 //! Mounting and unmounting.
 //!
-//! Whoever may, mounts by system call; a plain user through the set-uid helper `fusermount3`. Both
-//! ways end with a descriptor of /dev/fuse on which the first request (INIT) waits.
+//! A process that has the right mounts by system call; a plain user mounts through the set-uid helper
+//! `fusermount3`. Both ways end with a descriptor of /dev/fuse on which the first request (INIT) waits.
 //!
 //! Invariants: a mount is never made over another FUSE mount, nor over files that it would hide,
 //! unless that is asked for; nothing here waits for a file system that does not answer; a mount
@@ -28,12 +28,12 @@ use rustix::io::Errno as Os;
 use rustix::mount::UnmountFlags;
 
 const DEVICE: &str = "/dev/fuse";
-/// How long a mount may take to say whether it is alive.
+/// The time that a mount may take to say whether it is alive.
 const PROBE: Duration = Duration::from_secs(1);
 /// Most dead mounts on top of each other that are cleared in one call.
 const DEAD_MAX: usize = 16;
 
-/// Why there is no mount.
+/// The reason that there is no mount.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     #[error("mount point {0} does not exist: make the directory first")]
@@ -73,7 +73,7 @@ pub enum MountError {
     System { action: &'static str, path: PathBuf, cause: std::io::Error },
 }
 
-/// Why a mount is still there.
+/// The reason that a mount is still there.
 #[derive(Debug, thiserror::Error)]
 pub enum UnmountError {
     #[error("{0} is busy: close its files and leave it, or unmount with force")]
@@ -90,7 +90,7 @@ pub enum UnmountError {
     Other { path: PathBuf, message: String },
 }
 
-/// A mount. Dropping it unmounts, lazily, whatever is still open.
+/// A mount. Dropping it unmounts, lazily, even if files are still open.
 pub struct Mount {
     device: OwnedFd,
     unmounter: Unmounter,
@@ -104,13 +104,13 @@ pub struct Unmounter {
     path: PathBuf,
     /// The kernel's number of the mount.
     id: Option<u64>,
-    /// The helper that made it, where one did.
+    /// The helper that made it, if one did.
     helper: Option<PathBuf>,
 }
 
 impl Mount {
-    /// Mounts on the directory `path`. Returns before the kernel's first request is answered: until
-    /// a loop runs, whoever touches the mount waits.
+    /// Mounts on the directory `path`. Returns before the kernel's first request is answered: until a loop
+    /// runs, every process that touches the mount waits.
     pub fn new(path: &Path, options: &MountOptions) -> Result<Mount, MountError> {
         let path = check_mount_point(path, options)?;
         let (device, helper) = match options.method {
@@ -130,7 +130,7 @@ impl Mount {
         Ok(Mount { device, unmounter: Unmounter { path, id, helper }, mounted: true })
     }
 
-    /// Where it is mounted, as an absolute path without links.
+    /// The mount point, as an absolute path without links.
     pub fn path(&self) -> &Path {
         &self.unmounter.path
     }
@@ -153,7 +153,7 @@ impl Mount {
         MountError::System { action, path: self.path().to_owned(), cause }
     }
 
-    /// What unmounts it from another thread.
+    /// A handle that unmounts it from another thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
@@ -195,7 +195,7 @@ impl Unmounter {
         Unmounter { path, id: Some(number).filter(|id| *id != 0), helper: None }
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -210,15 +210,15 @@ impl Unmounter {
         self.run(UnmountFlags::empty())
     }
 
-    /// Takes the mount out of the tree at once. What is open stays usable as long as a loop serves
-    /// it; the loop ends when it is closed.
+    /// Takes the mount out of the tree at once. Open files stay usable as long as a loop serves them; the loop
+    /// ends when they are closed.
     pub fn unmount_lazily(&self) -> Result<(), UnmountError> {
         self.run(UnmountFlags::DETACH)
     }
 
-    /// As `unmount_lazily`, and cuts off everything that is in work or open: whoever waits gets
-    /// ECONNABORTED, and the loop ends. The last resort against a file system that hangs, from any
-    /// process; only for those who may unmount by system call.
+    /// As `unmount_lazily`, and cuts off everything that is in work or open: a waiting caller gets
+    /// ECONNABORTED, and the loop ends. The last resort against a file system that hangs, from any process;
+    /// only for users that may unmount by system call.
     pub fn abort(&self) -> Result<(), UnmountError> {
         self.run(UnmountFlags::DETACH | UnmountFlags::FORCE)
     }
@@ -280,8 +280,8 @@ pub fn clear_dead_mount(path: &Path) -> Result<usize, UnmountError> {
     Ok(cleared)
 }
 
-/// The type of the file system that is mounted on `path`, where one is: ours is `fuse.ropewalk`. Asks
-/// nobody who may not answer.
+/// The type of the file system that is mounted on `path`, if there is one: ours is `fuse.ropewalk`. Asks no
+/// server that may not answer.
 pub fn mounted_kind(path: &Path) -> std::io::Result<Option<String>> {
     Ok(table::kind_at(&absolute(path)?))
 }

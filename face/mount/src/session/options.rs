@@ -1,21 +1,21 @@
-//! What can be asked for when mounting.
+//! The options of a mount.
 
 use rustix::mount::MountFlags;
 
 use super::MountError;
 
-/// Who else may use the mount.
+/// The other users that may use the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowOther {
-    /// Everybody, where this user may decide so (root may; others where /etc/fuse.conf says
-    /// `user_allow_other`); else only the user who mounts.
+    /// All users, if this user may decide so (root may; others may if /etc/fuse.conf says `user_allow_other`);
+    /// else only the user who mounts.
     WherePermitted,
     Yes,
     /// Only the user who mounts; not even root.
     No,
 }
 
-/// How to mount.
+/// The method of mounting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// By system call where allowed, else by the helper.
@@ -27,7 +27,7 @@ pub enum Method {
 /// Options of a mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What stands in the first column of `df`.
+    /// The name in the first column of `df`.
     pub name: String,
     /// The type is `fuse.` and this.
     pub subtype: String,
@@ -48,7 +48,7 @@ pub struct MountOptions {
     /// the kernel reads from its page cache it tells nobody, and what it does ask for would cost a
     /// change of metadata for each file that is read.
     pub noatime: bool,
-    /// Most bytes of one READ, where fewer are wanted than of a WRITE.
+    /// Most bytes of one READ, if fewer are wanted than of a WRITE.
     pub max_read_bytes: Option<u32>,
     /// Mount over files that will be hidden.
     pub hide_files: bool,

@@ -13,7 +13,7 @@ pub(super) struct Mounted {
     kind: String,
 }
 
-/// The FUSE mount on top of `path`, where there is one. Touches no mount.
+/// The FUSE mount on top of `path`, if there is one. Touches no mount.
 pub(super) fn fuse_mount_at(path: &Path) -> Option<Mounted> {
     mount_at(path).filter(|one| one.kind == "fuse" || one.kind.starts_with("fuse."))
 }
@@ -26,7 +26,7 @@ pub(super) fn kind_at(path: &Path) -> Option<String> {
 fn mount_at(path: &Path) -> Option<Mounted> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut lines = table.rsplit(|byte| *byte == b'\n').filter_map(parse);
-    // What was mounted last stands last, and hides the others.
+    // The latest mount stands last, and hides the others.
     lines.find(|one| one.path == path)
 }
 

@@ -15,7 +15,7 @@ pub const CHUNK_BYTES: u64 = 1 << 20;
 #[derive(Default)]
 pub struct Contents {
     size: u64,
-    /// By number. A chunk may be shorter than `CHUNK_BYTES`: what lacks is a hole.
+    /// By number. A chunk may be shorter than `CHUNK_BYTES`: the missing bytes are a hole.
     chunks: BTreeMap<u64, Arc<PoolBuffer>>,
 }
 

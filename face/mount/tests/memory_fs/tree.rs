@@ -104,7 +104,7 @@ pub struct Tree {
     pub valid: Duration,
 }
 
-/// Who makes a node, and how.
+/// The owner and the mode of a node that is made.
 pub struct Maker {
     pub uid: u32,
     pub gid: u32,

@@ -21,7 +21,7 @@ use ropewalk_mount::{
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 pub const POOL_BYTES: usize = 8 << 30;
-/// How long a mount may live, in seconds.
+/// The time that a mount may live, in seconds.
 pub static LIFE_SECONDS: AtomicU64 = AtomicU64::new(30);
 
 /// Whether FUSE can be used here; says so where it cannot, which fails under CI.

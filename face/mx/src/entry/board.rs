@@ -25,8 +25,8 @@ pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut BoardHandle) -> u32 
     returned(Family::Mx, answer)
 }
 
-/// What is known of a board's network: Open MPI compares the mapper's address to tell networks apart. `state`
-/// has the number of the board.
+/// The state of a board's network: Open MPI compares the mapper's address to tell networks apart. `state` has
+/// the number of the board.
 ///
 /// # Safety
 /// `state` may be read and written.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn mx__get_mapper_state(
     let number = unsafe { (*state).board };
     let boards = &process.boards;
     let Some(board) = boards.boards.get(number as usize) else { return -1 };
-    // Where nobody maps it all boards are of one network, to which everybody belongs.
+    // Without a mapper, all boards are of one network, to which every host belongs.
     let unmapped = MapperState {
         board: number,
         mapper_station: [0; 6],

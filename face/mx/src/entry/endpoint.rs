@@ -521,7 +521,8 @@ fn set_timeout(family: Family, handle: Handle, request: Handle, ms: u32) -> u32 
     returned(family, ask(handle, c"set a time-out", |endpoint| endpoint.set_timeout(request, ms)))
 }
 
-/// How long a request, or without one all later ones, may wait for a peer that does not answer.
+/// Sets the time that a request may wait for a peer that does not answer. Without a request, sets it for all
+/// later requests.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_set_request_timeout(endpoint: Handle, request: Handle, ms: u32) -> u32 {
     set_timeout(Family::Mx, endpoint, request, ms)

@@ -1,4 +1,4 @@
-//! What the library says about itself and its boards.
+//! Information about the library and its boards.
 
 use std::ffi::{c_char, c_void};
 
@@ -124,7 +124,7 @@ pub unsafe fn put_text(to: *mut c_char, room: usize, text: &str) {
     }
 }
 
-/// Where an answer goes.
+/// The output buffer for an answer.
 struct Out {
     to: *mut c_void,
     room: usize,
@@ -181,7 +181,7 @@ impl Out {
     }
 }
 
-/// What is asked.
+/// The information that the caller asks for.
 struct Question<'a> {
     process: &'a Process,
     key: u32,
@@ -206,7 +206,7 @@ impl Question<'_> {
         }
     }
 
-    /// The board of the endpoint, where one is given.
+    /// The board of the endpoint, if one is given.
     fn board_of_endpoint(&self) -> Result<Option<u32>, Code> {
         if self.endpoint.is_null() {
             return Ok(None);
@@ -220,7 +220,8 @@ impl Question<'_> {
         if (board as usize) < count { Ok(board) } else { Err(BOARD_UNKNOWN) }
     }
 
-    /// The board that is asked about: MX takes the one that is named, and Open-MX the endpoint's, where there are both.
+    /// The board that is asked about. If both are given, MX takes the board that is named, and Open-MX the
+    /// endpoint's.
     ///
     /// # Safety
     /// As for `number`.
@@ -234,7 +235,7 @@ impl Question<'_> {
         self.checked(board.ok_or(BAD_INFO_VALUE)?)
     }
 
-    /// Where a board may be named and need not be, one that is named has to be there.
+    /// Checks a board that the caller need not name: a board that is named has to exist.
     ///
     /// # Safety
     /// As for `number`.

@@ -1,4 +1,4 @@
-//! Beginning and end, handlers of errors, what codes are called.
+//! Beginning and end, handlers of errors, texts of codes.
 
 use std::ffi::{c_char, c_int};
 
@@ -62,19 +62,19 @@ pub extern "C" fn omx_set_error_handler(
         .flatten()
 }
 
-/// What a return code is called.
+/// The text for a return code.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_strerror(code: u32) -> *const c_char {
     codes::text(code).as_ptr()
 }
 
-/// What a native code is called.
+/// The text for a native code.
 #[unsafe(no_mangle)]
 pub extern "C" fn omx_strerror(code: u32) -> *const c_char {
     codes::text(code).as_ptr()
 }
 
-/// What a status code is called.
+/// The text for a status code.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_strstatus(code: u32) -> *const c_char {
     codes::status_text(code).as_ptr()

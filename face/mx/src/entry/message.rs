@@ -13,7 +13,7 @@ use crate::operations::Posting;
 /// Lists that are kept without a memory of their own.
 const FEW: usize = 8;
 
-/// What a call gives besides its memory.
+/// The arguments of a call besides its memory.
 struct Call {
     family: Family,
     endpoint: Handle,
@@ -22,7 +22,7 @@ struct Call {
     request: *mut Handle,
 }
 
-/// What it does with it.
+/// The operation that the call performs on its memory.
 enum Verb {
     Send { to: Address, synchronous: bool },
     Receive { mask: u64 },

@@ -1,8 +1,9 @@
-//! What programs link to and do not get: calls that MX declared and never had, and what they say of memory.
+//! Functions that programs link to without an implementation: calls that MX declared and never had, and notices
+//! about memory.
 
 use std::ffi::c_void;
 
-/// MX declared it and had none: whoever calls it cannot go on.
+/// MX declared the function and never had it, so its caller cannot go on.
 fn never(name: &str) -> ! {
     eprintln!("libmyriexpress: {name} was never part of MX");
     std::process::abort();

@@ -29,7 +29,7 @@ pub use message::*;
 pub use missing::*;
 pub use raw::*;
 
-/// Writes through a pointer of the caller's, where there is one.
+/// Writes through a pointer of the caller's, unless it is null.
 ///
 /// # Safety
 /// `to` is null or may be written.
@@ -73,7 +73,7 @@ fn ask_open<T>(
     work(&endpoint).map_err(|code| errors::raise(endpoint.error_handler(), text, code))
 }
 
-/// Why there is no endpoint of a handle.
+/// The reason that a handle has no endpoint.
 fn no_endpoint() -> Code {
     if process::is_initialized() { BAD_ENDPOINT } else { NOT_INITIALIZED }
 }

@@ -106,7 +106,7 @@ fn close(family: Family, handle: Handle) -> u32 {
     returned(family, answer)
 }
 
-/// Closes a raw endpoint: who waits there is told that it is none.
+/// Closes a raw endpoint: threads that wait there are told that it is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_close_endpoint(endpoint: Handle) -> u32 {
     close(Family::Mx, endpoint)
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn omx_raw_send(endpoint: Handle, buffer: *const c_void, b
     unsafe { send(Family::Native, endpoint, buffer, bytes, None) }
 }
 
-/// Where an event is told: each is null or may be written.
+/// The output pointers for an event: each is null or may be written.
 struct Places {
     port: *mut u32,
     context: *mut *mut c_void,
@@ -355,8 +355,8 @@ pub extern "C" fn mx_raw_remove_peer(endpoint: Handle, nic: u64) -> u32 {
     returned(Family::Mx, ask(endpoint, c"remove a peer", |raw| raw.net.remove_peer(nic)))
 }
 
-/// What `mx__get_mapper_state` tells of the board from now on. Where the map is complete all peers are asked for their
-/// names that have not told them.
+/// Sets the map that `mx__get_mapper_state` reports for the board from now on. If the map is complete, all
+/// peers that have not told their names are asked for them.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_set_map_version(
     endpoint: Handle,
@@ -445,7 +445,8 @@ pub unsafe extern "C" fn mx_raw_set_peer_name(
     unsafe { name_peer(endpoint, c"set a peer's name", name, |_| nic) }
 }
 
-/// What native cards tell mappers that ask them: no host with MXoE asks, so that it is accepted and not kept.
+/// Sets the reply of native cards to mappers. No host with MXoE asks for it, so the call is accepted and the
+/// reply is not kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_set_nic_reply_info(
     endpoint: Handle,

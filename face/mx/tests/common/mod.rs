@@ -1,4 +1,4 @@
-//! What the tests that compile programs share: the shared objects, linked from the archive as an
+//! Shared code of the tests that compile programs: the shared objects, linked from the archive as an
 //! installation links them, and compiler commands.
 
 // Each test takes what it needs.
@@ -13,7 +13,7 @@ pub fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Where Cargo puts the archive for its tests.
+/// The archive that Cargo makes for its tests.
 fn archive() -> PathBuf {
     let own = std::env::current_exe().expect("a running program");
     own.parent().expect("it lies in a folder").join("libropewalk_mx.a")

@@ -1,7 +1,7 @@
 //! The references: bare frames, datagrams and streams, as a program would use them that has the network for
 //! itself and believes that nothing is lost.
 //!
-//! * Round trips of what fits a frame or a datagram; of any length over TCP.
+//! * Round trips of messages that fit a frame or a datagram; of any length over TCP.
 //! * Bandwidth of frames and datagrams in a window: bursts of [`BURST`], and a credit for each of them. The
 //!   kernel cuts and joins datagrams.
 
@@ -30,7 +30,7 @@ const HEADER_BYTES: usize = 14;
 const FRAME_BYTES_MIN: usize = 60;
 /// Headers of IPv4 and UDP.
 const DATAGRAM_HEADER_BYTES: usize = 28;
-/// What the kernel cuts at a time, at most.
+/// The most bytes that the kernel segments at a time (UDP GSO).
 const CUT_BYTES_MAX: usize = 65_507;
 /// Datagrams at a time, and as many again for which there may be no credit yet.
 const BURST: usize = 32;
@@ -63,11 +63,11 @@ trait Carrier {
     fn send(&mut self, bytes: usize, count: usize, number: u64) -> Result<()>;
     /// Waits for one, or for several that came together: all their bytes.
     fn receive(&mut self) -> Result<&[u8]>;
-    /// How many datagrams of `each` bytes these are which came together.
+    /// The number of datagrams of `each` bytes in `bytes` bytes that came together.
     fn parts(&self, bytes: usize, each: usize) -> usize;
 }
 
-/// A socket, and how it is waited for.
+/// A socket, and the way of waiting for it.
 struct Waiter {
     spins: bool,
 }
@@ -120,7 +120,8 @@ struct Frames {
 }
 
 impl Frames {
-    /// Frames as long as those that they are a reference of: wire-compatible ones end at 4 KiB, whatever fits.
+    /// Frames of the same length as those of the compared network: wire-compatible ones end at 4 KiB, whatever the
+    /// MTU.
     fn body_bytes_max(network: Network, mtu: usize) -> usize {
         match network {
             Network::Compatible => mtu.min(Dialect::compatible().body_bytes_max()),
@@ -180,7 +181,7 @@ struct Datagrams {
     socket: UdpSocket,
     waiter: Waiter,
     mtu: usize,
-    /// What the kernel cuts them to; 0: it does not.
+    /// The segment size to which the kernel cuts sends; 0: it does not cut.
     cut: usize,
     out: Vec<u8>,
     into: Vec<u8>,
@@ -243,7 +244,7 @@ struct Windowed<C> {
     carrier: C,
 }
 
-/// How long each datagram of messages is, and how many there are.
+/// The length of each datagram of `count` messages, and the number of datagrams.
 fn datagrams(bytes: usize, count: usize, bytes_max: usize) -> (usize, usize) {
     let each = bytes.clamp(1, bytes_max);
     (each, (bytes * count).div_ceil(each))
@@ -350,7 +351,7 @@ impl<C: Carrier> Side for Windowed<C> {
         Ok(0)
     }
 
-    /// Whoever has all of the other's message sends the next one: neither is further ahead than one.
+    /// A side sends its next message when it has all of the other's: neither is more than one message ahead.
     fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64> {
         let (each, total) = datagrams(bytes, 1, self.carrier.bytes_max());
         let mut ahead = 0;

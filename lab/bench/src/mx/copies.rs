@@ -4,15 +4,15 @@ use ropewalk_base::memory::Memory;
 
 use crate::mx::ours::{DATA, Ours, SIGNAL};
 
-/// What so many rounds copy, of which each copies as the one in the middle: what went again, since a peer was
-/// not let run for long, does not count.
+/// The bytes copied by so many rounds if each copied as much as the median round. Resends do not count: a round has
+/// them if the scheduler suspended a peer for long.
 fn usual(mut copied: Vec<u64>) -> u64 {
     copied.sort_unstable();
     copied[copied.len() / 2] * copied.len() as u64
 }
 
 impl Ours {
-    /// Sends messages, each when the other side says so; what was copied for them here.
+    /// Sends messages, each on a signal of the other side; returns the bytes copied for them here.
     pub fn hand_over(&mut self, bytes: usize, rounds: usize, late: bool) -> anyhow::Result<u64> {
         let mut memory = self.memory(bytes)?;
         let (mut copied, mut before) = (Vec::with_capacity(rounds), 0);
@@ -47,7 +47,8 @@ impl Ours {
         for _ in 0..rounds {
             let before = self.bytes_copied();
             if late {
-                // What is sent later is not matched before: the message is here, or announced.
+                // Matching keeps the order of sends: when the signal is here, the message before it has arrived or is
+                // announced.
                 self.receive(SIGNAL, Memory::empty())?;
                 self.signal()?;
                 self.arrival()?;

@@ -1,9 +1,10 @@
-//! Pictures of what the rows found.
+//! Pictures of the rows' results.
 
 use crate::report::{self, Outcome};
 use crate::series::OURS;
 
-/// What is drawn by size: how rows begin, the metric, and whether all networks are in one figure.
+/// The figures drawn by message size: the prefix of the rows' names, the metric, and whether one figure has all
+/// networks.
 const BY_SIZE: [(&str, &str, bool); 8] = [
     ("latency.", "latency", true),
     ("bandwidth.", "bandwidth", true),
@@ -15,7 +16,7 @@ const BY_SIZE: [(&str, &str, bool); 8] = [
     ("neighbours.", "latency", false),
 ];
 
-/// What a figure of all networks is of, or of one row.
+/// The title of a figure of all networks, or of one row.
 fn title(scenario: &str, what: &str, together: bool) -> Option<String> {
     let rest = scenario.strip_prefix(what)?;
     if !together {
@@ -25,7 +26,7 @@ fn title(scenario: &str, what: &str, together: bool) -> Option<String> {
     Some(format!("MTU {}", under.replace('.', ", ")))
 }
 
-/// Figures by size, and bars for what has no size to speak of.
+/// Figures by message size, and bars for results without a size.
 pub fn figures(outcomes: &[Outcome]) -> String {
     let mut figures = Vec::new();
     for (what, metric, together) in BY_SIZE {

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use crate::mx::ours::Ours;
 use crate::mx::side::{Role, Side, say};
 
-/// What stands between the addresses of endpoints.
+/// The separator between the addresses of endpoints.
 const BETWEEN: char = ' ';
 
 /// One side.

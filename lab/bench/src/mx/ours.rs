@@ -27,9 +27,9 @@ pub const DATA: u64 = 0;
 pub const SIGNAL: u64 = 1;
 /// Messages under way.
 const DEPTH: usize = 16;
-/// How long a receiver computes.
+/// The time that a receiver computes.
 const COMPUTES: Duration = Duration::from_millis(20);
-/// What every message is made of.
+/// The value of every byte of a message.
 const FILLING: u8 = 7;
 
 /// One side.
@@ -150,7 +150,7 @@ impl Ours {
         }
     }
 
-    /// The next message, which is what it should be.
+    /// Waits for the next message, and checks its length.
     pub fn arrival(&mut self) -> anyhow::Result<Memory> {
         let completed = self.finish(RECEIVED)?;
         let whole =

@@ -1,4 +1,4 @@
-//! What the rows found, as figures with names, units and what they were measured under.
+//! Results of the rows, as figures with names, units and the conditions of the measurement.
 
 use crate::host;
 use crate::lab::{quoted, version};

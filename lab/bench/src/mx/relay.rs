@@ -1,4 +1,4 @@
-//! What stands between two pairs of cards and loses frames: this kernel may have no network emulator.
+//! A relay between two pairs of cards that drops frames: this kernel may have no network emulator.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;

@@ -1,13 +1,13 @@
-//! Which rows of the MX figures there are: what each measures, over what, and how much of it.
+//! The rows of the MX figures: the metric, the network and the amount of work of each.
 
 use crate::mx::sweeps::{self, Sweep};
 
-/// What a row measures.
+/// The metric of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Latency,
     Bandwidth,
-    /// How much of a message's time passes while its receiver computes.
+    /// The part of a message's time that passes while its receiver computes.
     Overlap,
     /// Bandwidth while frames are lost.
     Loss,
@@ -19,7 +19,7 @@ pub enum Kind {
     Rate,
 }
 
-/// What messages go over.
+/// The network that carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
     Ether,
@@ -32,7 +32,7 @@ pub enum Network {
     Tcp,
 }
 
-/// How its users write each network.
+/// The name of each network in options and rows.
 pub const NAMES: [(Network, &str); 6] = [
     (Network::Ether, "ether"),
     (Network::EtherXdp, "ether-xdp"),
@@ -51,7 +51,7 @@ impl Network {
         NAMES.iter().find(|(_, other)| *other == name).map(|(network, _)| *network)
     }
 
-    /// What carries the reference.
+    /// The name of the reference's carrier.
     pub fn bare_name(self) -> &'static str {
         match self {
             Network::Ether | Network::EtherXdp | Network::Mxoe | Network::Compatible => "frames",
@@ -72,13 +72,13 @@ pub struct Row {
     pub sizes: Vec<usize>,
     /// Of each size: bytes in all, each message counted with [`MESSAGE_COST`]; of overlaps: rounds.
     pub amount: usize,
-    /// What the line carries; 0: as much as it can.
+    /// The rate limit of the link, in Gbit/s; 0: no limit.
     pub gigabits: u32,
-    /// What parties differ in.
+    /// The setting in which parties differ.
     pub sweep: Sweep,
 }
 
-/// What a message costs beside its bytes, in bytes: so that small ones do not take for ever.
+/// The cost of a message beside its bytes, in bytes: it limits the time of small messages.
 const MESSAGE_COST: usize = 1000;
 /// Messages of a measurement.
 const COUNTS: std::ops::RangeInclusive<usize> = 20..=20_000;
@@ -92,8 +92,8 @@ impl Row {
     }
 }
 
-/// On both sides of the edges of classes and of our own limit, 16 KiB, and longer ones. From 4 to 64 KiB none is more
-/// than twice as long as the one before: where one falls behind its neighbours, it is seen.
+/// Sizes on both sides of the class limits and of our own limit, 16 KiB, and longer ones. From 4 to 64 KiB none is
+/// more than twice as long as the one before: a size that falls behind its neighbours is visible.
 const SIZES: [usize; 18] = [
     0,
     32,
@@ -151,7 +151,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                     add(Kind::Bandwidth, "bandwidth", wait, sizes, amount);
                 }
             }
-            // Who waits, and what is lost, is the same whatever frames come by.
+            // Overlap and loss are the same whether or not frames come by AF_XDP.
             if network == Network::EtherXdp {
                 continue;
             }

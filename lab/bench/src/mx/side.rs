@@ -1,4 +1,4 @@
-//! Both sides of a measurement, each a process in a namespace of its own: which one, and what it is told.
+//! Both sides of a measurement, each a process in a namespace of its own: its role, and its orders.
 
 use std::io::Write;
 
@@ -11,11 +11,11 @@ use crate::mx::rows::Network;
 use crate::mx::wire::{enter, frames};
 use crate::process::next_line;
 
-/// How a process takes part.
+/// The role of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
     pub network: Network,
-    /// Without our library: what sockets do by themselves.
+    /// Bare sockets or frames, without our library.
     pub bare: bool,
     pub mtu: usize,
     pub spins: bool,
@@ -69,24 +69,24 @@ impl Role {
     }
 }
 
-/// What a receiver that computes sees, in nanoseconds.
+/// The times of a receiver that computes, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Computed {
     /// Computing while nothing happens, and while a message comes.
     pub alone: u64,
     pub beside: u64,
-    /// A message while nobody computes, and what is left of it after computing.
+    /// The time of a message while nobody computes, and the rest of it after computing.
     pub message: u64,
     pub rest: u64,
 }
 
-/// One side, of ours or of a reference. What the first one does takes the corresponding method of the second.
+/// One side, of ours or of a reference. Each method of the first side has a counterpart on the second.
 pub trait Side {
-    /// Where it is reached.
+    /// Its address.
     fn url(&self) -> String;
     /// Gets to know the other one.
     fn meet(&mut self, other: &str) -> anyhow::Result<()>;
-    /// Nanoseconds of each of so many round trips; `None` where there is no such thing.
+    /// Nanoseconds of each of so many round trips; `None` if there is no such thing.
     fn ping(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Option<Vec<u64>>>;
     /// The other side of it.
     fn pong(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<()>;
@@ -94,7 +94,7 @@ pub trait Side {
     fn pour(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64>;
     /// The other side of it: the longest time in which nothing was complete.
     fn drink(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64>;
-    /// Sends messages to who computes meanwhile.
+    /// Sends messages to a receiver that computes meanwhile.
     fn feed(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<()> {
         bail!("a reference does not overlap")
     }
@@ -104,8 +104,8 @@ pub trait Side {
     }
     /// Messages both ways at once, one of each side at a time; both sides do this. Nanoseconds of so many.
     fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64>;
-    /// Sends messages one by one, each when it is asked for; where they are `late`, so that they come before
-    /// their receives. Bytes that were copied here.
+    /// Sends messages one by one, each on request; with `late`, so that they come before their receives. Returns the
+    /// bytes that were copied here.
     fn hand(&mut self, _bytes: usize, _rounds: usize, _late: bool) -> anyhow::Result<u64> {
         bail!("a reference does not count copies")
     }
@@ -120,13 +120,13 @@ pub fn warm(rounds: usize) -> usize {
     rounds / 10 + 5
 }
 
-/// Says a line to whoever started this process.
+/// Prints a line for the process that started this one.
 pub fn say(line: &str) -> anyhow::Result<()> {
     println!("{line}");
     Ok(std::io::stdout().flush()?)
 }
 
-/// Plays a role until whoever started this process hangs up.
+/// Plays a role until the process that started this one hangs up.
 pub fn serve(part: &str) -> anyhow::Result<()> {
     let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
     enter(role.holder)?;
@@ -140,7 +140,7 @@ pub fn serve(part: &str) -> anyhow::Result<()> {
         false if role.endpoints > 0 => Box::new(Many::open(&role)?),
         false => Box::new(Ours::open(&role)?),
     };
-    // Whoever does nothing keeps his endpoints until this process ends.
+    // Idle neighbours keep their endpoints until this process ends.
     let _neighbours = neighbours(&role)?;
     say(&format!("url {}", side.url()))?;
     let other = next_line()?.context("nobody says who the other side is")?;
@@ -159,7 +159,7 @@ fn neighbours(role: &Role) -> anyhow::Result<Vec<Ours>> {
     (0..count).map(|_| Ours::open(role)).collect()
 }
 
-/// Has a role's neighbours, and nothing else, until whoever started this process hangs up.
+/// Has a role's neighbours, and nothing else, until the process that started this one hangs up.
 pub fn idle(part: &str) -> anyhow::Result<()> {
     let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
     enter(role.holder)?;

@@ -4,17 +4,17 @@ use crate::lab::quoted;
 use crate::mx::rows::{Kind, NAMES, Network, Row};
 use crate::mx::wire::Waits;
 
-/// What is set differently from party to party.
+/// The setting that differs from party to party.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sweep {
     Nothing,
-    /// Up to which length messages go without being announced.
+    /// The longest message that is sent eagerly.
     Eager,
-    /// How long a card that received something waits before it interrupts.
+    /// The time that a card waits after a reception before it interrupts.
     Coalescing,
     /// Endpoints of one process that receive at once.
     Endpoints,
-    /// Endpoints that do nothing beside the one which answers.
+    /// Idle endpoints beside the one that answers.
     Neighbours,
 }
 
@@ -35,7 +35,7 @@ const NEIGHBOURS: [(&str, usize, usize); 3] =
 pub const CROWD: usize = 4;
 
 impl Sweep {
-    /// How many settings there are.
+    /// The number of settings.
     pub fn len(self) -> usize {
         match self {
             Sweep::Nothing => 0,
@@ -46,7 +46,7 @@ impl Sweep {
         }
     }
 
-    /// What the first setting is called, which the others are compared with.
+    /// The names of the ratio and of the first setting, with which the others are compared.
     pub fn first(self) -> (&'static str, &'static str) {
         match self {
             Sweep::Nothing => ("ratio", "nothing"),
@@ -124,13 +124,13 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             if network == Network::Compatible && mtu < 9000 {
                 continue;
             }
-            // How frames come by makes no difference to what is swept, and little to the others.
+            // AF_XDP makes no difference to the swept settings, and little to the other rows.
             let by_xdp = network == Network::EtherXdp;
             if by_xdp && quick {
                 continue;
             }
             let frames = !matches!(network, Network::Tcp | Network::Udp);
-            // Where somebody is in a hurry, what differs between networks is left to a few of them.
+            // A quick run measures the rows that depend on the network only for a few networks.
             if !quick || (mtu == 9000 && !matches!(network, Network::Ether | Network::Udp)) {
                 shaped(&amounts, network, name, mtu, &mut rows);
             }

@@ -21,31 +21,31 @@ pub const CARD: &str = "mx0";
 pub const LEFT: &str = "left";
 pub const RIGHT: &str = "right";
 
-/// Where a side has its Internet address.
+/// The IP address of a side.
 pub fn host(side: usize) -> String {
     format!("10.77.0.{}", side + 1)
 }
 
-/// When a card interrupts: after so many looks in vain, which come one after the other in so many nanoseconds.
+/// The interrupt deferral of a card with NAPI: it interrupts after `looks` empty polls, `nanos` nanoseconds apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Waits {
     pub looks: u32,
     pub nanos: u32,
 }
 
-/// What is between two sides.
+/// The link between two sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Line {
     pub mtu: usize,
     /// A relay loses so many of a million frames.
     pub lost_ppm: Option<u32>,
-    /// What goes out of either card in a second; 0: as much as it can.
+    /// The rate limit of either card, in Gbit/s; 0: no limit.
     pub gigabits: u32,
     /// Cards have NAPI, and wait so; `None`: as they are by themselves.
     pub waits: Option<Waits>,
 }
 
-/// Bytes that leave at once over a shaped line: what the kernel cuts later is one frame for it.
+/// The burst of a shaped line, in bytes: frames that the kernel segments later count as one frame for it.
 const BURST_BYTES: u32 = 70_000;
 /// Bytes that wait for a shaped line: more than any window, so that nothing is lost.
 const SHAPED_BYTES: u32 = 16 << 20;
@@ -57,7 +57,7 @@ pub struct Wire {
     _relay: Option<(Process, Holder)>,
 }
 
-/// What keeps a namespace.
+/// A process that keeps a namespace.
 struct Holder(Process);
 
 impl Holder {
@@ -96,7 +96,7 @@ impl Holder {
     }
 }
 
-/// Carries out what a holder is told, until whoever started it hangs up.
+/// Carries out what a holder is told, until the process that started it hangs up.
 pub fn hold() -> anyhow::Result<()> {
     println!("held");
     std::io::stdout().flush()?;
@@ -129,7 +129,7 @@ fn carry_out(line: &str) -> anyhow::Result<()> {
 /// Lets the card of this namespace wait as the words say.
 fn set_waits(words: &str) -> anyhow::Result<()> {
     let (looks, nanos) = words.split_once(' ').context("how long?")?;
-    // What is under /sys shows the namespace in which it was mounted; nobody else sees this mount.
+    // `/sys` shows the namespace in which it was mounted; no other process sees this mount.
     carry_out("mount -t sysfs none /sys")?;
     join_segments(CARD).context("the card has no NAPI")?;
     for (name, value) in [("napi_defer_hard_irqs", looks), ("gro_flush_timeout", nanos)] {
@@ -159,7 +159,7 @@ pub fn frames() -> u64 {
 }
 
 impl Wire {
-    /// What a line says.
+    /// Builds the link that a [`Line`] describes.
     pub fn new(line: &Line) -> anyhow::Result<Wire> {
         let mut wire = match line.lost_ppm {
             None => Wire::direct(line.mtu)?,
@@ -197,7 +197,7 @@ impl Wire {
             let ends = format!("name {plug} mtu {mtu} netns {}", middle.id());
             side.ip(&format!("link add name {CARD} mtu {mtu} type veth peer {ends}"))?;
             middle.bring_up(plug)?;
-            // What is lost is a frame, not dozens that the kernel would cut later.
+            // The relay then loses single frames, not dozens that the kernel would segment later.
             side.ip(&format!("link set {CARD} gso_max_segs 1"))?;
         }
         let command = Command::new(std::env::current_exe()?);

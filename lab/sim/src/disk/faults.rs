@@ -1,4 +1,4 @@
-//! Faults of a virtual disk: calls that fail, and bytes at rest that are not what they were.
+//! Faults of a virtual disk: calls that fail, and bytes at rest that have changed.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) struct Faults {
     pub(super) skip_sync: bool,
 }
 
-/// Counts one call down; true where this is the one that fails.
+/// Counts one call down; true if this is the one that fails.
 pub(super) fn due(countdown: &mut u64) -> bool {
     if *countdown == 0 {
         return false;
@@ -36,7 +36,7 @@ impl VirtualDisk {
         self.state().faults.write = number;
     }
 
-    /// The `number`-th sync from now answers EIO; some of what it should have kept is lost.
+    /// The `number`-th sync from now answers EIO; some of the changes that it should have made durable are lost.
     pub fn fail_sync(&self, number: u64) {
         self.state().faults.sync = number;
     }

@@ -130,7 +130,7 @@ impl Image {
         }
     }
 
-    /// Flips one bit at rest; false where the byte lies behind the end.
+    /// Flips one bit at rest; false if the byte lies behind the end.
     pub(super) fn flip(&mut self, offset: u64, bit: u8) -> bool {
         if offset >= self.len {
             return false;
@@ -160,7 +160,7 @@ impl Image {
 
     /// Keeps an arbitrary set of the sectors that a write touches.
     fn write_torn(&mut self, offset: u64, bytes: &[u8], random: &mut Random) {
-        // A prefix is what a writer that trusts order would survive; a scattered set is worse.
+        // A writer that trusts the order of sectors survives a torn prefix; a scattered set is worse.
         let prefix = random.below(2) == 0;
         let end = offset + bytes.len() as u64;
         let keep = random.below(bytes.len() as u64 / SECTOR_BYTES + 2);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_base::random::Random;
 
-/// What a name stands for: a directory, or a file by its number.
+/// The object behind a name: a directory, or a file by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
     Directory,

@@ -8,7 +8,7 @@ use super::library::{End, Key, Library};
 use super::partner::{Connecting, Partner};
 use super::{Address, CONNECT_AFTER, Event, Kind, Request, Status};
 
-/// What an answer says where the key was wrong.
+/// The status of a connect reply when the key is wrong.
 const STATUS_BAD_KEY: u8 = 11;
 
 impl Library {
@@ -69,14 +69,14 @@ impl Library {
         }
     }
 
-    /// Someone connects to us. It is answered always, and believed also where the key is wrong.
+    /// A peer connects to us. The connect is always answered, and believed also if the key is wrong.
     pub fn asked(&mut self, name: Key, asked: Connect, driver: &mut Driver) {
         let partner = self.partners.entry(name).or_insert_with(Partner::new);
         if partner.back_session != asked.session {
             if partner.back_session != SESSION_UNKNOWN {
                 self.clean_up(name, End::Restarted, driver);
             }
-            // Also where it was only unset: what came so far is expected once more.
+            // Also if the session was only unset: packets received so far are expected once more.
             let Some(partner) = self.partners.get_mut(&name) else { return };
             partner.reset_receiving();
         }

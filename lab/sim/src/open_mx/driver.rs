@@ -75,12 +75,12 @@ pub(super) enum Body {
 #[derive(Debug)]
 struct Peer {
     station: Station,
-    /// Which index we have in its table.
+    /// Our index in the peer's table.
     reverse: u16,
     named: bool,
 }
 
-/// Where a large message lies.
+/// The memory of a large message.
 #[derive(Debug, Default)]
 struct Region {
     bytes: Option<Vec<u8>>,
@@ -157,8 +157,8 @@ impl Driver {
         }
     }
 
-    /// What the daemon says of this interface, whose address is `station`. It is a program of its own, which writes numbers in
-    /// the network's order whatever the driver was built for.
+    /// The daemon's message about this interface, whose address is `station`. The daemon is a separate program: it
+    /// writes numbers in network order whatever order the driver was built for.
     pub fn daemon_says(station: Station, serial: u32) -> Vec<u8> {
         let mut body = vec![0; 50];
         body[2] = 1;
@@ -191,7 +191,7 @@ impl Driver {
         !self.ring.is_empty() || !self.pulls.fetched.is_empty()
     }
 
-    /// Makes a region of what is to be sent: its number, and which use of it this is.
+    /// Makes a region of bytes to send; its number, and the count of its uses.
     pub fn register(&mut self, bytes: Vec<u8>) -> Option<(u8, u8)> {
         let number = self.regions.iter().position(|region| region.bytes.is_none())?;
         let region = &mut self.regions[number];
@@ -251,7 +251,7 @@ impl Driver {
         }
     }
 
-    /// `None` where it is dropped without a word.
+    /// `None` if it is dropped without a word.
     fn dispatch(&mut self, from: Station, index: u16, packet: Packet<'_>, now: Time) -> Option<()> {
         match packet {
             Packet::Raw(rest) => {
@@ -434,7 +434,7 @@ impl Driver {
     }
 }
 
-/// What answers a pull; `None` where it asks for too much, or for what lies outside of the region.
+/// The replies to a pull. `None` if the pull asks for too much, or for bytes outside of the region.
 fn replies(region: &[u8], pull: Pull, dialect: Dialect) -> Option<Vec<(PullReply, Vec<u8>)>> {
     let piece = u64::from(dialect.reply_bytes());
     let (first, len) = (u64::from(pull.first_offset), u64::from(pull.block_bytes));
@@ -465,7 +465,7 @@ fn replies(region: &[u8], pull: Pull, dialect: Dialect) -> Option<Vec<(PullReply
     Some(all)
 }
 
-/// What a nack means to a request.
+/// The status that a nack gives to a request.
 pub(super) fn status_of(reason: Nack) -> Status {
     match reason {
         Nack::BadEndpoint => Status::BadEndpoint,

@@ -1,4 +1,4 @@
-//! Packets as a driver leaves them: the fields are right, and in the pads is what was in the memory before.
+//! Packets as a driver leaves them: the fields are right, and the pads hold the old content of the memory.
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::mxoe::{
@@ -17,7 +17,7 @@ impl Writer {
         Writer { dialect, garbage }
     }
 
-    /// A body with what follows its header, padded to the shortest frame.
+    /// A body: the header and the bytes behind it, padded to the shortest frame.
     pub fn body(&mut self, index: u16, packet: &Packet<'_>) -> Vec<u8> {
         let mut header = [0; HEADER_BYTES_MAX];
         let len = packet.emit(index, self.dialect, &mut header);
@@ -47,7 +47,7 @@ impl Writer {
     }
 }
 
-/// Where bytes that nobody sets begin and end in a header, counted from the frame's beginning.
+/// The ranges of unset bytes in a header: begin and end, counted from the frame's beginning.
 fn pads(packet: &Packet<'_>, mode: Mode) -> &'static [(usize, usize)] {
     match (packet, mode) {
         (Packet::Tiny(..) | Packet::Small(..) | Packet::Rendezvous(_), _) => &[(19, 20), (22, 24)],

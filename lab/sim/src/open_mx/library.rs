@@ -25,7 +25,7 @@ pub(super) enum End {
     Disconnected,
 }
 
-/// See the module. What belongs to a part is described there.
+/// See the module. The fields of a part are described there.
 #[derive(Debug)]
 pub(super) struct Library {
     pub endpoint: u8,
@@ -190,7 +190,7 @@ impl Partner {
         self.ack_seen = 0;
         self.early.clear();
         self.partial.clear();
-        // What was matched is not told to anybody any more.
+        // Matched messages are no longer acknowledged to the partner.
         self.acknowledges();
         self.fragment_next = self.match_next;
         if end == End::GivenUp {

@@ -1,29 +1,30 @@
-//! A host that runs Open-MX: what such a host does on the wire, with its habits and its defects, as an
-//! implementation of its own. Our MXoE language is tested against it.
+//! A host that runs Open-MX: an independent implementation of its behaviour on the wire, with its habits and its
+//! defects. Our MXoE language is tested against it.
 //!
 //! * [`Host`]: one endpoint of one host, without sockets and without a clock;
-//! * `driver`: the half that Open-MX has in the kernel: the peer table, the ring of what came, names, nacks,
+//! * `driver`: the half that Open-MX has in the kernel: the peer table, the ring of received events, names, nacks,
 //!   answers to pulls. It works at any time;
 //! * `pull`: the transfers that the driver fetches;
 //! * `library`: the half that runs in the process: partners, messages, connects. It works only when the user
 //!   calls; its parts are `partner`, `connect`, `send` and `receive`;
 //! * `frame`: the packets' bytes, with old bytes in every pad.
 //!
-//! Invariants: nothing here is shared with our own packet machine but the layouts of the packets; no
-//! packet, whatever is in it, makes it panic; a host is a function of its configuration and of the calls.
+//! Invariants: nothing here is shared with our own packet machine but the layouts of the packets; no packet, whatever
+//! its content, makes it panic; a host is a function of its configuration and of the calls.
 //!
 //! # Defects that are meant
 //!
-//! * A first CONNECT from a peer that was sent to already sets the receive numbers back, and what came before is
+//! * A first CONNECT from a peer that was sent to already sets the receive numbers back, and earlier packets are
 //!   expected again. A CONNECT of ours that follows one of theirs gets no new numbers.
-//! * Who has connected in one direction only acknowledges, pulls and notifies with session ffffffff.
-//! * [`Host::disconnect`] forgets a partner of whom the peer knows more: what the peer sends then is held for ever.
+//! * A host that has connected in one direction only acknowledges, pulls and notifies with session ffffffff.
+//! * [`Host::disconnect`] forgets a partner while the peer keeps its state: later packets of the peer are held for
+//!   ever.
 //! * The owner of a region does not look at its sequence in a pull, and believes the index that a packet carries:
 //!   the station that it came from counts in CONNECT and in packets for names only.
 //! * After a restart the handles of pulls begin anew, so that an old reply can fit.
-//! * A nack with sequence 0, as connects get, fails a message of number 0 where there is one.
+//! * A nack with sequence 0, as connects get, fails a message of number 0 if there is one.
 //!
-//! # What the description leaves open, and what was chosen
+//! # Choices where the description leaves something open
 //!
 //! * While the user computes, the driver goes on: it answers pulls, fetches, sends nacks, and fills the ring.
 //! * A message keeps the session that it was first sent with, also when it is sent again; the acknowledgement in it
@@ -35,9 +36,9 @@
 //!   pending connects go on. Given up: the bits advance, and the numbers become the old ones xor 0x30f0
 //!   (receiving) and 0x0f0f (sending), the lower 14 bits of what is described.
 //! * The counter of acknowledgements begins anew with a peer's session; our own goes on.
-//! * A refused CONNECT changes nothing at the one who asked.
-//! * Pulls tell as their total what is wanted of the message, not its length. They are given up when nothing new
-//!   came for as long as messages are resent.
+//! * A refused CONNECT changes nothing at the side that asked.
+//! * The total in a pull is the wanted part of the message, not its length. A pull is given up when nothing new came
+//!   for as long as messages are resent.
 //! * A message of which nothing is wanted is notified in the round that matches it, behind all packets of that
 //!   round: in the captures a copy that came together with it is not acknowledged for itself.
 //! * Regions are the lowest that are free, and only sends count their uses: in the captures pulls between
@@ -81,7 +82,7 @@ pub const BLOCKS_MAX: usize = 4;
 pub const EARLY_MAX: u16 = 255;
 /// Messages that are not acknowledged.
 pub const UNACKED_MAX: u16 = 8191;
-/// Events between the driver and the library; what comes when it is full is dropped.
+/// Slots of the ring of events between the driver and the library. A full ring drops further events.
 pub const RING_SLOTS: usize = 1024;
 /// Endpoints of a host.
 pub const ENDPOINTS: u8 = 32;
@@ -98,14 +99,14 @@ pub struct Address {
     pub endpoint: u8,
 }
 
-/// What a host is.
+/// The configuration of a host.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
     pub station: Station,
     pub endpoint: u8,
     /// Of the endpoint: a number that no other opening of it has had.
     pub session: u32,
-    /// What those who connect must know.
+    /// The key that a connecting peer must present.
     pub key: u32,
     pub dialect: Dialect,
     /// The peer table, by index. A host is number 0 in its own as a rule.
@@ -115,14 +116,14 @@ pub struct HostConfig {
     pub asks_names: bool,
     /// Messages beyond this go as large ones.
     pub rendezvous_bytes: usize,
-    /// How often something is resent before the peer is given up.
+    /// The number of resends before the peer is given up.
     pub resends_max: u32,
-    /// Of what is in the pads.
+    /// The seed of the bytes in the pads.
     pub seed: u64,
 }
 
 impl HostConfig {
-    /// What Open-MX does where nobody has set anything.
+    /// The defaults of Open-MX.
     pub fn new(station: Station, endpoint: u8, session: u32, dialect: Dialect) -> HostConfig {
         HostConfig {
             station,
@@ -144,7 +145,7 @@ impl HostConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Request(pub u64);
 
-/// What a request was.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Connect,
@@ -152,7 +153,7 @@ pub enum Kind {
     Receive,
 }
 
-/// How it ended; the numbers are those of MX.
+/// The result of a request; the numbers are those of MX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
@@ -179,11 +180,11 @@ pub struct Event {
     /// Of the message, and how many of them were moved.
     pub bytes: u32,
     pub transferred: u32,
-    /// What was received.
+    /// The received bytes.
     pub data: Vec<u8>,
 }
 
-/// What was thrown away, and what came of it.
+/// Counters of dropped, refused and resent packets, and of acknowledgements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Packets that are none, name nobody or fit nothing.
@@ -219,7 +220,7 @@ impl Host {
         Host { config, driver, library, now: Time::ZERO, computes_until: Time::ZERO }
     }
 
-    /// Where it is.
+    /// The address of its endpoint.
     pub fn address(&self) -> Address {
         Address { station: self.config.station, endpoint: self.config.endpoint }
     }
@@ -229,7 +230,7 @@ impl Host {
         self.config.session
     }
 
-    /// What was thrown away.
+    /// The counters of the driver and the library together.
     pub fn counters(&self) -> Counters {
         let (mut all, library) = (self.driver.counters, self.library.counters);
         all.dropped += library.dropped;
@@ -239,8 +240,8 @@ impl Host {
         all
     }
 
-    // What the user calls. It happens at the time of the last packet or advance, so that a caller whose clock
-    // has gone on since advances first. Each call ends a computation.
+    // Calls of the user. A call happens at the time of the last packet or advance. A caller whose clock has gone on
+    // since then advances first. Each call ends a computation.
 
     /// Asks for a connection; the event names the peer.
     pub fn connect(&mut self, to: Address, key: u32) -> Request {
@@ -248,7 +249,7 @@ impl Host {
         self.library.connect(to, key, &mut self.driver, self.now)
     }
 
-    /// Forgets a partner, and fails what is under way with it.
+    /// Forgets a partner, and fails all operations under way with it.
     pub fn disconnect(&mut self, from: Address) {
         self.computes_until = Time::ZERO;
         self.library.disconnect(from, &mut self.driver);
@@ -280,7 +281,7 @@ impl Host {
         self.library.cancel(request)
     }
 
-    /// What ended since the last call, in order.
+    /// The requests that ended since the last call, in order.
     pub fn take_events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.library.events)
     }
@@ -304,7 +305,7 @@ impl Host {
         self.driver.forget_peers();
     }
 
-    /// The endpoint is closed: what is owed is acknowledged, the rest forgotten, and packets are refused.
+    /// Closes the endpoint: owed acknowledgements are sent, the rest is forgotten, and packets are refused.
     pub fn close(&mut self) {
         self.library.acknowledge_all(&mut self.driver);
         self.driver.close();

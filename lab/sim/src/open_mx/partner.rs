@@ -1,5 +1,5 @@
-//! Another endpoint, as the library knows it: sessions, numbers in both directions, what is not acknowledged and
-//! what came early.
+//! Another endpoint, as the library knows it: sessions, numbers in both directions, unacknowledged messages and
+//! packets that came early.
 
 use std::collections::VecDeque;
 
@@ -13,7 +13,7 @@ use super::{ACK_AFTER, EARLY_MAX, OWED_MAX, Request, UNACKED_MAX};
 /// Numbers that exist, in 14 bits.
 const NUMBERS: u16 = 1 << 14;
 
-/// What to do with a number.
+/// The place of a sequence number relative to the next expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Of another session.
@@ -42,7 +42,7 @@ pub(super) struct Connecting {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Partner {
-    /// What messages are sent with, and what everything else is.
+    /// The session that messages carry, and the session that all other packets carry.
     pub true_session: u32,
     pub back_session: u32,
     pub send_next: Sequence,
@@ -54,7 +54,8 @@ pub(super) struct Partner {
     /// Numbers of the acknowledgements that were sent and seen.
     pub ack_sent: u32,
     pub ack_seen: u32,
-    /// What is not acknowledged to them: how many messages, since when, and whether it must be now.
+    /// Messages not yet acknowledged to the partner: their number, since when, and whether an acknowledgement is due
+    /// now.
     pub owed: u16,
     pub owed_since: Option<Time>,
     pub ack_now: bool,
@@ -129,7 +130,7 @@ impl Partner {
         }
     }
 
-    /// What came early and is due by now.
+    /// Takes a packet that came early and is due by now.
     pub fn take_early(&mut self) -> Option<Sequenced> {
         let due = |it: &Sequenced| matches!(self.place(it.sequence), Place::Next | Place::Before);
         let at = self.early.iter().position(due)?;
@@ -180,7 +181,7 @@ impl Partner {
     }
 }
 
-/// Which piece of its message a packet is.
+/// The number of a packet's fragment in its message.
 fn number_of(packet: &Sequenced) -> u8 {
     match &packet.body {
         Body::Fragment { number, .. } => *number,

@@ -1,4 +1,4 @@
-//! What the driver fetches: transfers of blocks, each of so many frames, and the timers of both.
+//! Pulls of the driver: transfers of blocks, each of so many frames, and the timers of both.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ const GENERATION_BITS: u32 = 22;
 /// The generation that a slot begins with.
 const GENERATION_FIRST: u32 = 0x23;
 
-/// What is to be fetched, and from where.
+/// A pull to start: its source and its length.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     /// The library's name for it.
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
     pub bytes: u32,
 }
 
-/// A transfer ended, with what it brought.
+/// A transfer that ended, with its data or status.
 #[derive(Debug)]
 pub(super) struct Fetched {
     pub tag: u64,
@@ -55,7 +55,7 @@ struct Transfer {
     handle: u32,
     data: Vec<u8>,
     blocks: VecDeque<Block>,
-    /// Where the next block begins: its frame, and how much was asked for before it.
+    /// The beginning of the next block: its frame, and the number of bytes requested before it.
     frame: u32,
     asked: u32,
     /// When something new came, and when everything was asked for again.
@@ -100,7 +100,7 @@ impl Pulls {
         }
     }
 
-    /// Begins a transfer of at least one byte; false where no handle is free.
+    /// Begins a transfer of at least one byte; false if no handle is free.
     pub fn begin(&mut self, wanted: Wanted, now: Time) -> bool {
         let Some(slot) = self.free.pop_front() else { return false };
         let handle = (slot as u32) << GENERATION_BITS | self.slots[slot].generation;
@@ -136,7 +136,7 @@ impl Pulls {
         true
     }
 
-    /// A piece came; false where it fits nowhere, or came before.
+    /// A piece came; false if it fits nowhere, or came before.
     pub fn reply(&mut self, reply: PullReply, bytes: &[u8], now: Time) -> bool {
         let Some(slot) = self.find(reply.handle) else { return false };
         let Some(mut transfer) = self.slots[slot].transfer.take() else { return false };
@@ -170,7 +170,7 @@ impl Pulls {
         true
     }
 
-    /// Asks again for what has not come for long, and gives up what has not come for very long.
+    /// Requests frames again that have not come for long, and gives up transfers that have not gone on for very long.
     pub fn advance(&mut self, now: Time) {
         for slot in self.busy.clone() {
             let Some(mut transfer) = self.slots[slot].transfer.take() else { continue };
@@ -250,7 +250,7 @@ impl Transfer {
     fn place(&mut self, reply: PullReply, bytes: &[u8], dialect: Dialect) -> Option<(usize, u64)> {
         let first = self.blocks.front()?.frame;
         let frame = first + u32::from(reply.frame.wrapping_sub(first as u8));
-        // What wrapped around is not mistaken for what is awaited.
+        // A frame number that wrapped around is not mistaken for an awaited one.
         if reply.offset.div_ceil(dialect.reply_bytes()) != frame {
             return None;
         }

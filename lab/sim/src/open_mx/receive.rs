@@ -60,7 +60,7 @@ pub(super) struct Pulling {
 }
 
 impl Incoming {
-    /// Out of its first packet; `None` for what is no message.
+    /// Begins a message with its first packet; `None` if the packet is no message.
     fn begin(partner: Key, body: Body) -> Option<Incoming> {
         let of = |match_info, bytes, content| Incoming {
             partner,
@@ -173,7 +173,7 @@ impl Library {
         }
     }
 
-    /// The next to be matched, or a piece of what is matched.
+    /// Takes the next packet to be matched, or a fragment of a matched message.
     fn take(&mut self, key: Key, packet: Sequenced, driver: &mut Driver, now: Time) {
         let Sequenced { sequence, body, .. } = packet;
         let Some(partner) = self.partners.get_mut(&key) else { return };

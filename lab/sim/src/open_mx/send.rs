@@ -1,4 +1,4 @@
-//! Sending: messages small and large, what is not acknowledged, sending it again, and acknowledgements.
+//! Sending: messages small and large, unacknowledged messages and their resends, and acknowledgements.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(super) enum What {
     Notify { bytes: u32, region: u8, region_sequence: u8 },
 }
 
-/// ... and waits for it; with what is reported of it.
+/// ... and waits for it; with the event that is reported of it.
 #[derive(Debug)]
 pub(super) struct Ready {
     pub what: What,
@@ -34,7 +34,7 @@ pub(super) struct Posted {
     pub sequence: Sequence,
     what: What,
     session: u32,
-    /// What is reported when it is acknowledged.
+    /// The event that is reported on acknowledgement.
     event: Option<Event>,
     /// It was reported before that.
     zombie: bool,
@@ -391,7 +391,7 @@ impl Library {
         }
         let failed = |event: Event| Event { status, transferred: 0, ..event };
         for ready in throttled {
-            // What a notify would have told is true of the data.
+            // The event of an unsent notify keeps its status: the transfer of the data has ended.
             let is_notify = matches!(ready.what, What::Notify { .. });
             let event = ready.event.map(|event| if is_notify { event } else { failed(event) });
             self.events.extend(event);

@@ -129,7 +129,7 @@ fn fence_a_session(seed: u64) {
         assert_eq!(client.write(file(1), &pieces, &[2; 10]).await, Err(fenced));
         assert_eq!(client.read(file(1), &pieces).await, Err(fenced));
         let fence = DataRequest::Fence { session: SESSION, epoch: 0 };
-        // Whatever its session: that is for the metadata server alone.
+        // In any session: only the metadata server may fence.
         assert_eq!(client.done(&fence).await, Err(Failed::Call(CallError::Unproven)));
         client.use_session(SESSION + 1, 1);
         assert_eq!(client.done(&fence).await, Err(Failed::Call(CallError::Unproven)));

@@ -22,7 +22,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
-/// What the members of the cluster know.
+/// The secret of the cluster's members.
 pub fn secret() -> Secret {
     Secret::new(ropewalk_sim::cluster::SECRET)
 }
@@ -36,14 +36,14 @@ pub struct Client {
     pub world: World,
     pub endpoint: LocalEndpoint,
     pub connection: Connection,
-    /// Calls of a metadata server, for what belongs to no session.
+    /// Calls as a metadata server, for requests that belong to no session.
     meta: Connection,
     /// The boot id of the last reply, whatever it said.
     pub era: Rc<Cell<u64>>,
     pool: Pool,
 }
 
-/// How a call ended without success.
+/// The failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failed {
     Errno(Errno),
@@ -52,7 +52,7 @@ pub enum Failed {
 
 pub type Outcome<T> = Result<T, Failed>;
 
-/// What a read brought.
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     pub found: Vec<Found>,
@@ -131,7 +131,7 @@ impl Client {
         Grantor::new(&secret()).token(session, own, false)
     }
 
-    /// A call; what `take` makes of its reply, and the server's boot id.
+    /// A call; the result of `take` for its reply, and the server's boot id.
     pub async fn call<T>(
         &self,
         request: &DataRequest<'_>,
@@ -139,7 +139,7 @@ impl Client {
     ) -> Outcome<(T, u64)> {
         let mut body = Vec::new();
         encode(request, &mut body);
-        // Without a session nothing is numbered: what the metadata server does.
+        // Calls without a session have no numbers, as those of the metadata server.
         let reply = if self.connection.session() == 0 {
             self.meta.call_free(Service::Data, &body).await
         } else {
@@ -274,7 +274,7 @@ impl Client {
         Ok(self.call(&DataRequest::Status, take).await?.0)
     }
 
-    /// How objects are.
+    /// Examines objects: the condition of each.
     pub async fn examine(&self, objects: &[ObjectName], read: bool) -> Outcome<Vec<Condition>> {
         let take = |reply: DataReply<'_>| match reply {
             DataReply::Examined { conditions } => conditions,

@@ -19,7 +19,7 @@ pub const LIMIT: Duration = Duration::from_secs(600);
 pub const DIRECTORY: &str = "/data";
 pub const SESSION: u64 = 7;
 
-/// How the server is set up.
+/// The configuration of the server.
 #[derive(Clone)]
 pub struct Setup {
     pub rail: SimConfig,

@@ -1,11 +1,10 @@
 //! Everything at once: two clients write, punch, sync and read while the server dies, loses power,
 //! and the network fails.
 //!
-//! A client remembers which bytes it has not synced, and writes them again when a boot id says that
-//! the server may have forgotten them; so what it reads is always what it wrote. It writes them as
-//! they are now, not change by change: a block that the power loss tore was wholly covered by what is
-//! not synced, and only a write that covers it wholly heals it. Until then a change in part of it is
-//! an error, whose reply has the new boot id.
+//! A client remembers its unsynced bytes, and writes them again when a boot id says that the server may have
+//! forgotten them; so it always reads its own writes. It writes them as they are now, not change by change. The
+//! unsynced bytes wholly covered a block that the power loss tore, and only a write that covers the block wholly
+//! heals it. Until then a change in part of it is an error, whose reply has the new boot id.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -34,7 +33,7 @@ struct Program {
     file: FileId,
     random: Random,
     model: Vec<Vec<u8>>,
-    /// Which bytes were changed since the last sync, and the life of the server that has them.
+    /// The bytes changed since the last sync, and the life of the server that has them.
     unsynced: Vec<Vec<bool>>,
     era: u64,
 }
@@ -131,7 +130,7 @@ impl Program {
         }
     }
 
-    /// Reads everything; what the server has forgotten since the last reply is repeated first.
+    /// Reads everything; writes that the server has forgotten since the last reply are repeated first.
     async fn check(&mut self) {
         loop {
             self.client.call(&DataRequest::Status, |_| ()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Bytes go in and come out again; what is wrong is refused and leaves no trace.
+//! Bytes go in and come out again; wrong requests are refused and leave no trace.
 
 use ropewalk_base::random::Random;
 use ropewalk_data::Counters;
@@ -160,7 +160,7 @@ fn bytes_that_do_not_match_their_checksums_are_never_stored() {
                     client.write_bulk(file(1), &pieces, &new, &sums).await
                 };
                 assert_eq!(refused, Err(Failed::Errno(Errno::EIO)));
-                // What was under the wrong checksum has its old bytes; chunks before may be new.
+                // The bytes under the wrong checksum keep their old content; chunks before may be new.
                 let read = client.read(file(1), &pieces).await.unwrap();
                 assert_eq!(read.bytes[len - 50..], old[len - 50..]);
                 assert!(read.bytes.iter().all(|byte| *byte == 1 || len > 5000));

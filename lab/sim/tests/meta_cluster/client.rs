@@ -25,7 +25,7 @@ pub const WRITE: Access = Access { read: true, write: true };
 pub const DIRECTORY: u16 = 1 << 15;
 const RENEWAL: Duration = Duration::from_secs(1);
 
-/// What a session has of an inode.
+/// The grant and the open of a session on an inode.
 #[derive(Debug, Clone, Copy, Default)]
 struct Held {
     grant: Option<Grant>,
@@ -304,7 +304,7 @@ pub fn make<'a>(parent: u64, name: &'a [u8], mode: u16, node: Node_<'a>) -> Meta
     MetaRequest::Make { who: Who::ROOT, parent, name: Bytes(name), mode, node }
 }
 
-/// What `make` makes; `Node` is a machine in here.
+/// The type of inode that `make` creates; `Node` is a machine in here.
 pub type Node_<'a> = ropewalk_wire::fs::meta::Node<'a>;
 
 pub fn unlink(parent: u64, name: &[u8]) -> MetaRequest<'_> {

@@ -19,7 +19,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
-/// What a data server was told, in order.
+/// The orders to a data server, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Told {
     Fence(u64, u32),
@@ -45,7 +45,7 @@ impl Handler for Listener {
                 Told::Truncate(file.inode, stripe, offset)
             }
             DataRequest::Reap { inodes } => Told::Reap(inodes),
-            // Whether the former life lives; what answers here is the next one.
+            // Whether the former life lives; the next life answers here.
             DataRequest::Status => {
                 return responder.send(Answer {
                     status: Status::Done,
@@ -63,7 +63,7 @@ impl Handler for Listener {
     }
 }
 
-/// Adds data server number `id` as `dataID`; what it is told.
+/// Adds data server number `id` as `dataID`; the log of its orders.
 pub fn add(simulation: &mut Simulation, id: u32) -> Log {
     let log = Log::default();
     let (disk, seen) = (Arc::new(VirtualDisk::new(0)), log.clone());

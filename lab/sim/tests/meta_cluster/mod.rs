@@ -61,7 +61,7 @@ pub fn endpoint(node: &Node) -> LocalEndpoint {
     endpoint
 }
 
-/// What the members of the cluster know.
+/// The secret of the cluster's members.
 pub fn secret() -> Secret {
     Secret::new(ropewalk_sim::cluster::SECRET)
 }
@@ -94,7 +94,7 @@ impl Meta {
             let (endpoint, world) = (endpoint(node), node.world().clone());
             let (config, place) = (config.clone(), place.clone());
             node.world().spawn(async move {
-                // Where the disk fails there is no server, and its clients wait for the next life.
+                // If the disk fails there is no server, and its clients wait for the next life.
                 match MetaServer::start(&world, endpoint, config).await {
                     Ok(server) => *place.borrow_mut() = Some(server),
                     Err(error) => eprintln!("the metadata server: {error}"),

@@ -40,7 +40,7 @@ enum Node {
     Dead,
 }
 
-/// Interfaces on one wire, which loses some of what goes over it.
+/// Interfaces on one wire, which loses some packets.
 struct Wire {
     random: Random,
     now: Time,
@@ -160,7 +160,7 @@ impl Wire {
         }
     }
 
-    /// What an agent sends at once to whoever sent it this.
+    /// The packets that an agent sends at once to the sender of `packet`.
     fn ask(&mut self, number: usize, from: Station, packet: &Packet<'_>) -> Vec<Vec<u8>> {
         let body = body(packet, self.dialect);
         let (now, to) = (self.now, station(number));
@@ -515,7 +515,7 @@ fn raw_packets_that_are_no_beacons_are_a_mappers() {
     assert_eq!(wire.agent(0).peers(0).count(), 0, "who sends them is not known by that");
 }
 
-/// Somebody who calls in our own language, and what becomes of that.
+/// A caller in our own language, and the outcome of its call.
 #[derive(Default)]
 struct Caller(Option<Fault>);
 

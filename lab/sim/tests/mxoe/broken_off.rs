@@ -1,5 +1,5 @@
-//! Partners between whom something is missing for good: who notices it, and how they begin anew in the session that
-//! they have.
+//! Partners between which a packet is missing for good: the side that notices it, and the new beginning of both in
+//! the session that they have.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::foreign::{First, Scene, THEIRS, ours};
 use crate::room::*;
 use crate::world::*;
 
-/// How often Open-MX sends again what is not acknowledged.
+/// The interval at which Open-MX resends unacknowledged packets.
 const AGAIN: Duration = Duration::from_millis(500);
 
 fn tiny(number: u16, bytes: &[u8]) -> Packet<'_> {
@@ -41,7 +41,7 @@ fn a_partner_that_goes_on_without_what_is_missing_is_given_up() {
     let other = Packet::Medium(fragment(4000), &[1; 1452]);
     let far = tiny(1000, b"far");
     let (early, missing) = (tiny(2, b"early"), tiny(1, b"missing"));
-    // What comes instead of what is missing: later messages, or other fragments than those of the message.
+    // The packets in place of the missing one: later messages, or fragments that contradict the message.
     for (before, again) in [(None, &early), (None, &far), (Some(&begun), &other)] {
         let mut room = Room::new(1, config(200));
         let link = room.let_him_in();
@@ -232,7 +232,7 @@ fn one_that_gave_us_up_and_connects_again_begins_anew_with_us() {
         scene.world.nodes.1.host.connect(ours(), KEY);
         scene.world.pass(Duration::from_secs(2));
         let seen = &scene.world.nodes.0.seen;
-        // Where nothing was said there is nothing that could be mistaken.
+        // Without earlier messages there is nothing to mistake.
         let said = seen.finished.len() + seen.received.len() > 0;
         assert_eq!(seen.down.contains_key(&old), said, "seed {seed}");
         let link = *seen.up.keys().find(|link| !seen.down.contains_key(link)).expect("a link");

@@ -1,5 +1,5 @@
-//! Ours in the place of a real host with Open-MX: it gets what that one got, its user does what that one's did, and
-//! what it says has to be right for the host at the other end.
+//! Ours in the place of a real host with Open-MX: it receives the same packets, its user makes the same calls, and
+//! its packets have to be right for the host at the other end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn station(host: u32) -> Station {
     Station([2, 0, 0, 0, 0, host as u8 + 1])
 }
 
-/// What the user sees.
+/// The user's view.
 #[derive(Default)]
 struct User {
     store: Store,
@@ -97,7 +97,7 @@ impl LinkEvents<u32> for User {
     fn revoked(&mut self, _link: SlotId, _key: RemoteKey) {}
 }
 
-/// What the other host sent so far, as one who counts sees it.
+/// The messages of the other host so far, with the bytes that are missing.
 #[derive(Default)]
 struct Heard {
     /// Bytes that are missing of each message.
@@ -127,7 +127,7 @@ impl Heard {
     }
 }
 
-/// The acknowledgement in a packet, where it has one.
+/// The acknowledgement in a packet, if it has one.
 fn acknowledged(packet: &Packet<'_>) -> Option<u16> {
     match packet {
         Packet::Tiny(message, _) | Packet::Small(message, _) => Some(message.acknowledged.0),
@@ -230,7 +230,7 @@ impl Replay {
         self.order(body, Slice::NONE);
     }
 
-    /// What the user does by itself: reads what is announced, and says when it has it.
+    /// The user's own actions: it reads announced messages, and reports the end of each read.
     fn user(&mut self) {
         let user = &mut self.user;
         for message in std::mem::take(&mut user.announced) {
@@ -384,7 +384,7 @@ impl Replay {
     }
 }
 
-/// What goes under numbers, each once and without what it acknowledges: everything that makes a message.
+/// The packets with sequence numbers, each once and without its acknowledgement: all parts of messages.
 fn numbered(bodies: &[Vec<u8>]) -> BTreeMap<(u16, u8), String> {
     let mut all = BTreeMap::new();
     for body in bodies {

@@ -1,24 +1,27 @@
 //! Packets to and from a host with Open-MX of which bits change on the way, behind the checks of the wire.
 //!
-//! Nothing in such a packet tells that it changed, so that much of it is believed. What holds all the same:
+//! Nothing in such a packet tells that it changed, so that much of it is believed. These guarantees hold all the
+//! same:
 //!
-//! * Nothing breaks. No packet makes ours panic, tells the layer above what cannot be, or writes to memory but that of
-//!   a message on its way; what is remembered is bounded, and gone when links are.
-//! * What a receiver can tell by itself is as good as lost, and comes again: a wrong type, length, endpoint or session,
-//!   a reply to no pull of ours (`fields.rs` has all of them). Links stay, and all messages arrive once and in order.
-//! * What it cannot tell concerns the message that the packet is of, and those whose number, region or transfer it
-//!   names now. All others are what was sent, if they arrive; as long as no packet that makes a session is concerned
-//!   they arrive at most once, and in order. A changed acknowledgement lets messages be lost, and a changed end lets a
-//!   large send end early, or wait until the link ends.
+//! * Nothing breaks. No packet makes ours panic, report an impossible event to the layer above, or write to memory
+//!   but that of a message on its way. The state that we keep is bounded, and gone when links are.
+//! * A packet whose damage the receiver can recognise is as good as lost, and comes again: a wrong type, length,
+//!   endpoint or session, a reply to no pull of ours (`fields.rs` has all of them). Links stay, and all messages
+//!   arrive once and in order.
+//! * Other damage concerns the message of the packet, and those whose number, region or transfer the packet names
+//!   now. All other messages equal the sent ones, if they arrive; as long as no packet that makes a session is
+//!   concerned they arrive at most once, and in order. A changed acknowledgement lets messages be lost, and a changed
+//!   end lets a large send end early, or wait until the link ends.
 //! * A link on which nothing goes on ends with a fault in bounded time, at the side that misses something. Once
 //!   packets are left alone, messages flow both ways: over the link that there is, or over another one, for which
 //!   no process has to begin anew.
-//! * Every packet that came is counted: as one for us, or by why it is not.
+//! * Every packet that came is counted: as one for us, or by the reason for which it is not.
 //!
-//! What Open-MX does stays as it is. It keeps a packet with a changed number for up to 255 messages, and takes it for
-//! the right one when its turn comes; ours forgets such a packet after seconds. It never looks at the sequence of a
-//! region. And both sides begin with the number that they are told to: where that is too low their messages are old ones
-//! to the other, until the numbers have caught up. So the first messages behind the trouble may be lost, too.
+//! The model keeps the defects of Open-MX. It keeps a packet with a changed number for up to 255 messages, and takes
+//! it for the right one when its turn comes; ours forgets such a packet after seconds. It never looks at the sequence
+//! of a region. And both sides begin with the number that the peer gives them. If that number is too low, their
+//! messages are old ones to the other, until the numbers have caught up. So the first messages behind the trouble may
+//! be lost, too.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,28 +40,28 @@ use crate::{EDGES, ROUGH};
 
 /// Messages of these lengths tell whether a link works.
 const PROBES: [u64; 5] = [0, 20, 100, 5000, 100_000];
-/// What ours remembers at most, written down, while there is a link, and when there is none.
+/// The limit of our state, in bytes of its debug output: with a link, and without one.
 const SIZE_MAX: usize = 20_000_000;
 const SIZE_MAX_UNUSED: usize = 60_000;
-/// How long a link may say nothing about what does not go on: ours gives up, or they do, and one after the other.
+/// The time within which a link must report a stall: ours gives up, or they do, and one after the other.
 const NOTICED_WITHIN: Duration = GIVE_UP_AFTER.saturating_mul(4);
-/// How often somebody may have to connect again. The first link may end since the other side notices something, too.
+/// The number of connects that may be needed. The first link may end since the other side notices something, too.
 const LINKS_MAX: usize = 3;
 
 struct Case {
     seed: u64,
     scene: Scene,
     spoiler: Rc<RefCell<Spoiler>>,
-    /// What was sent, by number: by us, and by them.
+    /// The messages sent, by number: by us, and by them.
     sent: [BTreeMap<u64, u64>; 2],
     next: u64,
 }
 
-/// What came of probes.
+/// The outcome of probes.
 #[derive(Debug, PartialEq, Eq)]
 enum Flow {
     Works,
-    /// Somebody was told that it does not: whoever it is.
+    /// One of the two sides was told that it does not.
     Told(&'static str),
 }
 
@@ -164,7 +167,7 @@ impl Case {
         }
     }
 
-    /// From now on packets are left alone, and whoever misses something has the time to notice.
+    /// From now on packets are left alone, and a side that misses something has the time to notice.
     fn calm(&mut self) {
         self.scene.world.air.weather = Weather::FAIR;
         self.spoiler.borrow_mut().rates = [0; 2];
@@ -210,7 +213,7 @@ impl Case {
         }
     }
 
-    /// What is known of messages there and back.
+    /// The outcome of messages in both directions, if it is known yet.
     fn seen_of(
         &self,
         link: SlotId,
@@ -244,7 +247,7 @@ impl Case {
         ((ended, here) == (all.0, all.1) && finished >= all.2).then_some(Flow::Works)
     }
 
-    /// What is here is what was sent, but for what the spoiler can have spoiled.
+    /// Checks that received messages equal the sent ones, except those that the spoiler can have spoiled.
     fn judge(&self) {
         let spoiler = self.spoiler.borrow();
         let suspects = [0, 1].map(|from| spoiler.suspects(from));

@@ -1,4 +1,5 @@
-//! What waits for one another: reads of many, ends of large messages, room above, acknowledgements of before.
+//! Operations that wait for one another: reads of many, ends of large messages, room above, acknowledgements of
+//! before.
 
 use ropewalk_transport::PacketProtocol;
 use std::time::Duration;
@@ -146,7 +147,7 @@ fn a_closed_link_is_over_when_its_last_message_is_acknowledged() {
     let [a, b] = room.join(0, 1);
     room.hosts[0].send(a, 1, 20, true);
     room.hosts[0].close(a);
-    // What carries the news is a message, not an acknowledgement by itself.
+    // A message carries the news, not a separate acknowledgement.
     for (_, body) in room.hosts[0].pass(room.now, 10) {
         room.hosts[1].packet(0, &body, room.now);
     }

@@ -1,4 +1,4 @@
-//! What we say, byte by byte, as the examples of the protocol's description have it.
+//! Our packets, byte by byte, as in the examples of the protocol's description.
 
 use ropewalk_transport::PacketProtocol;
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ fn host(host: usize, endpoint: u8, dialect: Dialect) -> Ours {
 /// Every packet of a dialogue, by who sent it, its type, and its fragment or frame.
 type Said = BTreeMap<(usize, u8, u8), Vec<u8>>;
 
-/// The two, and what they say: each packet is there at once.
+/// The two hosts, and their packets: each packet arrives at once.
 struct Dialogue {
     hosts: [Ours; 2],
     now: Time,
@@ -135,7 +135,7 @@ impl Dialogue {
         }
     }
 
-    /// What is said in all of it.
+    /// All packets of the dialogue.
     fn speak(mut self, medium: u64) -> Said {
         self.hosts[1].seen.anything = true;
         let now = self.now;
@@ -235,7 +235,7 @@ fn refusals_have_the_bytes_of_the_examples() {
             assert_eq!(said.len(), 1, "{packet:?}");
             said.remove(0).1
         };
-        // They know nobody: who gets a refusal looks for the host that it came from.
+        // They know nobody: the receiver of a refusal looks for the host that it came from.
         let unknown: &[u8] = &[0xff, 0xff];
         let stale = Message {
             to: 7,

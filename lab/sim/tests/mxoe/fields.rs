@@ -1,4 +1,4 @@
-//! Each bit of each packet that a foreign host sends: what comes of it where it changes on the way.
+//! Each bit of each packet that a foreign host sends: the result of its change on the way.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::room::*;
 use crate::world::*;
 use Means::*;
 
-/// What a field is to ours.
+/// The meaning of a field to our side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Means {
-    /// Nobody reads it.
+    /// Our side does not read it.
     Nothing,
-    /// Another value tells that the packet is not for us: it is counted so, and as good as lost.
+    /// With another value the packet is not for us: it is counted as such, and as good as lost.
     Guard(Counter),
-    /// Likewise, and whoever seems to have sent it is told so.
+    /// Likewise, and the apparent sender gets a nack.
     Refused(Counter),
-    /// Another value may as well be right.
+    /// Another value may be right as well.
     Believed,
 }
 
@@ -31,7 +31,7 @@ enum Counter {
     /// One of both: a reply to another one, or neither that nor a connect.
     SessionOrMalformed,
     Doubled,
-    /// Where no piece is.
+    /// At a place without a piece.
     Misplaced,
     /// Not as long as the piece there, or longer than the packet.
     Piece,
@@ -217,7 +217,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 struct Dialogue {
     room: Room,
     next: Vec<u8>,
-    /// How many packets left before.
+    /// The types of the packets that left so far.
     types: Vec<u8>,
 }
 
@@ -271,7 +271,7 @@ impl Dialogue {
             }
             Kind::Connect => room.body(&Packet::Connect(connect(2))),
             Kind::ConnectReply => {
-                // What was right once is not asked again.
+                // A key that was right once is not asked for again.
                 room.hosts[0].machine.show_key(link, KEY + 1).unwrap();
                 let asked = room.next_said(|packet| match packet {
                     Packet::Connect(asked) => Some(*asked),
@@ -295,7 +295,7 @@ impl Dialogue {
         Dialogue { room, next, types: Vec::new() }
     }
 
-    /// A packet comes, and what follows of it happens.
+    /// A packet comes, and its consequences happen.
     fn hear(&mut self, body: Option<&[u8]>) {
         let now = self.room.now;
         if let Some(body) = body {
@@ -305,7 +305,7 @@ impl Dialogue {
         self.types.extend(self.room.others.drain(..).map(|(_, body)| body[INDEX_BYTES]));
     }
 
-    /// What became of it, but for refusals.
+    /// The outcome of the dialogue, except refusals.
     fn outcome(&self) -> String {
         let seen = &self.room.hosts[0].seen;
         let is_nack = |kind: &&u8| **kind == Type::NackLib as u8 || **kind == Type::NackMcp as u8;
@@ -375,7 +375,7 @@ fn demand(kind: Kind, announced: Rendezvous, dialect: Dialect) -> Packet<'static
     })
 }
 
-/// Which field a byte belongs to.
+/// The meaning of the field that holds a byte.
 fn field_of(kind: Kind, mode: Mode, at: usize) -> Means {
     match at {
         // The index of the sender in a table of ours, which is never read.
@@ -410,12 +410,12 @@ fn is_as_it_means(kind: Kind, dialect: Dialect, at: usize, bit: u8) {
             assert_eq!(counted, of_nothing + 1, "{what}: {counter:?}");
             let refused = u64::from(means == Refused(counter));
             assert_eq!(heard.refusals(), before.refusals() + refused, "{what}");
-            // What was as good as lost comes again.
+            // The packet that was as good as lost comes again.
             let again = outcome(&[bad, good]).outcome();
             assert_eq!(again, outcome(&[None, good]).outcome(), "{what}");
         }
         Believed => {
-            // Whatever it is, it is survived.
+            // Our side survives any value.
             let mut dialogue = outcome(&[bad, good]);
             dialogue.room.read_all();
             dialogue.room.run(Duration::from_millis(20));

@@ -33,7 +33,7 @@ pub const THEIRS: u8 = 0;
 pub struct Theirs {
     pub host: Host,
     pub events: Vec<Event>,
-    /// What it posted, by request: the message's number.
+    /// Posted requests, with the number of the message.
     pub receives: BTreeMap<u64, u64>,
     pub sends: BTreeMap<u64, u64>,
     pub next_session: u32,
@@ -45,7 +45,7 @@ impl Theirs {
         let mut config = HostConfig::new(station(1), THEIRS, session, dialect);
         config.peers = vec![station(1), station(0)];
         config.key = KEY;
-        // It gives up when ours does: what takes longer by default takes as long with both.
+        // It gives up when ours does: so both sides take the same time where the defaults differ.
         config.resends_max = (GIVE_UP_AFTER.as_millis() / RESEND_AFTER.as_millis()) as u32;
         config.seed = random.next_u64();
         let (receives, sends) = (BTreeMap::new(), BTreeMap::new());
@@ -94,7 +94,7 @@ impl Node for Theirs {
     }
 }
 
-/// Who connects, and in which order.
+/// The side that connects first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum First {
     Ours,
@@ -105,7 +105,7 @@ pub enum First {
 pub struct Scene {
     pub world: World<Ours, Theirs>,
     pub link: SlotId,
-    /// Number and length of what was sent.
+    /// Number and length of the messages sent.
     pub sent: Vec<(u64, u64)>,
     pub returned: Vec<(u64, u64)>,
 }
@@ -255,8 +255,8 @@ fn a_foreign_host_that_computes_gets_everything_afterwards() {
 
 #[test]
 fn a_foreign_host_that_restarts_is_another_partner_whoever_connects_first() {
-    // In the last two copies of attempts come late: of one in the session before, after those in the next one; and of one
-    // that was answered, which is what the new life hears first.
+    // In the last two seeds copies of attempts come late. One copy is of an attempt in the session before, and comes
+    // after those in the next one. The other is of an answered attempt, and the new life receives it first.
     for seed in seeds(0, 40).chain([84, 6883]) {
         let mut scene = Scene::new(seed, ROUGH, First::Both);
         scene.traffic(20);
@@ -269,7 +269,7 @@ fn a_foreign_host_that_restarts_is_another_partner_whoever_connects_first() {
         if they_connect {
             scene.world.nodes.1.host.connect(ours(), KEY);
         } else {
-            // Nothing tells us but what it says to a message.
+            // Only its answer to a message tells us.
             scene.world.nodes.0.send(old, 900_000, 10, true);
         }
         scene

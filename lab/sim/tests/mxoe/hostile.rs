@@ -1,4 +1,4 @@
-//! Peers that say whatever they like: nothing breaks, what is kept is bounded, and the traffic of others goes on.
+//! Peers that send arbitrary packets: nothing breaks, the kept state is bounded, and the traffic of others goes on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn connects_by_the_thousand_leave_little_behind() {
                 room.run(Duration::from_millis(1));
             }
         }
-        // Of hosts to which something was said the numbers are kept, whoever they are.
+        // The numbers of all hosts to which we sent a packet are kept.
         let limit = [30_000, 600_000][round as usize];
         assert!(room.size() < limit, "{} after round {round}", room.size());
     }
@@ -120,7 +120,7 @@ fn fragments_that_overlap_or_belong_elsewhere_are_passed_over() {
         fragment,
         offset: 1452 * u32::from(fragment),
     };
-    // The one in the middle begins: what does not fit with it, or is here, counts for nothing.
+    // The fragment in the middle begins: fragments that contradict it, or are here already, count for nothing.
     room.say(HIS_STATION, &Packet::Medium(piece(4000, 1), &[1; 1452]));
     let before = room.counters();
     for (total, fragment, len) in
@@ -143,7 +143,7 @@ fn fragments_that_overlap_or_belong_elsewhere_are_passed_over() {
     room.innocent(links);
 }
 
-/// How many packets of which type answer a pull.
+/// The number of packets of each type that answer a pull.
 fn answers(room: &mut Room, pull: Pull) -> BTreeMap<u8, u32> {
     room.say(HIS_STATION, &Packet::Pull(pull));
     room.run(Duration::from_micros(300));
@@ -298,7 +298,7 @@ fn what_nobody_sent_is_not_acknowledged_and_forged_refusals_end_nothing() {
         let sequence = Sequence(sequence);
         Packet::NackLib(NackLib { from, to: ENDPOINT, reason, index, sequence })
     };
-    // From elsewhere, for others, for what never left.
+    // From elsewhere, for others, for packets that never left.
     room.say(HIS_STATION + 1, &nack(HIS, 1));
     room.say(HIS_STATION, &nack(HIS + 1, 1));
     for sequence in [0, 2, 9, 16_383, 0x4001] {
@@ -347,7 +347,7 @@ fn whatever_is_said_by_whomever_the_innocent_get_their_messages() {
             room.innocent(links);
             assert!(!room.hosts[0].seen.down.contains_key(&links[0]), "seed {seed}, {round}");
         }
-        // Who is not his friend any more leaves nothing behind.
+        // A link that is closed leaves nothing behind.
         let all: Vec<SlotId> = room.hosts[0].seen.up.keys().copied().collect();
         for link in all.into_iter().filter(|link| *link != links[0]) {
             room.hosts[0].close(link);

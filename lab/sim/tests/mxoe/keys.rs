@@ -1,4 +1,4 @@
-//! Keys: who connects names one, each time, and whoever is asked judges it, each time.
+//! Keys: each connect names one, and the connected side judges it each time.
 
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ fn who_connects_to_us_under_a_wrong_key_is_refused_though_we_connect_to_it() {
     assert_eq!(status(&mut room, WRONG, 3), Some((3, 11)));
     assert_eq!(status(&mut room, 5, 4), Some((4, 11)), "the key of its own");
     assert_eq!(status(&mut room, KEY, 5), Some((5, 0)));
-    // Under the right one it has a link, whatever it will say of ours, as soon as it has heard of us.
+    // Under the right key it has a link as soon as it has heard of us, whatever its verdict on our key.
     room.hosts[0].seen.anything = true;
     room.say(HIS_STATION, &Packet::Tiny(message(1, 5), b"first"));
     assert!(room.hosts[0].seen.up.len() == 1 && room.hosts[0].seen.down.is_empty());
@@ -143,7 +143,7 @@ fn both_connect_at_once_and_one_of_them_under_a_wrong_key() {
         });
         room.run(MOMENT);
         let judged = |host: usize| room.hosts[host].seen.judged.clone();
-        // What it asked for failed; where the other one was first, its link is the same.
+        // Its own connect failed; if the other side was first, its link is the same.
         let failed = room.hosts[wrong].seen.down.get(&links[wrong]);
         match failed {
             Some(fault) => assert_eq!(*fault, Fault::NotPermitted),
@@ -203,7 +203,7 @@ fn an_endpoint_that_began_anew_is_refused_under_a_wrong_key() {
     assert_eq!(reply.map(|reply| (reply.asker, reply.status)), Some((78, 11)));
 }
 
-/// It was killed while it connected, and began anew; what its former life said comes late.
+/// It was killed while it connected, and began anew; packets of its former life come late.
 #[test]
 fn who_connects_while_we_do_may_be_a_former_life() {
     for late in [1, 2] {
@@ -274,7 +274,8 @@ fn messages_that_come_before_an_attempt_is_repeated_are_not_lost() {
     assert_eq!(told, [1, 2, 3, 4, 5, 6, 7]);
 }
 
-/// Whoever begins anew begins with the number that it hears first, and that may be a copy of an attempt before the latest.
+/// A restarted side begins with the number that it receives first. That may be a copy of an attempt before the
+/// latest.
 #[test]
 fn one_that_began_anew_beside_two_attempts_meets_another_session() {
     let mut room = Room::new(1, config(200));

@@ -294,7 +294,7 @@ fn a_link_that_was_closed_is_made_again_and_numbers_go_on() {
                     && world.nodes.1.seen.received.len() >= wanted
             });
             let old = scene.links[0];
-            // What was acknowledged is not sent again by another link.
+            // Acknowledged messages are not sent again by another link.
             scene.world.pass(Duration::from_secs(1));
             scene.node(0).close(old);
             if round % 2 == 0 {

@@ -1,5 +1,5 @@
-//! Hosts on one wire whose frames have other lengths, or whose fields another byte order: nobody says so on the wire,
-//! and what comes of it is counted for itself.
+//! Hosts on one wire whose frames have other lengths, or whose fields have another byte order: no packet says so, and
+//! the consequences have counters of their own.
 
 use std::time::Duration;
 
@@ -142,11 +142,11 @@ fn hosts_of_ours_say_in_which_byte_order_they_speak_until_they_are_set_right() {
             let (to, beacon) = other.next().expect("it makes itself known");
             one.packet(station(from), to, &beacon, now, &mut |_| false);
             one.advance(now);
-            // What it asks.
+            // Counts its packets to station 2.
             let out = std::iter::from_fn(|| one.next());
             out.filter(|(to, _)| *to == station(2)).count()
         };
-        // What says that it is of another one is no beacon.
+        // A beacon that names a station other than its sender is no beacon.
         assert_eq!(hear(&mut one, theirs, 3), 0);
         assert_eq!((one.counters().other_order, one.counters().unasked), (0, 1));
         for heard in 1..=3 {
@@ -163,7 +163,7 @@ fn hosts_of_ours_say_in_which_byte_order_they_speak_until_they_are_set_right() {
     }
 }
 
-/// An agent and a host with Open-MX hear each other's beacons, and whatever they say then.
+/// An agent and a host with Open-MX hear each other's beacons, and the packets that follow.
 fn meet(one: &mut Agent, host: &mut Host, now: &mut Time) {
     let beacon = host.beacon();
     one.packet(station(2), Station::BROADCAST, &beacon, *now, &mut |_| false);

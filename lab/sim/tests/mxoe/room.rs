@@ -30,7 +30,7 @@ pub fn config(frames_max: u32) -> MxoeConfig {
     }
 }
 
-/// Several of ours, by their stations, between whom packets are there at once; and what is said to others.
+/// Several of ours, by their stations, between which packets arrive at once; and the packets to others.
 pub struct Room {
     pub hosts: Vec<Ours>,
     pub now: Time,
@@ -107,7 +107,7 @@ impl Room {
         self.hosts[0].machine.counters()
     }
 
-    /// How much the first of ours remembers: its state, written down.
+    /// The size of the first host's state: the length of its debug output.
     pub fn size(&self) -> usize {
         format!("{:?}", self.hosts[0].machine).len()
     }
@@ -132,7 +132,7 @@ impl Room {
         self.say(HIS_STATION, &Packet::ConnectReply(reply));
     }
 
-    /// What the first of ours says to somebody else, of what is looked for.
+    /// The first packet from host 0 to another station that `wanted` accepts.
     pub fn next_said<T>(&mut self, wanted: impl Fn(&Packet<'_>) -> Option<T>) -> T {
         self.run(Duration::from_millis(1));
         let dialect = self.dialect;

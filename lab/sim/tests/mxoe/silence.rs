@@ -1,4 +1,4 @@
-//! Partners that say nothing any more: what they owe is asked after, and how a link ended is told.
+//! Partners that send nothing any more: we ask for the answers that they owe, and the end of a link is reported.
 
 use ropewalk_transport::PacketProtocol;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn down(room: &Room, link: SlotId) -> Option<Fault> {
     room.hosts[0].seen.down.get(&link).copied()
 }
 
-/// What he was asked since it was looked at last: connects of ours.
+/// Our connects to him since the last look.
 fn asked(room: &mut Room) -> Vec<Connect> {
     let dialect = room.dialect;
     let of = |(_, body): (u32, Vec<u8>)| match Packet::parse(&body, dialect) {
@@ -96,7 +96,7 @@ fn a_key_is_judged_each_time_by_who_is_there() {
         room.hosts[0].machine.show_key(link, KEY).unwrap();
         room.run(GIVE_UP_AFTER - SECOND);
         assert!(!asked(&mut room).is_empty());
-        // Who is silent has said nothing about it, and may be computing.
+        // A silent peer has not judged the key, and may be computing.
         assert_eq!((down(&room, link), room.hosts[0].seen.judged.as_slice()), (None, &[][..]));
         room.hosts[0].machine.show_key(link, KEY).unwrap();
         room.run(2 * SECOND);
@@ -126,7 +126,8 @@ fn how_a_link_ended_is_told() {
     room.say(HIS_STATION, &nack(1));
     assert_eq!(down(&room, link), None, "it may be late");
     room.run(Duration::from_millis(1));
-    // A refusal of our connecting may be late, too, and of an attempt before there was a link: it is asked again at once.
+    // A refusal of our connect may be late, too, and belong to an attempt before there was a link: we connect again
+    // at once.
     asked(&mut room);
     room.say(HIS_STATION, &nack(0));
     room.run(Duration::from_micros(200));
@@ -147,7 +148,7 @@ fn how_a_link_ended_is_told() {
     assert_eq!(down(&room, link), Some(Fault::Unreachable));
 }
 
-/// How many messages were sent to him since it was looked at last.
+/// The number of messages sent to him since the last look.
 fn messages(room: &mut Room) -> usize {
     let dialect = room.dialect;
     let is_message = |(_, body): &(u32, Vec<u8>)| {
@@ -250,7 +251,7 @@ fn since_when_a_message_is_owed_is_known_for_each() {
     assert_eq!(owed(&room, short), room.now);
     room.say(HIS_STATION, &Packet::Ack(ack(4)));
     assert_eq!(owed(&room, short), Time::NEVER);
-    // It refused something, and messages wait for what it says.
+    // It refused something, and messages wait for its answer.
     let third = room.hosts[0].send(link, 8, 10, true);
     room.run(Duration::from_millis(1));
     let refusal = NackLib {

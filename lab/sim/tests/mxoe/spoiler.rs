@@ -1,5 +1,5 @@
-//! Somebody on the way who spoils packets behind the checks of their wire, and keeps a book of what each of them can
-//! have spoiled.
+//! A function on the way that spoils packets behind the checks of their wire, and records the messages that each of
+//! them can have spoiled.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,12 +13,12 @@ use crate::air::Meddler;
 /// Bytes of a body that are the same in its frame without the Ethernet header: offsets here are those of captures.
 const BODY: usize = ETHERNET_BYTES;
 
-/// What is done to packets.
+/// The damage to packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
-    /// Whatever happens to bits: in the header, in the payload, at the end.
+    /// Any change of bits: in the header, in the payload, at the end.
     Any,
-    /// Only what whoever gets the packet can recognise, or what means nothing.
+    /// Only changes that the receiver can recognise, or that mean nothing.
     Recognisable,
 }
 
@@ -36,7 +36,7 @@ pub struct Spoiler {
     books: [Book; 2],
 }
 
-/// What one side has sent, and what of it can be others' by now.
+/// The identifiers that one side has sent, and those that may belong to other messages by now.
 #[derive(Default)]
 struct Book {
     by_sequence: BTreeMap<u16, BTreeSet<u64>>,
@@ -110,7 +110,7 @@ impl Spoiler {
                 body[at..end].copy_from_slice(&value[..end - at]);
             }
             8 => {
-                // What was in the same memory before.
+                // Stale bytes of the sender's previous packet.
                 let begin = self.below(header);
                 let end = (begin + 1 + self.below(16)).min(header).min(self.last[from].len());
                 if begin < end {
@@ -127,7 +127,7 @@ impl Spoiler {
         }
     }
 
-    /// Where a field is that tells its receiver that the packet is none of its, or bytes that nobody reads.
+    /// Spoils a field by which the receiver knows that the packet is not for it, or bytes that nobody reads.
     fn spoil_recognisably(
         &mut self,
         from: usize,
@@ -189,7 +189,7 @@ impl Spoiler {
         }
     }
 
-    /// A packet became another one: what both of them say may be wrong.
+    /// A packet became another one: the statements of both may be wrong.
     fn charge(&mut self, from: usize, before: &[u8], after: &[u8]) {
         let [Ok((_, before)), Ok((_, after))] =
             [before, after].map(|body| Packet::parse(body, self.dialect))
@@ -253,8 +253,8 @@ fn named(owner: usize, region: u8, sequence: u8) -> (u8, u8) {
     (region, if owner == 0 { sequence } else { 0 })
 }
 
-/// Where, in frames of a type, fields are by which a packet is known for one that is for nobody; counted as in
-/// captures. `to_us`: ours looks at more than Open-MX does.
+/// The places of the fields, in frames of a type, by which a receiver knows that a packet is for nobody. They are
+/// counted as in captures. `to_us`: ours looks at more fields than Open-MX does.
 fn guards(kind: Type, to_us: bool) -> &'static [(usize, usize)] {
     match kind {
         Type::Tiny | Type::Small | Type::Medium | Type::Rendezvous => &[(17, 18), (36, 40)],

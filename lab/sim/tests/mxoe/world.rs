@@ -40,7 +40,7 @@ pub struct Received {
     pub right: bool,
 }
 
-/// What a machine told, with checks of what it promised.
+/// The reports of a machine, with checks of its guarantees.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub store: Store,
@@ -83,7 +83,7 @@ fn index_of(slice: Slice) -> u32 {
 /// The longest message that anybody has room for.
 const ROOM_MAX: u64 = 1 << 20;
 
-/// How much of a message its receiver has room for.
+/// The part of a message for which its receiver has room.
 pub fn room_for(id: u64, bytes: u64) -> u64 {
     if id % 23 == 3 { bytes / 3 } else { bytes.min(ROOM_MAX) }
 }
@@ -279,7 +279,7 @@ impl Ours {
         }
     }
 
-    /// Sends a message; its number. `told`: its end is told also where it is short.
+    /// Sends a message; its number. `told`: its end is told also if it is short.
     pub fn send(&mut self, link: SlotId, id: u64, len: u64, told: bool) -> u64 {
         let payload = if len == 0 { Slice::NONE } else { self.store.patterned(id, len) };
         self.send_slice(link, id, payload, told)
@@ -321,7 +321,7 @@ impl Ours {
         number
     }
 
-    /// Reads the next announced message; false where there is none.
+    /// Reads the next announced message; false if there is none.
     pub fn read(&mut self) -> bool {
         let Some((link, message)) = self.seen.announced.pop_front() else { return false };
         let (received, slice) = self.seen.place(link, message.bits, message.bytes);
@@ -378,7 +378,7 @@ impl Ours {
         self.order(link, body, Slice::NONE, Token::NONE);
     }
 
-    /// What has ended goes on.
+    /// Handles ended operations: grants room again, finishes reads, revokes exposures.
     fn settle(&mut self) {
         if std::mem::take(&mut self.seen.full) {
             // There is room now.
@@ -480,7 +480,7 @@ impl<A: Node, B: Node> World<A, B> {
         World { random, now: Time(1_000_000), nodes, air, trace: 0, seed }
     }
 
-    /// One moment: what has come, what goes, and then the next moment.
+    /// One moment: arrivals, departures, and then the next moment.
     pub fn step(&mut self) {
         let now = self.now;
         while let Some((to, from, bytes)) = self.air.next(now) {

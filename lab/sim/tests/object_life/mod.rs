@@ -17,7 +17,7 @@ use ropewalk_store::objects::{
     BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, Recovery, WriteEpoch,
 };
 
-/// Where the store is.
+/// The path of the store.
 pub const ROOT: &str = "/data/store";
 
 struct StillClock;
@@ -58,7 +58,7 @@ impl Life {
         Life { executor, queue, world }
     }
 
-    /// One task or else one piece of blocking work; false where there is neither.
+    /// One task or else one piece of blocking work; false if there is neither.
     pub fn step(&mut self) -> bool {
         if self.executor.run_one() {
             return true;
@@ -67,7 +67,7 @@ impl Life {
         work.map(|work| work()).is_some()
     }
 
-    /// As [`Life::step`], but any of what waits: helpers end in any order.
+    /// As [`Life::step`], but runs any of the queued work: helpers end in any order.
     #[allow(dead_code, reason = "not every test draws")]
     pub fn step_any(&mut self, random: &mut Random) -> bool {
         if random.below(2) == 0 && self.executor.run_one() {

@@ -1,5 +1,5 @@
-//! The model in the place of a real host: it gets what that one got, its user does what that one's did, and it has
-//! to say what that one said.
+//! The model in the place of a real host: it receives the same packets, its user makes the same calls, and it has to
+//! send the same packets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ struct Replay {
     messages: BTreeMap<u16, (u64, Vec<u8>)>,
     /// Messages and connects that the user has begun.
     begun: BTreeSet<(u8, u16)>,
-    /// How much later it is with the model: acknowledgements of real hosts go by the ticks of a clock.
+    /// The delay of the model behind the capture: acknowledgements of real hosts go by the ticks of a clock.
     shift: Duration,
     said: Vec<Vec<u8>>,
 }
@@ -161,7 +161,7 @@ fn the_model_says_what_real_hosts_said() {
                 replay.said(frame, position == last);
             } else if frame.ethernet.source != station(me) {
                 replay.host.packet(frame.ethernet.source, &frame.body, frame.at + replay.shift);
-                // What comes at one time is one round's: so fast a process does not wake up.
+                // Packets that come together belong to one round: a process does not wake up so fast.
                 let next = frames.get(position + 1);
                 let together = next.is_some_and(|next| {
                     next.ethernet.source != station(me) && next.at.since(frame.at) < TOGETHER
@@ -170,7 +170,7 @@ fn the_model_says_what_real_hosts_said() {
                     replay.run(frame.at + replay.shift);
                 }
             }
-            // The user of the one that begins sleeps between sizes, and what comes then is not acknowledged.
+            // The user of the host that begins sleeps between sizes, and packets that come then are not acknowledged.
             let next = frames[position + 1..].iter().find(|frame| mine(frame));
             if let Some(next) = next.filter(|next| me == 1 && next.at.since(frame.at) > PAUSE) {
                 replay.host.computes_until(next.at + replay.shift);

@@ -1,4 +1,4 @@
-//! What goes wrong with Open-MX, and how it refuses.
+//! Defects of Open-MX, and its refusals.
 
 use std::time::Duration;
 

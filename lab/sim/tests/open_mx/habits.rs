@@ -41,7 +41,7 @@ fn acknowledgements_are_late_unless_four_are_owed() {
     world.send(0, 1, 3, 10);
     world.pass(Duration::from_millis(1));
     assert_eq!(count(&world, 1, Type::Truc), 2);
-    // What goes there anyway carries the news.
+    // Packets that go there anyway carry the acknowledgement.
     world.send(0, 1, 4, 10);
     world.pass(Duration::from_millis(1));
     world.send(1, 0, 5, 10);

@@ -1,4 +1,4 @@
-//! What two real hosts with Open-MX said, frame by frame.
+//! The packets of two real hosts with Open-MX, frame by frame.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ pub fn capture(name: &str) -> Vec<Frame> {
         frames.push(Frame { at: Time(micros * 1000), ethernet, body: body.to_vec() });
         at += 16 + kept;
     }
-    // What it says to itself does not belong to the dialogue.
+    // Frames of a host to itself do not belong to the dialogue.
     frames.retain(|frame| frame.ethernet.source != frame.ethernet.destination);
     frames
 }
@@ -40,7 +40,7 @@ pub fn packet(body: &[u8]) -> (u16, Packet<'_>) {
     Packet::parse(body, dialect()).expect("a packet")
 }
 
-/// What the user of a station sent: by the number of the message, with its match.
+/// The messages that the user of a station sent: by number, with the match bits.
 pub fn messages(frames: &[Frame], from: Station) -> BTreeMap<u16, (u64, Vec<u8>)> {
     let mut all: BTreeMap<u16, (u64, Vec<u8>)> = BTreeMap::new();
     // Large ones are found by the use of region 0, which is the only one that they had, and by handles.

@@ -9,7 +9,7 @@ use ropewalk_wire::mxoe::{Dialect, Order, Type};
 
 use crate::world::*;
 
-/// Where classes of messages begin and end.
+/// Sizes at the limits of message classes.
 const SIZES: [usize; 14] =
     [0, 1, 32, 33, 128, 129, 1452, 1453, 4096, 4097, 32_768, 32_769, 100_000, 1 << 20];
 /// The bits that receives look at; the others number the messages.
@@ -292,7 +292,7 @@ fn a_peer_that_restarts_is_a_new_one() {
         world.ended[1].clear();
         let time = Duration::from_millis(world.below(1500));
         world.pass(time);
-        // Whoever began anew connects first; else its peer would count on from old numbers.
+        // A restarted host connects first; else its peer would count on from old numbers.
         world.join_anew(1, 0);
         let sends = first.sent.values().flatten().filter(|sent| sent.from == 0);
         for sent in sends {
@@ -302,7 +302,7 @@ fn a_peer_that_restarts_is_a_new_one() {
                 status == Status::Success || status == Status::Truncated || bad.contains(&status)
             );
         }
-        // What the old messages left unmatched is taken back.
+        // Receives that the old messages left unmatched are cancelled.
         for ((host, _), receives) in &first.receives {
             for (request, _) in receives.iter().filter(|_| *host == 0) {
                 assert!(world.hosts[0].cancel(*request) || world.ended[0].contains_key(request));

@@ -31,11 +31,11 @@ pub struct World {
     pub now: Time,
     pub hosts: Vec<Host>,
     pub weather: Weather,
-    /// What each host told, by request.
+    /// The events of each host, by request.
     pub ended: Vec<BTreeMap<Request, Event>>,
-    /// How many packets of each type were sent, by host.
+    /// The number of packets of each type that were sent, by host.
     pub types: Vec<BTreeMap<u8, u64>>,
-    /// Every body that was sent, where it is wanted.
+    /// Every body that was sent, if it is wanted.
     pub log: Option<Vec<(usize, Vec<u8>)>>,
     /// The fragment of every medium message that gets lost.
     pub lost_fragment: Option<u8>,
@@ -49,7 +49,7 @@ pub fn station(host: usize) -> Station {
     Station([2, 0, 0, 0, 0, host as u8 + 1])
 }
 
-/// What the message of this number holds.
+/// The bytes of the message with this number.
 pub fn pattern(id: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (id as usize * 37 + at * 11 + at / 251) as u8).collect()
 }
@@ -174,7 +174,7 @@ impl World {
         assert_eq!(status, Status::Success);
     }
 
-    /// What becomes of a connect.
+    /// Connects; the status of the connect.
     fn try_connect(&mut self, from: usize, to: usize) -> Status {
         let address = self.address(to);
         let request = self.hosts[from].connect(address, KEY);
@@ -183,7 +183,7 @@ impl World {
         event.status
     }
 
-    /// Sends a connect, whatever comes of it.
+    /// Sends a connect, and does not wait for its outcome.
     pub fn send_connect(&mut self, from: usize, to: usize) {
         let address = self.address(to);
         self.hosts[from].connect(address, KEY);

@@ -42,13 +42,13 @@ impl Weather {
     };
 }
 
-/// What somebody on the way does to packets of a sender; which ones are spoiled, and how, is its own affair.
+/// A function on the way that may change packets of a sender; it chooses the packets and the changes itself.
 pub type Meddler = Box<dyn FnMut(u32, &mut Vec<u8>)>;
 
-/// How long a packet is on its way at least.
+/// The minimum latency of a packet.
 const LATENCY: Duration = Duration::from_micros(15);
-/// How long one is held that others overtake, where fewer come; and how likely it goes on behind the next one, in parts
-/// of a thousand.
+/// The longest time for which a packet is held so that others overtake it, and the chance that it goes on behind the
+/// next one, in parts of a thousand.
 const HELD_FOR: Duration = Duration::from_micros(150);
 const GOES_ON: u64 = 300;
 /// Packets on their way.
@@ -145,7 +145,7 @@ impl Air {
     }
 }
 
-/// What every memory holds that belongs to a message or region of this number.
+/// The byte at each offset of memory that belongs to a message or region of this number.
 pub fn pattern(id: u64, at: u64) -> u8 {
     (id.wrapping_mul(37) + at * 11 + at / 251) as u8
 }

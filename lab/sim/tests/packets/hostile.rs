@@ -43,7 +43,7 @@ fn call_of(endpoint: u8, number: u64, named: usize, padding: usize) -> Vec<u8> {
     out
 }
 
-/// What the node says at a time.
+/// The packets that the node sends at a time.
 fn said_at(node: &mut Node, now: Time) -> Vec<Vec<u8>> {
     node.machine.drained(now, &mut node.seen);
     let (mut out, mut all) = (vec![0; 9000], Vec::new());
@@ -54,7 +54,7 @@ fn said_at(node: &mut Node, now: Time) -> Vec<Vec<u8>> {
     all
 }
 
-/// What the node says next.
+/// The next packet of the node.
 fn said(node: &mut Node) -> Option<Vec<u8>> {
     let mut out = vec![0; PACKET_BYTES];
     let (_, len) = node.machine.next(NOW, &node.store, &mut out)?;
@@ -152,12 +152,12 @@ fn who_is_called_by_one_of_several_addresses_may_answer_from_another() {
     let news = said_at(&mut node, NOW);
     assert!(node.seen.up.contains(&link) && !news.is_empty());
     assert_eq!(node.machine.station(link), Some(OTHER));
-    // Whoever overheard the call comes too late.
+    // An eavesdropper on the call comes too late.
     node.machine.packet(STATION + 2, &right, NOW, &mut node.seen);
     assert_eq!(node.machine.station(link), Some(OTHER));
 }
 
-/// Calls, and says that the answer came; false where there is none.
+/// Calls, and says that the answer came; false if there is none.
 fn make_link(node: &mut Node, station: u32, endpoint: u8, number: u64) -> bool {
     let padding = PACKET_BYTES - packets::overhead(Kind::Call);
     let honest = call_of(endpoint, number, PACKET_BYTES, padding);
@@ -238,7 +238,8 @@ impl Offerer {
         Offerer { station, route, packets: 0, records: 0 }
     }
 
-    /// Sends offers in one packet: their numbers, and how many are said to follow each; how many bytes that is answered by.
+    /// Sends offers in one packet: their numbers, and the announced number of followers of each. Returns the number
+    /// of bytes of the answer.
     fn offer(&mut self, node: &mut Node, offers: &[(u64, u32)]) -> usize {
         let bytes = size_of::<OfferRecord>();
         let kind = RecordKind::Offer as u8;
@@ -278,7 +279,7 @@ impl Offerer {
         answered
     }
 
-    /// Sends so many that have nothing to do with each other, or until the link is down; how many.
+    /// Sends so many unrelated offers, or until the link is down; the number of offers sent.
     fn flood(&mut self, node: &mut Node, most: u64) -> u64 {
         const OFFERS: u64 = 20;
         let (before, mut sent) = (node.seen.down.len(), 0);
@@ -309,7 +310,7 @@ fn offers_of_many_who_read_no_answers_are_bounded_over_all_links() {
         .map(|other| Offerer::new(&mut node, STATION + other).flood(&mut node, 8000))
         .collect();
     assert_eq!(sent[..20], [8000; 20], "a few are no harm");
-    // What fits into a window of packets is not waited for, and a little more is anybody's.
+    // Offers that fit into a window of packets do not wait; a little beyond that is free for all.
     assert!(sent[100..].iter().all(|sent| *sent < 6000), "{sent:?}");
     assert!(node.seen.down.len() >= 50);
     // Lists that are never whole are refused beyond a number over all links, but for a few offers; and end nothing.
@@ -383,7 +384,7 @@ fn what_comes_before_its_turn_is_bounded_over_all_links() {
     assert_eq!(counters.early, u64::from(LINKS) * 63);
     assert!(counters.bytes_copied <= (32 << 20) + u64::from(LINKS) * LONG as u64, "{counters:#?}");
     assert!(counters.bytes_copied > 16 << 20 && counters.beyond > 0, "{counters:#?}");
-    // One link more, of which a packet is lost: its sender hears of what came behind that.
+    // One link more, of which a packet is lost: its sender hears of the packets behind it.
     said_at(&mut node, NOW);
     send_early(&mut node, LINKS, 1..4);
     let of = |said: &Vec<u8>| match packets::open(said).unwrap().packet {

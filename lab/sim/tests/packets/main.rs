@@ -251,7 +251,7 @@ fn layout(parts: &[(u64, u64)]) -> RemoteLayout {
     }
 }
 
-/// Everything at once, with what is taken back in between.
+/// Everything at once, with cancels in between.
 fn traffic(seed: u64, weather: Weather, takes_back: bool) -> u64 {
     let mut scene = Scene::new(seed, weather);
     for _ in 0..60 + scene.below(100) {
@@ -304,7 +304,7 @@ fn frames_that_are_in_no_hurry_leave_together_or_with_others_and_soon() {
     let (link, _) = world.connect(0, 1);
     world.pass(Duration::from_millis(5));
     let mut id = 0;
-    // How many packets went for frames of these urgencies, and when all were there.
+    // The number of packets sent for frames of these urgencies, and the time at which all had arrived.
     let mut send = |world: &mut World, urgencies: &[Urgency]| {
         let (begun, before) = (world.now, world.nodes[0].machine.counters().sent);
         let wanted = world.nodes[1].seen.frames[0].len() + urgencies.len();
@@ -337,8 +337,8 @@ fn frames_that_are_in_no_hurry_leave_together_or_with_others_and_soon() {
     assert!(took < waited + Duration::from_millis(1), "{took:?}");
 }
 
-/// Sends frames to somebody who is not there any more, until one waits, of which that with the number `left` is in
-/// no hurry: how many they were, and how many passes a second has then.
+/// Sends frames to a peer that is not there any more, until one waits; the frame with the number `left` is in no
+/// hurry. Returns the number of frames, and the number of passes in a second after that.
 fn passes_beside_the_window(left: u64) -> (u64, u32) {
     let mut world = World::new(6, 2, 1486, 64);
     let (link, _) = world.connect(0, 1);
@@ -373,7 +373,7 @@ fn passes_beside_the_window(left: u64) -> (u64, u32) {
 
 #[test]
 fn what_waits_for_the_window_wakes_nobody() {
-    // How many leave before it is full, and then one more in no hurry.
+    // The first call finds the frame that waits for the window; the second call sends that frame without urgency.
     let (first_that_waits, _) = passes_beside_the_window(u64::MAX);
     assert!(first_that_waits > 8);
     let (_, passes) = passes_beside_the_window(first_that_waits);
@@ -420,8 +420,8 @@ fn over_two_paths_everything_arrives_and_a_small_difference_sends_nothing_again(
     }
 }
 
-/// Messages, reads and writes over a path where some packets overtake each other: how many packets carried them, and
-/// how many went again or were asked for again though nothing was lost.
+/// Messages, reads and writes over a path where some packets overtake each other. Returns the number of packets that
+/// carried them, and the number that went again or were asked for again though nothing was lost.
 fn overtaking(seed: u64, steps: u64) -> (u64, u64) {
     let mut scene = Scene::new(seed, Weather { held: 50, spacing: 3, ..Weather::FAIR });
     for _ in 0..steps {
@@ -470,7 +470,7 @@ fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
         assert!(bytes.iter().all(|byte| *byte == 0xEE), "seed {seed}: late data landed");
         let seen = &scene.world.nodes[0].seen;
         assert!(seen.ended.values().all(|it| matches!(it, Ok(()) | Err(Fault::BadKey))));
-        // Reads that ended well have nothing of what lies there now.
+        // Reads that ended well hold nothing of the bytes that lie there now.
         for (token, (local, parts)) in &scene.reads[0] {
             let bytes = scene.world.nodes[0].store.bytes(*local);
             let expected = parts.iter().flat_map(|(at, len)| *at..at + len);
@@ -561,7 +561,7 @@ fn links_are_made_for_what_gets_through_also_where_who_is_called_begins_late() {
             world.send(0, link, 1 << 41, 30_000, Urgency::Urgent);
             world.until("a frame", |world| !world.nodes[1].seen.frames[0].is_empty());
             let sent = (world.nodes[0].machine.counters().sent - before) as usize;
-            // Who comes late finds the usual length at least.
+            // A side that comes late finds at least the usual length.
             let least = if late > 50 { fits.min(1452) } else { fits };
             let packets = |bytes: usize| 30_000usize.div_ceil(bytes - 50);
             assert!(

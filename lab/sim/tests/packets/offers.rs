@@ -22,7 +22,7 @@ struct Writer {
     link: SlotId,
     theirs: SlotId,
     region: Slice,
-    /// What is under way, and where its parts go.
+    /// The writes under way, and the destinations of their parts.
     writes: BTreeMap<u64, (Slice, Vec<(u64, u64)>)>,
 }
 

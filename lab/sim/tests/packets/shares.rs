@@ -51,7 +51,7 @@ impl Readers {
         }));
     }
 
-    /// How long after the beginning a read has ended, which is waited for.
+    /// Waits for the end of a read; the time of its end since the beginning.
     fn end(&mut self, at: usize) -> Duration {
         let token = self.tokens[at];
         self.world
@@ -61,7 +61,7 @@ impl Readers {
     }
 }
 
-/// How long after the beginning each read had ended.
+/// The time of each read's end since the beginning.
 fn read_from_all(seed: u64, pieces_max: u32, lens: &[u64]) -> Vec<Duration> {
     let mut readers = Readers::new(seed, pieces_max, lens, &[]);
     // The shorter ones are behind the first, and are waited for first.
@@ -164,8 +164,8 @@ fn a_lost_ask_is_known_by_answers_to_later_ones_whatever_they_are_for() {
             readers.end(at);
             longest = longest.max(readers.world.now.since(begun[at]));
         }
-        // One takes 100 us and all twelve 1.3 ms, so that a time-out is three times that at least, and 16 times as much beside
-        // others that are answered.
+        // One takes 100 us and all twelve 1.3 ms. So a time-out is at least three times that, and 16 times as much
+        // beside others that are answered.
         assert!(longest < Duration::from_millis(12), "seed {seed}: {longest:?}");
     }
 }

@@ -24,7 +24,7 @@ pub fn is_dropped(id: u64) -> bool {
     id % 19 == 7
 }
 
-/// What a machine told, with checks of what it promised.
+/// The reports of a machine, with checks of its guarantees.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub store: Store,
@@ -86,7 +86,7 @@ impl LinkEvents<u32> for Seen {
             self.frames[urgency].push(id);
             return Placement::Drop;
         }
-        // Some places are shorter than what comes: the rest is cut.
+        // Some places are shorter than the payload: the rest is cut.
         let fits = if id % 23 == 3 { payload_bytes / 3 } else { payload_bytes };
         let slice = self.store.add(vec![0; fits as usize]);
         self.next_token += 1;
@@ -133,7 +133,7 @@ pub struct World {
     pub now: Time,
     pub nodes: Vec<Node>,
     pub air: Air,
-    /// How many packets a port takes at a time, at most.
+    /// The most packets that a port takes at a time.
     pub room: u64,
     /// Nodes whose port takes a packet so often and no more: by their number, how often, and when the next one.
     pub slow: BTreeMap<usize, (Duration, Time)>,
@@ -225,7 +225,7 @@ impl World {
         machine.order(verb, store) == Ordered::Released
     }
 
-    /// One moment: what has come, what goes, and then the next moment.
+    /// One moment: arrivals, departures, and then the next moment.
     pub fn step(&mut self) {
         while let Some((to, from, bytes)) = self.air.next(self.now) {
             let Some(node) = self.nodes.get_mut(to as usize).filter(|node| node.alive) else {

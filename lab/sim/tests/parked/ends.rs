@@ -11,7 +11,7 @@ use ropewalk_sim::{Cut, Kill, SimConfig, SimNetwork};
 use crate::node::{Heard, Node, name};
 
 const LIMIT: Duration = Duration::from_secs(120);
-/// What the user calls its receives, from this number on.
+/// The user's numbers of its receives begin here.
 const RECEIVES: u64 = 1000;
 
 /// A few endpoints, whose outcomes are kept.
@@ -19,7 +19,7 @@ struct Few {
     network: SimNetwork,
     nodes: Vec<Node>,
     now: Time,
-    /// By node: number and outcome of what ended, and the requests.
+    /// By node: number and outcome of ended operations, and the requests.
     ended: Vec<Vec<(u64, Result<(), Fault>)>>,
     requests: Vec<Vec<u64>>,
     /// By node: the numbers of messages that were received.
@@ -231,7 +231,7 @@ fn links_that_are_cut_around_a_parking_fail_each_operation_at_most_once() {
             assert_eq!(few.counters(node).violations, 0, "seed {seed}");
         }
         for node in 0..2 {
-            // What one of both has not noticed yet fails once more.
+            // If one side has not noticed the loss yet, an operation fails once more.
             few.request(node, 1 - node, 100);
             few.until("end", |few| few.outcome(node, 100).is_some());
             few.request(node, 1 - node, 101);
@@ -270,7 +270,7 @@ fn a_parked_peer_that_restarted_fails_operations_once_whoever_calls_first() {
         few.until("end", |few| few.outcome(0, RECEIVES).is_some());
         few.until("request", |few| few.outcome(calls, 7).is_some());
         assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::PeerReset)));
-        // What was posted to the peer's former life fails with it; the next one arrives.
+        // A send posted to the peer's former life fails with it; the next one arrives.
         let expected = if calls == 0 { Err(Fault::PeerReset) } else { Ok(()) };
         assert_eq!(few.outcome(calls, 7), Some(expected));
         few.request(0, 1, 8);

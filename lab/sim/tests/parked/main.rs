@@ -26,7 +26,7 @@ enum Action {
     Receive { at: usize, from: usize, number: u64 },
 }
 
-/// What is on its way, and what has been seen of it.
+/// The messages in flight, and the deliveries seen so far.
 #[derive(Default)]
 struct Ledger {
     /// By receiver, sender and channel: the next number.
@@ -112,13 +112,14 @@ impl World {
                 // In the order of the numbers: the first receive gets the first message.
                 let early = Time(1 + self.random.below(time.0));
                 let late = time + Duration::from_nanos(self.random.below(within.as_nanos() as u64));
-                // Who waits for a receive is not idle: only small messages wait long for theirs.
+                // A session with a send that waits for a receive is not idle: only small messages wait long for
+                // theirs.
                 let waits = level == Level::Matched || len > 1024;
                 let time = if waits || self.random.below(2) == 0 { early } else { late };
                 self.at(time, Action::Receive { at: to, from, number });
             }
             if self.random.below(4) == 0 {
-                // What one is lent at first is as much as four of these.
+                // The initial credit is as much as four of these.
                 let bursts = 1 + self.random.below(3);
                 for burst in 0..bursts {
                     let time = Time(1) + within / 3 * burst as u32;

@@ -17,12 +17,12 @@ use ropewalk_core::{
 use ropewalk_rail::{Rail, Report};
 use ropewalk_sim::{SimConfig, SimNetwork, SimRail};
 
-/// What an endpoint's user hears.
+/// An event for an endpoint's user.
 #[derive(Debug)]
 pub enum Heard {
-    /// An operation ended: its number with the user, and what it received.
+    /// An operation ended: its number with the user, and the bytes that it received.
     Ended { user: u64, outcome: Result<(), Fault>, bytes: Vec<u8>, from: Option<usize> },
-    /// A request, with what is needed to give its credit back.
+    /// A request, with the peer and session needed to return its credit.
     Request { from: usize, bytes: Vec<u8>, peer: PeerId, session: u32 },
 }
 
@@ -39,7 +39,7 @@ pub struct Node {
     pub heard: Vec<Heard>,
 }
 
-/// What the rail sees while it is polled.
+/// The receiver of the rail's reports while it is polled.
 struct Upper<'a> {
     core: &'a mut Core,
     buffers: &'a mut BufferTable,

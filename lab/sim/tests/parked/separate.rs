@@ -14,7 +14,7 @@ use crate::node::{Heard, Node};
 
 /// The tag of all answers, where only their bytes say whose they are.
 const TAG: u64 = 1 << 20;
-/// What the client calls its receives, from this number on.
+/// The client's numbers of its receives begin here.
 const RECEIVES: u64 = 1 << 32;
 const QUESTIONS: u64 = 40;
 
@@ -178,8 +178,8 @@ fn what_is_asked_after_a_reconnect_arrives_and_gets_its_own_answer() {
     }
 }
 
-/// Of two names of one server each is forgotten alone, in any order and at any moment; what was asked
-/// under the other is answered.
+/// Of two names of one server each is forgotten alone, in any order and at any moment; requests under the other name
+/// are answered.
 #[test]
 fn a_name_that_is_forgotten_takes_along_what_was_asked_under_it_and_no_more() {
     for seed in seeds(0, 40) {

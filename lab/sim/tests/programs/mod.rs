@@ -1,4 +1,4 @@
-//! What programs of the tests do with a client.
+//! Operations of test programs on a client.
 #![allow(dead_code)]
 
 pub mod model;
@@ -50,7 +50,7 @@ pub async fn open(client: &Client, name: &[u8], options: OpenOptions) -> Result<
     client.open(&Caller::root(), found.inode, options).await
 }
 
-/// Writes bytes; where they went.
+/// Writes bytes; the offset at which they went.
 pub async fn write(client: &Client, file: &File, offset: u64, bytes: &[u8]) -> Result<u64, Errno> {
     let buffer = client.pool().copy_of(bytes).expect("memory");
     client.write(file, offset, buffer, 0..bytes.len()).await

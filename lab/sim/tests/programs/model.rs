@@ -1,4 +1,4 @@
-//! What a file system has to hold: a reference that knows what was synced and what was not.
+//! The contents that a file system must hold: a reference that knows which data was synced.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,15 @@ pub struct FileModel {
     pub bytes: Vec<u8>,
     /// Contents since the last sync, the one that was synced first. Never empty.
     history: Vec<Vec<u8>>,
-    /// Where writes since the last sync ended. Of these a later one may survive an earlier one, as on
-    /// any file system: then its end is that of the file.
+    /// The ends of writes since the last sync. Of these a later one may survive an earlier one, as on any file
+    /// system: then its end is that of the file.
     ends: Vec<usize>,
     pub mode: u16,
     /// Clients that have not synced since a server died: one sync of each may say that it does not
     /// know.
     pub doubtful: Vec<usize>,
-    /// Blocks that were not synced before a power loss may be neither old nor new, behind the end
-    /// of the file too: what meets them fails.
+    /// Blocks that were not synced before a power loss may be neither old nor new, behind the end of the file too:
+    /// operations that meet them fail.
     pub fragile: bool,
     /// Found to be of no use after a power loss. The next one may bring its names back.
     useless: bool,
@@ -116,9 +116,8 @@ impl Model {
         }
     }
 
-    /// Whether the names that were found (with their inodes) are those of a moment since the last
-    /// sync; from then on they are the names. `all`: the power of everything failed, so that what was
-    /// found is durable.
+    /// Whether the names that were found (with their inodes) are those of a moment since the last sync; from then on
+    /// they are the names. `all`: the power of everything failed, so that the found names are durable.
     pub fn accept_names(&mut self, found: &BTreeMap<Name, u64>, all: bool) -> Result<(), String> {
         let as_inodes = |names: &BTreeMap<Name, usize>| -> BTreeMap<Name, u64> {
             names.iter().map(|(name, id)| (name.clone(), self.files[*id].inode)).collect()
@@ -142,7 +141,7 @@ impl Model {
     }
 
     /// Whether content that was found after a power loss may be; from then on it is the content.
-    /// False where the file is of no use any more: it cannot be read, or bytes of it that were not
+    /// False if the file is of no use any more: it cannot be read, or bytes of it that were not
     /// synced are hidden, since the metadata server lost its end or its stripes; they may come to light
     /// when it is written there again.
     pub fn accept_content(

@@ -1,4 +1,4 @@
-//! Steps of random programs: what one operation does, and what came out of it.
+//! Steps of random programs: the operations and their outcomes.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use ropewalk_client::{
 use super::model::Name;
 use super::{BOTH, list_in, read, write};
 
-/// What a program does in one step.
+/// One step of a program.
 #[derive(Debug, Clone)]
 pub enum Step {
     Create(Name),
@@ -50,7 +50,7 @@ impl Step {
     }
 }
 
-/// What came out of it.
+/// The outcome of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
@@ -62,8 +62,7 @@ pub enum Outcome {
     Failed(Errno),
 }
 
-/// What a file was opened for, and may be used for by that: as programs do, few of which open for more
-/// than they need.
+/// The purpose of an open, which limits the use of the file. Few programs open a file for more than they need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     Reading,
@@ -74,11 +73,11 @@ pub enum Purpose {
 /// Open files by their place in the model.
 pub type Handles = Rc<RefCell<BTreeMap<(usize, Purpose), Rc<File>>>>;
 
-/// What a step needs to know beside itself.
+/// The context of a step.
 #[derive(Clone)]
 pub struct Place {
     pub client: Client,
-    /// What this client has open.
+    /// The open files of this client.
     pub handles: Handles,
     pub directories: [u64; 2],
     /// Inodes of the files by their place in the model.

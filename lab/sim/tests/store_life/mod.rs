@@ -18,7 +18,7 @@ use ropewalk_store::superblock::{
 };
 use ropewalk_store::{EmbeddedConfig, EmbeddedStore, StoreError};
 
-/// Where the store is.
+/// The path of the store.
 pub const STORE: &str = "/store";
 
 /// Claims the store's directory; `fresh` is the randomness of the boot.

@@ -1,7 +1,7 @@
 //! `ropewalk mx perf`: half round trips and bandwidth by size.
 //!
-//! * [`serve`]: the side that waits; [`side`]: what both have in common, and what is said;
-//! * [`place`]: where the other side is.
+//! * [`serve`]: the side that waits; [`side`]: the common parts of both sides, and their messages;
+//! * [`place`]: the place of the other side.
 
 mod place;
 mod serve;
@@ -86,7 +86,7 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "0 to 64M, like 100, 4K or 1M".to_string())
 }
 
-/// What one size took.
+/// The measurement of one size.
 #[derive(Debug, Clone, PartialEq)]
 struct Measured {
     bytes: u64,
@@ -149,7 +149,7 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
     if stop.is_asked() { stop.check() } else { outcome }
 }
 
-/// What may be wrong where nobody answers.
+/// The possible faults if nobody answers.
 fn first_hint(to: &str) -> String {
     let is_mxoe = to.starts_with("mxoe://") || !to.contains("://");
     let wire = match is_mxoe {
@@ -161,7 +161,7 @@ fn first_hint(to: &str) -> String {
     format!("'ropewalk mx perf' has to wait there, and on the same network{wire}")
 }
 
-/// How long a message of so many bytes, and its answer, may be under way.
+/// The time that a message of so many bytes, and its answer, may be under way.
 fn patience(bytes: u64) -> Duration {
     PATIENCE + Duration::from_secs(2 * bytes / BYTES_PER_SECOND_MIN)
 }

@@ -1,4 +1,4 @@
-//! Where the other side is: an address, or the name of a board that an agent knows.
+//! The place of the other side: an address, or the name of a board that an agent knows.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::stop::Stop;
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What somebody calls the other side.
+/// The user's name for the other side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Called {
     /// An address, with its schemes.
@@ -119,8 +119,8 @@ fn check_other(address: &Address, own: &Account, card: &Interface) -> anyhow::Re
     Ok(())
 }
 
-/// Whether the host of an address is known, and there is a way to it, as far as this host knows: the network would only say
-/// that nobody answers.
+/// Whether the host of an address is known, and there is a way to it, as far as this host knows: the network
+/// would only say that nobody answers.
 fn check_host(scheme: &str, place: &str) -> anyhow::Result<()> {
     if !matches!(scheme, "udp" | "tcp") {
         return Ok(());

@@ -11,19 +11,19 @@ use super::side::{DATA, HELLO, HELLO_BYTES, Side, hello_of};
 use crate::report::{announce, complain};
 use crate::stop::Stop;
 
-/// Where it waits unless it is told otherwise.
+/// The board on which the server waits unless it is told otherwise.
 pub const BOARD: &str = "mxoe://";
-/// How often it looks, while nothing comes, whether its interface is there.
+/// The interval at which the server checks, while nothing comes, whether its interface is there.
 const LOOK: Duration = Duration::from_secs(1);
-/// Those who measure at a time; the oldest one goes where there are more.
+/// The most clients that measure at a time; the oldest one goes if there are more.
 const CLIENTS_MAX: usize = 32;
-/// What a completion is of: the lowest bits of its number, the client's above them.
+/// The kind of a completion: the lowest bits of its number, the client's above them.
 const HEARD: u64 = 0;
 const ANSWERED: u64 = 1;
 const CAME: u64 = 2;
 const WENT: u64 = 3;
 
-/// Somebody who measures.
+/// A client that measures.
 struct Client {
     number: u64,
     peer: PeerId,

@@ -1,8 +1,8 @@
 //! One side of a measurement: an endpoint, and tagged messages, which all networks carry.
 //!
-//! What is said: before messages of a length come the client sends a *hello*, which tells it. Whatever the client
-//! sends, hellos included, comes back as it is, with the same match bits: so that any program that returns messages
-//! to their senders will do as a server, also one of a foreign host.
+//! The protocol: before messages of a length come, the client sends a *hello*, which tells the length. All
+//! messages of the client, hellos included, come back as they are, with the same match bits. So any program
+//! that returns messages to their senders will do as a server, also one of a foreign host.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -25,14 +25,14 @@ pub const BYTES_MAX: u64 = 64 << 20;
 /// Match bits of hellos and of messages.
 pub const HELLO: u64 = 0x6d78_7065_7266_0001;
 pub const DATA: u64 = 0x6d78_7065_7266_0002;
-/// A hello: what it is, and the length of the messages that follow, in bytes; both little-endian.
+/// A hello: its mark, and the length of the messages that follow, in bytes; both little-endian.
 pub const HELLO_BYTES: usize = 16;
 const HELLO_IS: [u8; 8] = *b"ropeperf";
 /// Both sides are of one cluster, which no file system has.
 const CLUSTER: ClusterId = ClusterId(0x726f_7065_7761_6c6b_2d6d_7870_6572_6601);
 /// Memory for messages of all peers.
 const MEMORY_BYTES: usize = 1 << 30;
-/// How often one who waits looks whether he shall end.
+/// The interval at which a waiting side checks whether it shall end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// See the module.
@@ -44,7 +44,7 @@ pub struct Side {
     stop: Stop,
 }
 
-/// What a hello says, if it is one.
+/// The length that a hello tells; none if the message is no hello.
 pub fn hello_of(bytes: &[u8]) -> Option<u64> {
     let length = bytes.strip_prefix(&HELLO_IS)?;
     let length = u64::from_le_bytes(length.try_into().ok()?);
@@ -66,7 +66,7 @@ impl Side {
     /// An endpoint on this rail.
     pub fn open(rail: Box<dyn Rail>, stop: Stop) -> anyhow::Result<Side> {
         let mut config = EndpointConfig::new(CLUSTER);
-        // What is asked for is measured, and no shared memory in its place.
+        // The measurement is of the network that was asked for, and not of shared memory in its place.
         config.host = 0;
         let endpoint = Endpoint::open(config, vec![rail])?;
         let context = endpoint.context(false)?;
