@@ -223,14 +223,26 @@ fn models(workspace: &Workspace) -> Vec<Action> {
 
 /// Tests that want the machine for themselves.
 fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
-    let test = |(package, test): (&str, &str)| {
-        let arguments = ["test", "--locked", "--package", package, "--test", test];
-        let invocation = printing(cargo_with(&arguments).args(["--", "--test-threads=1"]));
-        Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation })
+    let test = |name: &str| {
+        let chosen = of_crates(workspace, "test")?.args(["--test", name]);
+        let invocation = printing(chosen.args(["--", "--test-threads=1"]));
+        Some(Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation }))
     };
     let apart = |name: &str| name == SUITES || name == PEERS;
     let wanted = |name: &str| name.starts_with(beginning) && (name == beginning || !apart(name));
-    workspace.tests(wanted).into_iter().map(test).collect()
+    let mut names: Vec<&str> = workspace.tests(wanted).into_iter().map(|(_, test)| test).collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    // All programs are built at once, by all processors. The choice of crates is the same for each of them: with
+    // another one cargo may unite other features, and build everything again.
+    let build = of_crates(workspace, "test").map(|it| {
+        let all = names.iter().flat_map(|name| ["--test", *name]);
+        Action::Run(it.args(["--no-run"]).args(all))
+    });
+    build.into_iter().chain(names.iter().filter_map(|name| test(name))).collect()
 }
 
 /// Figures beside peers, from a build as users have it.
