@@ -158,7 +158,7 @@ pub(crate) trait Driven<S> {
         if self.wants(id) { self.touch(id) } else { self.wake(id) }
     }
 
-    /// Makes sure that a link is looked at in time. What is due later by then is not taken back.
+    /// Makes sure that a link is looked at in time. An earlier deadline that no longer holds stays: it costs one look too many.
     fn wake(&mut self, id: SlotId) {
         let due = self.due(id);
         self.wake_by(id, due);

@@ -35,7 +35,7 @@ impl Core {
             return self.finish(id, Err(fault), 0);
         }
         if let Some(fault) = barred {
-            // What arrived before the end can still be had.
+            // A receive may still take a message that arrived before the session ended.
             if self.matching.find_message(wanted(&receive)).is_none() {
                 return self.finish(id, Err(fault), 0);
             }

@@ -131,7 +131,7 @@ impl Core {
         match self.regions.get(key.slot) {
             Some(region) if region.secret == key.secret && !region.closing => {
                 self.close_region(key.slot);
-                // What a peer has not acknowledged yet will be soon, and would be copied here each time.
+                // A peer will soon acknowledge its pending frames: a copy of them each time would be in vain.
                 self.take_region_back(key.slot, false);
                 Ok(())
             }
