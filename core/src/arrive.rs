@@ -12,8 +12,8 @@ use ropewalk_wire::frame::{self, Arrived, Prefix, ShortHeader};
 
 use crate::api::*;
 use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind, OF_RECEIVE};
 use crate::operation::{Kind, ReceiveStage};
-use crate::orders::{Landing, LandingKind, OF_RECEIVE};
 use crate::path::LinkStage;
 
 impl Core {
@@ -83,9 +83,9 @@ impl Core {
     /// are still greeting, with a short payload each, and the least windows of sessions that our own user
     /// asked for when the pool was lent.
     pub fn unstaged(&mut self, token: Token) -> Placement {
-        if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
-            self.break_link(landing.link);
-            self.landing_lost(landing, Fault::PeerReset);
+        if let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) {
+            self.break_link(incoming.link);
+            self.incoming_lost(incoming, Fault::PeerReset);
         }
         self.violation("the endpoint's staging memory is used up")
     }
@@ -267,7 +267,7 @@ impl Core {
         peer: Option<PeerId>,
         prefix: &Prefix,
         slice: Slice,
-        kind: LandingKind,
+        kind: IncomingKind,
     ) -> Placement {
         let payload_bytes = u64::from(prefix.payload_bytes.get());
         // What is cut off cannot be checked; the whole of it is checked where it fits.
@@ -277,7 +277,7 @@ impl Core {
         let span = prefix.span.get();
         let session = prefix.session.get();
         let payload_bytes = payload_bytes as u32;
-        let landing = Landing {
+        let incoming = Incoming {
             link,
             peer,
             session,
@@ -288,7 +288,7 @@ impl Core {
             span,
             broken_off: false,
         };
-        match self.landings.insert(landing, self.whole) {
+        match self.incoming.insert(incoming, self.whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
             }
@@ -301,16 +301,16 @@ impl Core {
     pub fn staged(&mut self, token: Token, buffer: BufferId, bytes: u32) -> Slice {
         let whole = Slice { buffer, offset: 0, len: u64::from(bytes) };
         let slot = SlotId::from_u64(token.0);
-        let Some(landing) = self.landings.get(slot) else { return whole };
-        let slice = match landing.kind {
-            LandingKind::Fragment { assembly, .. } => {
-                let first = landing.payload_bytes;
+        let Some(incoming) = self.incoming.get(slot) else { return whole };
+        let slice = match incoming.kind {
+            IncomingKind::Fragment { assembly, .. } => {
+                let first = incoming.payload_bytes;
                 self.assembly_staged(assembly, whole, first)
             }
             _ => whole,
         };
-        if let Some(landing) = self.landings.get_mut(slot) {
-            landing.slice = slice;
+        if let Some(incoming) = self.incoming.get_mut(slot) {
+            incoming.slice = slice;
         }
         slice
     }
@@ -321,11 +321,11 @@ impl Core {
         if token.0 & OF_RECEIVE != 0 {
             return None;
         }
-        let landing = self.landings.get(SlotId::from_u64(token.0))?;
-        let (slice, greeting) = (landing.slice, matches!(landing.kind, LandingKind::Hello));
-        (greeting || landing.checksum.is_some()).then_some(Wants {
+        let incoming = self.incoming.get(SlotId::from_u64(token.0))?;
+        let (slice, greeting) = (incoming.slice, matches!(incoming.kind, IncomingKind::Hello));
+        (greeting || incoming.checksum.is_some()).then_some(Wants {
             slice,
-            checksum: landing.checksum,
+            checksum: incoming.checksum,
             greeting,
         })
     }
@@ -337,39 +337,39 @@ impl Core {
             let receive = SlotId::from_u64(token.0 & !OF_RECEIVE);
             return self.receive_done(OperationId(receive));
         }
-        self.landing_landed(token, bytes);
+        self.incoming_placed(token, bytes);
     }
 
-    fn landing_landed(&mut self, token: Token, bytes: &[u8]) {
-        let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
-        if let Some(peer) = landing.peer {
-            if self.session_of(peer) != landing.session {
+    fn incoming_placed(&mut self, token: Token, bytes: &[u8]) {
+        let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) else { return };
+        if let Some(peer) = incoming.peer {
+            if self.session_of(peer) != incoming.session {
                 // Its session ended while its last bytes were on their way.
-                return self.landing_lost(landing, Fault::PeerReset);
+                return self.incoming_lost(incoming, Fault::PeerReset);
             }
-            if landing.span != 0 {
-                self.span_placed(peer, landing.span);
+            if incoming.span != 0 {
+                self.span_placed(peer, incoming.span);
             }
         }
-        match landing.kind {
-            LandingKind::Hello => {
-                self.outputs.push(Output::Release(landing.slice.buffer));
-                self.greeted(landing.link, bytes);
+        match incoming.kind {
+            IncomingKind::Hello => {
+                self.outputs.push(Output::Release(incoming.slice.buffer));
+                self.greeted(incoming.link, bytes);
             }
-            LandingKind::Eager { operation } => self.eager_landed(operation),
-            LandingKind::Unmatched { message } => self.unmatched_landed(message, landing.slice),
-            LandingKind::Request { bits, bytes } => {
-                self.request_landed(landing.peer, landing.session, bits, bytes, landing.slice);
+            IncomingKind::Eager { operation } => self.eager_landed(operation),
+            IncomingKind::Unmatched { message } => self.unmatched_landed(message, incoming.slice),
+            IncomingKind::Request { bits, bytes } => {
+                self.request_landed(incoming.peer, incoming.session, bits, bytes, incoming.slice);
             }
-            LandingKind::Held { channel, message } => {
-                self.held_landed(landing.peer, channel, message, landing.slice);
+            IncomingKind::Held { channel, message } => {
+                self.held_landed(incoming.peer, channel, message, incoming.slice);
             }
-            LandingKind::Fragment { assembly, operation } => {
-                self.fragment_landed(assembly, operation, landing.payload_bytes);
+            IncomingKind::Fragment { assembly, operation } => {
+                self.fragment_landed(assembly, operation, incoming.payload_bytes);
             }
-            LandingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
-            LandingKind::Put { region, cookie, bytes, total } => {
-                self.put_landed(landing.peer, region, cookie, bytes, total);
+            IncomingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
+            IncomingKind::Put { region, cookie, bytes, total } => {
+                self.put_landed(incoming.peer, region, cookie, bytes, total);
             }
         }
     }
@@ -378,18 +378,18 @@ impl Core {
     pub fn landed_corrupt(&mut self, token: Token) {
         let slot = SlotId::from_u64(token.0);
         self.counters.corrupt_dropped += 1;
-        let Some(landing) = self.landings.get(slot) else { return };
-        let link = landing.link;
-        let repairable = landing
+        let Some(incoming) = self.incoming.get(slot) else { return };
+        let link = incoming.link;
+        let repairable = incoming
             .peer
             .and_then(|peer| self.peers.get(peer.0))
             .is_some_and(|peer| peer.reliable.is_some());
         if !repairable {
-            self.landings.list(slot);
+            self.incoming.list(slot);
             return self.close_link(link);
         }
-        if let Some(landing) = self.landings.remove(slot) {
-            self.undo_landing(landing, Fault::PeerReset);
+        if let Some(incoming) = self.incoming.remove(slot) {
+            self.undo_incoming(incoming, Fault::PeerReset);
         }
     }
 }

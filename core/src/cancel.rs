@@ -18,9 +18,10 @@ use ropewalk_base::verb::{LinkId, Ordered, Token, Verb};
 use crate::api::*;
 use crate::eager::wanted;
 use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, ReceiveStage, SendStage};
-use crate::orders::{Landing, LandingKind, Order};
+use crate::orders::{Order, Orders};
 
 impl Core {
     /// Ends an operation early. False where it is too late, or it is unknown: then its completion
@@ -119,9 +120,9 @@ impl Core {
                 };
                 self.stop_native(id);
                 self.give_places_up(from, |kind| {
-                    matches!(*kind, LandingKind::Eager { operation }
-                        | LandingKind::Fragment { operation: Some(operation), .. }
-                        | LandingKind::Data { operation, .. } if operation == id)
+                    matches!(*kind, IncomingKind::Eager { operation }
+                        | IncomingKind::Fragment { operation: Some(operation), .. }
+                        | IncomingKind::Data { operation, .. } if operation == id)
                 });
                 if let Some(peer) = from {
                     self.detach_frames(peer, true, |order| {
@@ -150,7 +151,7 @@ impl Core {
             );
             self.give_places_up(
                 Some(peer),
-                |kind| matches!(*kind, LandingKind::Put { region, .. } if region == slot),
+                |kind| matches!(*kind, IncomingKind::Put { region, .. } if region == slot),
             );
         }
     }
@@ -175,7 +176,7 @@ impl Core {
         let is_such = |slot: &SlotId| self.orders.get(*slot).is_some_and(&of);
         let found: Vec<SlotId> = peer.data_orders.iter().copied().filter(is_such).collect();
         for slot in found {
-            self.detach(id, Core::table_token(slot), true);
+            self.detach(id, Orders::token(slot), true);
         }
     }
 
@@ -184,7 +185,7 @@ impl Core {
         let Some(link) = link.filter(|link| *link != LOOP_LINK) else { return };
         // It counts as the peer's until it has left.
         let Ok(later) = self.orders.insert(Order::Detached { peer: id, bulk }) else { return };
-        let later = Core::table_token(later);
+        let later = Orders::token(later);
         self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
     }
 
@@ -196,7 +197,7 @@ impl Core {
         if let Some(&Order::Native { operation, link, .. }) = self.orders.get(slot)
             && operation == id
         {
-            let token = Core::table_token(slot);
+            let token = Orders::token(slot);
             self.outputs.push(Output::Verb(Verb::Stop { link, token }));
         }
     }
@@ -207,16 +208,16 @@ impl Core {
         let found: Vec<SlotId> =
             self.orders.iter().filter(|(_, order)| of(order)).map(|(slot, _)| slot).collect();
         for slot in found {
-            let (link, token) = (closing, Core::table_token(slot));
+            let (link, token) = (closing, Orders::token(slot));
             self.outputs.push(Output::Verb(Verb::Stop { link, token }));
         }
     }
 
     /// Has rails give such places up, and forgets those that wait for their span to come again.
-    fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&LandingKind) -> bool) {
+    fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&IncomingKind) -> bool) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
-            for slot in self.landings.of(link) {
-                if self.landings.get(slot).is_some_and(|landing| of(&landing.kind)) {
+            for slot in self.incoming.of(link) {
+                if self.incoming.get(slot).is_some_and(|incoming| of(&incoming.kind)) {
                     let token = Token(slot.to_u64());
                     self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
                 }
@@ -224,9 +225,9 @@ impl Core {
         }
         let broken = from
             .and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut())
-            .map(|reliable| reliable.take_broken(|landing| of(&landing.kind)));
-        for landing in broken.into_iter().flatten() {
-            self.place_given_up(landing);
+            .map(|reliable| reliable.take_broken(|incoming| of(&incoming.kind)));
+        for incoming in broken.into_iter().flatten() {
+            self.place_given_up(incoming);
         }
     }
 
@@ -246,7 +247,8 @@ impl Core {
             Verb::Detach { token, later, .. } => self.detached(token, later, released),
             Verb::Stop { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
-                if let Some(Order::Native { operation, peer, link, bytes }) = self.take_order(token)
+                if let Some(Order::Native { operation, peer, link, bytes }) =
+                    self.orders.take(token)
                 {
                     // Where it was not cancelled its link closes, and is lost to it.
                     self.native_ended(operation, peer, link, bytes, Err(Fault::PeerReset));
@@ -255,11 +257,11 @@ impl Core {
             }
             Verb::Unplace { token, .. } if released => {
                 self.counters.places_given_up += 1;
-                match self.landings.remove(SlotId::from_u64(token.0)) {
-                    Some(landing) if landing.broken_off => {
-                        self.undo_landing(landing, Fault::PeerReset);
+                match self.incoming.remove(SlotId::from_u64(token.0)) {
+                    Some(incoming) if incoming.broken_off => {
+                        self.undo_incoming(incoming, Fault::PeerReset);
                     }
-                    Some(landing) => self.place_given_up(landing),
+                    Some(incoming) => self.place_given_up(incoming),
                     None => {}
                 }
             }
@@ -270,11 +272,11 @@ impl Core {
     fn detached(&mut self, token: Token, later: Token, released: bool) {
         if !released {
             // Its outcome comes by itself.
-            self.take_order(later);
+            self.orders.take(later);
             return;
         }
         self.counters.frames_detached += 1;
-        match self.take_order(token) {
+        match self.orders.take(token) {
             Some(Order::Span { peer, span }) => self.span_released(peer, span),
             // The session of a span ended meanwhile: nothing counts it any more.
             Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
@@ -305,20 +307,20 @@ impl Core {
     }
 
     /// Nothing lands there any more, and what was to land there does not come again.
-    fn place_given_up(&mut self, landing: Landing) {
-        let Landing { peer, session, span, kind, payload_bytes, .. } = landing;
+    fn place_given_up(&mut self, incoming: Incoming) {
+        let Incoming { peer, session, span, kind, payload_bytes, .. } = incoming;
         let peer = peer.filter(|peer| self.session_of(*peer) == session);
         if let Some(peer) = peer {
             self.span_placed(peer, span);
         }
         match kind {
-            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
                 self.let_go(operation);
             }
-            LandingKind::Fragment { assembly, operation } => {
+            IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_landed(assembly, operation, payload_bytes);
             }
-            LandingKind::Put { region, cookie, .. } => {
+            IncomingKind::Put { region, cookie, .. } => {
                 if let Some(peer) = peer {
                     self.emit_result(peer, cookie, Err(Fault::BadKey));
                 }
@@ -335,7 +337,7 @@ impl Core {
         let Some(reliable) = peer.reliable.as_mut() else { return };
         match (reliable.leave(span), link) {
             (Some(Some(slot)), Some(link)) => {
-                let (token, later) = (Core::table_token(slot), Token::NONE);
+                let (token, later) = (Orders::token(slot), Token::NONE);
                 self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
             }
             (Some(None), _) => self.keep_span(id, span),

@@ -12,9 +12,10 @@ use ropewalk_base::verb::LinkId;
 use crate::api::*;
 use crate::credit::charge_bytes;
 use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::orders::{Landing, LandingKind, Order};
+use crate::orders::Order;
 use crate::path::{Link, LinkStage, Name, Peer, PeerStage, StreamKind, UnderWay};
 
 /// Holds as they are recounted.
@@ -56,14 +57,14 @@ impl Holds {
         counts.1 += 1;
     }
 
-    fn landing(&mut self, landing: &Landing) {
-        match landing.kind {
-            LandingKind::Eager { operation }
-            | LandingKind::Fragment { operation: Some(operation), .. }
-            | LandingKind::Data { operation, .. } => {
+    fn incoming(&mut self, incoming: &Incoming) {
+        match incoming.kind {
+            IncomingKind::Eager { operation }
+            | IncomingKind::Fragment { operation: Some(operation), .. }
+            | IncomingKind::Data { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
-            LandingKind::Put { region, .. } => *self.regions.entry(region).or_default() += 1,
+            IncomingKind::Put { region, .. } => *self.regions.entry(region).or_default() += 1,
             _ => {}
         }
     }
@@ -129,11 +130,11 @@ impl Core {
     fn check_holds(&self) {
         let mut holds = Holds::default();
         self.orders.iter().for_each(|(_, order)| holds.order(order));
-        self.landings.iter().for_each(|landing| holds.landing(landing));
+        self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
         for (_, peer) in self.peers.iter() {
             let Some(reliable) = &peer.reliable else { continue };
             reliable.kept_orders().for_each(|order| holds.order(order));
-            reliable.broken_landings().for_each(|landing| holds.landing(landing));
+            reliable.broken_incoming().for_each(|incoming| holds.incoming(incoming));
         }
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind

@@ -14,10 +14,10 @@ use ropewalk_wire::frame::{self, Body, Content, Envelope};
 
 use crate::api::*;
 use crate::fragments::Assembly;
-use crate::landings::Landings;
+use crate::incoming::IncomingPayloads;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
-use crate::orders::{Order, Payload};
+use crate::orders::{Order, Orders, Payload};
 use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{BULK_BYTES_PER_PASS, Links, Peer};
 use crate::remote::Regions;
@@ -37,8 +37,8 @@ pub struct Core {
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
     pub(crate) regions: Regions,
-    pub(crate) orders: Slots<Order>,
-    pub(crate) landings: Landings,
+    pub(crate) orders: Orders,
+    pub(crate) incoming: IncomingPayloads,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
@@ -82,10 +82,6 @@ pub struct Core {
 
 const ORDERS_MAX: usize = 1 << 22;
 
-/// Marks tokens that name an entry in the table of orders. Indices stay below: the others are numbers
-/// of operations.
-const IN_TABLE: u64 = 1 << 31;
-
 fn check_eager(rail: &Capabilities) {
     assert!(
         (EAGER_BYTES..=EAGER_BYTES_MAX).contains(&rail.eager_bytes),
@@ -124,8 +120,8 @@ impl Core {
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(hash),
             regions: Regions::with_limit(config.regions_max),
-            orders: Slots::with_limit(ORDERS_MAX),
-            landings: Landings::with_limit(ORDERS_MAX),
+            orders: Orders::with_limit(ORDERS_MAX),
+            incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             spare_lists: Vec::new(),
@@ -278,37 +274,11 @@ impl Core {
 
     #[inline(always)]
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
-        if token.0 & IN_TABLE == 0 {
-            return self.eager_released(OperationId(SlotId::from_u64(token.0)), outcome);
+        match self.orders.take(token) {
+            Some(Order::Eager { operation }) => self.eager_released(operation, outcome),
+            Some(order) => self.order_ended(order, outcome),
+            None => {}
         }
-        let slot = SlotId::from_u64(token.0 & !IN_TABLE);
-        if let Some(order) = self.orders.remove(slot) {
-            self.order_ended(order, outcome);
-        }
-    }
-
-    /// The order of a token, which is over.
-    pub(crate) fn take_order(&mut self, token: Token) -> Option<Order> {
-        if token == Token::NONE {
-            return None;
-        }
-        if token.0 & IN_TABLE == 0 {
-            return Some(Order::Eager { operation: OperationId(SlotId::from_u64(token.0)) });
-        }
-        self.orders.remove(SlotId::from_u64(token.0 & !IN_TABLE))
-    }
-
-    /// The token by which a rail tells the end of an order; the order where there is no room.
-    #[inline(always)]
-    pub(crate) fn token_of(&mut self, order: Order) -> Result<Token, Order> {
-        match order {
-            Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
-            order => self.orders.insert(order).map(Core::table_token),
-        }
-    }
-
-    pub(crate) fn table_token(slot: SlotId) -> Token {
-        Token(slot.to_u64() | IN_TABLE)
     }
 
     pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
@@ -371,10 +341,11 @@ impl Core {
         }
         let Some(link) = peer.link() else { return self.defer(id, body.into()) };
         let (slice, urgency, token) = match payload {
-            Some(Payload { slice, urgency, order }) => match self.token_of(order) {
+            Some(Payload { slice, urgency, order }) => match self.orders.token_of(order) {
                 Ok(token) => {
-                    if urgency == Urgency::Bulk {
-                        self.note_data_order(id, SlotId::from_u64(token.0 & !IN_TABLE));
+                    if let Some(slot) = Orders::slot_of(token).filter(|_| urgency == Urgency::Bulk)
+                    {
+                        self.note_data_order(id, slot);
                     }
                     (slice, urgency, token)
                 }

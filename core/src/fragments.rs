@@ -15,8 +15,8 @@ use ropewalk_wire::frame::{AbortBody, EagerBody, FragmentBody, Prefix};
 
 use crate::api::*;
 use crate::engine::Core;
+use crate::incoming::IncomingKind;
 use crate::operation::{Kind, SendStage};
-use crate::orders::LandingKind;
 use crate::path::{Stream, StreamKind};
 
 /// A message of which fragments are still to come.
@@ -197,7 +197,7 @@ impl Core {
         if let Some(operation) = operation {
             self.hold(operation);
         }
-        let kind = LandingKind::Fragment { assembly: slot, operation };
+        let kind = IncomingKind::Fragment { assembly: slot, operation };
         let place = match fresh {
             true => Slice::NONE,
             false => into.part(offset, bytes.min(into.len - offset)),

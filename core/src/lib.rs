@@ -33,7 +33,7 @@ mod eager;
 mod engine;
 mod foreign;
 mod fragments;
-mod landings;
+mod incoming;
 mod lists;
 mod matching;
 mod operation;

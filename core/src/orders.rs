@@ -1,10 +1,10 @@
-//! Unfinished work of rails: orders of frames, and payloads on their way to their places.
+//! Orders: what rails were told to send or to move, and have not finished.
 
 use ropewalk_base::memory::{BufferId, Slice};
-use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Urgency};
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::verb::{LinkId, Token, Urgency};
 
-use crate::api::{Channel, OperationId, PeerId};
+use crate::api::{OperationId, PeerId};
 
 /// Something that a rail was ordered to do and has not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,58 +27,76 @@ pub(crate) enum Order {
     Kept { peer: PeerId, bulk: bool, buffer: BufferId },
 }
 
-/// A payload on its way to its place.
+/// Orders that rails have not finished, and the tokens by which rails tell their ends.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    pub link: LinkId,
-    pub peer: Option<PeerId>,
-    /// The session that its frame belongs to.
-    pub session: u32,
-    /// Bytes of the frame's payload; the place may be shorter.
-    pub payload_bytes: u32,
-    pub kind: LandingKind,
-    /// Its place; known late if it is staged.
-    pub slice: Slice,
-    /// The checksum that its bytes must have.
-    pub checksum: Option<u32>,
-    pub span: u64,
-    /// We closed its link meanwhile.
-    pub broken_off: bool,
+pub(crate) struct Orders {
+    table: Slots<Order>,
 }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum LandingKind {
-    Hello,
-    Eager {
-        operation: OperationId,
-    },
-    Unmatched {
-        message: SlotId,
-    },
-    Request {
-        bits: u64,
-        bytes: u32,
-    },
-    /// Mode `Resume`: a message that overtook an earlier one.
-    Held {
-        channel: Channel,
-        message: u64,
-    },
-    /// Part of a message, for the receive where there is one.
-    Fragment {
-        assembly: SlotId,
-        operation: Option<OperationId>,
-    },
-    Data {
-        operation: OperationId,
-        bytes: u64,
-    },
-    Put {
-        region: SlotId,
-        cookie: u64,
-        bytes: u64,
-        total: u64,
-    },
+/// Marks tokens that name an entry in the table. Indices stay below: the other tokens are numbers of operations.
+const IN_TABLE: u64 = 1 << 31;
+
+impl Orders {
+    pub fn with_limit(limit: usize) -> Orders {
+        Orders { table: Slots::with_limit(limit) }
+    }
+
+    /// Adds an order; gives it back if the table is full.
+    #[inline]
+    pub fn insert(&mut self, order: Order) -> Result<SlotId, Order> {
+        self.table.insert(order)
+    }
+
+    /// The token of an order, which is added to the table unless its token is its operation's number. Gives the order
+    /// back if the table is full.
+    #[inline(always)]
+    pub fn token_of(&mut self, order: Order) -> Result<Token, Order> {
+        match order {
+            Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
+            order => self.insert(order).map(Orders::token),
+        }
+    }
+
+    /// The token of an order in the table.
+    #[inline]
+    pub fn token(slot: SlotId) -> Token {
+        Token(slot.to_u64() | IN_TABLE)
+    }
+
+    /// The place in the table that a token names; `None` for the token of an eager message.
+    #[inline]
+    pub fn slot_of(token: Token) -> Option<SlotId> {
+        (token.0 & IN_TABLE != 0).then(|| SlotId::from_u64(token.0 & !IN_TABLE))
+    }
+
+    /// Ends the order of a token. `None` if it has ended before.
+    #[inline(always)]
+    pub fn take(&mut self, token: Token) -> Option<Order> {
+        if token == Token::NONE {
+            return None;
+        }
+        match Orders::slot_of(token) {
+            Some(slot) => self.table.remove(slot),
+            None => Some(Order::Eager { operation: OperationId(SlotId::from_u64(token.0)) }),
+        }
+    }
+
+    pub fn get(&self, slot: SlotId) -> Option<&Order> {
+        self.table.get(slot)
+    }
+
+    pub fn get_mut(&mut self, slot: SlotId) -> Option<&mut Order> {
+        self.table.get_mut(slot)
+    }
+
+    pub fn remove(&mut self, slot: SlotId) -> Option<Order> {
+        self.table.remove(slot)
+    }
+
+    /// All of the table: eager messages are not in it.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &Order)> {
+        self.table.iter()
+    }
 }
 
 /// A frame's payload, and what is to be told when the rail lets go of it.
@@ -88,7 +106,3 @@ pub(crate) struct Payload {
     pub urgency: Urgency,
     pub order: Order,
 }
-
-/// Marks tokens of placements that name the receive itself: the others name an entry in the table of
-/// landings, whose indices stay below.
-pub(crate) const OF_RECEIVE: u64 = 1 << 31;

@@ -22,8 +22,9 @@ use crate::api::*;
 use crate::cancel::whole;
 use crate::credit::{Charge, charge_bytes};
 use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::{Content, Unmatched};
-use crate::orders::{Landing, LandingKind, Order, Payload};
+use crate::orders::{Order, Orders, Payload};
 
 /// Spans beyond the first missing one that a receiver takes.
 const WINDOW: u64 = 4096;
@@ -54,7 +55,7 @@ pub(crate) struct Reliable {
     unacknowledged: u32,
     acknowledge_at: Option<Time>,
     /// Placements that broke off: they go on when their span comes again.
-    broken: BTreeMap<u64, Landing>,
+    broken: BTreeMap<u64, Incoming>,
     held: BTreeMap<(u8, u64), Held>,
     /// When a lost link is tried again.
     pub retry_at: Time,
@@ -208,12 +209,15 @@ impl Reliable {
     }
 
     /// Takes such placements out that wait for their span to come again.
-    pub fn take_broken(&mut self, of: impl Fn(&Landing) -> bool) -> Vec<Landing> {
-        self.broken.extract_if(.., |_, landing| of(landing)).map(|(_, landing)| landing).collect()
+    pub fn take_broken(&mut self, of: impl Fn(&Incoming) -> bool) -> Vec<Incoming> {
+        self.broken
+            .extract_if(.., |_, incoming| of(incoming))
+            .map(|(_, incoming)| incoming)
+            .collect()
     }
 
     /// Placements that wait for their span to come again.
-    pub fn broken_landings(&self) -> impl Iterator<Item = &Landing> {
+    pub fn broken_incoming(&self) -> impl Iterator<Item = &Incoming> {
         self.broken.values()
     }
 
@@ -310,7 +314,7 @@ impl Core {
             Ok(slot) => sent.in_rail = Some(slot),
             Err(_) => return,
         }
-        let token = sent.in_rail.map_or(Token::NONE, Core::table_token);
+        let token = sent.in_rail.map_or(Token::NONE, Orders::token);
         sent.envelope.session = session;
         let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
         if sent.tries > 1 {
@@ -407,8 +411,8 @@ impl Core {
             self.acknowledge_soon(id, true);
             return Placement::Drop;
         }
-        if let Some(landing) = reliable.broken.remove(&span) {
-            return self.land_again(link, landing, payload_bytes);
+        if let Some(incoming) = reliable.broken.remove(&span) {
+            return self.place_again(link, incoming, payload_bytes);
         }
         let placement = self.dispatch(link, id, prefix, body, payload_bytes);
         if matches!(placement, Placement::Drop) {
@@ -417,16 +421,21 @@ impl Core {
         placement
     }
 
-    fn land_again(&mut self, link: LinkId, mut landing: Landing, payload_bytes: u32) -> Placement {
-        if landing.payload_bytes != payload_bytes {
-            self.landing_lost(landing, Fault::PeerReset);
+    fn place_again(
+        &mut self,
+        link: LinkId,
+        mut incoming: Incoming,
+        payload_bytes: u32,
+    ) -> Placement {
+        if incoming.payload_bytes != payload_bytes {
+            self.incoming_lost(incoming, Fault::PeerReset);
             return self.violation("a span came again with another length");
         }
-        (landing.link, landing.broken_off) = (link, false);
-        let slice = landing.slice;
-        match self.landings.insert(landing, false) {
+        (incoming.link, incoming.broken_off) = (link, false);
+        let slice = incoming.slice;
+        match self.incoming.insert(incoming, false) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
-                unreachable!("landing {slot:?} had its buffer before it broke off")
+                unreachable!("incoming {slot:?} had its buffer before it broke off")
             }
             Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
             Err(_) => Placement::Violation("more placements than a link can have"),
@@ -460,17 +469,17 @@ impl Core {
     }
 
     /// Keeps a placement that broke off for the span's next coming. False where nothing comes.
-    pub(crate) fn keep_broken(&mut self, landing: Landing) -> Result<(), Landing> {
-        let Some(id) = landing.peer else { return Err(landing) };
-        let span = landing.span;
-        let ready = landing.slice.buffer != Slice::NONE.buffer;
+    pub(crate) fn keep_broken(&mut self, incoming: Incoming) -> Result<(), Incoming> {
+        let Some(id) = incoming.peer else { return Err(incoming) };
+        let span = incoming.span;
+        let ready = incoming.slice.buffer != Slice::NONE.buffer;
         match self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
             Some(reliable) if span != 0 && ready => {
-                reliable.broken.insert(span, landing);
+                reliable.broken.insert(span, incoming);
                 self.span_unplaced(id, span);
                 Ok(())
             }
-            _ => Err(landing),
+            _ => Err(incoming),
         }
     }
 
@@ -597,11 +606,11 @@ impl Core {
                 (None, _, None) => {}
             }
         }
-        for landing in reliable.broken.into_values() {
-            self.landing_lost(landing, Fault::PeerReset);
+        for incoming in reliable.broken.into_values() {
+            self.incoming_lost(incoming, Fault::PeerReset);
         }
         for ((channel, _), held) in reliable.held {
-            // What has not landed is let go with its landing.
+            // What has not landed is let go with its incoming.
             let Held::Eager { bytes, buffer, landed: true, .. } = held else { continue };
             if let Some(buffer) = buffer {
                 self.outputs.push(Output::Release(buffer));
@@ -631,7 +640,7 @@ impl Core {
         if bytes == 0 {
             return Placement::Drop;
         }
-        let kind = LandingKind::Held { channel, message };
+        let kind = IncomingKind::Held { channel, message };
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 

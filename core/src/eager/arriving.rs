@@ -11,9 +11,9 @@ use crate::api::*;
 use crate::credit::Charge;
 use crate::engine::Core;
 use crate::fragments::Target;
+use crate::incoming::{IncomingKind, OF_RECEIVE};
 use crate::matching::{Content, Unmatched};
 use crate::operation::Kind;
-use crate::orders::{LandingKind, OF_RECEIVE};
 use crate::path::Peer;
 
 impl Core {
@@ -81,7 +81,7 @@ impl Core {
             self.request_landed(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
             return Placement::Drop;
         }
-        let kind = LandingKind::Request { bits, bytes };
+        let kind = IncomingKind::Request { bits, bytes };
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
@@ -120,7 +120,7 @@ impl Core {
             return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
         }
         self.hold(operation);
-        self.land_into(link, Some(id), prefix, slice, LandingKind::Eager { operation })
+        self.land_into(link, Some(id), prefix, slice, IncomingKind::Eager { operation })
     }
 
     /// A message that came before its receive: it is staged.
@@ -167,7 +167,7 @@ impl Core {
         if body.more_bytes.get() > 0 {
             return self.assemble(link, id, prefix, body, Target::Unmatched(slot), Slice::NONE);
         }
-        let kind = LandingKind::Unmatched { message: slot };
+        let kind = IncomingKind::Unmatched { message: slot };
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 

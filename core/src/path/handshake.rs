@@ -18,7 +18,7 @@ use super::{Link, LinkStage, Peer, PeerStage};
 use crate::api::{Channel, Mode, Output, PeerId};
 use crate::credit::Charge;
 use crate::engine::Core;
-use crate::orders::{Landing, LandingKind};
+use crate::incoming::{Incoming, IncomingKind};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
@@ -242,7 +242,7 @@ impl Core {
             self.greeted(link, &[]);
             return Placement::Drop;
         }
-        self.land_into(link, None, prefix, Slice::NONE, LandingKind::Hello)
+        self.land_into(link, None, prefix, Slice::NONE, IncomingKind::Hello)
     }
 
     /// A greeting is complete.
@@ -388,9 +388,9 @@ impl Core {
             // Its last word may be long in coming, where nobody hears it: what it was placing, or read and wrote, goes
             // over another.
             let foreign = self.is_foreign(link);
-            for slot in self.landings.of(link).into_iter().filter(|_| !foreign) {
-                if let Some(landing) = self.landings.get_mut(slot) {
-                    landing.broken_off = true;
+            for slot in self.incoming.of(link).into_iter().filter(|_| !foreign) {
+                if let Some(incoming) = self.incoming.get_mut(slot) {
+                    incoming.broken_off = true;
                 }
                 let token = Token(slot.to_u64());
                 self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
@@ -582,8 +582,8 @@ impl Core {
         let peer = peer.and_then(|id| self.peers.get(self.resolve(id).0));
         // The rail of a foreign peer knows how its partner ended.
         let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
-        for landing in self.landings.take_of(link) {
-            self.undo_landing(landing, lost);
+        for incoming in self.incoming.take_of(link) {
+            self.undo_incoming(incoming, lost);
         }
         let Some(state) = self.links.remove(link) else { return };
         self.revoked_by_loss(link, state.peer);
@@ -637,44 +637,44 @@ impl Core {
     }
 
     /// A payload is lost on its way to its place: its operation fails with this.
-    pub(crate) fn landing_lost(&mut self, landing: Landing, fault: Fault) {
+    pub(crate) fn incoming_lost(&mut self, incoming: Incoming, fault: Fault) {
         let staged = matches!(
-            landing.kind,
-            LandingKind::Hello
-                | LandingKind::Unmatched { .. }
-                | LandingKind::Request { .. }
-                | LandingKind::Held { .. }
+            incoming.kind,
+            IncomingKind::Hello
+                | IncomingKind::Unmatched { .. }
+                | IncomingKind::Request { .. }
+                | IncomingKind::Held { .. }
         );
-        if staged && landing.slice.buffer != Slice::NONE.buffer {
-            self.outputs.push(Output::Release(landing.slice.buffer));
+        if staged && incoming.slice.buffer != Slice::NONE.buffer {
+            self.outputs.push(Output::Release(incoming.slice.buffer));
         }
-        match landing.kind {
-            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+        match incoming.kind {
+            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
                 self.receive_broken(operation, fault);
                 self.let_go(operation);
             }
-            LandingKind::Fragment { assembly, operation } => {
+            IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_lost(assembly, operation, fault);
             }
-            LandingKind::Put { region, .. } => self.region_let_go(region),
-            LandingKind::Unmatched { message } => self.unmatched_lost(message, fault),
-            LandingKind::Request { .. } => self.free_lost(&landing, Channel::Request),
-            LandingKind::Held { channel, .. } => self.free_lost(&landing, channel),
-            LandingKind::Hello => {}
+            IncomingKind::Put { region, .. } => self.region_let_go(region),
+            IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
+            IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
+            IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
+            IncomingKind::Hello => {}
         }
     }
 
-    fn free_lost(&mut self, landing: &Landing, channel: Channel) {
-        let charge = Charge::Eager { channel, payload_bytes: landing.payload_bytes.into() };
-        if let Some(peer) = landing.peer {
-            self.free_charge(peer, landing.session, charge);
+    fn free_lost(&mut self, incoming: &Incoming, channel: Channel) {
+        let charge = Charge::Eager { channel, payload_bytes: incoming.payload_bytes.into() };
+        if let Some(peer) = incoming.peer {
+            self.free_charge(peer, incoming.session, charge);
         }
     }
 
     /// A placement broke off: it goes on when its span comes again, or what it was for fails.
-    pub(crate) fn undo_landing(&mut self, landing: Landing, fault: Fault) {
-        if let Err(landing) = self.keep_broken(landing) {
-            self.landing_lost(landing, fault);
+    pub(crate) fn undo_incoming(&mut self, incoming: Incoming, fault: Fault) {
+        if let Err(incoming) = self.keep_broken(incoming) {
+            self.incoming_lost(incoming, fault);
         }
     }
 

@@ -8,8 +8,9 @@ use ropewalk_wire::frame::{DataBody, GetBody, Prefix, ResultBody, key_to_wire, s
 
 use crate::api::*;
 use crate::engine::Core;
+use crate::incoming::IncomingKind;
 use crate::operation::{AccessState, Kind};
-use crate::orders::{LandingKind, Order};
+use crate::orders::{Order, Orders};
 use crate::path::{LinkStage, Segments, Stream, StreamKind};
 
 impl Core {
@@ -138,7 +139,7 @@ impl Core {
                 if let Some(state) = self.access_mut(id) {
                     state.native = Some(slot);
                 }
-                Core::table_token(slot)
+                Orders::token(slot)
             }
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
@@ -252,7 +253,7 @@ impl Core {
             return self.violation("data outside of what was asked for");
         }
         self.hold(operation);
-        let kind = LandingKind::Data { operation, bytes };
+        let kind = IncomingKind::Data { operation, bytes };
         self.land_into(link, Some(id), prefix, local.part(offset, bytes), kind)
     }
 

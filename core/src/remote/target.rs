@@ -10,7 +10,7 @@ use ropewalk_wire::frame::{GetBody, Prefix, PutBody, ResultBody, key_from_wire, 
 
 use crate::api::*;
 use crate::engine::Core;
-use crate::orders::LandingKind;
+use crate::incoming::IncomingKind;
 use crate::path::{PUTS_MAX, STREAMS_MAX, Stream, StreamKind};
 
 impl Core {
@@ -88,7 +88,7 @@ impl Core {
         let total = body.total_bytes.get();
         let Some(region) = self.regions.get_mut(key.slot) else { return Placement::Drop };
         region.held += 1;
-        let kind = LandingKind::Put { region: key.slot, cookie, bytes, total };
+        let kind = IncomingKind::Put { region: key.slot, cookie, bytes, total };
         self.land_into(link, Some(id), prefix, slice, kind)
     }
 
