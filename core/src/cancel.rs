@@ -173,9 +173,7 @@ impl Core {
             let spans = if kept { reliable.spans_of(of) } else { Vec::new() };
             return spans.into_iter().for_each(|span| self.detach_span(id, span));
         }
-        let is_such = |slot: &SlotId| self.orders.get(*slot).is_some_and(&of);
-        let found: Vec<SlotId> = peer.data_orders.iter().copied().filter(is_such).collect();
-        for slot in found {
+        for slot in peer.in_flight.bulk_orders(&self.orders, of) {
             self.detach(id, Orders::token(slot), true);
         }
     }
@@ -370,16 +368,6 @@ impl Core {
             None => self.outputs.extend_releases(buffer),
         }
         self.wake_by(id, due);
-    }
-
-    /// Notes the order of a data frame among those that its peer's rail may have.
-    pub(crate) fn note_data_order(&mut self, id: PeerId, slot: SlotId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.data_orders.len() >= crate::path::BULK_PENDING_SHORT_MAX as usize {
-            let orders = &self.orders;
-            peer.data_orders.retain(|slot| orders.get(*slot).is_some());
-        }
-        peer.data_orders.push(slot);
     }
 }
 

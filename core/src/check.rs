@@ -175,7 +175,7 @@ impl Core {
         assert_eq!(self.awaited, awaited.sum::<u32>(), "receives for announced messages");
         for (slot, peer) in self.peers.iter() {
             let counted = holds.frames.remove(&PeerId(slot)).unwrap_or_default();
-            let noted = (peer.frames_pending, peer.bulk_pending);
+            let noted = peer.in_flight.counts();
             assert_eq!(noted, counted, "frames of {slot:?} that rails have");
         }
     }
@@ -202,17 +202,14 @@ impl Core {
             eager += held_eager;
             announces += held_announces;
         }
-        assert!(peer.timer <= peer.due(), "{id:?} is looked at in time");
-        let timed = peer.timer < Time::NEVER;
-        assert_eq!(self.timers.contains(&(peer.timer, id)), timed, "the timer of {id:?}");
-        let rests = peer.rested < Time::NEVER;
-        assert_eq!(self.rested.contains(&(peer.rested, id)), rests, "the rest of {id:?}");
+        self.timers.check(id, peer.timer, peer.due());
+        let rests = self.evictable.check(id, peer.eviction);
         let parked = matches!(peer.stage, PeerStage::Parked { .. });
         assert!(rests || peer.reachable || !parked, "{id:?} may end where there is no room");
         let parking = matches!(peer.stage, PeerStage::Parking { .. });
         assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
         if let PeerStage::Parked { .. } = peer.stage {
-            let quiet = peer.frames_pending == 0 && peer.unfinished.is_empty() && announces == 0;
+            let quiet = peer.in_flight.is_empty() && peer.unfinished.is_empty() && announces == 0;
             let calm = peer.under_way == UnderWay::default() && peer.reliable.is_none();
             assert!(quiet && calm && peer.session != 0, "{id:?} is parked with work under way");
         }

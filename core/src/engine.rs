@@ -1,6 +1,6 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::{HashMap, HashSeed};
@@ -19,8 +19,8 @@ use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Order, Orders, Payload};
 use crate::outputs::{NO_FRAME, Outputs};
-use crate::path::{BULK_BYTES_PER_PASS, Links, Peer};
-use crate::remote::Regions;
+use crate::path::{Evictable, Links, Newcomers, Peer, Timers};
+use crate::remote::{BulkBudget, Regions};
 
 /// The protocol of one endpoint.
 pub struct Core {
@@ -53,24 +53,16 @@ pub struct Core {
     pub(crate) whole: bool,
     /// The frame of a message that leaves at once.
     pub(crate) inline_order: FrameOrder,
-    /// When each peer has to be looked at, and the first of them: nothing is due before.
-    pub(crate) timers: BTreeSet<(Time, PeerId)>,
-    pub(crate) wake: Time,
-    /// Bytes of data frames that this pass may still make, and the peers that wait for the next one.
-    pub(crate) bulk_left: u64,
-    pub(crate) throttled: VecDeque<PeerId>,
+    pub(crate) timers: Timers,
+    pub(crate) bulk: BulkBudget,
     /// Greetings of others that were answered so far.
     pub(crate) agreements: u64,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
     /// Schemes of the rails' addresses.
     pub(crate) schemes: Vec<&'static str>,
-    /// Peers that nobody here asked for, and that may be forgotten; see `evict_peer`.
-    pub(crate) strangers: VecDeque<PeerId>,
-    /// Links that were accepted lately, and until when they may be silent.
-    pub(crate) newcomers: VecDeque<(Time, LinkId)>,
-    /// Of those, the ones whose sessions were parked no earlier than then; see `end_oldest_parked`.
-    pub(crate) rested: BTreeSet<(Time, PeerId)>,
+    pub(crate) evictable: Evictable,
+    pub(crate) newcomers: Newcomers,
     pub(crate) counters: Counters,
     /// One-shot regions that there are.
     pub(crate) announced: u32,
@@ -131,16 +123,13 @@ impl Core {
             only_awaited: [false; CHANNELS],
             whole: false,
             inline_order: NO_FRAME,
-            timers: BTreeSet::new(),
-            wake: Time::NEVER,
-            bulk_left: BULK_BYTES_PER_PASS,
-            throttled: VecDeque::new(),
+            timers: Timers::new(),
+            bulk: BulkBudget::new(),
             agreements: 0,
             sweep_at: Time::NEVER,
             schemes: Vec::new(),
-            strangers: VecDeque::new(),
-            newcomers: VecDeque::new(),
-            rested: BTreeSet::new(),
+            evictable: Evictable::default(),
+            newcomers: Newcomers::default(),
             counters: Counters::default(),
             announced: 0,
             awaited: 0,
@@ -227,7 +216,7 @@ impl Core {
         debug_assert!(now >= self.now, "time does not run backwards");
         self.now = now;
         self.refill_bulk();
-        if self.wake <= now {
+        if self.timers.wake() <= now {
             self.run_timers();
         }
     }
@@ -235,7 +224,7 @@ impl Core {
     /// Whether data frames wait for [`Core::advance`]: it bounds what one pass sends of them.
     #[inline]
     pub fn is_throttled(&self) -> bool {
-        !self.throttled.is_empty()
+        self.bulk.is_throttled()
     }
 
     /// The time, as it was told last.
@@ -249,7 +238,8 @@ impl Core {
         if self.is_throttled() {
             return Some(self.now);
         }
-        (self.wake < Time::NEVER).then_some(self.wake)
+        let wake = self.timers.wake();
+        (wake < Time::NEVER).then_some(wake)
     }
 
     /// A rail's immediate answer to a verb.
@@ -318,10 +308,7 @@ impl Core {
 
     pub(crate) fn release_frame(&mut self, peer: PeerId, bulk: bool) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.frames_pending = peer.frames_pending.saturating_sub(1);
-            if bulk {
-                peer.bulk_pending = peer.bulk_pending.saturating_sub(1);
-            }
+            peer.in_flight.end(bulk);
         }
     }
 
@@ -331,8 +318,7 @@ impl Core {
     pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if let Some(payload) = &payload {
-            peer.frames_pending += 1;
-            peer.bulk_pending += u32::from(payload.urgency == Urgency::Bulk);
+            peer.in_flight.begin(payload.urgency);
         }
         let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
         let mut envelope = Envelope { session: peer.session, payload_bytes, ..Envelope::default() };
@@ -345,7 +331,7 @@ impl Core {
                 Ok(token) => {
                     if let Some(slot) = Orders::slot_of(token).filter(|_| urgency == Urgency::Bulk)
                     {
-                        self.note_data_order(id, slot);
+                        peer.in_flight.note_bulk_order(slot, &self.orders);
                     }
                     (slice, urgency, token)
                 }

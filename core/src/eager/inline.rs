@@ -1,13 +1,12 @@
 //! The short way out: a small message that can leave at once is never an operation.
 
-use ropewalk_base::verb::{FrameOrder, Ordered, Token};
+use ropewalk_base::verb::{FrameOrder, Ordered, Token, Urgency};
 use ropewalk_wire::frame::{self, Envelope};
 
 use super::sending::eager_body;
 use crate::api::*;
 use crate::engine::Core;
 use crate::operation::{Kind, SendStage, SendState};
-use crate::path::FRAMES_PENDING_MAX;
 
 impl Core {
     /// Whether a message can leave in this very moment, with nothing to be remembered of it but the
@@ -28,7 +27,7 @@ impl Core {
         }
         let channel = send.channel as usize;
         let waits = !peer.waiting[channel].is_empty()
-            || peer.frames_pending >= FRAMES_PENDING_MAX
+            || !peer.in_flight.has_room()
             || peer.reliable.is_some();
         if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
             return false;
@@ -71,7 +70,7 @@ impl Core {
         }
         let mut message = 0;
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
-            peer.frames_pending += 1;
+            peer.in_flight.begin(Urgency::Urgent);
             message = peer.send_next[send.channel as usize] - 1;
         }
         let state = SendState { send, stage: SendStage::Eager, message };

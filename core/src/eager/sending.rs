@@ -10,7 +10,7 @@ use crate::engine::Core;
 use crate::foreign::unspeakable;
 use crate::operation::{Ending, Kind, SendStage, SendState};
 use crate::orders::{Order, Payload};
-use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
+use crate::path::{Peer, PeerStage};
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -61,7 +61,7 @@ impl Core {
             self.finish(id, Err(fault), 0);
             return true;
         }
-        if peer.frames_pending >= FRAMES_PENDING_MAX {
+        if !peer.in_flight.has_room() {
             return false;
         }
         // A request is never announced: nobody posts for it.

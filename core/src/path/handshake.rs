@@ -14,7 +14,7 @@ use ropewalk_wire::frame::{
     HelloBody, Prefix, Refusal,
 };
 
-use super::{Link, LinkStage, Peer, PeerStage};
+use super::{Link, LinkStage, Links, Peer, PeerStage, evictable};
 use crate::api::{Channel, Mode, Output, PeerId};
 use crate::credit::Charge;
 use crate::engine::Core;
@@ -24,10 +24,6 @@ use crate::incoming::{Incoming, IncomingKind};
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 /// How long an answer to a greeting may take where none is lost.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
-/// Links that were accepted and greeted by nobody yet, at most.
-const NEWCOMERS_MAX: usize = 4096;
-/// Strangers that are looked at where there is no room for another peer.
-pub(super) const STRANGERS_PER_LOOK: usize = 64;
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 
@@ -110,39 +106,21 @@ impl Core {
     /// A link was accepted: whoever began it has to greet. Where too many do not those who came first go.
     fn note_newcomer(&mut self, link: LinkId) {
         let until = self.now + PATIENCE;
-        self.wake = self.wake.min(until);
-        self.newcomers.push_back((until, link));
-        if self.newcomers.len() > NEWCOMERS_MAX {
-            let mut newcomers = std::mem::take(&mut self.newcomers);
-            newcomers.retain(|(_, link)| self.is_silent(*link));
-            if newcomers.len() > NEWCOMERS_MAX
-                && let Some((_, oldest)) = newcomers.pop_front()
-            {
-                self.close_link(oldest);
-            }
-            self.newcomers = newcomers;
+        self.timers.wake_by(until);
+        let links = &self.links;
+        if let Some(oldest) = self.newcomers.add(link, until, |link| is_silent(links, link)) {
+            self.close_link(oldest);
         }
     }
 
     /// Closes accepted links on which nobody greeted in time; when there is something to do next.
     pub(crate) fn close_silent(&mut self) -> Time {
-        while let Some(&(until, link)) = self.newcomers.front() {
-            if until > self.now {
-                return until;
-            }
-            self.newcomers.pop_front();
-            if self.is_silent(link) {
+        while let Some(link) = self.newcomers.next_due(self.now) {
+            if is_silent(&self.links, link) {
                 self.close_link(link);
             }
         }
-        Time::NEVER
-    }
-
-    /// Whether nothing was heard on an accepted link.
-    fn is_silent(&self, link: LinkId) -> bool {
-        let state = self.links.get(link);
-        state
-            .is_some_and(|it| it.stage == LinkStage::Greeting && !it.outbound && it.hello.is_none())
+        self.newcomers.deadline()
     }
 
     /// Whether the peer of a link is on this host, as far as it says so: its bytes do not leave memory.
@@ -329,30 +307,16 @@ impl Core {
             Peer { learnt: true, endpoint, ..Peer::new(false, self.by_endpoint.hasher().clone()) };
         let id = self.peers.insert(peer).map(PeerId).ok()?;
         self.by_endpoint.insert(endpoint, id);
-        self.note_stranger(id);
+        self.evictable.add_caller(id, &mut self.peers);
         Some(id)
     }
 
-    /// A peer that nobody here asked for has come, or lost its link or session: perhaps it concerns
-    /// nobody any more.
-    pub(crate) fn note_stranger(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if !peer.reachable && !peer.strange {
-            peer.strange = true;
-            self.strangers.push_back(id);
-            if self.strangers.len() > 2 * self.peers.len() + STRANGERS_PER_LOOK {
-                self.strangers.retain(|id| self.peers.get(id.0).is_some());
-            }
-        }
-    }
-
-    /// Makes room among the peers: strangers that came, went and concern nobody are forgotten, those
-    /// who went first before others. Looks at a few only; whoever finds no room comes again.
+    /// Makes room among the peers: forgets one that called us, has gone, and concerns nobody here; the first to go
+    /// comes first. Looks at a few only: a caller that finds no room calls again.
     fn evict_peer(&mut self) {
-        for _ in 0..STRANGERS_PER_LOOK {
-            let Some(id) = self.strangers.pop_front() else { break };
-            let Some(peer) = self.peers.get_mut(id.0) else { continue };
-            peer.strange = false;
+        for _ in 0..evictable::LOOKS {
+            let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
+            let Some(peer) = self.peers.get(id.0) else { continue };
             if peer.reachable || peer.session != 0 || !self.links.of_peer(id).is_empty() {
                 // It is noted again at the end of that session or link.
                 continue;
@@ -360,7 +324,7 @@ impl Core {
             if self.operations.is_free(id) {
                 return self.forget_peer(id);
             }
-            self.note_stranger(id);
+            self.evictable.add_caller(id, &mut self.peers);
         }
         if let Some(id) = self.end_oldest_parked() {
             self.forget_peer(id);
@@ -588,7 +552,7 @@ impl Core {
         let Some(state) = self.links.remove(link) else { return };
         self.revoked_by_loss(link, state.peer);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
-        self.note_stranger(id);
+        self.evictable.add_caller(id, &mut self.peers);
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if peer.session_link() == Some(link) {
@@ -687,3 +651,9 @@ impl Core {
 
 /// Attempts from this number on insist; see `Core::connect_next`.
 pub(crate) const INSIST_FROM: u32 = 1 << 16;
+
+/// Whether nothing was heard on an accepted link.
+fn is_silent(links: &Links, link: LinkId) -> bool {
+    let state = links.get(link);
+    state.is_some_and(|it| it.stage == LinkStage::Greeting && !it.outbound && it.hello.is_none())
+}

@@ -4,14 +4,25 @@
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
 //! with its link, unless both sides parked it; in mode `Resume` it goes on over the next link.
 
+mod evictable;
 mod handshake;
+mod in_flight;
 mod links;
 mod names;
+mod newcomers;
 mod parking;
 mod session;
+mod timers;
 
+pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
 pub(crate) use names::Name;
+pub(crate) use newcomers::Newcomers;
+pub(crate) use timers::Timers;
+
+use evictable::EvictionMarks;
+use in_flight::InFlight;
+use timers::PeerTimer;
 
 use std::collections::VecDeque;
 
@@ -29,19 +40,10 @@ use crate::credit::{Granted, Received, Windows};
 use crate::lists::List;
 use crate::reliable::Reliable;
 
-/// Frames that one peer's operations may have given to a rail and that it has not released.
-pub(crate) const FRAMES_PENDING_MAX: u32 = 128;
-/// Data frames among them: enough to keep a connection busy, few enough to stay fair.
-pub(crate) const BULK_PENDING_MAX: u32 = 4;
-/// Shorter ones go together: as many as have this many bytes, and at most so many.
-pub(crate) const BULK_PENDING_BYTES: u64 = 512 << 10;
-pub(crate) const BULK_PENDING_SHORT_MAX: u64 = 32;
 /// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
 const ANNOUNCES_AHEAD: usize = 8;
 /// Messages that are being fetched beside one whose end may be told a little later.
 const FETCHES_AHEAD: usize = 4;
-/// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
-pub(crate) const BULK_BYTES_PER_PASS: u64 = 1 << 20;
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
 /// Segments that they have together: each of a get is asked for by a frame and served as a stream.
@@ -137,14 +139,10 @@ pub(crate) enum PeerStage {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub stage: PeerStage,
-    /// When it is looked at, though nothing may be due by then; see `Core::wake_by`.
-    pub timer: Time,
-    /// It is among the strangers that may be forgotten.
-    pub strange: bool,
-    /// When it came among the parked ones that may end; `NEVER` where it is not among them.
-    pub rested: Time,
+    pub timer: PeerTimer,
+    pub eviction: EvictionMarks,
     /// After how many posts of receives its session was parked.
-    pub rested_at_post: Option<u64>,
+    pub parked_at_post: Option<u64>,
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
     /// The cluster that it named when it answered us last; 0: none.
@@ -183,8 +181,7 @@ pub(crate) struct Peer {
     pub caller: Option<LinkId>,
     /// Control frames that wait for the answer to `Park`.
     pub deferred: Vec<Body>,
-    pub frames_pending: u32,
-    pub bulk_pending: u32,
+    pub in_flight: InFlight,
     pub under_way: UnderWay,
     /// Gets and puts so far.
     pub accesses_begun: u64,
@@ -209,8 +206,6 @@ pub(crate) struct Peer {
     /// Puts of the peer that arrived in part: region, cookie, bytes so far; the oldest first.
     pub puts: VecDeque<(SlotId, u64, u64)>,
     pub reliable: Option<Box<Reliable>>,
-    /// Orders of data frames that its rail may have; those that ended are forgotten now and then.
-    pub data_orders: Vec<SlotId>,
 }
 
 /// Bytes on their way to a peer in data frames.
@@ -298,10 +293,9 @@ impl Peer {
     pub fn new(reachable: bool, hash: HashSeed) -> Peer {
         Peer {
             stage: PeerStage::Idle,
-            timer: Time::NEVER,
-            strange: false,
-            rested: Time::NEVER,
-            rested_at_post: None,
+            timer: PeerTimer::OFF,
+            eviction: EvictionMarks::NONE,
+            parked_at_post: None,
             endpoint: 0,
             cluster: 0,
             stranger: 0,
@@ -323,8 +317,7 @@ impl Peer {
             crowded: false,
             caller: None,
             deferred: Vec::new(),
-            frames_pending: 0,
-            bulk_pending: 0,
+            in_flight: InFlight::default(),
             under_way: UnderWay::default(),
             accesses_begun: 0,
             send_next: [0; CHANNELS],
@@ -340,7 +333,6 @@ impl Peer {
             throttled: false,
             puts: VecDeque::new(),
             reliable: None,
-            data_orders: Vec::new(),
         }
     }
 

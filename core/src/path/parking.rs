@@ -14,7 +14,8 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::handshake::{INSIST_FROM, STRANGERS_PER_LOOK};
+use super::evictable;
+use super::handshake::INSIST_FROM;
 use super::{LinkStage, Peer, PeerStage, UnderWay};
 use crate::api::*;
 use crate::engine::Core;
@@ -59,7 +60,7 @@ impl Core {
         }
         self.counters.links_over += 1;
         self.sweep_at = self.now + SWEEP_AGAIN;
-        self.wake = self.wake.min(self.sweep_at);
+        self.timers.wake_by(self.sweep_at);
     }
 
     /// A descriptor or another resource of links is used up: an idle link is parked to make room.
@@ -199,10 +200,9 @@ impl Core {
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Parked { since };
-        peer.rested_at_post.get_or_insert(posts);
-        if !peer.reachable && peer.rested == Time::NEVER {
-            peer.rested = since;
-            self.rested.insert((since, id));
+        peer.parked_at_post.get_or_insert(posts);
+        if !peer.reachable {
+            self.evictable.add_idle(id, &mut peer.eviction, since);
         }
     }
 
@@ -341,10 +341,9 @@ impl Core {
     /// A parked session that concerns nobody here ends, so that there is room for another peer: the one
     /// that rests for longest, of a few that are looked at.
     pub(crate) fn end_oldest_parked(&mut self) -> Option<PeerId> {
-        for _ in 0..STRANGERS_PER_LOOK {
-            let (at, id) = self.rested.pop_first()?;
+        for _ in 0..evictable::LOOKS {
+            let (at, id) = self.evictable.next_idle(&mut self.peers)?;
             let Some(peer) = self.peers.get_mut(id.0) else { continue };
-            peer.rested = Time::NEVER;
             let PeerStage::Parked { since } = peer.stage else { continue };
             if peer.reachable {
                 continue;
@@ -355,8 +354,8 @@ impl Core {
                 return Some(id);
             }
             // It was awake meanwhile; or it is of concern, and others come first.
-            peer.rested = if since <= at { self.now } else { since };
-            self.rested.insert((peer.rested, id));
+            let since = if since <= at { self.now } else { since };
+            self.evictable.add_idle(id, &mut peer.eviction, since);
         }
         None
     }
@@ -376,7 +375,7 @@ impl Peer {
 
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
-        self.frames_pending == 0
+        self.in_flight.is_empty()
             && self.under_way == UnderWay::default()
             && self.unfinished.is_empty()
             && self.assembling.is_empty()

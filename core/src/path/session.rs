@@ -45,9 +45,9 @@ impl Core {
     /// Takes a peer that has no other names out of the tables, with the messages of it that wait.
     pub(super) fn remove_record(&mut self, id: PeerId) {
         self.drop_messages_of(id, Fault::Cancelled);
-        let Some(peer) = self.peers.remove(id.0) else { return };
-        self.timers.remove(&(peer.timer, id));
-        self.rested.remove(&(peer.rested, id));
+        let Some(mut peer) = self.peers.remove(id.0) else { return };
+        self.timers.stop(id, &mut peer.timer);
+        self.evictable.remove(id, peer.eviction);
         if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
             self.by_endpoint.remove(&peer.endpoint);
         }
@@ -170,7 +170,7 @@ impl Core {
         peer.greetings_lost = 0;
         peer.babbled = false;
         (peer.crowded, peer.crowded_since) = (false, None);
-        peer.rested_at_post = None;
+        peer.parked_at_post = None;
         peer.incarnation = incarnation;
         let parked = goes_on && peer.reliable.is_none();
         self.links.begin_carrying(link);
@@ -384,7 +384,7 @@ impl Core {
     /// sessions what was posted while this one rested was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
         let peer = self.peers.get(id.0).filter(|_| self.config.separate_sessions);
-        let since = peer.and_then(|peer| peer.rested_at_post);
+        let since = peer.and_then(|peer| peer.parked_at_post);
         self.fail_session_before(id, Fault::PeerReset, since);
     }
 
@@ -408,7 +408,7 @@ impl Core {
             peer.waiting = [List::EMPTY; CHANNELS];
         }
         peer.waiting_accesses = List::EMPTY;
-        peer.rested_at_post = None;
+        peer.parked_at_post = None;
         peer.deferred.clear();
         peer.babbled = false;
         (peer.crowded, peer.crowded_since) = (false, None);
@@ -437,7 +437,7 @@ impl Core {
         }
         let caller = self.take_caller(id);
         self.part_names(id, had_session);
-        self.note_stranger(id);
+        self.evictable.add_caller(id, &mut self.peers);
         self.outputs.push(Output::PeerDown { peer: id, fault });
         self.answer(caller);
     }
@@ -581,25 +581,21 @@ impl Core {
     /// Makes sure that `advance` looks at a peer at `due`, or before: what is due later by then is not
     /// taken back.
     pub(crate) fn wake_by(&mut self, id: PeerId, due: Time) {
-        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| due < peer.timer) else { return };
-        let before = std::mem::replace(&mut peer.timer, due);
-        if before < Time::NEVER {
-            self.timers.remove(&(before, id));
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            self.timers.set(id, &mut peer.timer, due);
         }
-        self.timers.insert((due, id));
-        self.wake = self.wake.min(due);
     }
 
     pub(crate) fn run_timers(&mut self) {
         let now = self.now;
-        let mut ids = Vec::new();
-        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
-            self.timers.remove(&(at, id));
-            ids.push(id);
+        let due = self.timers.due(now);
+        for id in &due {
+            if let Some(peer) = self.peers.get_mut(id.0) {
+                self.timers.stop(*id, &mut peer.timer);
+            }
         }
-        for id in ids {
+        for id in due {
             let Some(peer) = self.peers.get_mut(id.0) else { continue };
-            peer.timer = Time::NEVER;
             match peer.stage {
                 PeerStage::Yielded { until } if until <= now => {
                     let insist = INSIST_FROM;
@@ -620,8 +616,8 @@ impl Core {
             self.wake_by(id, due);
         }
         let sweep = self.run_sweep();
-        let first = self.timers.first().map_or(Time::NEVER, |(at, _)| *at);
-        self.wake = first.min(sweep).min(self.close_silent());
+        let silent = self.close_silent();
+        self.timers.rest(sweep.min(silent));
     }
 
     fn retry_suspended(&mut self, id: PeerId, since: Time) {

@@ -9,10 +9,7 @@ use ropewalk_wire::frame::{DataBody, FragmentBody, PutBody, key_to_wire};
 use crate::api::*;
 use crate::engine::Core;
 use crate::orders::{Order, Payload};
-use crate::path::{
-    BULK_BYTES_PER_PASS, BULK_PENDING_BYTES, BULK_PENDING_MAX, BULK_PENDING_SHORT_MAX,
-    FRAMES_PENDING_MAX, Segments, Stream, StreamKind,
-};
+use crate::path::{Segments, Stream, StreamKind};
 
 impl Core {
     /// Makes data frames, the peer's streams in turn, as many as its link takes.
@@ -22,24 +19,17 @@ impl Core {
             if peer.link().is_none() {
                 return;
             }
-            let Some(next) = peer.streams.front().map(|stream| stream.left.len.max(1)) else {
-                return;
-            };
-            let together = (BULK_PENDING_BYTES / next).min(BULK_PENDING_SHORT_MAX) as u32;
-            let full = peer.bulk_pending >= together.max(BULK_PENDING_MAX);
-            if full || peer.frames_pending >= FRAMES_PENDING_MAX {
+            let Some(next) = peer.streams.front().map(|stream| stream.left.len) else { return };
+            if !peer.in_flight.has_bulk_room(next) {
                 return;
             }
-            if self.bulk_left == 0 && !peer.streams.is_empty() {
+            if self.bulk.is_spent() {
                 // A peer that reads as fast as we send would keep this pass from everybody else.
-                if !std::mem::replace(&mut peer.throttled, true) {
-                    self.throttled.push_back(id);
-                }
-                return;
+                return self.bulk.wait(id, &mut peer.throttled);
             }
             let Some(mut stream) = peer.streams.pop_front() else { return };
             let max = peer.granted.frame_bytes;
-            self.bulk_left = self.bulk_left.saturating_sub(stream.left.len.min(max));
+            self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
@@ -51,13 +41,9 @@ impl Core {
 
     /// A pass begins: data frames have room again, and those who waited for it come in turn.
     pub(crate) fn refill_bulk(&mut self) {
-        self.bulk_left = BULK_BYTES_PER_PASS;
+        self.bulk.refill();
         // Those for whom nothing is left stay where they are, and come first in the next pass.
-        while self.bulk_left > 0 {
-            let Some(id) = self.throttled.pop_front() else { return };
-            if let Some(peer) = self.peers.get_mut(id.0) {
-                peer.throttled = false;
-            }
+        while let Some(id) = self.bulk.next_throttled(&mut self.peers) {
             self.pump(id);
         }
     }

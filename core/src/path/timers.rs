@@ -1,0 +1,79 @@
+//! When peers are to be looked at.
+//!
+//! Invariant: a peer has at most one entry, which its own timer names.
+
+use std::collections::BTreeSet;
+
+use ropewalk_base::time::Time;
+
+use crate::api::PeerId;
+
+/// When a peer is looked at; nothing may be due by then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PeerTimer(Time);
+
+impl PeerTimer {
+    pub const OFF: PeerTimer = PeerTimer(Time::NEVER);
+}
+
+/// The timers of all peers, and the first time at which anything is due.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    by_time: BTreeSet<(Time, PeerId)>,
+    wake: Time,
+}
+
+impl Timers {
+    pub fn new() -> Timers {
+        Timers { by_time: BTreeSet::new(), wake: Time::NEVER }
+    }
+
+    /// The time before which nothing is due; `NEVER` if nothing is to come.
+    #[inline]
+    pub fn wake(&self) -> Time {
+        self.wake
+    }
+
+    /// Something other than a peer is due then.
+    pub fn wake_by(&mut self, due: Time) {
+        self.wake = self.wake.min(due);
+    }
+
+    /// Sets a peer's timer, unless it goes off earlier.
+    #[inline]
+    pub fn set(&mut self, id: PeerId, timer: &mut PeerTimer, due: Time) {
+        if due < timer.0 {
+            self.stop(id, timer);
+            timer.0 = due;
+            self.by_time.insert((due, id));
+            self.wake_by(due);
+        }
+    }
+
+    /// Stops a peer's timer.
+    pub fn stop(&mut self, id: PeerId, timer: &mut PeerTimer) {
+        let before = std::mem::replace(timer, PeerTimer::OFF);
+        if before != PeerTimer::OFF {
+            self.by_time.remove(&(before.0, id));
+        }
+    }
+
+    /// The peers whose timers have gone off by now, the earliest first; the caller stops their timers.
+    pub fn due(&self, now: Time) -> Vec<PeerId> {
+        let due = self.by_time.iter().take_while(|(at, _)| *at <= now);
+        due.map(|(_, id)| *id).collect()
+    }
+
+    /// All that was due is done; `other` is due next beside the peers.
+    pub fn rest(&mut self, other: Time) {
+        let first = self.by_time.first().map_or(Time::NEVER, |(at, _)| *at);
+        self.wake = first.min(other);
+    }
+
+    /// Asserts the invariant for a peer that has to be looked at by `due`.
+    pub fn check(&self, id: PeerId, timer: PeerTimer, due: Time) {
+        assert!(timer.0 <= due, "{id:?} is looked at in time");
+        let set = timer != PeerTimer::OFF;
+        assert_eq!(self.by_time.contains(&(timer.0, id)), set, "the timer of {id:?}");
+    }
+}

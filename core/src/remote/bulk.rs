@@ -1,0 +1,65 @@
+//! How many bytes of data frames one pass makes, and who waits for the next pass.
+
+use std::collections::VecDeque;
+
+use ropewalk_base::slots::Slots;
+
+use crate::api::PeerId;
+use crate::path::Peer;
+
+/// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
+const BYTES_PER_PASS: u64 = 1 << 20;
+
+#[derive(Debug)]
+pub(crate) struct BulkBudget {
+    left: u64,
+    /// Peers that wait for the next pass, in turn.
+    throttled: VecDeque<PeerId>,
+}
+
+impl BulkBudget {
+    pub fn new() -> BulkBudget {
+        BulkBudget { left: BYTES_PER_PASS, throttled: VecDeque::new() }
+    }
+
+    /// A pass begins. Peers that waited stay in their turns: see [`BulkBudget::next_throttled`].
+    #[inline]
+    pub fn refill(&mut self) {
+        self.left = BYTES_PER_PASS;
+    }
+
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// A data frame with so many bytes is made.
+    pub fn spend(&mut self, bytes: u64) {
+        self.left = self.left.saturating_sub(bytes);
+    }
+
+    /// A peer waits for the next pass. `throttled`: its mark.
+    pub fn wait(&mut self, id: PeerId, throttled: &mut bool) {
+        if !std::mem::replace(throttled, true) {
+            self.throttled.push_back(id);
+        }
+    }
+
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        !self.throttled.is_empty()
+    }
+
+    /// Takes out the next peer that waited, if there are bytes left for it.
+    #[inline]
+    pub fn next_throttled(&mut self, peers: &mut Slots<Peer>) -> Option<PeerId> {
+        if self.is_spent() {
+            return None;
+        }
+        let id = self.throttled.pop_front()?;
+        if let Some(peer) = peers.get_mut(id.0) {
+            peer.throttled = false;
+        }
+        Some(id)
+    }
+}
