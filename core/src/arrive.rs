@@ -139,7 +139,7 @@ impl Core {
             && short.payload_bytes.get() == payload_bytes
             && short.acknowledge == Level::Buffered as u8
             && short.message.get() == peer.receive_next[channel as usize]
-            && peer.received.eager.has_room(bytes);
+            && peer.lent.has_eager_room(bytes);
         if !usual || bytes == 0 || bytes > u64::from(EAGER_BYTES_MAX) {
             return None;
         }
@@ -154,7 +154,7 @@ impl Core {
         peer.receive_next[channel as usize] += 1;
         (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
         state.stage = ReceiveStage::Placing;
-        if peer.received.eager.pass(bytes) {
+        if peer.lent.pass_eager(bytes) {
             self.tell_credit(id);
         }
         let token = Token(receive.operation.0.to_u64() | OF_RECEIVE);

@@ -79,9 +79,8 @@ impl Core {
         }
         self.check_links();
         self.check_names();
-        let windows = |peer: &Peer| peer.received.eager.window + peer.received.request.window;
+        let windows = |peer: &Peer| peer.lent.window_and_occupied().0;
         let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
-        assert_eq!(lent, self.lent_bytes, "windows lent to peers");
         let orphans: u64 = self
             .matching
             .messages()
@@ -90,7 +89,7 @@ impl Core {
             .map(|message| charge_bytes(message.bytes))
             .sum();
         // Requests of ended sessions, which the driver has, count beside.
-        assert!(orphans <= self.orphan_bytes, "{orphans} over {}", self.orphan_bytes);
+        self.pool.check(lent, orphans);
     }
 
     fn check_names(&self) {
@@ -213,16 +212,7 @@ impl Core {
             let calm = peer.under_way == UnderWay::default() && peer.reliable.is_none();
             assert!(quiet && calm && peer.session != 0, "{id:?} is parked with work under way");
         }
-        let received = &peer.received;
-        let outstanding = received.eager.arrived - received.eager.freed;
-        assert_eq!(outstanding, eager, "eager credit of {id:?}");
-        let outstanding = received.announce.arrived - received.announce.freed;
-        assert_eq!(outstanding, announces, "announce credit of {id:?}");
-        assert!(received.request.freed <= received.request.arrived);
-        for account in [&received.eager, &received.request, &received.announce] {
-            assert!(account.arrived <= account.told, "{id:?} was let over its limit");
-            assert!(account.told <= account.freed + account.window);
-        }
+        peer.lent.check(id, eager, announces);
         for queue in peer.waiting.iter().chain([&peer.waiting_accesses]) {
             for waiting in self.operations.queued(queue) {
                 let operation = self.operations.get(waiting).expect("what waits exists");

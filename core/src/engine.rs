@@ -13,6 +13,7 @@ use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urge
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
 
 use crate::api::*;
+use crate::credit::Pool;
 use crate::fragments::Assembly;
 use crate::incoming::IncomingPayloads;
 use crate::matching::Matching;
@@ -42,10 +43,7 @@ pub struct Core {
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
-    /// Credit windows lent to all peers together.
-    pub(crate) lent_bytes: u64,
-    /// Bytes that unmatched messages of ended sessions still occupy.
-    pub(crate) orphan_bytes: u64,
+    pub(crate) pool: Pool,
     pub(crate) closing: bool,
     /// By channel: messages that no posted receive accepts are dropped.
     pub(crate) only_awaited: [bool; CHANNELS],
@@ -117,8 +115,7 @@ impl Core {
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             spare_lists: Vec::new(),
-            lent_bytes: 0,
-            orphan_bytes: 0,
+            pool: Pool::new(config.eager_pool_bytes),
             closing: false,
             only_awaited: [false; CHANNELS],
             whole: false,

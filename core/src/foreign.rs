@@ -12,7 +12,7 @@ use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement};
 use ropewalk_wire::frame::{AnnounceBody, EagerBody, ShortHeader, key_to_wire};
 
 use crate::api::*;
-use crate::credit::{Charge, Granted};
+use crate::credit::{Charge, Granted, Windows};
 use crate::engine::Core;
 use crate::path::{LinkStage, PeerStage};
 
@@ -53,12 +53,7 @@ impl Core {
         peer.receive_next = [0; CHANNELS];
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
-        peer.granted = Granted {
-            eager_limit: endless,
-            eager_window: endless,
-            announce_limit: endless,
-            ..Granted::default()
-        };
+        peer.granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
         self.begin_credit(id, windows);
         self.begin_lengths(id, link);
         self.links.begin_carrying(link);
@@ -98,7 +93,7 @@ impl Core {
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
         let peer = self.peers.get_mut(id.0).filter(|peer| peer.link() == Some(link))?;
-        if !peer.received.arrive_foreign(charge, taken) {
+        if !peer.lent.arrive_foreign(charge, taken) {
             return None;
         }
         let session = peer.session;

@@ -42,7 +42,7 @@ impl Core {
             return self.violation("a message in fragments where there are none");
         }
         let charge = Charge::Eager { channel, payload_bytes };
-        if !peer.received.arrive(charge) {
+        if !peer.lent.arrive(charge) {
             return self.violation("the peer sent more than its credit");
         }
         let next = peer.next_message(channel, body.message.get());

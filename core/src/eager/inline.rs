@@ -22,7 +22,7 @@ impl Core {
         let peer = self.peers.get_mut(meant.0);
         let Some(peer) = peer.filter(|_| barred.is_none()) else { return false };
         let Some(link) = peer.link() else { return false };
-        if send.payload.len > peer.granted.eager_bytes.min(peer.granted.frame_bytes) {
+        if send.payload.len > peer.granted.eager_bytes().min(peer.granted.frame_bytes()) {
             return false;
         }
         let channel = send.channel as usize;

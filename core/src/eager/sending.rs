@@ -68,7 +68,7 @@ impl Core {
         // A foreign peer tells the match of no message but an announced one.
         let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
-            || (tells && send.payload.len <= peer.granted.eager_bytes);
+            || (tells && send.payload.len <= peer.granted.eager_bytes());
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -79,7 +79,7 @@ impl Core {
                 peer.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let first = send.payload.len.min(peer.granted.frame_bytes);
+            let first = send.payload.len.min(peer.granted.frame_bytes());
             let mut body = eager_body(&send, message);
             body.more_bytes = ((send.payload.len - first) as u32).into();
             let order = Order::Eager { operation: id };

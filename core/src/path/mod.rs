@@ -36,7 +36,7 @@ use ropewalk_base::verb::{LinkId, RemoteKey, RemoteSegment};
 use ropewalk_wire::frame::{Body, HelloBody};
 
 use crate::api::{CHANNELS, Channel, OperationId, PeerId};
-use crate::credit::{Granted, Received, Windows};
+use crate::credit::{Granted, Lent, Windows};
 use crate::lists::List;
 use crate::reliable::Reliable;
 
@@ -192,7 +192,7 @@ pub(crate) struct Peer {
     /// Gets and puts that wait.
     pub waiting_accesses: List,
     pub granted: Granted,
-    pub received: Received,
+    pub lent: Lent,
     /// Sends whose end the receiver will tell, by channel and message number.
     pub unfinished: HashMap<(u8, u64), OperationId>,
     /// Receives that get an announced message, by channel and message number.
@@ -325,7 +325,7 @@ impl Peer {
             waiting: [List::EMPTY; CHANNELS],
             waiting_accesses: List::EMPTY,
             granted: Granted::default(),
-            received: Received::default(),
+            lent: Lent::default(),
             unfinished: HashMap::with_hasher(hash.clone()),
             fetching: HashMap::with_hasher(hash.clone()),
             assembling: HashMap::with_hasher(hash),

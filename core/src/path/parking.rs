@@ -222,7 +222,7 @@ impl Core {
 
     /// Tells of the credit that came back while there was no link to tell it over.
     fn tell_news(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.received.has_news()) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.lent.has_news()) {
             self.tell_credit(id);
         }
     }
@@ -348,7 +348,7 @@ impl Core {
             if peer.reachable {
                 continue;
             }
-            let free = peer.received.is_clear() && self.operations.is_free(id);
+            let free = peer.lent.is_clear() && self.operations.is_free(id);
             if since <= at && free {
                 self.end_session(id, Fault::PeerReset);
                 return Some(id);
@@ -379,7 +379,7 @@ impl Peer {
             && self.under_way == UnderWay::default()
             && self.unfinished.is_empty()
             && self.assembling.is_empty()
-            && self.received.announce.is_clear()
+            && self.lent.has_no_announces()
     }
 
     /// The session that a new link would carry on; 0: none. `lossy`: frames of the link get lost.

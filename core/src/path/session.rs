@@ -10,7 +10,7 @@ use ropewalk_wire::frame::{Body, Envelope};
 use super::handshake::INSIST_FROM;
 use super::{Link, LinkStage, Peer, PeerStage, UnderWay};
 use crate::api::*;
-use crate::credit::{Charge, Granted};
+use crate::credit::{Charge, Granted, Windows};
 use crate::eager::wanted;
 use crate::engine::Core;
 use crate::lists::List;
@@ -206,14 +206,11 @@ impl Core {
         peer.send_next = [0; CHANNELS];
         peer.receive_next = [0; CHANNELS];
         peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
-        let eager = u64::from(hello.eager_credit.get()) * 1024;
-        peer.granted = Granted {
-            eager_limit: eager,
-            eager_window: eager,
-            request_limit: u64::from(hello.request_credit.get()) * 1024,
-            announce_limit: u64::from(hello.announce_credit.get()),
-            ..Granted::default()
+        let granted = Windows {
+            eager: u64::from(hello.eager_credit.get()) * 1024,
+            request: u64::from(hello.request_credit.get()) * 1024,
         };
+        peer.granted = Granted::begin(granted, u64::from(hello.announce_credit.get()));
         self.begin_credit(id, windows);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
@@ -268,13 +265,7 @@ impl Core {
         peer.session = nonce | 1;
         peer.send_next = [0; CHANNELS];
         peer.receive_next = [0; CHANNELS];
-        peer.granted = Granted {
-            eager_limit: windows.eager,
-            eager_window: windows.eager,
-            request_limit: windows.request,
-            announce_limit: u64::from(self.config.announce_window),
-            ..Granted::default()
-        };
+        peer.granted = Granted::begin(windows, u64::from(self.config.announce_window));
         self.begin_credit(id, windows);
         self.begin_lengths(id, LOOP_LINK);
         self.counters.sessions += 1;

@@ -28,7 +28,7 @@ impl Core {
                 return self.bulk.wait(id, &mut peer.throttled);
             }
             let Some(mut stream) = peer.streams.pop_front() else { return };
-            let max = peer.granted.frame_bytes;
+            let max = peer.granted.frame_bytes();
             self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {

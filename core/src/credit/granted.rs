@@ -1,0 +1,109 @@
+//! The credit that a peer granted us, and our use of it.
+
+use ropewalk_base::limits::EAGER_BYTES_SHORT;
+use ropewalk_wire::frame::CreditBody;
+
+use super::{Windows, charge_bytes};
+use crate::api::Channel;
+
+/// The credit that the peer granted us, and our use of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Granted {
+    eager_limit: u64,
+    eager_used: u64,
+    request_limit: u64,
+    request_used: u64,
+    announce_limit: u64,
+    announce_used: u64,
+    /// There is no more for eager messages before some are received.
+    eager_ends: bool,
+    /// The least that may be outstanding of eager messages.
+    eager_window: u64,
+    /// The longest message that leaves at once over the present link, and the longest payload of a frame there.
+    eager_bytes: u64,
+    frame_bytes: u64,
+    /// The first of these where nobody waits for long messages, and where somebody does.
+    short_bytes: u64,
+    long_bytes: u64,
+    /// Nobody waited for long ones.
+    announce_long: bool,
+}
+
+impl Granted {
+    /// The first credit of a session.
+    pub fn begin(windows: Windows, announces: u64) -> Granted {
+        Granted {
+            eager_limit: windows.eager,
+            eager_window: windows.eager,
+            request_limit: windows.request,
+            announce_limit: announces,
+            ..Granted::default()
+        }
+    }
+
+    /// The peer allows us more.
+    pub fn extend(&mut self, body: &CreditBody) {
+        if body.eager_limit.get() >= self.eager_limit {
+            self.eager_limit = body.eager_limit.get();
+            self.eager_ends = body.eager_ends == 1;
+            self.announce_long = body.announce_long == 1;
+            self.choose();
+        }
+        self.request_limit = self.request_limit.max(body.request_limit.get());
+        self.announce_limit = self.announce_limit.max(body.announce_limit.get());
+    }
+
+    /// The longest message that leaves at once over the present link.
+    #[inline]
+    pub fn eager_bytes(&self) -> u64 {
+        self.eager_bytes
+    }
+
+    /// The longest payload of a frame over the present link.
+    #[inline]
+    pub fn frame_bytes(&self) -> u64 {
+        self.frame_bytes
+    }
+
+    /// The link tells how long messages and frames may be.
+    pub fn limit(&mut self, eager_bytes: u64, frame_bytes: u64) {
+        self.frame_bytes = frame_bytes;
+        self.long_bytes = eager_bytes;
+        self.short_bytes = eager_bytes.min(EAGER_BYTES_SHORT.into());
+        self.choose();
+    }
+
+    fn choose(&mut self) {
+        self.eager_bytes = if self.announce_long { self.short_bytes } else { self.long_bytes };
+    }
+
+    /// Takes credit for an eager message, where there is enough.
+    #[inline]
+    pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> bool {
+        let (limit, used) = match channel {
+            Channel::Request => (self.request_limit, &mut self.request_used),
+            _ => (self.eager_limit, &mut self.eager_used),
+        };
+        let charge = charge_bytes(payload_bytes);
+        if *used + charge > limit {
+            return false;
+        }
+        *used += charge;
+        true
+    }
+
+    /// Whether credit for an eager message comes back without being asked for: both sides may reckon with other limits,
+    /// and who was sent little tells of it when it is half of the window, or where no message of its own limit has room.
+    pub fn comes_back(&self, payload_bytes: u64) -> bool {
+        !self.eager_ends && 2 * charge_bytes(payload_bytes) <= self.eager_window
+    }
+
+    /// Takes credit for an announce, where there is some.
+    pub fn take_announce(&mut self) -> bool {
+        if self.announce_used >= self.announce_limit {
+            return false;
+        }
+        self.announce_used += 1;
+        true
+    }
+}
