@@ -106,10 +106,10 @@ impl Core {
             && let Some(id) = state.peer
             && let Some(peer) = self.peers.get(id.0)
             && peer.link() == Some(link)
-            && peer.session == prefix.session.get()
+            && peer.session.id == prefix.session.get()
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
-            if peer.reliable.is_some() {
+            if peer.session.reliable.is_some() {
                 return self.arrive_span(link, id, prefix, body, payload_bytes);
             }
             return self.dispatch(link, id, prefix, body, payload_bytes);
@@ -134,12 +134,12 @@ impl Core {
         let usual = self.whole
             && state.stage == LinkStage::Up
             && peer.link() == Some(link)
-            && peer.session == short.session.get()
-            && peer.reliable.is_none()
+            && peer.session.id == short.session.get()
+            && peer.session.reliable.is_none()
             && short.payload_bytes.get() == payload_bytes
             && short.acknowledge == Level::Buffered as u8
-            && short.message.get() == peer.receive_next[channel as usize]
-            && peer.lent.has_eager_room(bytes);
+            && short.message.get() == peer.session.receive_next[channel as usize]
+            && peer.session.lent.has_eager_room(bytes);
         if !usual || bytes == 0 || bytes > u64::from(EAGER_BYTES_MAX) {
             return None;
         }
@@ -151,10 +151,10 @@ impl Core {
             return None;
         }
         self.matching.take(receive);
-        peer.receive_next[channel as usize] += 1;
+        peer.session.receive_next[channel as usize] += 1;
         (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
         state.stage = ReceiveStage::Placing;
-        if peer.lent.pass_eager(bytes) {
+        if peer.session.lent.pass_eager(bytes) {
             self.tell_credit(id);
         }
         let token = Token(receive.operation.0.to_u64() | OF_RECEIVE);
@@ -204,10 +204,10 @@ impl Core {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
         }
-        if prefix.session.get() != peer.session {
+        if prefix.session.get() != peer.session.id {
             return self.violation("the frame belongs to another session");
         }
-        if peer.reliable.is_some() {
+        if peer.session.reliable.is_some() {
             return self.arrive_span(link, id, prefix, body, payload_bytes);
         }
         self.dispatch(link, id, prefix, body, payload_bytes)
@@ -383,7 +383,7 @@ impl Core {
         let repairable = incoming
             .peer
             .and_then(|peer| self.peers.get(peer.0))
-            .is_some_and(|peer| peer.reliable.is_some());
+            .is_some_and(|peer| peer.session.reliable.is_some());
         if !repairable {
             self.incoming.list(slot);
             return self.close_link(link);

@@ -74,7 +74,7 @@ impl Core {
                 SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
                     if let Some(peer) = self.peers.get_mut(peer.0) {
-                        peer.unfinished.remove(&key);
+                        peer.session.unfinished.remove(&key);
                     }
                     self.finish(id, Err(Fault::Cancelled), 0);
                 }
@@ -160,7 +160,7 @@ impl Core {
     fn detach_message(&mut self, id: OperationId, peer: PeerId) {
         let order = Order::Eager { operation: id };
         let Some(state) = self.peers.get(peer.0) else { return };
-        if state.reliable.is_some() {
+        if state.session.reliable.is_some() {
             return self.detach_frames(peer, true, |other| *other == order);
         }
         self.detach(peer, Token(id.0.to_u64()), false);
@@ -169,7 +169,7 @@ impl Core {
     /// Has the peer's rail let go of the payloads of such frames.
     fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
         let Some(peer) = self.peers.get(id.0) else { return };
-        if let Some(reliable) = &peer.reliable {
+        if let Some(reliable) = &peer.session.reliable {
             let spans = if kept { reliable.spans_of(of) } else { Vec::new() };
             return spans.into_iter().for_each(|span| self.detach_span(id, span));
         }
@@ -222,7 +222,7 @@ impl Core {
             }
         }
         let broken = from
-            .and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut())
+            .and_then(|id| self.peers.get_mut(id.0)?.session.reliable.as_mut())
             .map(|reliable| reliable.take_broken(|incoming| of(&incoming.kind)));
         for incoming in broken.into_iter().flatten() {
             self.place_given_up(incoming);
@@ -233,7 +233,7 @@ impl Core {
     fn links_with(&self, id: PeerId) -> Vec<LinkId> {
         let id = self.resolve(id);
         let mut links = self.links.of_peer(id);
-        let aliases = self.peers.get(id.0).into_iter().flat_map(|peer| &peer.aliases);
+        let aliases = self.peers.get(id.0).into_iter().flat_map(|peer| &peer.names.aliases);
         links.extend(aliases.flat_map(|alias| self.links.of_peer(*alias)));
         links
     }
@@ -332,7 +332,7 @@ impl Core {
     fn detach_span(&mut self, id: PeerId, span: u64) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let link = peer.link();
-        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
         match (reliable.leave(span), link) {
             (Some(Some(slot)), Some(link)) => {
                 let (token, later) = (Orders::token(slot), Token::NONE);
@@ -346,7 +346,7 @@ impl Core {
     /// Asks for a copy of a span's payload, where its memory is wanted back.
     pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
         let peer = self.peers.get_mut(id.0);
-        let reliable = peer.and_then(|peer| peer.reliable.as_mut());
+        let reliable = peer.and_then(|peer| peer.session.reliable.as_mut());
         let Some(from) = reliable.and_then(|reliable| reliable.leaving(span)) else { return };
         self.outputs.push(Output::Keep { peer: id, span, from });
     }
@@ -356,7 +356,7 @@ impl Core {
     pub fn kept(&mut self, id: PeerId, span: u64, buffer: Option<BufferId>) {
         let due = self.now + self.config.resend_after;
         let peer = self.peers.get_mut(id.0);
-        let Some(reliable) = peer.and_then(|peer| peer.reliable.as_mut()) else {
+        let Some(reliable) = peer.and_then(|peer| peer.session.reliable.as_mut()) else {
             return self.outputs.extend_releases(buffer);
         };
         reliable.resend_by(due);

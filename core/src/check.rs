@@ -16,7 +16,9 @@ use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
 use crate::orders::Order;
-use crate::path::{Link, LinkStage, Name, Peer, PeerStage, StreamKind, UnderWay};
+use crate::path::{Link, LinkStage, Name, Peer, PeerStage};
+use crate::remote::UnderWay;
+use crate::streams::StreamKind;
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -79,7 +81,7 @@ impl Core {
         }
         self.check_links();
         self.check_names();
-        let windows = |peer: &Peer| peer.lent.window_and_occupied().0;
+        let windows = |peer: &Peer| peer.session.lent.window_and_occupied().0;
         let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
         let orphans: u64 = self
             .matching
@@ -95,20 +97,24 @@ impl Core {
     fn check_names(&self) {
         for (endpoint, id) in &self.by_endpoint {
             let peer = self.peers.get(id.0).expect("an endpoint's record is there");
-            assert_eq!(peer.endpoint, *endpoint, "the endpoint of {id:?}");
-            assert!(peer.alias_of.is_none(), "{id:?} stands for itself");
+            assert_eq!(peer.identity.endpoint, *endpoint, "the endpoint of {id:?}");
+            assert!(peer.names.alias_of.is_none(), "{id:?} stands for itself");
         }
         for (slot, peer) in self.peers.iter() {
-            for alias in &peer.aliases {
+            for alias in &peer.names.aliases {
                 let name = self.peers.get(alias.0).expect("a name is there");
-                assert_eq!(name.alias_of, Some(PeerId(slot)), "{alias:?} is a name of {slot:?}");
-                assert!(name.name == Name::Live && name.aliases.is_empty());
+                assert_eq!(
+                    name.names.alias_of,
+                    Some(PeerId(slot)),
+                    "{alias:?} is a name of {slot:?}"
+                );
+                assert!(name.names.own == Name::Live && name.names.aliases.is_empty());
             }
-            if let Some(main) = peer.alias_of {
+            if let Some(main) = peer.names.alias_of {
                 let main = self.peers.get(main.0).expect("what a name stands for is there");
-                assert!(main.aliases.contains(&PeerId(slot)), "{slot:?} is known as a name");
+                assert!(main.names.aliases.contains(&PeerId(slot)), "{slot:?} is known as a name");
             }
-            assert!(peer.name != Name::Ended || peer.session == 0, "{slot:?} has ended");
+            assert!(peer.names.own != Name::Ended || peer.session.id == 0, "{slot:?} has ended");
         }
     }
 
@@ -131,7 +137,7 @@ impl Core {
         self.orders.iter().for_each(|(_, order)| holds.order(order));
         self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
         for (_, peer) in self.peers.iter() {
-            let Some(reliable) = &peer.reliable else { continue };
+            let Some(reliable) = &peer.session.reliable else { continue };
             reliable.kept_orders().for_each(|order| holds.order(order));
             reliable.broken_incoming().for_each(|incoming| holds.incoming(incoming));
         }
@@ -143,7 +149,7 @@ impl Core {
                 holds.frames.entry(state.send.peer).or_default().0 += 1;
             }
         }
-        for stream in self.peers.iter().flat_map(|(_, peer)| &peer.streams) {
+        for stream in self.peers.iter().flat_map(|(_, peer)| peer.streams.iter()) {
             if let StreamKind::Message { operation, .. } = stream.kind {
                 *holds.operations.entry(operation).or_default() += 1;
             }
@@ -151,7 +157,7 @@ impl Core {
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
             assert_eq!(region.held, held, "holds of region {slot:?}");
-            let served = self.peers.iter().flat_map(|(_, peer)| &peer.streams).filter(
+            let served = self.peers.iter().flat_map(|(_, peer)| peer.streams.iter()).filter(
                 |stream| matches!(stream.kind, StreamKind::Serve { region, .. } if region == slot),
             );
             assert_eq!(region.streams as usize, served.count(), "streams of region {slot:?}");
@@ -187,16 +193,16 @@ impl Core {
         });
         let mut counted = UnderWay::default();
         under_way.for_each(|segments| counted.begin(segments));
-        assert_eq!(peer.under_way, counted, "accesses of {id:?} under way");
+        assert_eq!(peer.accesses.under_way, counted, "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
         let messages = self.matching.messages();
-        for message in messages.filter(|it| it.peer == id && it.session == peer.session) {
+        for message in messages.filter(|it| it.peer == id && it.session == peer.session.id) {
             match message.content {
                 Content::Announced(..) => announces += 1,
                 _ => eager += charge_bytes(message.bytes),
             }
         }
-        if let Some(reliable) = &peer.reliable {
+        if let Some(reliable) = &peer.session.reliable {
             let (held_eager, held_announces) = reliable.held_charges();
             eager += held_eager;
             announces += held_announces;
@@ -208,18 +214,20 @@ impl Core {
         let parking = matches!(peer.stage, PeerStage::Parking { .. });
         assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
         if let PeerStage::Parked { .. } = peer.stage {
-            let quiet = peer.in_flight.is_empty() && peer.unfinished.is_empty() && announces == 0;
-            let calm = peer.under_way == UnderWay::default() && peer.reliable.is_none();
-            assert!(quiet && calm && peer.session != 0, "{id:?} is parked with work under way");
+            let quiet =
+                peer.in_flight.is_empty() && peer.session.unfinished.is_empty() && announces == 0;
+            let calm =
+                peer.accesses.under_way == UnderWay::default() && peer.session.reliable.is_none();
+            assert!(quiet && calm && peer.session.id != 0, "{id:?} is parked with work under way");
         }
-        peer.lent.check(id, eager, announces);
-        for queue in peer.waiting.iter().chain([&peer.waiting_accesses]) {
+        peer.session.lent.check(id, eager, announces);
+        for queue in peer.waiting.iter().chain([&peer.accesses.waiting]) {
             for waiting in self.operations.queued(queue) {
                 let operation = self.operations.get(waiting).expect("what waits exists");
                 assert!(operation.ending.is_none(), "{waiting:?} ended and waits");
             }
         }
-        for (operation, fetching) in peer.fetching.iter().map(|(key, id)| (id, key)) {
+        for (operation, fetching) in peer.session.fetching.iter().map(|(key, id)| (id, key)) {
             let known = self.operations.get(*operation).map(|operation| &operation.kind);
             let fetches = matches!(known, Some(Kind::Receive(_)));
             assert!(fetches || self.closing, "{operation:?} gets {fetching:?} and is gone");

@@ -21,7 +21,8 @@ use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Order, Orders, Payload};
 use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{Evictable, Links, Newcomers, Peer, Timers};
-use crate::remote::{BulkBudget, Regions};
+use crate::remote::Regions;
+use crate::streams::BulkBudget;
 
 /// The protocol of one endpoint.
 pub struct Core {
@@ -318,8 +319,9 @@ impl Core {
             peer.in_flight.begin(payload.urgency);
         }
         let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
-        let mut envelope = Envelope { session: peer.session, payload_bytes, ..Envelope::default() };
-        if peer.reliable.is_some() {
+        let mut envelope =
+            Envelope { session: peer.session.id, payload_bytes, ..Envelope::default() };
+        if peer.session.reliable.is_some() {
             return self.emit_span(id, envelope, body.into(), payload);
         }
         let Some(link) = peer.link() else { return self.defer(id, body.into()) };

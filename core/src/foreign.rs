@@ -45,20 +45,15 @@ impl Core {
         state.stage = LinkStage::Up;
         let session = state.nonce | 1;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.endpoint = name;
+        peer.identity.endpoint = name;
         peer.stage = PeerStage::Up { link };
-        peer.session = session;
         peer.foreign = true;
-        peer.send_next = [0; CHANNELS];
-        peer.receive_next = [0; CHANNELS];
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
-        peer.granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
-        self.begin_credit(id, windows);
+        let granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
+        self.new_session(id, session, granted, windows);
         self.begin_lengths(id, link);
         self.links.begin_carrying(link);
-        self.counters.sessions += 1;
-        self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
     }
 
@@ -93,10 +88,10 @@ impl Core {
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
         let peer = self.peers.get_mut(id.0).filter(|peer| peer.link() == Some(link))?;
-        if !peer.lent.arrive_foreign(charge, taken) {
+        if !peer.session.lent.arrive_foreign(charge, taken) {
             return None;
         }
-        let session = peer.session;
+        let session = peer.session.id;
         if let Some(key) = key {
             let (key_slot, key_secret) = key_to_wire(key);
             let body = AnnounceBody {

@@ -17,7 +17,7 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 use crate::operation::{Kind, SendStage};
-use crate::path::{Stream, StreamKind};
+use crate::streams::{Stream, StreamKind};
 
 /// A message of which fragments are still to come.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Core {
             StreamKind::Message { operation: id, channel: send.channel, message, offset: sent };
         let left = send.payload.part(sent, send.payload.len - sent);
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
-            peer.streams.push_back(Stream { kind, left });
+            peer.streams.push(Stream { kind, left });
         }
         self.pump_streams(send.peer);
     }
@@ -84,9 +84,8 @@ impl Core {
     /// No further fragment of a message is sent, and its receiver is told.
     pub(crate) fn give_rest_up(&mut self, id: PeerId, operation: OperationId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let of = |stream: &mut Stream| matches!(stream.kind, StreamKind::Message { operation: it, .. } if it == operation);
-        let Some(at) = peer.streams.iter_mut().position(of) else { return };
-        let Some(stream) = peer.streams.remove(at) else { return };
+        let of = |stream: &Stream| matches!(stream.kind, StreamKind::Message { operation: it, .. } if it == operation);
+        let Some(stream) = peer.streams.take(of) else { return };
         if let StreamKind::Message { channel, message, .. } = stream.kind {
             let channel = channel as u8;
             self.emit_control(id, AbortBody { message: message.into(), channel, reserved: [0; 7] });
@@ -138,7 +137,7 @@ impl Core {
             return self.violation("more messages in fragments than an endpoint assembles");
         };
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.assembling.insert((body.channel, message), slot);
+            peer.session.assembling.insert((body.channel, message), slot);
         }
         self.place_fragment(link, id, prefix, slot)
     }
@@ -153,7 +152,7 @@ impl Core {
     ) -> Placement {
         let peer = self.peers.get(id.0);
         let key = (body.channel, body.message.get());
-        let Some(slot) = peer.and_then(|peer| peer.assembling.get(&key).copied()) else {
+        let Some(slot) = peer.and_then(|peer| peer.session.assembling.get(&key).copied()) else {
             return Placement::Drop;
         };
         let Some(assembly) = self.assemblies.get(slot) else { return Placement::Drop };
@@ -257,9 +256,9 @@ impl Core {
             let (id, key) = (assembly.peer, (assembly.channel as u8, assembly.message));
             let target = assembly.target;
             if let Some(peer) = self.peers.get_mut(id.0)
-                && peer.assembling.get(&key) == Some(&slot)
+                && peer.session.assembling.get(&key) == Some(&slot)
             {
-                peer.assembling.remove(&key);
+                peer.session.assembling.remove(&key);
             }
             match target {
                 Target::Receive(operation) => self.receive_broken(operation, fault),
@@ -278,7 +277,8 @@ impl Core {
     /// The session with a peer ended: what it was sending does not come.
     pub(crate) fn break_assemblies(&mut self, id: PeerId, fault: Fault) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let mut slots: Vec<SlotId> = peer.assembling.drain().map(|(_, slot)| slot).collect();
+        let mut slots: Vec<SlotId> =
+            peer.session.assembling.drain().map(|(_, slot)| slot).collect();
         slots.sort_unstable();
         slots.into_iter().for_each(|slot| self.break_assembly(slot, fault));
     }
@@ -286,7 +286,7 @@ impl Core {
     /// The sender gave a message up in the middle; false where none of this number is being assembled.
     pub(crate) fn abort_assembly(&mut self, id: PeerId, channel: Channel, message: u64) -> bool {
         let key = (channel as u8, message);
-        let slot = self.peers.get(id.0).and_then(|peer| peer.assembling.get(&key).copied());
+        let slot = self.peers.get(id.0).and_then(|peer| peer.session.assembling.get(&key).copied());
         if let Some(slot) = slot {
             self.break_assembly(slot, Fault::Cancelled);
         }
@@ -306,7 +306,7 @@ impl Core {
         let Assembly { peer: id, channel, message, acknowledge, target, into, total, .. } =
             assembly;
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.assembling.remove(&(channel as u8, message));
+            peer.session.assembling.remove(&(channel as u8, message));
         }
         self.acknowledge(id, channel, message, acknowledge, Level::Delivered, total);
         match target {

@@ -44,6 +44,7 @@ mod probe;
 mod reliable;
 mod remote;
 mod rendezvous;
+mod streams;
 
 pub use api::*;
 pub use engine::Core;

@@ -263,7 +263,8 @@ impl Core {
         payload: Option<Payload>,
     ) {
         let now = self.now;
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -302,8 +303,8 @@ impl Core {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session;
-        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let session = peer.session.id;
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.get_mut(index) else { return };
         if sent.in_rail.is_some() || sent.acknowledged || sent.leaving {
             return;
@@ -328,7 +329,8 @@ impl Core {
 
     /// The rail let go of a span.
     pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -347,7 +349,8 @@ impl Core {
 
     /// The peer acknowledges spans.
     pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: AckBody) {
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -382,7 +385,9 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
-        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+        if let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        {
             reliable.confirm_at = None;
         }
         if span == 0 {
@@ -395,7 +400,8 @@ impl Core {
                 _ => self.violation("a frame with an effect has no span"),
             };
         }
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return Placement::Drop;
         };
@@ -444,7 +450,8 @@ impl Core {
 
     /// A span took effect.
     pub(crate) fn span_placed(&mut self, id: PeerId, span: u64) {
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -462,7 +469,7 @@ impl Core {
 
     /// A span broke off in its placement: it may come again.
     pub(crate) fn span_unplaced(&mut self, id: PeerId, span: u64) {
-        let reliable = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut());
+        let reliable = self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut());
         if let Some(state) = reliable.and_then(|reliable| reliable.state_mut(span)) {
             *state = State::Free;
         }
@@ -473,7 +480,7 @@ impl Core {
         let Some(id) = incoming.peer else { return Err(incoming) };
         let span = incoming.span;
         let ready = incoming.slice.buffer != Slice::NONE.buffer;
-        match self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+        match self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut()) {
             Some(reliable) if span != 0 && ready => {
                 reliable.broken.insert(span, incoming);
                 self.span_unplaced(id, span);
@@ -488,7 +495,9 @@ impl Core {
         if at_once {
             return self.acknowledge_now(id);
         }
-        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+        if let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        {
             reliable.acknowledge_at.get_or_insert(due);
             self.wake_by(id, due);
         }
@@ -498,8 +507,8 @@ impl Core {
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session;
-        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let session = peer.session.id;
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
         reliable.acknowledge_at = None;
         reliable.unacknowledged = 0;
         let body = Body::Ack(AckBody {
@@ -512,7 +521,8 @@ impl Core {
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -553,7 +563,8 @@ impl Core {
     /// wait for ever for a confirmation that was lost while the other has nothing to send.
     pub(crate) fn begin_confirmation(&mut self, id: PeerId, outbound: bool, lossy: bool) {
         let due = self.now + self.config.resend_after;
-        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -570,7 +581,7 @@ impl Core {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Some(link) = peer.link() else { return };
-        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
         if reliable.confirmations >= CONFIRMATIONS_MAX {
             // The rail's last word suspends the session, which then looks for another link.
             reliable.confirm_at = None;
@@ -586,7 +597,7 @@ impl Core {
         let count = self
             .peers
             .get(id.0)
-            .and_then(|peer| peer.reliable.as_ref())
+            .and_then(|peer| peer.session.reliable.as_ref())
             .map_or(0, |reliable| reliable.sent.len());
         for index in 0..count {
             self.transmit(id, index);
@@ -634,7 +645,9 @@ impl Core {
         let bytes = u64::from(prefix.payload_bytes.get());
         let message = body.message.get();
         let held = Held::Eager { body: *body, bytes, buffer: None, landed: bytes == 0 };
-        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+        if let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        {
             reliable.held.insert((channel as u8, message), held);
         }
         if bytes == 0 {
@@ -646,7 +659,9 @@ impl Core {
 
     /// An announce that overtook an earlier message.
     pub(crate) fn hold_announce(&mut self, id: PeerId, channel: Channel, body: AnnounceBody) {
-        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+        if let Some(reliable) =
+            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        {
             reliable.held.insert((channel as u8, body.message.get()), Held::Announce(body));
         }
     }
@@ -658,7 +673,7 @@ impl Core {
         message: u64,
         slice: Slice,
     ) {
-        let reliable = id.and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut());
+        let reliable = id.and_then(|id| self.peers.get_mut(id.0)?.session.reliable.as_mut());
         match reliable.and_then(|reliable| reliable.held.get_mut(&(channel as u8, message))) {
             Some(Held::Eager { buffer, landed, .. }) => {
                 *buffer = Some(slice.buffer);
@@ -675,15 +690,15 @@ impl Core {
     pub(crate) fn release_held(&mut self, id: PeerId, channel: Channel) {
         loop {
             let Some(peer) = self.peers.get_mut(id.0) else { return };
-            let message = peer.receive_next[channel as usize];
-            let Some(reliable) = peer.reliable.as_mut() else { return };
+            let message = peer.session.receive_next[channel as usize];
+            let Some(reliable) = peer.session.reliable.as_mut() else { return };
             let key = (channel as u8, message);
             match reliable.held.get(&key) {
                 Some(Held::Eager { landed: true, .. } | Held::Announce(_)) => {}
                 _ => return,
             }
             let Some(held) = reliable.held.remove(&key) else { return };
-            peer.receive_next[channel as usize] += 1;
+            peer.session.receive_next[channel as usize] += 1;
             match held {
                 Held::Announce(body) => self.match_announce(id, channel, &body),
                 Held::Eager { body, bytes, buffer, .. } => {

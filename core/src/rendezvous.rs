@@ -37,7 +37,7 @@ impl Core {
             state.stage = SendStage::Announced { region: key.slot };
         }
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
-            peer.unfinished.insert((send.channel as u8, message), id);
+            peer.session.unfinished.insert((send.channel as u8, message), id);
         }
         self.counters.messages_announced += 1;
         let (key_slot, key_secret) = key_to_wire(key);
@@ -142,7 +142,7 @@ impl Core {
         }
         self.operations.own(id, peer);
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.fetching.insert((channel as u8, message), id);
+            peer.session.fetching.insert((channel as u8, message), id);
         }
         if len == 0 {
             self.not_fetching(peer, channel, message);
@@ -154,7 +154,7 @@ impl Core {
 
     fn not_fetching(&mut self, peer: PeerId, channel: Channel, message: u64) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.fetching.remove(&(channel as u8, message));
+            peer.session.fetching.remove(&(channel as u8, message));
         }
     }
 
@@ -195,7 +195,7 @@ impl Core {
         bytes: u64,
     ) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Some(operation) = peer.unfinished.remove(&name) else {
+        let Some(operation) = peer.session.unfinished.remove(&name) else {
             // A message that we aborted meanwhile.
             return;
         };
@@ -219,7 +219,7 @@ impl Core {
         let SendStage::Announced { region } = state.stage else { return };
         let (peer, channel, message) = (state.send.peer, state.send.channel, state.message);
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.unfinished.remove(&(channel as u8, message));
+            peer.session.unfinished.remove(&(channel as u8, message));
         }
         let body = AbortBody { message: message.into(), channel: channel as u8, reserved: [0; 7] };
         self.emit(peer, body, None);
@@ -241,7 +241,7 @@ impl Core {
             return;
         }
         let peer = self.peers.get(id.0);
-        let fetching = peer.and_then(|peer| peer.fetching.get(&(channel as u8, message)));
+        let fetching = peer.and_then(|peer| peer.session.fetching.get(&(channel as u8, message)));
         if let Some(&operation) = fetching {
             self.stop_access(operation, Fault::Cancelled);
             self.take_back(operation);

@@ -13,20 +13,22 @@ impl Core {
     #[must_use]
     pub(crate) fn charge(&mut self, peer: PeerId, charge: Charge) -> bool {
         let Some(peer) = self.peers.get_mut(peer.0) else { return false };
-        peer.lent.arrive(charge)
+        peer.session.lent.arrive(charge)
     }
 
     /// Gives credit of this session back: the message does not occupy us any more.
     #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session == session) else {
+        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session.id == session) else {
             if let Charge::Eager { payload_bytes, .. } = charge {
                 self.pool.free_orphan(payload_bytes);
             }
             return;
         };
         // While its link is lost, a session that resumes keeps the news for the next one.
-        if peer.lent.free(charge) && (peer.link().is_some() || peer.reliable.is_some()) {
+        if peer.session.lent.free(charge)
+            && (peer.link().is_some() || peer.session.reliable.is_some())
+        {
             self.tell_credit(id);
         }
     }
@@ -36,7 +38,7 @@ impl Core {
         let max = u64::from(self.config.eager_window_bytes_max).min(TRAFFIC_WINDOW_MAX);
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.lent.grow_busy(max, &mut self.pool, now);
+            peer.session.lent.grow_busy(max, &mut self.pool, now);
             self.say_credit(id);
         }
     }
@@ -47,7 +49,7 @@ impl Core {
     #[inline]
     pub(crate) fn lend_to_waiting(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
-        if self.peers.get(id.0).is_some_and(|peer| peer.lent.is_filling(max, &self.pool)) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.session.lent.is_filling(max, &self.pool)) {
             self.lend(id, max);
         }
     }
@@ -55,14 +57,15 @@ impl Core {
     #[cold]
     fn lend(&mut self, id: PeerId, max: u64) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.lent.grow_eager(max, &mut self.pool) {
+        if peer.session.lent.grow_eager(max, &mut self.pool) {
             self.say_credit(id);
         }
     }
 
     /// The longest message that a peer may send at once as far as its credit reaches, where that is a long one.
     fn long_bytes_of(&self, id: PeerId) -> Option<u64> {
-        let peer = self.peers.get(id.0).filter(|it| !it.foreign && it.reliable.is_none())?;
+        let peer =
+            self.peers.get(id.0).filter(|it| !it.foreign && it.session.reliable.is_none())?;
         let bytes = self.eager_bytes_over(peer.link()?, false);
         (bytes > u64::from(EAGER_BYTES_LONG)).then_some(bytes)
     }
@@ -79,7 +82,7 @@ impl Core {
     fn refuse_long(&mut self, id: PeerId) {
         let applies = self.long_bytes_of(id).is_some();
         let Some(peer) = self.peers.get_mut(id.0).filter(|_| applies) else { return };
-        if peer.lent.refuse_long() {
+        if peer.session.lent.refuse_long() {
             self.say_credit(id);
         }
     }
@@ -92,11 +95,11 @@ impl Core {
         }
         let max = u64::from(self.config.eager_window_bytes_posted);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let awaited = peer.lent.await_long();
+        let awaited = peer.session.lent.await_long();
         if awaited == Awaited::Seldom {
             return;
         }
-        let grew = peer.lent.grow_for(payload_bytes, max, &mut self.pool);
+        let grew = peer.session.lent.grow_for(payload_bytes, max, &mut self.pool);
         if grew || awaited == Awaited::Again {
             self.say_credit(id);
         }
@@ -106,7 +109,7 @@ impl Core {
         let max = u64::from(self.config.eager_window_bytes_max);
         let now = self.now;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let body = peer.lent.tell(max, &self.pool, now);
+        let body = peer.session.lent.tell(max, &self.pool, now);
         self.emit_control(id, body);
     }
 
@@ -136,22 +139,22 @@ impl Core {
         self.pool.lend(windows.sum());
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.lent = Lent::begin(windows, announces, largest, now);
+            peer.session.lent = Lent::begin(windows, announces, largest, now);
         }
     }
 
     /// The session ended: what was lent comes back, but for messages that are still here.
     pub(crate) fn end_credit(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        self.pool.take_back(&peer.lent);
-        peer.lent = Lent::default();
-        peer.granted = Granted::default();
+        self.pool.take_back(&peer.session.lent);
+        peer.session.lent = Lent::default();
+        peer.session.granted = Granted::default();
     }
 
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.granted.extend(&body);
+        peer.session.granted.extend(&body);
         self.pump(id);
     }
 
@@ -159,7 +162,7 @@ impl Core {
     /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
     /// A receiver without more to lend says so: it may be waiting for a message behind.
     pub(crate) fn awaits_credit(&self, id: PeerId, payload_bytes: u64) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| peer.granted.comes_back(payload_bytes))
+        self.peers.get(id.0).is_some_and(|peer| peer.session.granted.comes_back(payload_bytes))
     }
 
     /// A control frame to a peer whose session runs.

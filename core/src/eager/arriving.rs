@@ -36,17 +36,17 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
         if body.more_bytes.get() > 0
             && (channel == Channel::Request
-                || peer.reliable.is_some()
+                || peer.session.reliable.is_some()
                 || prefix.payload_bytes.get() == 0)
         {
             return self.violation("a message in fragments where there are none");
         }
         let charge = Charge::Eager { channel, payload_bytes };
-        if !peer.lent.arrive(charge) {
+        if !peer.session.lent.arrive(charge) {
             return self.violation("the peer sent more than its credit");
         }
         let next = peer.next_message(channel, body.message.get());
-        let resumes = peer.reliable.is_some();
+        let resumes = peer.session.reliable.is_some();
         let placement = match next {
             NextMessage::Now if channel == Channel::Request => {
                 self.place_request(link, id, prefix, body)
@@ -285,14 +285,14 @@ impl Peer {
     /// Whether a message of this number may be matched now; then the next one is expected.
     #[inline]
     fn next_message(&mut self, channel: Channel, message: u64) -> NextMessage {
-        let next = &mut self.receive_next[channel as usize];
-        if message == *next && (channel != Channel::Request || self.reliable.is_none()) {
+        let next = &mut self.session.receive_next[channel as usize];
+        if message == *next && (channel != Channel::Request || self.session.reliable.is_none()) {
             *next += 1;
             return NextMessage::Now;
         }
         // A request is handed over when its last byte is here, which, where frames overtake each
         // other, may be after those of later ones: there all of them wait for their turn.
-        match &self.reliable {
+        match &self.session.reliable {
             Some(reliable) if message >= *next && !reliable.holds(channel, message) => {
                 NextMessage::Early
             }

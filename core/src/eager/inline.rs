@@ -22,21 +22,26 @@ impl Core {
         let peer = self.peers.get_mut(meant.0);
         let Some(peer) = peer.filter(|_| barred.is_none()) else { return false };
         let Some(link) = peer.link() else { return false };
-        if send.payload.len > peer.granted.eager_bytes().min(peer.granted.frame_bytes()) {
+        if send.payload.len
+            > peer.session.granted.eager_bytes().min(peer.session.granted.frame_bytes())
+        {
             return false;
         }
         let channel = send.channel as usize;
         let waits = !peer.waiting[channel].is_empty()
             || !peer.in_flight.has_room()
-            || peer.reliable.is_some();
-        if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
+            || peer.session.reliable.is_some();
+        if link == LOOP_LINK
+            || waits
+            || !peer.session.granted.take_eager(send.channel, send.payload.len)
+        {
             return false;
         }
         send.peer = meant;
-        let message = peer.send_next[channel];
-        peer.send_next[channel] += 1;
+        let message = peer.session.send_next[channel];
+        peer.session.send_next[channel] += 1;
         self.counters.messages_eager_sent += 1;
-        let (session, payload_bytes) = (peer.session, send.payload.len as u32);
+        let (session, payload_bytes) = (peer.session.id, send.payload.len as u32);
         let body = eager_body(send, message);
         let frame = &mut self.inline_order;
         frame.link = link;
@@ -71,7 +76,7 @@ impl Core {
         let mut message = 0;
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
             peer.in_flight.begin(Urgency::Urgent);
-            message = peer.send_next[send.channel as usize] - 1;
+            message = peer.session.send_next[send.channel as usize] - 1;
         }
         let state = SendState { send, stage: SendStage::Eager, message };
         self.operations.insert(id, Kind::Send(state)).held = 1;

@@ -68,18 +68,18 @@ impl Core {
         // A foreign peer tells the match of no message but an announced one.
         let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
-            || (tells && send.payload.len <= peer.granted.eager_bytes());
-        let message = peer.send_next[send.channel as usize];
-        if small && peer.granted.take_eager(send.channel, send.payload.len) {
-            peer.send_next[send.channel as usize] += 1;
+            || (tells && send.payload.len <= peer.session.granted.eager_bytes());
+        let message = peer.session.send_next[send.channel as usize];
+        if small && peer.session.granted.take_eager(send.channel, send.payload.len) {
+            peer.session.send_next[send.channel as usize] += 1;
             state.stage = SendStage::Eager;
             state.message = message;
             operation.held += 1;
             if send.level != Level::Buffered {
-                peer.unfinished.insert((send.channel as u8, message), id);
+                peer.session.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let first = send.payload.len.min(peer.granted.frame_bytes());
+            let first = send.payload.len.min(peer.session.granted.frame_bytes());
             let mut body = eager_body(&send, message);
             body.more_bytes = ((send.payload.len - first) as u32).into();
             let order = Order::Eager { operation: id };
@@ -100,10 +100,10 @@ impl Core {
 
     fn start_announced(&mut self, id: OperationId, send: Send, message: u64) -> bool {
         let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
-        if !peer.granted.take_announce() {
+        if !peer.session.granted.take_announce() {
             return false;
         }
-        peer.send_next[send.channel as usize] += 1;
+        peer.session.send_next[send.channel as usize] += 1;
         if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.message = message;
         }
@@ -171,7 +171,7 @@ impl Core {
     }
 
     pub(crate) fn session_of(&self, id: PeerId) -> u32 {
-        self.peers.get(id.0).map_or(0, |peer| peer.session)
+        self.peers.get(id.0).map_or(0, |peer| peer.session.id)
     }
 }
 

@@ -22,10 +22,8 @@ use crate::incoming::{Incoming, IncomingKind};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
-/// How long an answer to a greeting may take where none is lost.
+/// How long an accepted link may be silent.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
-/// Greetings in a row over a lossy rail before its address counts as dead.
-const GREETINGS_MAX: u32 = 10;
 
 impl Core {
     /// The driver began a link to a peer, as `Output::Connect` asked.
@@ -67,7 +65,7 @@ impl Core {
     /// No address is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
         if !self.connect_later(peer) {
-            let babbled = self.peers.get(peer.0).is_some_and(|peer| peer.babbled);
+            let babbled = self.peers.get(peer.0).is_some_and(|peer| peer.calls.has_babbled());
             let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
             self.end_session(peer, fault);
         }
@@ -90,17 +88,10 @@ impl Core {
             | if state.insist { FLAG_INSIST } else { 0 };
         self.greet(link, flags, Refusal::None);
         let lossy = self.is_lossy(link);
-        let Some(peer) = id.and_then(|id| self.peers.get_mut(id.0)) else { return };
-        let patience = match lossy {
-            true => self.config.resend_after * (8 << peer.greetings_lost.min(6)),
-            false => PATIENCE,
-        };
-        let until = self.now + patience;
-        peer.greeted_until = until;
-        peer.greeted_over = Some(link);
-        if let Some(id) = id {
-            self.wake_by(id, until);
-        }
+        let Some(id) = id else { return };
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let until = peer.calls.greet(link, self.now, lossy.then_some(self.config.resend_after));
+        self.wake_by(id, until);
     }
 
     /// A link was accepted: whoever began it has to greet. Where too many do not those who came first go.
@@ -137,13 +128,11 @@ impl Core {
 
     /// Nobody answered our greeting in time.
     pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
-        let greeted_over = self.peers.get(id.0).and_then(|peer| peer.greeted_over);
+        let greeted_over = self.peers.get(id.0).and_then(|peer| peer.calls.greeted_over());
         let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
         self.close_attempts(id);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.greeted_until = Time::NEVER;
-        peer.greetings_lost += 1;
-        let again = lossy && peer.greetings_lost < GREETINGS_MAX;
+        let again = peer.calls.lose_greeting(lossy);
         self.connect_next(id, if again { attempt } else { attempt + 1 });
     }
 
@@ -162,7 +151,7 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
         let same_life = |peer: &&Peer| {
-            state.hello.is_none_or(|hello| peer.incarnation.0 == hello.incarnation.get())
+            state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
         state.ours = peer.filter(same_life).map_or(0, |peer| peer.kept_session(mode, lossy));
         state.windows = windows;
@@ -253,8 +242,8 @@ impl Core {
             None => return,
         };
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.endpoint = endpoint;
-        peer.addresses = addresses.to_vec();
+        peer.identity.endpoint = endpoint;
+        peer.identity.addresses = addresses.to_vec();
         if self.hold_caller(id, link) {
             return;
         }
@@ -265,7 +254,7 @@ impl Core {
             let ours = self.links.get(other).filter(|state| state.outbound);
             other != link && ours.is_some_and(pending)
         });
-        let runs = peer.link().is_some() && peer.incarnation.0 == hello.incarnation.get();
+        let runs = peer.link().is_some() && peer.identity.incarnation.0 == hello.incarnation.get();
         // A session that runs or is about to, or a link of ours that shall survive: the peer waits for
         // that one, and insists where it does not come.
         let about_to = self.has_agreed(id, true, link);
@@ -303,8 +292,9 @@ impl Core {
         if self.peers.is_full() {
             self.evict_peer();
         }
-        let peer =
-            Peer { learnt: true, endpoint, ..Peer::new(false, self.by_endpoint.hasher().clone()) };
+        let mut peer = Peer::new(false, self.by_endpoint.hasher().clone());
+        peer.names.learnt = true;
+        peer.identity.endpoint = endpoint;
         let id = self.peers.insert(peer).map(PeerId).ok()?;
         self.by_endpoint.insert(endpoint, id);
         self.evictable.add_caller(id, &mut self.peers);
@@ -317,7 +307,7 @@ impl Core {
         for _ in 0..evictable::LOOKS {
             let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
             let Some(peer) = self.peers.get(id.0) else { continue };
-            if peer.reachable || peer.session != 0 || !self.links.of_peer(id).is_empty() {
+            if peer.reachable || peer.session.id != 0 || !self.links.of_peer(id).is_empty() {
                 // It is noted again at the end of that session or link.
                 continue;
             }
@@ -373,7 +363,7 @@ impl Core {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             if let Some(peer) = self.peers.get_mut(asked.0) {
-                peer.stranger = u128::from_le_bytes(hello.cluster);
+                peer.identity.other_cluster = u128::from_le_bytes(hello.cluster);
             }
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
@@ -395,15 +385,18 @@ impl Core {
         let upgrade = state.upgrade;
         let named = (state.ours, state.theirs);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.addresses = addresses.to_vec();
-        (peer.cluster, peer.stranger) = (u128::from_le_bytes(hello.cluster), 0);
-        let newer = peer.incarnation.0 != hello.incarnation.get();
+        peer.identity.addresses = addresses.to_vec();
+        (peer.identity.cluster, peer.identity.other_cluster) =
+            (u128::from_le_bytes(hello.cluster), 0);
+        let newer = peer.identity.incarnation.0 != hello.incarnation.get();
         if peer.session_link().is_some() && !newer && !upgrade {
             // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
         }
-        let parked = peer.session_link().is_none() && peer.reliable.is_none() && peer.session != 0;
-        if parked && named.1 == peer.session && named.0 != named.1 && !newer {
+        let parked = peer.session_link().is_none()
+            && peer.session.reliable.is_none()
+            && peer.session.id != 0;
+        if parked && named.1 == peer.session.id && named.0 != named.1 && !newer {
             // Called under another name than that of its parked session, which a link of its own goes on
             // with, where somebody wants it.
             self.close_link(link);
@@ -457,7 +450,7 @@ impl Core {
         if known == Some(asked) {
             return asked;
         }
-        let old = self.peers.get(asked.0).map_or(0, |peer| peer.endpoint);
+        let old = self.peers.get(asked.0).map_or(0, |peer| peer.identity.endpoint);
         if old != 0 {
             // Another endpoint answers at this address now. What was posted after the end of the old one's
             // session is for whoever answers.
@@ -479,7 +472,7 @@ impl Core {
             }
             None => {
                 if let Some(peer) = self.peers.get_mut(asked.0) {
-                    peer.endpoint = endpoint;
+                    peer.identity.endpoint = endpoint;
                 }
                 self.by_endpoint.insert(endpoint, asked);
                 asked
@@ -593,9 +586,10 @@ impl Core {
         if let PeerStage::Connecting { attempt } = peer.stage {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
             let greeted = state.stage == LinkStage::Greeting;
-            peer.babbled |= greeted && fault == Fault::Protocol;
-            peer.greetings_lost += 1;
-            let again = greeted && lossy && peer.greetings_lost < GREETINGS_MAX;
+            if greeted && fault == Fault::Protocol {
+                peer.calls.note_babble();
+            }
+            let again = peer.calls.lose_greeting(greeted && lossy);
             self.connect_next(id, if again { attempt } else { attempt + 1 });
         }
     }

@@ -21,8 +21,9 @@ use crate::matching::Wanted;
 use crate::operation::{Kind, ReceiveStage, SendStage};
 
 /// Whether users may post under a peer's own number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Name {
+    #[default]
     Live,
     /// Its peer had called us, and that session is over.
     Ended,
@@ -42,6 +43,21 @@ impl Name {
     }
 }
 
+/// The records of a peer, and what users call it by.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Whether users may post under its own number.
+    pub own: Name,
+    /// It called us: nobody looked its record up.
+    pub learnt: bool,
+    /// The name that was first looked up for the same address, where that is another one.
+    pub leader: Option<PeerId>,
+    /// Another record for the same endpoint stands for this one.
+    pub alias_of: Option<PeerId>,
+    /// The records for which this one stands.
+    pub aliases: Vec<PeerId>,
+}
+
 /// A receive that waits anew, in its old turn.
 type Reposted = (u64, OperationId, Wanted);
 
@@ -49,9 +65,9 @@ impl Core {
     /// Adds another name of a peer, for the same address.
     pub fn add_name(&mut self, peer: PeerId) -> Result<PeerId, Fault> {
         let name = self.add_peer(true)?;
-        let leader = self.peers.get(peer.0).and_then(|peer| peer.leader).unwrap_or(peer);
+        let leader = self.peers.get(peer.0).and_then(|peer| peer.names.leader).unwrap_or(peer);
         if let Some(record) = self.peers.get_mut(name.0) {
-            record.leader = Some(leader);
+            record.names.leader = Some(leader);
         }
         self.alias(name, self.resolve(peer));
         Ok(name)
@@ -61,7 +77,7 @@ impl Core {
     #[inline]
     pub fn resolve(&self, id: PeerId) -> PeerId {
         match self.peers.get(id.0) {
-            Some(Peer { alias_of: Some(other), .. }) => *other,
+            Some(Peer { names: Names { alias_of: Some(other), .. }, .. }) => *other,
             _ => id,
         }
     }
@@ -70,31 +86,31 @@ impl Core {
     #[inline]
     pub(crate) fn meant(&self, name: PeerId) -> (PeerId, Option<Fault>) {
         match self.peers.get(name.0) {
-            Some(Peer { alias_of: Some(other), .. }) => (*other, None),
-            Some(peer) => (name, peer.name.fault()),
+            Some(Peer { names: Names { alias_of: Some(other), .. }, .. }) => (*other, None),
+            Some(peer) => (name, peer.names.own.fault()),
             None => (name, Some(Fault::Invalid)),
         }
     }
 
     /// Whether there is such a name.
     pub fn is_known(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| peer.name != Name::Forgotten)
+        self.peers.get(id.0).is_some_and(|peer| peer.names.own != Name::Forgotten)
     }
 
     /// Whether nothing will ever be sent under this name again.
     pub fn is_over(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_none_or(|peer| peer.name != Name::Live)
+        self.peers.get(id.0).is_none_or(|peer| peer.names.own != Name::Live)
     }
 
     /// Whether a record is one that no session will ever have again.
     pub(super) fn has_ended(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_none_or(|peer| peer.name == Name::Ended)
+        self.peers.get(id.0).is_none_or(|peer| peer.names.own == Name::Ended)
     }
 
     /// All names of a peer, its own number among them.
     pub fn names_of(&self, id: PeerId) -> Vec<PeerId> {
         let main = self.resolve(id);
-        let aliases = self.peers.get(main.0).map_or(&[][..], |peer| &peer.aliases);
+        let aliases = self.peers.get(main.0).map_or(&[][..], |peer| &peer.names.aliases);
         std::iter::once(main).chain(aliases.iter().copied()).collect()
     }
 
@@ -107,9 +123,9 @@ impl Core {
         }
         let Some(peer) = self.peers.get_mut(main.0) else { return };
         if main == name {
-            peer.name = Name::Forgotten;
+            peer.names.own = Name::Forgotten;
         } else {
-            peer.aliases.retain(|other| *other != name);
+            peer.names.aliases.retain(|other| *other != name);
             self.peers.remove(name.0);
         }
     }
@@ -117,12 +133,12 @@ impl Core {
     /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
     pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
         let Some(old) = self.peers.get_mut(alias.0) else { return };
-        let mut aliases = std::mem::take(&mut old.aliases);
+        let mut aliases = std::mem::take(&mut old.names.aliases);
         aliases.push(alias);
-        old.endpoint = 0;
+        old.identity.endpoint = 0;
         old.stage = PeerStage::Idle;
         let waiting = std::mem::take(&mut old.waiting);
-        let accesses = std::mem::take(&mut old.waiting_accesses);
+        let accesses = std::mem::take(&mut old.accesses.waiting);
         let operations = self.operations.owned_by(alias);
         let reposted = self.readdress(operations, alias, peer);
         if let Some(target) = self.peers.get_mut(peer.0) {
@@ -131,15 +147,15 @@ impl Core {
                 .waiting
                 .iter_mut()
                 .zip(waiting)
-                .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
+                .chain(std::iter::once((&mut target.accesses.waiting, accesses)));
             for (to, from) in queues {
                 self.operations.merge(to, from);
             }
-            target.aliases.append(&mut aliases.clone());
+            target.names.aliases.append(&mut aliases.clone());
         }
         for alias in aliases {
             if let Some(alias) = self.peers.get_mut(alias.0) {
-                alias.alias_of = Some(peer);
+                alias.names.alias_of = Some(peer);
             }
         }
         self.outputs.push(Output::Aliased { alias, peer });
@@ -201,16 +217,18 @@ impl Core {
             return;
         }
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let (live, learnt, endpoint) = (peer.name == Name::Live, peer.learnt, peer.endpoint);
+        let (live, learnt, endpoint) =
+            (peer.names.own == Name::Live, peer.names.learnt, peer.identity.endpoint);
         let ended = learnt && had_session;
-        if peer.aliases.is_empty() && !ended {
+        if peer.names.aliases.is_empty() && !ended {
             return;
         }
-        let (aliases, told) = (std::mem::take(&mut peer.aliases), peer.addresses.clone());
+        let (aliases, told) =
+            (std::mem::take(&mut peer.names.aliases), peer.identity.addresses.clone());
         if ended && live {
-            peer.name = Name::Ended;
+            peer.names.own = Name::Ended;
             peer.reachable = false;
-            peer.addresses = Vec::new();
+            peer.identity.addresses = Vec::new();
         }
         let keeps = live && !ended;
         let heads = self.stand_alone(id, aliases, keeps);
@@ -286,13 +304,13 @@ impl Core {
         let mut heads: Vec<(PeerId, PeerId)> = Vec::new();
         for alias in aliases {
             let Some(record) = self.peers.get_mut(alias.0) else { continue };
-            let address = record.leader.unwrap_or(alias);
+            let address = record.names.leader.unwrap_or(alias);
             let known = heads.iter().find(|(other, _)| *other == address).map(|(_, head)| *head);
             let head = if keeps && address == id { Some(id) } else { known };
-            record.alias_of = head;
-            record.leader = head;
+            record.names.alias_of = head;
+            record.names.leader = head;
             match head.and_then(|head| self.peers.get_mut(head.0)) {
-                Some(head) => head.aliases.push(alias),
+                Some(head) => head.names.aliases.push(alias),
                 None => heads.push((address, alias)),
             }
         }
@@ -311,7 +329,7 @@ impl Core {
             self.by_endpoint.remove(&endpoint);
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.endpoint = 0;
+            peer.identity.endpoint = 0;
         }
         let heir = match heir {
             Some(heir) => Some(heir),
@@ -320,8 +338,8 @@ impl Core {
         };
         let Some(heir) = heir.filter(|_| endpoint != 0) else { return };
         if let Some(peer) = self.peers.get_mut(heir.0) {
-            peer.endpoint = endpoint;
-            peer.addresses = told.to_vec();
+            peer.identity.endpoint = endpoint;
+            peer.identity.addresses = told.to_vec();
         }
         self.by_endpoint.insert(endpoint, heir);
         for link in begun {

@@ -16,9 +16,10 @@ use ropewalk_wire::frame::{Body, Envelope};
 
 use super::evictable;
 use super::handshake::INSIST_FROM;
-use super::{LinkStage, Peer, PeerStage, UnderWay};
+use super::{LinkStage, Peer, PeerStage};
 use crate::api::*;
 use crate::engine::Core;
+use crate::remote::UnderWay;
 
 /// Links that one look for idle ones examines.
 const SWEEP: usize = 256;
@@ -94,7 +95,7 @@ impl Core {
     fn may_park(&self, id: PeerId, link: LinkId) -> bool {
         let Some(peer) = self.peers.get(id.0) else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
-        let up = peer.stage == PeerStage::Up { link } && peer.reliable.is_none() && live;
+        let up = peer.stage == PeerStage::Up { link } && peer.session.reliable.is_none() && live;
         let ours = up && !peer.foreign;
         ours && !self.closing
             && peer.is_idle()
@@ -109,12 +110,12 @@ impl Core {
             between_hosts || rail == usize::from(link.rail)
         };
         let told = || {
-            let Ok(text) = std::str::from_utf8(&peer.addresses) else { return false };
+            let Ok(text) = std::str::from_utf8(&peer.identity.addresses) else { return false };
             let mut schemes = self.schemes.iter().enumerate().filter(|(rail, _)| usable(*rail));
             let mut parts = text.split([',', ' ', '\t']).filter_map(|it| it.split_once("://"));
             parts.any(|(scheme, _)| schemes.any(|(_, own)| *own == scheme))
         };
-        let any = self.schemes.is_empty() && !peer.addresses.is_empty();
+        let any = self.schemes.is_empty() && !peer.identity.addresses.is_empty();
         peer.reachable || any || told()
     }
 
@@ -137,7 +138,7 @@ impl Core {
     /// The peer asks to park the session, or answers that it may.
     pub(crate) fn arrive_park(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
-        if peer.reliable.is_some() || link == LOOP_LINK {
+        if peer.session.reliable.is_some() || link == LOOP_LINK {
             return self.violation("a session that cannot be parked");
         }
         if matches!(peer.stage, PeerStage::Parking { .. }) {
@@ -214,7 +215,7 @@ impl Core {
             Plant::ForgottenCredit => {}
             Plant::ForgottenNumbers => {
                 if let Some(peer) = self.peers.get_mut(id.0) {
-                    peer.send_next = [0; CHANNELS];
+                    peer.session.send_next = [0; CHANNELS];
                 }
             }
         }
@@ -222,7 +223,7 @@ impl Core {
 
     /// Tells of the credit that came back while there was no link to tell it over.
     fn tell_news(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.lent.has_news()) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.session.lent.has_news()) {
             self.tell_credit(id);
         }
     }
@@ -246,10 +247,10 @@ impl Core {
         let incarnation = self.greeted_incarnation(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
         let parking = matches!(peer.stage, PeerStage::Parking { .. });
-        if !parking || incarnation != Some(peer.incarnation) {
+        if !parking || incarnation != Some(peer.identity.incarnation) {
             return false;
         }
-        if let Some(before) = peer.caller.replace(link).filter(|before| *before != link) {
+        if let Some(before) = peer.calls.keep_caller(link) {
             self.close_link(before);
         }
         true
@@ -264,7 +265,7 @@ impl Core {
     /// The link with a greeting that waited, and the addresses that it told.
     pub(super) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
         let peer = self.peers.get_mut(id.0)?;
-        Some((peer.caller.take()?, peer.addresses.clone()))
+        Some((peer.calls.take_caller()?, peer.identity.addresses.clone()))
     }
 
     pub(super) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
@@ -280,7 +281,7 @@ impl Core {
     pub(crate) fn park_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.caller.is_some();
+        let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.calls.has_caller();
         let PeerStage::Parking { link, until, late } = &mut peer.stage else { return };
         if *late && waits {
             let link = *link;
@@ -306,8 +307,7 @@ impl Core {
         self.make_room();
         let now = self.now;
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.crowded = true;
-            peer.crowded_since.get_or_insert(now);
+            peer.calls.note_crowd(now);
         }
     }
 
@@ -316,9 +316,8 @@ impl Core {
     pub(crate) fn connect_later(&mut self, id: PeerId) -> bool {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return false };
-        let (crowded, since) = (peer.crowded, peer.crowded_since);
-        let (PeerStage::Connecting { attempt }, Some(since), true) = (peer.stage, since, crowded)
-        else {
+        let since = peer.calls.crowded_since();
+        let (PeerStage::Connecting { attempt }, Some(since)) = (peer.stage, since) else {
             return false;
         };
         if now.since(since) >= give_up_after {
@@ -333,7 +332,7 @@ impl Core {
     /// Tries again what there was no descriptor for.
     pub(crate) fn connect_again(&mut self, id: PeerId, attempt: u32) {
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.crowded = false;
+            peer.calls.forget_crowd();
         }
         self.connect_next(id, attempt);
     }
@@ -348,7 +347,7 @@ impl Core {
             if peer.reachable {
                 continue;
             }
-            let free = peer.lent.is_clear() && self.operations.is_free(id);
+            let free = peer.session.lent.is_clear() && self.operations.is_free(id);
             if since <= at && free {
                 self.end_session(id, Fault::PeerReset);
                 return Some(id);
@@ -364,8 +363,8 @@ impl Core {
 impl Peer {
     /// Changes with every message, access and answer, together with the frames of its link.
     fn traffic(&self) -> u64 {
-        let messages = self.send_next.iter().chain(&self.receive_next);
-        messages.fold(self.accesses_begun, |sum, next| sum.wrapping_add(*next))
+        let messages = self.session.send_next.iter().chain(&self.session.receive_next);
+        messages.fold(self.accesses.begun, |sum, next| sum.wrapping_add(*next))
     }
 
     /// Whether nothing of either side is under way, as far as this side can tell.
@@ -376,18 +375,18 @@ impl Peer {
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
         self.in_flight.is_empty()
-            && self.under_way == UnderWay::default()
-            && self.unfinished.is_empty()
-            && self.assembling.is_empty()
-            && self.lent.has_no_announces()
+            && self.accesses.under_way == UnderWay::default()
+            && self.session.unfinished.is_empty()
+            && self.session.assembling.is_empty()
+            && self.session.lent.has_no_announces()
     }
 
     /// The session that a new link would carry on; 0: none. `lossy`: frames of the link get lost.
     pub fn kept_session(&self, mode: Mode, lossy: bool) -> u32 {
-        let kept = match self.reliable {
+        let kept = match self.session.reliable {
             Some(_) => mode == Mode::Resume,
             None => !lossy && self.session_link().is_none(),
         };
-        if kept { self.session } else { 0 }
+        if kept { self.session.id } else { 0 }
     }
 }

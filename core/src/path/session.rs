@@ -8,7 +8,7 @@ use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::handshake::INSIST_FROM;
-use super::{Link, LinkStage, Peer, PeerStage, UnderWay};
+use super::{Link, LinkStage, Peer, PeerStage};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::eager::wanted;
@@ -17,6 +17,7 @@ use crate::lists::List;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::reliable::Reliable;
+use crate::remote::UnderWay;
 
 impl Core {
     /// Adds a peer; `reachable`: the driver has an address for it.
@@ -29,7 +30,7 @@ impl Core {
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
         // All of its names go: none stands for itself afterwards.
-        let names = self.peers.get_mut(id.0).map(|peer| std::mem::take(&mut peer.aliases));
+        let names = self.peers.get_mut(id.0).map(|peer| std::mem::take(&mut peer.names.aliases));
         for name in names.into_iter().flatten() {
             self.peers.remove(name.0);
         }
@@ -48,8 +49,8 @@ impl Core {
         let Some(mut peer) = self.peers.remove(id.0) else { return };
         self.timers.stop(id, &mut peer.timer);
         self.evictable.remove(id, peer.eviction);
-        if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
-            self.by_endpoint.remove(&peer.endpoint);
+        if self.by_endpoint.get(&peer.identity.endpoint) == Some(&id) {
+            self.by_endpoint.remove(&peer.identity.endpoint);
         }
     }
 
@@ -61,20 +62,23 @@ impl Core {
 
     /// The address list that the peer told.
     pub fn peer_addresses(&self, id: PeerId) -> &[u8] {
-        self.peers.get(self.resolve(id).0).map_or(&[], |peer| &peer.addresses)
+        self.peers.get(self.resolve(id).0).map_or(&[], |peer| &peer.identity.addresses)
     }
 
     /// The peer's endpoint, where it greeted us.
     pub fn peer_endpoint(&self, id: PeerId) -> Option<u128> {
-        let endpoint = self.peers.get(self.resolve(id).0)?.endpoint;
+        let endpoint = self.peers.get(self.resolve(id).0)?.identity.endpoint;
         (endpoint != 0).then_some(endpoint)
     }
 
     /// The peer's life, where it greeted us.
     pub fn peer_origin(&self, id: PeerId) -> Option<Origin> {
         let peer = self.peers.get(self.resolve(id).0)?;
-        let origin = Origin { endpoint: EndpointId(peer.endpoint), incarnation: peer.incarnation };
-        (peer.endpoint != 0).then_some(origin)
+        let origin = Origin {
+            endpoint: EndpointId(peer.identity.endpoint),
+            incarnation: peer.identity.incarnation,
+        };
+        (peer.identity.endpoint != 0).then_some(origin)
     }
 
     /// The cluster of this endpoint; 0: it was told none, and has joined none.
@@ -88,14 +92,14 @@ impl Core {
         if self.identity.cluster.0 == 0
             && let Some(peer) = self.peers.get(self.resolve(id).0)
         {
-            self.identity.cluster = ClusterId(peer.cluster);
+            self.identity.cluster = ClusterId(peer.identity.cluster);
         }
         self.identity.cluster
     }
 
     /// The cluster of a stranger who answered at the peer's address.
     pub fn peer_stranger(&self, id: PeerId) -> Option<u128> {
-        let stranger = self.peers.get(self.resolve(id).0)?.stranger;
+        let stranger = self.peers.get(self.resolve(id).0)?.identity.other_cluster;
         (stranger != 0).then_some(stranger)
     }
 
@@ -116,7 +120,7 @@ impl Core {
         if !matches!(peer.stage, PeerStage::Idle | PeerStage::Parked { .. }) {
             return;
         }
-        if peer.reachable || !peer.addresses.is_empty() {
+        if peer.reachable || !peer.identity.addresses.is_empty() {
             self.connect_next(id, 0);
         } else {
             self.end_session(id, Fault::Unreachable);
@@ -127,7 +131,7 @@ impl Core {
     pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.stage = PeerStage::Connecting { attempt };
-            peer.greeted_until = Time::NEVER;
+            peer.calls.begin();
             let attempt = attempt % INSIST_FROM;
             self.outputs.push(Output::Connect { peer: id, attempt });
         }
@@ -142,14 +146,14 @@ impl Core {
         let Some(peer) = self.peers.get(id.0) else { return };
         let old_link = peer.session_link();
         let goes_on = ours != 0 && ours == theirs;
-        let elsewhere = old_link.is_some_and(|old| old != link) && peer.reliable.is_none();
-        if goes_on && (peer.session != ours || elsewhere) {
+        let elsewhere = old_link.is_some_and(|old| old != link) && peer.session.reliable.is_none();
+        if goes_on && (peer.session.id != ours || elsewhere) {
             // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
             // another link carries it, and what is on its way over that one would be lost.
             self.close_link(link);
             return self.connect_if_needed(id);
         }
-        if !goes_on && peer.session != 0 {
+        if !goes_on && peer.session.id != 0 {
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }
@@ -167,12 +171,10 @@ impl Core {
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
-        peer.greetings_lost = 0;
-        peer.babbled = false;
-        (peer.crowded, peer.crowded_since) = (false, None);
+        peer.calls.succeed();
         peer.parked_at_post = None;
-        peer.incarnation = incarnation;
-        let parked = goes_on && peer.reliable.is_none();
+        peer.identity.incarnation = incarnation;
+        let parked = goes_on && peer.session.reliable.is_none();
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);
@@ -202,15 +204,26 @@ impl Core {
             self.drop_messages_of(id, Fault::PeerReset);
         }
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.session = session;
-        peer.send_next = [0; CHANNELS];
-        peer.receive_next = [0; CHANNELS];
-        peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
+        peer.session.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
         let granted = Windows {
             eager: u64::from(hello.eager_credit.get()) * 1024,
             request: u64::from(hello.request_credit.get()) * 1024,
         };
-        peer.granted = Granted::begin(granted, u64::from(hello.announce_credit.get()));
+        let granted = Granted::begin(granted, u64::from(hello.announce_credit.get()));
+        self.new_session(id, session, granted, windows);
+    }
+
+    /// A session begins: the peer granted us credit, and is lent the windows that it was told.
+    pub(crate) fn new_session(
+        &mut self,
+        id: PeerId,
+        session: u32,
+        granted: Granted,
+        windows: Windows,
+    ) {
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.session.begin(session, granted);
+        }
         self.begin_credit(id, windows);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
@@ -251,8 +264,8 @@ impl Core {
         let own = self.identity.endpoint.0;
         let id = *self.by_endpoint.entry(own).or_insert(asked);
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.endpoint = own;
-            peer.incarnation = self.identity.incarnation;
+            peer.identity.endpoint = own;
+            peer.identity.incarnation = self.identity.incarnation;
         }
         if id != asked {
             return self.alias(asked, id);
@@ -262,14 +275,9 @@ impl Core {
         self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
-        peer.session = nonce | 1;
-        peer.send_next = [0; CHANNELS];
-        peer.receive_next = [0; CHANNELS];
-        peer.granted = Granted::begin(windows, u64::from(self.config.announce_window));
-        self.begin_credit(id, windows);
+        let granted = Granted::begin(windows, u64::from(self.config.announce_window));
+        self.new_session(id, nonce | 1, granted, windows);
         self.begin_lengths(id, LOOP_LINK);
-        self.counters.sessions += 1;
-        self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
     }
 
@@ -281,9 +289,9 @@ impl Core {
             return;
         }
         let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
-        let waits = sends || !peer.waiting_accesses.is_empty();
+        let waits = sends || peer.accesses.has_waiting();
         peer.stage = PeerStage::Idle;
-        let rests = peer.session != 0;
+        let rests = peer.session.id != 0;
         if rests {
             self.rest(id);
         }
@@ -297,7 +305,7 @@ impl Core {
     /// compared, and what it sends would not be known to come from this peer.
     #[inline]
     pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.session == 0 && peer.reachable)
+        if self.peers.get(id.0).is_some_and(|peer| peer.session.id == 0 && peer.reachable)
             && self.awaits_from(receive, id)
         {
             self.want_session(id);
@@ -332,21 +340,20 @@ impl Core {
     /// The link of a running session is gone.
     pub(crate) fn session_link_lost(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let resumes = self.config.mode == Mode::Resume && peer.reliable.is_some();
+        let resumes = self.config.mode == Mode::Resume && peer.session.reliable.is_some();
         if !resumes || self.closing {
             return self.end_session(id, Fault::PeerReset);
         }
         peer.stage = PeerStage::Suspended { since: self.now };
         let retry_at = self.now + self.config.resend_after * 4;
-        if let Some(reliable) = peer.reliable.as_mut() {
+        if let Some(reliable) = peer.session.reliable.as_mut() {
             reliable.retry_at = retry_at;
         }
         self.wake_by(id, retry_at);
         // Of two sides that could both connect one goes first; the other comes with its timer.
-        let first = self
-            .peers
-            .get(id.0)
-            .is_some_and(|peer| peer.reachable && self.identity.endpoint.0 < peer.endpoint);
+        let first = self.peers.get(id.0).is_some_and(|peer| {
+            peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
+        });
         if first {
             self.outputs.push(Output::Connect { peer: id, attempt: 0 });
         }
@@ -386,24 +393,23 @@ impl Core {
     /// Ends a session. `spared`: all sends that wait, and receives that were posted after so many others, go on.
     fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let session = std::mem::take(&mut peer.session);
+        let session = std::mem::take(&mut peer.session.id);
         let had_session = session != 0;
         let was_called = peer.is_called();
         peer.stage = PeerStage::Idle;
         peer.foreign = false;
         peer.puts.clear();
-        let streams = std::mem::take(&mut peer.streams);
-        peer.unfinished.clear();
-        peer.fetching.clear();
+        let streams = peer.streams.take_all();
+        peer.session.unfinished.clear();
+        peer.session.fetching.clear();
         if spared.is_none() {
             peer.waiting = [List::EMPTY; CHANNELS];
         }
-        peer.waiting_accesses = List::EMPTY;
+        peer.accesses.waiting = List::EMPTY;
         peer.parked_at_post = None;
         peer.deferred.clear();
-        peer.babbled = false;
-        (peer.crowded, peer.crowded_since) = (false, None);
-        let reliable = peer.reliable.take();
+        peer.calls.reset();
+        let reliable = peer.session.reliable.take();
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
         if had_session {
             self.end_credit(id);
@@ -424,7 +430,7 @@ impl Core {
             }
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.under_way = UnderWay::default();
+            peer.accesses.under_way = UnderWay::default();
         }
         let caller = self.take_caller(id);
         self.part_names(id, had_session);
@@ -552,9 +558,9 @@ impl Core {
             self.close_link(link);
         }
         for (_, peer) in self.peers.iter_mut() {
-            peer.fetching.clear();
+            peer.session.fetching.clear();
             peer.waiting = [List::EMPTY; CHANNELS];
-            peer.waiting_accesses = List::EMPTY;
+            peer.accesses.waiting = List::EMPTY;
         }
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         for id in ids {
@@ -592,7 +598,7 @@ impl Core {
                     let insist = INSIST_FROM;
                     self.connect_next(id, insist);
                 }
-                PeerStage::Connecting { attempt } if peer.greeted_until <= now => {
+                PeerStage::Connecting { attempt } if peer.calls.deadline() <= now => {
                     self.greeting_lost(id, attempt);
                 }
                 PeerStage::Suspended { since } => self.retry_suspended(id, since),
@@ -600,7 +606,7 @@ impl Core {
                 PeerStage::Crowded { attempt, until } if until <= now => {
                     self.connect_again(id, attempt);
                 }
-                PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
+                PeerStage::Up { .. } if peer.session.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
             let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
@@ -618,7 +624,7 @@ impl Core {
         let (now, wait) = (self.now, self.config.resend_after * 4);
 
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
         if reliable.retry_at > now {
             return;
         }

@@ -11,7 +11,8 @@ use crate::engine::Core;
 use crate::incoming::IncomingKind;
 use crate::operation::{AccessState, Kind};
 use crate::orders::{Order, Orders};
-use crate::path::{LinkStage, Segments, Stream, StreamKind};
+use crate::path::LinkStage;
+use crate::streams::{Segments, Stream, StreamKind};
 
 impl Core {
     /// Starts a get or put. It may complete within this call.
@@ -48,9 +49,7 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, segments) = (state.access.peer, state.segments());
         let idle = self.peers.get(peer.0).is_some_and(|peer| {
-            peer.waiting_accesses.is_empty()
-                && peer.link().is_some_and(|link| self.is_live(link))
-                && peer.under_way.has_room(segments)
+            peer.accesses.may_begin(segments) && peer.link().is_some_and(|link| self.is_live(link))
         });
         if idle {
             return self.start_access(id);
@@ -63,7 +62,7 @@ impl Core {
             state.waiting = true;
         }
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            self.operations.enqueue(&mut peer.waiting_accesses, id);
+            self.operations.enqueue(&mut peer.accesses.waiting, id);
         }
     }
 
@@ -78,10 +77,10 @@ impl Core {
 
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
         while let Some(peer) = self.peers.get(id.0) {
-            let Some(first) = self.operations.first_of(&peer.waiting_accesses) else { return };
+            let Some(first) = self.operations.first_of(&peer.accesses.waiting) else { return };
             let Some(link) = peer.link() else { return };
             let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
-            if !peer.under_way.has_room(segments) || !self.is_live(link) {
+            if !peer.accesses.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
             self.unqueue_access(id, first);
@@ -96,8 +95,7 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
-        peer.under_way.begin(segments);
-        peer.accesses_begun += 1;
+        peer.accesses.begin(segments);
         let Some(link) = peer.link() else { return };
         if peer.foreign && self.operations.is_access(id) {
             // It announces what may be read, and knows no other memory.
@@ -121,7 +119,7 @@ impl Core {
                 let kind = StreamKind::Put { operation: id, key: access.key, segments, total };
                 let stream = Stream { kind, left: access.local };
                 if let Some(peer) = self.peers.get_mut(access.peer.0) {
-                    peer.streams.push_back(stream);
+                    peer.streams.push(stream);
                 }
                 if let Some(state) = self.access_mut(id) {
                     state.streaming = true;
@@ -180,10 +178,10 @@ impl Core {
         let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let Some(state) = self.peers.get_mut(peer.0) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
-        if state.reliable.is_none() || over {
+        if state.session.reliable.is_none() || over {
             return false;
         }
-        state.under_way.end(segments);
+        state.accesses.under_way.end(segments);
         let link = state.link();
         self.queue_access(id, peer);
         if link == Some(lost) {
@@ -303,7 +301,7 @@ impl Core {
         let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
         let streaming = std::mem::take(&mut state.streaming);
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.under_way.end(segments);
+            peer.accesses.under_way.end(segments);
             if streaming {
                 peer.streams.retain(|stream| {
                     !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
@@ -327,7 +325,7 @@ impl Core {
             self.unqueue_access(peer, id);
             if let Some(peer) = self.peers.get_mut(peer.0) {
                 // `access_ended` counts it as one that had begun.
-                peer.under_way.begin(segments);
+                peer.accesses.under_way.begin(segments);
             }
         }
         self.access_ended(id, Err(fault));
@@ -335,7 +333,7 @@ impl Core {
 
     fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            self.operations.unqueue(&mut peer.waiting_accesses, id);
+            self.operations.unqueue(&mut peer.accesses.waiting, id);
         }
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a key is checked by slot, generation, secret, audience and range before a byte moves.
 
+use std::collections::VecDeque;
+
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
@@ -11,7 +13,42 @@ use ropewalk_wire::frame::{GetBody, Prefix, PutBody, ResultBody, key_from_wire, 
 use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
-use crate::path::{PUTS_MAX, STREAMS_MAX, Stream, StreamKind};
+use crate::streams::{Stream, StreamKind};
+
+/// Puts of one peer that arrived in part. An honest one has at most `ACCESSES_MAX` under way; older ones were
+/// cancelled.
+const PUTS_MAX: usize = 2 * super::ACCESSES_MAX as usize;
+
+/// Puts of one peer that arrived in part: region, cookie, bytes so far; the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Puts {
+    partial: VecDeque<(SlotId, u64, u64)>,
+}
+
+impl Puts {
+    /// Bytes of a put arrived; true if all `total` of them have.
+    fn arrive(&mut self, region: SlotId, cookie: u64, bytes: u64, total: u64) -> bool {
+        let index = self.partial.iter().position(|put| put.0 == region && put.1 == cookie);
+        let before = index.map_or(0, |index| self.partial[index].2);
+        let whole = before + bytes >= total;
+        match index {
+            Some(index) if whole => drop(self.partial.remove(index)),
+            Some(index) => self.partial[index].2 += bytes,
+            None if whole => {}
+            None => {
+                if self.partial.len() >= PUTS_MAX {
+                    self.partial.pop_front();
+                }
+                self.partial.push_back((region, cookie, bytes));
+            }
+        }
+        whole
+    }
+
+    pub fn clear(&mut self) {
+        self.partial.clear();
+    }
+}
 
 impl Core {
     /// Checks a key as a peer presents it; the slice of the range where it holds.
@@ -48,13 +85,13 @@ impl Core {
             return self.emit_result(id, cookie, Err(Fault::BadKey));
         };
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.streams.len() >= STREAMS_MAX {
+        if !peer.streams.has_room() {
             return self.emit_result(id, cookie, Err(Fault::Busy));
         }
         self.counters.gets_served += 1;
         let into_offset = body.into_offset.get();
         let kind = StreamKind::Serve { region: key.slot, cookie, into_offset };
-        peer.streams.push_back(Stream { kind, left: slice });
+        peer.streams.push(Stream { kind, left: slice });
         if let Some(region) = self.regions.get_mut(key.slot) {
             region.streams += 1;
         }
@@ -101,20 +138,8 @@ impl Core {
         total: u64,
     ) {
         if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id.0)?))) {
-            let index = peer.puts.iter().position(|put| put.0 == slot && put.1 == cookie);
-            let before = index.map_or(0, |index| peer.puts[index].2);
-            if before + bytes >= total {
-                if let Some(index) = index {
-                    peer.puts.remove(index);
-                }
+            if peer.puts.arrive(slot, cookie, bytes, total) {
                 self.emit_result(id, cookie, Ok(()));
-            } else if let Some(index) = index {
-                peer.puts[index].2 += bytes;
-            } else {
-                if peer.puts.len() >= PUTS_MAX {
-                    peer.puts.pop_front();
-                }
-                peer.puts.push_back((slot, cookie, bytes));
             }
         }
         self.region_let_go(slot);

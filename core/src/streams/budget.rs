@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use ropewalk_base::slots::Slots;
 
+use super::Streams;
 use crate::api::PeerId;
 use crate::path::Peer;
 
@@ -38,9 +39,9 @@ impl BulkBudget {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// A peer waits for the next pass. `throttled`: its mark.
-    pub fn wait(&mut self, id: PeerId, throttled: &mut bool) {
-        if !std::mem::replace(throttled, true) {
+    /// A peer's streams wait for the next pass.
+    pub fn wait(&mut self, id: PeerId, streams: &mut Streams) {
+        if !std::mem::replace(&mut streams.throttled, true) {
             self.throttled.push_back(id);
         }
     }
@@ -58,7 +59,7 @@ impl BulkBudget {
         }
         let id = self.throttled.pop_front()?;
         if let Some(peer) = peers.get_mut(id.0) {
-            peer.throttled = false;
+            peer.streams.throttled = false;
         }
         Some(id)
     }

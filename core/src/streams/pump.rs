@@ -1,4 +1,4 @@
-//! Streams: data frames of gets that we serve, of our puts, and fragments of our messages, the peer's streams in turn.
+//! Makes the data frames of streams.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
@@ -6,10 +6,10 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::Urgency;
 use ropewalk_wire::frame::{DataBody, FragmentBody, PutBody, key_to_wire};
 
+use super::{Stream, StreamKind};
 use crate::api::*;
 use crate::engine::Core;
 use crate::orders::{Order, Payload};
-use crate::path::{Segments, Stream, StreamKind};
 
 impl Core {
     /// Makes data frames, the peer's streams in turn, as many as its link takes.
@@ -19,22 +19,22 @@ impl Core {
             if peer.link().is_none() {
                 return;
             }
-            let Some(next) = peer.streams.front().map(|stream| stream.left.len) else { return };
+            let Some(next) = peer.streams.next_bytes() else { return };
             if !peer.in_flight.has_bulk_room(next) {
                 return;
             }
             if self.bulk.is_spent() {
                 // A peer that reads as fast as we send would keep this pass from everybody else.
-                return self.bulk.wait(id, &mut peer.throttled);
+                return self.bulk.wait(id, &mut peer.streams);
             }
-            let Some(mut stream) = peer.streams.pop_front() else { return };
-            let max = peer.granted.frame_bytes();
+            let Some(mut stream) = peer.streams.pop() else { return };
+            let max = peer.session.granted.frame_bytes();
             self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
             } else if let Some(peer) = self.peers.get_mut(id.0) {
-                peer.streams.push_back(stream);
+                peer.streams.push(stream);
             }
         }
     }
@@ -115,7 +115,7 @@ impl Core {
         }
     }
 
-    pub(super) fn drop_streams_of(&mut self, slot: SlotId) {
+    pub(crate) fn drop_streams_of(&mut self, slot: SlotId) {
         match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
             Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
             Some(Audience::Everybody) => {
@@ -141,30 +141,6 @@ impl Core {
         }
         for cookie in refused {
             self.emit_result(id, cookie, Err(Fault::BadKey));
-        }
-    }
-}
-
-impl Segments {
-    /// The offset and the number of the next bytes, at most `len`; moves on.
-    fn next(&mut self, len: u64) -> (u64, u64) {
-        match self {
-            Segments::At(offset) => {
-                let begin = *offset;
-                *offset += len;
-                (begin, len)
-            }
-            Segments::List { list, index, done } => {
-                while *done >= list[*index].len {
-                    *index += 1;
-                    *done = 0;
-                }
-                let segment = list[*index];
-                let here = len.min(segment.len - *done);
-                let begin = segment.offset.wrapping_add(*done);
-                *done += here;
-                (begin, here)
-            }
         }
     }
 }

@@ -1,0 +1,120 @@
+//! Attempts to reach a peer, and a call of its own that has to wait.
+
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+/// How long an answer to a greeting may take over a rail that loses nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Greetings in a row over a lossy rail before its address counts as dead.
+const GREETINGS_MAX: u32 = 10;
+
+#[derive(Debug)]
+pub(crate) struct Calls {
+    /// A greeting that is not answered by then was in vain; over which link it went, and how many were lost in a row.
+    greeted_until: Time,
+    greeted_over: Option<LinkId>,
+    greetings_lost: u32,
+    /// An endpoint that does not keep to the protocol answered at its address.
+    babbled: bool,
+    /// Since when there is no descriptor for a link to it.
+    crowded_since: Option<Time>,
+    /// That was so in the present round of attempts.
+    crowded: bool,
+    /// A link over which it called before its last frames over the old one were here.
+    caller: Option<LinkId>,
+}
+
+impl Calls {
+    pub const NONE: Calls = Calls {
+        greeted_until: Time::NEVER,
+        greeted_over: None,
+        greetings_lost: 0,
+        babbled: false,
+        crowded_since: None,
+        crowded: false,
+        caller: None,
+    };
+
+    /// Another attempt begins.
+    pub fn begin(&mut self) {
+        self.greeted_until = Time::NEVER;
+    }
+
+    /// We greeted over a link. Returns the time by which the answer has to be here. `resend_after`: for a rail that
+    /// loses frames.
+    pub fn greet(&mut self, link: LinkId, now: Time, resend_after: Option<Duration>) -> Time {
+        let patience = resend_after.map_or(PATIENCE, |it| it * (8 << self.greetings_lost.min(6)));
+        self.greeted_over = Some(link);
+        self.greeted_until = now + patience;
+        self.greeted_until
+    }
+
+    /// When the answer to our greeting is late.
+    pub fn deadline(&self) -> Time {
+        self.greeted_until
+    }
+
+    /// The link of our last greeting.
+    pub fn greeted_over(&self) -> Option<LinkId> {
+        self.greeted_over
+    }
+
+    /// A greeting, or its answer, was lost. True if the address is worth another greeting.
+    pub fn lose_greeting(&mut self, lossy: bool) -> bool {
+        self.greeted_until = Time::NEVER;
+        self.greetings_lost += 1;
+        lossy && self.greetings_lost < GREETINGS_MAX
+    }
+
+    /// An endpoint that does not keep to the protocol answered.
+    pub fn note_babble(&mut self) {
+        self.babbled = true;
+    }
+
+    pub fn has_babbled(&self) -> bool {
+        self.babbled
+    }
+
+    /// There was no descriptor for a link.
+    pub fn note_crowd(&mut self, now: Time) {
+        self.crowded = true;
+        self.crowded_since.get_or_insert(now);
+    }
+
+    /// Since when descriptors are missing, if that made the present round of attempts fail.
+    pub fn crowded_since(&self) -> Option<Time> {
+        self.crowded_since.filter(|_| self.crowded)
+    }
+
+    /// Another round of attempts begins.
+    pub fn forget_crowd(&mut self) {
+        self.crowded = false;
+    }
+
+    /// A session began or ended: what went wrong before does not count any more.
+    pub fn reset(&mut self) {
+        self.babbled = false;
+        (self.crowded, self.crowded_since) = (false, None);
+    }
+
+    /// Our greeting was answered, and a session began.
+    pub fn succeed(&mut self) {
+        self.greetings_lost = 0;
+        self.reset();
+    }
+
+    /// Keeps a link over which the peer called too early; returns the one that it called over before.
+    pub fn keep_caller(&mut self, link: LinkId) -> Option<LinkId> {
+        self.caller.replace(link).filter(|before| *before != link)
+    }
+
+    pub fn has_caller(&self) -> bool {
+        self.caller.is_some()
+    }
+
+    pub fn take_caller(&mut self) -> Option<LinkId> {
+        self.caller.take()
+    }
+}

@@ -1,0 +1,66 @@
+//! Gets and puts of ours to one peer, and their limits.
+
+use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
+
+use crate::lists::List;
+
+/// Gets and puts of ours to one peer at a time.
+pub(crate) const ACCESSES_MAX: u32 = 256;
+/// Segments that they have together: each of a get is asked for by a frame and served as a stream.
+pub(crate) const SEGMENTS_MAX: u32 = 4096;
+
+const _: () = assert!(REMOTE_SEGMENTS_MAX <= SEGMENTS_MAX as usize, "any list fits the window");
+const _: () = assert!(8 * SEGMENTS_MAX as usize <= QUEUED_FRAMES_MAX, "no window fills a queue");
+
+#[derive(Debug, Default)]
+pub(crate) struct Accesses {
+    /// Those that wait, through the table of operations.
+    pub waiting: List,
+    pub under_way: UnderWay,
+    /// How many there have been.
+    pub begun: u64,
+}
+
+/// Gets and puts of ours that one peer has not answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UnderWay {
+    pub accesses: u32,
+    pub segments: u32,
+}
+
+impl Accesses {
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether an access of so many segments may begin before those that wait, of which there are none.
+    pub fn may_begin(&self, segments: u32) -> bool {
+        !self.has_waiting() && self.under_way.has_room(segments)
+    }
+
+    /// An access of so many segments begins.
+    pub fn begin(&mut self, segments: u32) {
+        self.under_way.begin(segments);
+        self.begun += 1;
+    }
+}
+
+impl UnderWay {
+    /// Whether an access of so many segments may begin.
+    pub fn has_room(&self, segments: u32) -> bool {
+        self.accesses < ACCESSES_MAX && self.segments + segments <= SEGMENTS_MAX
+    }
+
+    /// An access of so many segments begins.
+    pub fn begin(&mut self, segments: u32) {
+        self.accesses += 1;
+        self.segments += segments;
+    }
+
+    /// An access of so many segments is over.
+    pub fn end(&mut self, segments: u32) {
+        self.accesses = self.accesses.saturating_sub(1);
+        self.segments = self.segments.saturating_sub(segments);
+    }
+}

@@ -1,0 +1,122 @@
+//! Streams: data frames of gets that we serve, of our puts, and fragments of our messages, the peer's streams in turn.
+
+mod budget;
+mod pump;
+
+pub(crate) use budget::BulkBudget;
+
+use std::collections::VecDeque;
+
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{RemoteKey, RemoteSegment};
+
+use crate::api::{Channel, OperationId};
+use crate::remote::{ACCESSES_MAX, SEGMENTS_MAX};
+
+/// Streams to one peer: segments that it asked for, and puts of ours. An honest one has at most
+/// `SEGMENTS_MAX` under way; older ones were cancelled.
+const STREAMS_MAX: usize = 2 * SEGMENTS_MAX as usize + ACCESSES_MAX as usize;
+
+/// The streams to one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    queue: VecDeque<Stream>,
+    /// They wait for the next pass.
+    throttled: bool,
+}
+
+impl Streams {
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether the peer, which asks for streams, may ask for another one.
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < STREAMS_MAX
+    }
+
+    /// Adds a stream, whose turn comes after those of all others.
+    pub fn push(&mut self, stream: Stream) {
+        self.queue.push_back(stream);
+    }
+
+    /// Bytes that are left of the stream whose turn is next.
+    pub fn next_bytes(&self) -> Option<u64> {
+        self.queue.front().map(|stream| stream.left.len)
+    }
+
+    /// Takes out the stream whose turn is next.
+    pub fn pop(&mut self) -> Option<Stream> {
+        self.queue.pop_front()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Stream> {
+        self.queue.iter()
+    }
+
+    /// Takes out the first stream that is such a one.
+    pub fn take(&mut self, is_such: impl FnMut(&Stream) -> bool) -> Option<Stream> {
+        let at = self.queue.iter().position(is_such)?;
+        self.queue.remove(at)
+    }
+
+    /// Takes all of them out. The peer keeps its turn in the next pass.
+    pub fn take_all(&mut self) -> VecDeque<Stream> {
+        std::mem::take(&mut self.queue)
+    }
+
+    /// Drops streams, but for such ones.
+    pub fn retain(&mut self, is_such: impl FnMut(&Stream) -> bool) {
+        self.queue.retain(is_such);
+    }
+}
+
+/// Bytes on their way to a peer in data frames.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub kind: StreamKind,
+    /// Bytes that are still to be sent.
+    pub left: Slice,
+}
+
+#[derive(Debug)]
+pub(crate) enum StreamKind {
+    /// A message of ours: what is behind its first fragment.
+    Message { operation: OperationId, channel: Channel, message: u64, offset: u64 },
+    /// The peer asked: our region serves.
+    Serve { region: SlotId, cookie: u64, into_offset: u64 },
+    /// Our put: segments of the remote layout that are left, the first one first.
+    Put { operation: OperationId, key: RemoteKey, segments: Segments, total: u64 },
+}
+
+/// The rest of a remote layout.
+#[derive(Debug, Clone)]
+pub(crate) enum Segments {
+    At(u64),
+    List { list: std::sync::Arc<[RemoteSegment]>, index: usize, done: u64 },
+}
+
+impl Segments {
+    /// The offset and the number of the next bytes, at most `len`; moves on.
+    fn next(&mut self, len: u64) -> (u64, u64) {
+        match self {
+            Segments::At(offset) => {
+                let begin = *offset;
+                *offset += len;
+                (begin, len)
+            }
+            Segments::List { list, index, done } => {
+                while *done >= list[*index].len {
+                    *index += 1;
+                    *done = 0;
+                }
+                let segment = list[*index];
+                let here = len.min(segment.len - *done);
+                let begin = segment.offset.wrapping_add(*done);
+                *done += here;
+                (begin, here)
+            }
+        }
+    }
+}
