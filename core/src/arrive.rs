@@ -19,14 +19,13 @@ use crate::path::LinkStage;
 impl Core {
     /// Whether frames of this link carry checksums.
     pub fn needs_checksum(&self, link: LinkId) -> bool {
-        link != LOOP_LINK
-            && self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
+        link != LOOP_LINK && self.rails.of(link).is_none_or(|rail| !rail.checksummed)
     }
 
     /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
     pub fn corrupt_header(&mut self, link: LinkId) -> Placement {
         self.counters.corrupt_dropped += 1;
-        let lossy = self.rails.get(usize::from(link.rail)).is_some_and(|rail| !rail.reliable);
+        let lossy = self.rails.of(link).is_some_and(|rail| !rail.reliable);
         if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
     }
 

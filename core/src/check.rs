@@ -174,10 +174,14 @@ impl Core {
         }
         assert!(holds.operations.is_empty(), "ended operations hold: {:?}", holds.operations);
         let awaited = self.operations.iter().map(|(_, operation)| match &operation.kind {
-            Kind::Receive(state) => self.awaits(state.receive.into.len),
+            Kind::Receive(state) => self.matching.awaits(state.receive.into.len),
             _ => 0,
         });
-        assert_eq!(self.awaited, awaited.sum::<u32>(), "receives for announced messages");
+        assert_eq!(
+            self.matching.awaited(),
+            awaited.sum::<u32>(),
+            "receives for announced messages"
+        );
         for (slot, peer) in self.peers.iter() {
             let counted = holds.frames.remove(&PeerId(slot)).unwrap_or_default();
             let noted = peer.in_flight.counts();

@@ -1,13 +1,10 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
-use std::collections::VecDeque;
-
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::{HashMap, HashSeed};
-use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
-use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::slots::Slots;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urgency};
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
@@ -21,6 +18,8 @@ use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Order, Orders, Payload};
 use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{Evictable, Links, Newcomers, Peer, Timers};
+use crate::probe::Offers;
+use crate::rails::Rails;
 use crate::remote::Regions;
 use crate::streams::BulkBudget;
 
@@ -28,9 +27,9 @@ use crate::streams::BulkBudget;
 pub struct Core {
     pub(crate) config: Config,
     pub(crate) identity: Identity,
-    /// The addresses that peers are told, and the rails behind the links.
+    /// The addresses that peers are told.
     pub(crate) greeting: Slice,
-    pub(crate) rails: Vec<Capabilities>,
+    pub(crate) rails: Rails,
     pub(crate) random: Random,
     pub(crate) now: Time,
     pub(crate) peers: Slots<Peer>,
@@ -43,11 +42,8 @@ pub struct Core {
     pub(crate) incoming: IncomingPayloads,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
-    pub(crate) spare_lists: Vec<Vec<LinkId>>,
     pub(crate) pool: Pool,
     pub(crate) closing: bool,
-    /// By channel: messages that no posted receive accepts are dropped.
-    pub(crate) only_awaited: [bool; CHANNELS],
     /// The payload of the frame that is being placed is here, too.
     pub(crate) whole: bool,
     /// The frame of a message that leaves at once.
@@ -58,32 +54,13 @@ pub struct Core {
     pub(crate) agreements: u64,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
-    /// Schemes of the rails' addresses.
-    pub(crate) schemes: Vec<&'static str>,
     pub(crate) evictable: Evictable,
     pub(crate) newcomers: Newcomers,
     pub(crate) counters: Counters,
-    /// One-shot regions that there are.
-    pub(crate) announced: u32,
-    /// Receives that a message may end which is not sent eagerly.
-    pub(crate) awaited: u32,
-    /// The channel whose messages are offered before they wait, and those that were not offered yet, by arrival.
-    pub(crate) offers: Option<(Channel, VecDeque<SlotId>)>,
+    pub(crate) offers: Offers,
 }
 
 const ORDERS_MAX: usize = 1 << 22;
-
-fn check_eager(rail: &Capabilities) {
-    assert!(
-        (EAGER_BYTES..=EAGER_BYTES_MAX).contains(&rail.eager_bytes),
-        "what a rail wants at once"
-    );
-    assert!(
-        rail.eager_bytes <= rail.frame_payload_bytes_max
-            || (rail.reliable && rail.ordered && !rail.foreign),
-        "fragments follow each other"
-    );
-}
 
 impl Core {
     /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
@@ -94,7 +71,6 @@ impl Core {
         greeting: Slice,
         random: Random,
     ) -> Core {
-        rails.iter().for_each(check_eager);
         assert!(
             greeting.len <= u64::from(frame::HELLO_PAYLOAD_BYTES_MAX),
             "the addresses of an endpoint fit a frame"
@@ -102,36 +78,31 @@ impl Core {
         let hash = HashSeed::peek(&random);
         Core {
             greeting,
-            rails,
+            rails: Rails::new(rails),
             random,
             now: Time::ZERO,
             peers: Slots::with_limit(config.peers_max),
             by_endpoint: HashMap::with_hasher(hash.clone()),
             links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
-            matching: Matching::new(hash),
+            matching: Matching::new(hash, config.eager_bytes(None)),
             regions: Regions::with_limit(config.regions_max),
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
-            spare_lists: Vec::new(),
             pool: Pool::new(config.eager_pool_bytes),
             closing: false,
-            only_awaited: [false; CHANNELS],
             whole: false,
             inline_order: NO_FRAME,
             timers: Timers::new(),
             bulk: BulkBudget::new(),
             agreements: 0,
             sweep_at: Time::NEVER,
-            schemes: Vec::new(),
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
             counters: Counters::default(),
-            announced: 0,
-            awaited: 0,
-            offers: None,
+            offers: Offers::default(),
             config,
             identity,
         }
@@ -175,9 +146,7 @@ impl Core {
 
     /// One more rail, behind those that it has.
     pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
-        check_eager(&rail);
-        self.rails.push(rail);
-        self.schemes.push(scheme);
+        self.rails.add(rail, scheme);
     }
 
     /// Its counters.
@@ -189,19 +158,19 @@ impl Core {
     /// occupied goes back to their senders: for users who post before they make anybody send, so that
     /// what comes later is for nobody. Requests always have a taker.
     pub fn drop_unawaited(&mut self, channel: Channel) {
-        self.only_awaited[channel as usize] = true;
+        self.matching.drop_unawaited(channel);
     }
 
     /// Announced messages whose memory is not given back yet.
     #[inline]
     pub fn announced(&self) -> u32 {
-        self.announced
+        self.regions.one_shot()
     }
 
     /// Receives that have room for announced messages: what ends them needs answers of ours.
     #[inline]
     pub fn awaited(&self) -> u32 {
-        self.awaited
+        self.matching.awaited()
     }
 
     /// Messages that wait for a receive.
@@ -412,7 +381,7 @@ impl Core {
                 completion.peer = state.from;
                 completion.bits = state.bits;
                 completion.message_bytes = state.message_bytes;
-                self.awaited -= self.awaits(state.receive.into.len);
+                self.matching.end_receive(state.receive.into.len);
             }
             Kind::Access(_) => {
                 completion.peer = self.operations.peer(operation);

@@ -20,7 +20,7 @@ impl Core {
     /// Whether the peers of a link are foreign.
     #[inline]
     pub(crate) fn is_foreign(&self, link: LinkId) -> bool {
-        self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.foreign)
+        self.rails.of(link).is_some_and(|rail| rail.foreign)
     }
 
     /// A link carries messages with a foreign peer: its session begins. `name` tells it apart from all other

@@ -41,6 +41,7 @@ mod orders;
 mod outputs;
 mod path;
 mod probe;
+mod rails;
 mod reliable;
 mod remote;
 mod rendezvous;

@@ -8,6 +8,8 @@
 //! The core calls nobody: the driver asks for the next offer when its user can be asked. Until then a
 //! receive that is posted takes a message as if it had been posted before it came.
 
+use std::collections::VecDeque;
+
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
 
@@ -41,6 +43,13 @@ pub struct Offer {
     pub is_withheld: bool,
 }
 
+/// The channel whose messages are offered before they wait, and those that were not offered yet, by arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Offers {
+    channel: Option<Channel>,
+    queue: VecDeque<SlotId>,
+}
+
 impl Core {
     /// The message that a receive like this would take if it were posted now. It stays.
     pub fn probe(
@@ -65,26 +74,25 @@ impl Core {
     /// From now on messages of a channel that no posted receive accepts are offered, with those that wait already and came
     /// after so many arrivals; `None`: not any more.
     pub fn offer_unmatched(&mut self, wanted: Option<(Channel, u64)>) {
-        self.offers = match (self.offers.take(), wanted) {
-            (Some((same, queue)), Some((channel, _))) if same == channel => Some((same, queue)),
-            (_, Some((channel, since))) => {
-                Some((channel, self.matching.messages_since(channel, since).into()))
-            }
-            (_, None) => None,
-        };
+        let channel = wanted.map(|(channel, _)| channel);
+        if channel.is_some() && self.offers.channel == channel {
+            return;
+        }
+        let waiting = wanted.map(|(channel, since)| self.matching.messages_since(channel, since));
+        self.offers = Offers { channel, queue: waiting.unwrap_or_default().into() };
     }
 
     /// Notes that a message waits which may have to be offered.
     #[inline]
     pub(crate) fn offer(&mut self, channel: Channel, found: SlotId) {
-        if let Some((_, queue)) = self.offers.as_mut().filter(|(offered, _)| *offered == channel) {
-            queue.push_back(found);
+        if self.offers.channel == Some(channel) {
+            self.offers.queue.push_back(found);
         }
     }
 
     /// The next message to ask the user about, until [`Core::end_offer`] has the answer.
     pub fn next_offer(&mut self) -> Option<Offer> {
-        let (_, queue) = self.offers.as_mut()?;
+        let queue = &mut self.offers.queue;
         while let Some(&found) = queue.front() {
             let message = self.matching.message_mut(found);
             let content = message.as_ref().map(|message| message.content);

@@ -747,7 +747,7 @@ impl Core {
             Some(found) => {
                 self.rematch(found);
                 self.offer(channel, found);
-                if self.only_awaited[channel as usize] {
+                if self.matching.drops_unawaited(channel) {
                     self.discard(found, body);
                 }
                 self.lend_to_waiting(id);

@@ -103,7 +103,7 @@ impl Core {
             }
             return self.fetch(operation, id, Announced { message, bytes, key, help });
         }
-        if self.only_awaited[channel as usize] {
+        if self.matching.drops_unawaited(channel) {
             self.counters.messages_dropped += 1;
             self.free_charge(id, session, Charge::Announce);
             return self.emit_finish(id, channel, message, Err(Fault::Cancelled), 0);

@@ -133,7 +133,7 @@ impl Core {
         channel: Channel,
     ) -> Placement {
         let bytes = message_bytes(prefix, body);
-        if self.only_awaited[channel as usize] {
+        if self.matching.drops_unawaited(channel) {
             let charge = Charge::Eager { channel, payload_bytes: bytes };
             self.free_charge(id, prefix.session.get(), charge);
             return self.drop_unmatched(id, channel, body);

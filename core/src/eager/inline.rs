@@ -47,7 +47,7 @@ impl Core {
         frame.link = link;
         frame.payload = send.payload;
         frame.token = Token(id.0.to_u64());
-        if self.rails[usize::from(link.rail)].checksummed {
+        if self.rails.of(link).is_some_and(|rail| rail.checksummed) {
             frame::encode_short(&mut frame.header, session, payload_bytes, &body);
             return true;
         }

@@ -35,7 +35,7 @@ impl Core {
 
     /// The longest message that this endpoint takes at once over a link; longer ones are to be announced.
     pub(crate) fn eager_bytes_over(&self, link: LinkId, spans: bool) -> u64 {
-        let rail = self.rails.get(usize::from(link.rail));
+        let rail = self.rails.of(link);
         let bytes = self.config.eager_bytes(rail);
         match rail {
             Some(rail) if takes_fragments(rail) && !spans => bytes,
@@ -56,7 +56,7 @@ impl Core {
             None => u64::MAX,
         };
         let eager_bytes = self.eager_bytes_over(link, spans).min(accepted);
-        let rail = self.rails.get(usize::from(link.rail));
+        let rail = self.rails.of(link);
         let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
         let frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
         if let Some(peer) = self.peers.get_mut(id.0) {

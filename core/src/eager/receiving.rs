@@ -22,7 +22,7 @@ impl Core {
         let post = self.matching.next_post();
         let stage = ReceiveStage::Posted { post };
         let state = ReceiveState { receive, stage, from: None, bits: 0, message_bytes: 0 };
-        self.awaited += self.awaits(receive.into.len);
+        self.matching.begin_receive(receive.into.len);
         self.operations.insert(id, Kind::Receive(state));
         if let (Some(peer), Some(name)) = (receive.source, name)
             && barred != Some(Fault::Invalid)
@@ -130,12 +130,6 @@ impl Core {
         self.receive_done(id);
     }
 
-    /// Whether an announced message may end a receive with so much room, as a number.
-    #[inline]
-    pub(crate) fn awaits(&self, room: u64) -> u32 {
-        u32::from(room > self.config.eager_bytes(None))
-    }
-
     /// All bytes of a receive's message are in its memory.
     #[inline(always)]
     pub(crate) fn receive_done(&mut self, id: OperationId) {
@@ -150,7 +144,7 @@ impl Core {
             return self.try_complete(id);
         }
         let (peer, bits, message_bytes) = (state.from, state.bits, state.message_bytes);
-        self.awaited -= self.awaits(room);
+        self.matching.end_receive(room);
         *self.outputs.push_completion() =
             Completion { operation: id, outcome, bytes, message_bytes, peer, bits };
         self.operations.forget(id);

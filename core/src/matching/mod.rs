@@ -17,7 +17,7 @@ use ropewalk_base::slots::SlotId;
 
 use self::messages::Messages;
 use self::receives::Receives;
-use crate::api::{Channel, OperationId, PeerId};
+use crate::api::{CHANNELS, Channel, OperationId, PeerId};
 
 /// Receives and messages that wait for each other.
 #[derive(Debug)]
@@ -26,12 +26,58 @@ pub(crate) struct Matching {
     messages: Messages,
     /// Messages that came to wait so far, and those of them whose bytes are here.
     pub arrivals: u64,
+    /// By channel: messages that no posted receive accepts are dropped.
+    drops_unawaited: [bool; CHANNELS],
+    /// Receives with room for more bytes than are surely sent eagerly.
+    awaited: u32,
+    eager_bytes: u64,
 }
 
 impl Matching {
-    pub fn new(hash: HashSeed) -> Matching {
-        let receives = Receives::new(hash.clone());
-        Matching { receives, messages: Messages::new(hash), arrivals: 0 }
+    /// `eager_bytes`: any peer may send messages of up to so many bytes eagerly.
+    pub fn new(hash: HashSeed, eager_bytes: u64) -> Matching {
+        Matching {
+            receives: Receives::new(hash.clone()),
+            messages: Messages::new(hash),
+            arrivals: 0,
+            drops_unawaited: [false; CHANNELS],
+            awaited: 0,
+            eager_bytes,
+        }
+    }
+
+    /// From now on messages of a channel that no posted receive accepts are dropped.
+    pub fn drop_unawaited(&mut self, channel: Channel) {
+        self.drops_unawaited[channel as usize] = true;
+    }
+
+    #[inline]
+    pub fn drops_unawaited(&self, channel: Channel) -> bool {
+        self.drops_unawaited[channel as usize]
+    }
+
+    /// Receives that an announced message may end.
+    #[inline]
+    pub fn awaited(&self) -> u32 {
+        self.awaited
+    }
+
+    /// Whether an announced message may end a receive with so much room, as a number.
+    #[inline]
+    pub fn awaits(&self, room: u64) -> u32 {
+        u32::from(room > self.eager_bytes)
+    }
+
+    /// A receive with so much room begins.
+    #[inline]
+    pub fn begin_receive(&mut self, room: u64) {
+        self.awaited += self.awaits(room);
+    }
+
+    /// A receive with so much room is over.
+    #[inline]
+    pub fn end_receive(&mut self, room: u64) {
+        self.awaited -= self.awaits(room);
     }
 
     /// The turn of a receive that is posted now.
@@ -186,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_found_is_what_a_walk_would_find() {
         let mut random = Random::from_seed(5);
-        let (mut matching, mut posted) = (Matching::new(HashSeed::OWN_KEYS), BTreeMap::new());
+        let (mut matching, mut posted) = (Matching::new(HashSeed::OWN_KEYS, 1024), BTreeMap::new());
         let mut waiting: BTreeMap<u64, (PeerId, u64, SlotId)> = BTreeMap::new();
         let mut most = 0;
         for round in 0..20_000u32 {
@@ -244,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_earliest_posted_receive_wins_whether_exact_or_wildcard() {
-        let mut matching = Matching::new(HashSeed::OWN_KEYS);
+        let mut matching = Matching::new(HashSeed::OWN_KEYS, 1024);
         let all = [
             wanted(Some(peer(1)), 5, u64::MAX),
             wanted(None, 0, 0),
@@ -264,7 +310,7 @@ mod tests {
 
     #[test]
     fn the_earliest_message_wins_and_claimed_ones_are_passed_over() {
-        let mut matching = Matching::new(HashSeed::OWN_KEYS);
+        let mut matching = Matching::new(HashSeed::OWN_KEYS, 1024);
         let mut add = |bits, number, content| {
             matching.arrive(message(peer(1), bits, number, content)).unwrap()
         };
@@ -285,7 +331,7 @@ mod tests {
 
     #[test]
     fn an_announced_message_is_found_by_its_number() {
-        let mut matching = Matching::new(HashSeed::OWN_KEYS);
+        let mut matching = Matching::new(HashSeed::OWN_KEYS, 1024);
         let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 2 };
         let found =
             matching.arrive(message(peer(1), 7, 3, Content::Announced(key, Help::None))).unwrap();

@@ -122,8 +122,7 @@ impl Core {
 
     /// Whether frames of this link may be lost, doubled or overtaken.
     pub(crate) fn is_lossy(&self, link: LinkId) -> bool {
-        let rail = self.rails.get(usize::from(link.rail));
-        rail.is_some_and(|rail| !rail.reliable || !rail.ordered)
+        self.rails.is_lossy(link)
     }
 
     /// Nobody answered our greeting in time.
@@ -412,7 +411,7 @@ impl Core {
             return self.refused(id, link, Refusal::Duplicate);
         }
         let same_host = hello.host.get() != 0 && hello.host.get() == self.identity.host;
-        let shared = self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.same_host_only);
+        let shared = self.rails.of(link).is_some_and(|rail| rail.same_host_only);
         if same_host && !shared && !upgrade {
             self.outputs.push(Output::Upgrade { peer: id, link });
         } else {

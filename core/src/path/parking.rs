@@ -37,7 +37,9 @@ impl Core {
     /// that told its addresses. Without them any address will do.
     #[must_use]
     pub fn with_schemes(self, schemes: Vec<&'static str>) -> Core {
-        Core { schemes, ..self }
+        let mut core = self;
+        core.rails.set_schemes(schemes);
+        core
     }
 
     /// How many links carry sessions, and how many of them are about to be closed.
@@ -105,18 +107,7 @@ impl Core {
 
     /// Whether we could make a link to this peer ourselves.
     fn can_call(&self, peer: &Peer, link: LinkId) -> bool {
-        let usable = |rail: usize| {
-            let between_hosts = self.rails.get(rail).is_some_and(|rail| !rail.same_host_only);
-            between_hosts || rail == usize::from(link.rail)
-        };
-        let told = || {
-            let Ok(text) = std::str::from_utf8(&peer.identity.addresses) else { return false };
-            let mut schemes = self.schemes.iter().enumerate().filter(|(rail, _)| usable(*rail));
-            let mut parts = text.split([',', ' ', '\t']).filter_map(|it| it.split_once("://"));
-            parts.any(|(scheme, _)| schemes.any(|(_, own)| *own == scheme))
-        };
-        let any = self.schemes.is_empty() && !peer.identity.addresses.is_empty();
-        peer.reachable || any || told()
+        peer.reachable || self.rails.can_call(&peer.identity.addresses, link)
     }
 
     fn ask_to_park(&mut self, id: PeerId, link: LinkId) {

@@ -12,9 +12,6 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::path::{Link, LinkStage};
 
-/// Emptied lists that are kept, so that announced messages allocate nothing.
-const SPARE_MAX: usize = 64;
-
 impl Core {
     /// Makes memory accessible. The key is what a peer needs.
     pub fn expose(
@@ -47,7 +44,7 @@ impl Core {
             closing: false,
             held: 0,
             streams: 0,
-            exposed: self.spare_lists.pop().unwrap_or_default(),
+            exposed: self.regions.take_list(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
@@ -64,12 +61,11 @@ impl Core {
     ) -> Option<RemoteKey> {
         let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
         self.hold(owner);
-        self.announced += 1;
         Some(key)
     }
 
     pub(super) fn is_native(&self, link: LinkId) -> bool {
-        self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
+        self.rails.of(link).is_some_and(|rail| rail.native_read)
     }
 
     /// Tells of a region on the links with native access whose peers may use it: those that carry a
@@ -190,14 +186,9 @@ impl Core {
             return;
         }
         let Some(region) = self.regions.remove(slot) else { return };
-        if self.spare_lists.len() < SPARE_MAX {
-            self.spare_lists.push(region.exposed);
-        }
+        self.regions.give_list(region.exposed);
         match region.owner {
-            Some(operation) => {
-                self.announced -= 1;
-                self.let_go(operation);
-            }
+            Some(operation) => self.let_go(operation),
             None => {
                 let key = RemoteKey { slot, secret: region.secret };
                 self.outputs.push(Output::Unexposed { key });

@@ -36,7 +36,14 @@ pub(crate) struct Regions {
     everybody: List,
     /// By the peer's index.
     one: Vec<List>,
+    /// How many are one-shot: made by the announce of a send.
+    one_shot: u32,
+    /// Emptied lists of links, so that announced messages allocate nothing.
+    spare_lists: Vec<Vec<LinkId>>,
 }
+
+/// Emptied lists that are kept.
+const SPARE_MAX: usize = 64;
 
 #[derive(Debug)]
 struct Entry {
@@ -54,12 +61,36 @@ impl Table for Slots<Entry> {
 impl Regions {
     pub fn with_limit(limit: usize) -> Regions {
         let entries = Slots::with_limit(limit);
-        Regions { entries, everybody: List::EMPTY, one: Vec::new() }
+        Regions {
+            entries,
+            everybody: List::EMPTY,
+            one: Vec::new(),
+            one_shot: 0,
+            spare_lists: Vec::new(),
+        }
+    }
+
+    /// Regions that announces of sends have made and whose memory is not given back yet.
+    #[inline]
+    pub fn one_shot(&self) -> u32 {
+        self.one_shot
+    }
+
+    /// An empty list of links.
+    pub fn take_list(&mut self) -> Vec<LinkId> {
+        self.spare_lists.pop().unwrap_or_default()
+    }
+
+    /// Keeps an empty list for later.
+    pub fn give_list(&mut self, list: Vec<LinkId>) {
+        if self.spare_lists.len() < SPARE_MAX {
+            self.spare_lists.push(list);
+        }
     }
 
     /// Adds a region; gives it back where there is no room.
     pub fn insert(&mut self, region: Region) -> Result<SlotId, Region> {
-        let audience = region.audience;
+        let (audience, one_shot) = (region.audience, region.owner.is_some());
         let entry = Entry { region, of_audience: Neighbours::NONE };
         let slot = self.entries.insert(entry).map_err(|entry| entry.region)?;
         let list = match audience {
@@ -73,6 +104,7 @@ impl Regions {
             }
         };
         list.push_back(&mut self.entries, slot.index);
+        self.one_shot += u32::from(one_shot);
         Ok(slot)
     }
 
@@ -83,7 +115,9 @@ impl Regions {
             Audience::One(peer) => &mut self.one[peer.0.index as usize],
         };
         list.take(&mut self.entries, slot.index);
-        self.entries.remove(slot).map(|entry| entry.region)
+        let region = self.entries.remove(slot)?.region;
+        self.one_shot -= u32::from(region.owner.is_some());
+        Some(region)
     }
 
     #[inline]

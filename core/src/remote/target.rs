@@ -137,10 +137,10 @@ impl Core {
         bytes: u64,
         total: u64,
     ) {
-        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id.0)?))) {
-            if peer.puts.arrive(slot, cookie, bytes, total) {
-                self.emit_result(id, cookie, Ok(()));
-            }
+        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id.0)?)))
+            && peer.puts.arrive(slot, cookie, bytes, total)
+        {
+            self.emit_result(id, cookie, Ok(()));
         }
         self.region_let_go(slot);
     }

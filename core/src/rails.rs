@@ -1,0 +1,107 @@
+//! The rails behind the links: the guarantees of each, and the scheme of its addresses.
+
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
+use ropewalk_base::verb::{Capabilities, LinkId};
+
+/// All rails of an endpoint, by their numbers.
+#[derive(Debug)]
+pub(crate) struct Rails {
+    capabilities: Vec<Capabilities>,
+    /// Empty where the driver told none.
+    schemes: Vec<&'static str>,
+}
+
+impl Rails {
+    pub fn new(capabilities: Vec<Capabilities>) -> Rails {
+        capabilities.iter().for_each(check_eager);
+        Rails { capabilities, schemes: Vec::new() }
+    }
+
+    pub fn set_schemes(&mut self, schemes: Vec<&'static str>) {
+        self.schemes = schemes;
+    }
+
+    /// One more rail, behind those that there are.
+    pub fn add(&mut self, rail: Capabilities, scheme: &'static str) {
+        check_eager(&rail);
+        self.capabilities.push(rail);
+        self.schemes.push(scheme);
+    }
+
+    /// The rail of a link; `None` for the endpoint's link to itself.
+    #[inline]
+    pub fn of(&self, link: LinkId) -> Option<&Capabilities> {
+        self.capabilities.get(usize::from(link.rail))
+    }
+
+    /// Whether frames of this link may be lost, doubled or overtaken.
+    #[inline]
+    pub fn is_lossy(&self, link: LinkId) -> bool {
+        self.of(link).is_some_and(|rail| !rail.reliable || !rail.ordered)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Capabilities> {
+        self.capabilities.iter()
+    }
+
+    /// Whether a link to one of the addresses in this list could be made by a rail between hosts, or by the rail of
+    /// this link. Without known schemes any address will do.
+    pub fn can_call(&self, addresses: &[u8], link: LinkId) -> bool {
+        if self.schemes.is_empty() {
+            return !addresses.is_empty();
+        }
+        let usable = |rail: usize| {
+            let between_hosts =
+                self.capabilities.get(rail).is_some_and(|rail| !rail.same_host_only);
+            between_hosts || rail == usize::from(link.rail)
+        };
+        let Ok(text) = std::str::from_utf8(addresses) else { return false };
+        let mut parts = text.split([',', ' ', '\t']).filter_map(|it| it.split_once("://"));
+        parts.any(|(scheme, _)| {
+            let mut schemes = self.schemes.iter().enumerate();
+            schemes.any(|(rail, own)| *own == scheme && usable(rail))
+        })
+    }
+}
+
+fn check_eager(rail: &Capabilities) {
+    assert!(
+        (EAGER_BYTES..=EAGER_BYTES_MAX).contains(&rail.eager_bytes),
+        "what a rail wants at once"
+    );
+    assert!(
+        rail.eager_bytes <= rail.frame_payload_bytes_max
+            || (rail.reliable && rail.ordered && !rail.foreign),
+        "fragments follow each other"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::slots::SlotId;
+
+    use super::*;
+
+    #[test]
+    fn any_address_of_a_list_can_be_called() {
+        let rail = Capabilities {
+            reliable: true,
+            ordered: true,
+            checksummed: false,
+            native_read: false,
+            native_write: false,
+            frame_payload_bytes_max: EAGER_BYTES_MAX,
+            eager_bytes: EAGER_BYTES,
+            preference: 0,
+            same_host_only: false,
+            foreign: false,
+        };
+        let link = LinkId { rail: 0, slot: SlotId { index: 0, generation: 0 } };
+        let mut rails = Rails::new(vec![rail]);
+        assert!(rails.can_call(b"udp://10.0.0.1:7000", link), "schemes are not known");
+        rails.set_schemes(vec!["tcp"]);
+        assert!(!rails.can_call(b"udp://10.0.0.1:7000", link));
+        assert!(rails.can_call(b"udp://10.0.0.1:7000,tcp://10.0.0.1:7000", link));
+        assert!(!rails.can_call(b"", link));
+    }
+}
