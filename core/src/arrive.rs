@@ -61,9 +61,9 @@ impl Core {
     /// message on its way to its receive needs no entry in a table.
     #[inline]
     pub fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        self.whole = true;
+        self.incoming.whole = true;
         let placement = self.place(link, header, payload_bytes);
-        self.whole = false;
+        self.incoming.whole = false;
         placement
     }
 
@@ -103,7 +103,7 @@ impl Core {
         if let Some(state) = self.links.get(link)
             && state.stage == LinkStage::Up
             && let Some(id) = state.peer
-            && let Some(peer) = self.peers.get(id.0)
+            && let Some(peer) = self.peers.get(id)
             && peer.link() == Some(link)
             && peer.session.id == prefix.session.get()
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
@@ -127,10 +127,10 @@ impl Core {
     ) -> Option<Placement> {
         let state = self.links.get(link)?;
         let id = state.peer?;
-        let peer = self.peers.get_mut(id.0)?;
+        let peer = self.peers.get_mut(id)?;
         let channel = Channel::from_u8(short.channel).filter(|it| *it != Channel::Request)?;
         let (bytes, bits) = (u64::from(short.payload_bytes.get()), short.bits.get());
-        let usual = self.whole
+        let usual = self.incoming.whole
             && state.stage == LinkStage::Up
             && peer.link() == Some(link)
             && peer.session.id == short.session.get()
@@ -198,7 +198,7 @@ impl Core {
         }
         // The session may have begun with another record.
         let id = self.links.get(link).and_then(|state| state.peer).unwrap_or(id);
-        let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
+        let Some(peer) = self.peers.get(id) else { return Placement::Drop };
         if peer.session_link() != Some(link) {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
@@ -287,7 +287,7 @@ impl Core {
             span,
             broken_off: false,
         };
-        match self.incoming.insert(incoming, self.whole) {
+        match self.incoming.insert(incoming) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
             }
@@ -381,7 +381,7 @@ impl Core {
         let link = incoming.link;
         let repairable = incoming
             .peer
-            .and_then(|peer| self.peers.get(peer.0))
+            .and_then(|peer| self.peers.get(peer))
             .is_some_and(|peer| peer.session.reliable.is_some());
         if !repairable {
             self.incoming.list(slot);

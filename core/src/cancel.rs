@@ -73,7 +73,7 @@ impl Core {
                 SendStage::Announced { .. } => self.abort_announced(id),
                 SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
-                    if let Some(peer) = self.peers.get_mut(peer.0) {
+                    if let Some(peer) = self.peers.get_mut(peer) {
                         peer.session.unfinished.remove(&key);
                     }
                     self.finish(id, Err(Fault::Cancelled), 0);
@@ -141,7 +141,7 @@ impl Core {
         };
         let peers: Vec<PeerId> = match region.audience {
             Audience::One(peer) => vec![self.resolve(peer)],
-            Audience::Everybody => self.peers.iter().map(|(slot, _)| PeerId(slot)).collect(),
+            Audience::Everybody => self.peers.iter().map(|(id, _)| id).collect(),
         };
         for peer in peers {
             self.detach_frames(
@@ -159,7 +159,7 @@ impl Core {
     /// Has a rail let go of the payload of a small message.
     fn detach_message(&mut self, id: OperationId, peer: PeerId) {
         let order = Order::Eager { operation: id };
-        let Some(state) = self.peers.get(peer.0) else { return };
+        let Some(state) = self.peers.get(peer) else { return };
         if state.session.reliable.is_some() {
             return self.detach_frames(peer, true, |other| *other == order);
         }
@@ -168,7 +168,7 @@ impl Core {
 
     /// Has the peer's rail let go of the payloads of such frames.
     fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
-        let Some(peer) = self.peers.get(id.0) else { return };
+        let Some(peer) = self.peers.get(id) else { return };
         if let Some(reliable) = &peer.session.reliable {
             let spans = if kept { reliable.spans_of(of) } else { Vec::new() };
             return spans.into_iter().for_each(|span| self.detach_span(id, span));
@@ -179,7 +179,7 @@ impl Core {
     }
 
     fn detach(&mut self, id: PeerId, token: Token, bulk: bool) {
-        let link = self.peers.get(id.0).and_then(|peer| peer.link());
+        let link = self.peers.get(id).and_then(|peer| peer.link());
         let Some(link) = link.filter(|link| *link != LOOP_LINK) else { return };
         // It counts as the peer's until it has left.
         let Ok(later) = self.orders.insert(Order::Detached { peer: id, bulk }) else { return };
@@ -222,7 +222,7 @@ impl Core {
             }
         }
         let broken = from
-            .and_then(|id| self.peers.get_mut(id.0)?.session.reliable.as_mut())
+            .and_then(|id| self.peers.get_mut(id)?.session.reliable.as_mut())
             .map(|reliable| reliable.take_broken(|incoming| of(&incoming.kind)));
         for incoming in broken.into_iter().flatten() {
             self.place_given_up(incoming);
@@ -233,7 +233,7 @@ impl Core {
     fn links_with(&self, id: PeerId) -> Vec<LinkId> {
         let id = self.resolve(id);
         let mut links = self.links.of_peer(id);
-        let aliases = self.peers.get(id.0).into_iter().flat_map(|peer| &peer.names.aliases);
+        let aliases = self.peers.get(id).into_iter().flat_map(|peer| &peer.names.aliases);
         links.extend(aliases.flat_map(|alias| self.links.of_peer(*alias)));
         links
     }
@@ -330,7 +330,7 @@ impl Core {
 
     /// Moves the payload of a span out of its user's memory, once no rail has it.
     fn detach_span(&mut self, id: PeerId, span: u64) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let link = peer.link();
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
         match (reliable.leave(span), link) {
@@ -345,7 +345,7 @@ impl Core {
 
     /// Asks for a copy of a span's payload, where its memory is wanted back.
     pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
-        let peer = self.peers.get_mut(id.0);
+        let peer = self.peers.get_mut(id);
         let reliable = peer.and_then(|peer| peer.session.reliable.as_mut());
         let Some(from) = reliable.and_then(|reliable| reliable.leaving(span)) else { return };
         self.outputs.push(Output::Keep { peer: id, span, from });
@@ -355,7 +355,7 @@ impl Core {
     /// stay where they are until the peer has them.
     pub fn kept(&mut self, id: PeerId, span: u64, buffer: Option<BufferId>) {
         let due = self.now + self.config.resend_after;
-        let peer = self.peers.get_mut(id.0);
+        let peer = self.peers.get_mut(id);
         let Some(reliable) = peer.and_then(|peer| peer.session.reliable.as_mut()) else {
             return self.outputs.extend_releases(buffer);
         };

@@ -76,8 +76,8 @@ impl Core {
     /// Panics where an invariant does not hold.
     pub fn check(&self) {
         self.check_holds();
-        for (slot, peer) in self.peers.iter() {
-            self.check_peer(PeerId(slot), peer);
+        for (id, peer) in self.peers.iter() {
+            self.check_peer(id, peer);
         }
         self.check_links();
         self.check_names();
@@ -95,26 +95,18 @@ impl Core {
     }
 
     fn check_names(&self) {
-        for (endpoint, id) in &self.by_endpoint {
-            let peer = self.peers.get(id.0).expect("an endpoint's record is there");
-            assert_eq!(peer.identity.endpoint, *endpoint, "the endpoint of {id:?}");
-            assert!(peer.names.alias_of.is_none(), "{id:?} stands for itself");
-        }
-        for (slot, peer) in self.peers.iter() {
+        self.peers.check();
+        for (id, peer) in self.peers.iter() {
             for alias in &peer.names.aliases {
-                let name = self.peers.get(alias.0).expect("a name is there");
-                assert_eq!(
-                    name.names.alias_of,
-                    Some(PeerId(slot)),
-                    "{alias:?} is a name of {slot:?}"
-                );
+                let name = self.peers.get(*alias).expect("a name is there");
+                assert_eq!(name.names.alias_of, Some(id), "{alias:?} is a name of {id:?}");
                 assert!(name.names.own == Name::Live && name.names.aliases.is_empty());
             }
             if let Some(main) = peer.names.alias_of {
-                let main = self.peers.get(main.0).expect("what a name stands for is there");
-                assert!(main.names.aliases.contains(&PeerId(slot)), "{slot:?} is known as a name");
+                let main = self.peers.get(main).expect("what a name stands for is there");
+                assert!(main.names.aliases.contains(&id), "{id:?} is known as a name");
             }
-            assert!(peer.names.own != Name::Ended || peer.session.id == 0, "{slot:?} has ended");
+            assert!(peer.names.own != Name::Ended || peer.session.id == 0, "{id:?} has ended");
         }
     }
 
@@ -182,10 +174,10 @@ impl Core {
             awaited.sum::<u32>(),
             "receives for announced messages"
         );
-        for (slot, peer) in self.peers.iter() {
-            let counted = holds.frames.remove(&PeerId(slot)).unwrap_or_default();
+        for (id, peer) in self.peers.iter() {
+            let counted = holds.frames.remove(&id).unwrap_or_default();
             let noted = peer.in_flight.counts();
-            assert_eq!(noted, counted, "frames of {slot:?} that rails have");
+            assert_eq!(noted, counted, "frames of {id:?} that rails have");
         }
     }
 

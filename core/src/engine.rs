@@ -1,7 +1,7 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::hash::{HashMap, HashSeed};
+use ropewalk_base::hash::HashSeed;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::Slots;
@@ -16,8 +16,8 @@ use crate::incoming::IncomingPayloads;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Order, Orders, Payload};
-use crate::outputs::{NO_FRAME, Outputs};
-use crate::path::{Evictable, Links, Newcomers, Peer, Timers};
+use crate::outputs::Outputs;
+use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
 use crate::probe::Offers;
 use crate::rails::Rails;
 use crate::remote::Regions;
@@ -32,8 +32,7 @@ pub struct Core {
     pub(crate) rails: Rails,
     pub(crate) random: Random,
     pub(crate) now: Time,
-    pub(crate) peers: Slots<Peer>,
-    pub(crate) by_endpoint: HashMap<u128, PeerId>,
+    pub(crate) peers: Peers,
     pub(crate) links: Links,
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
@@ -44,14 +43,8 @@ pub struct Core {
     pub(crate) outputs: Outputs,
     pub(crate) pool: Pool,
     pub(crate) closing: bool,
-    /// The payload of the frame that is being placed is here, too.
-    pub(crate) whole: bool,
-    /// The frame of a message that leaves at once.
-    pub(crate) inline_order: FrameOrder,
     pub(crate) timers: Timers,
     pub(crate) bulk: BulkBudget,
-    /// Greetings of others that were answered so far.
-    pub(crate) agreements: u64,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
     pub(crate) evictable: Evictable,
@@ -81,8 +74,7 @@ impl Core {
             rails: Rails::new(rails),
             random,
             now: Time::ZERO,
-            peers: Slots::with_limit(config.peers_max),
-            by_endpoint: HashMap::with_hasher(hash.clone()),
+            peers: Peers::new(config.peers_max, hash.clone()),
             links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(hash, config.eager_bytes(None)),
@@ -93,11 +85,8 @@ impl Core {
             outputs: Outputs::new(),
             pool: Pool::new(config.eager_pool_bytes),
             closing: false,
-            whole: false,
-            inline_order: NO_FRAME,
             timers: Timers::new(),
             bulk: BulkBudget::new(),
-            agreements: 0,
             sweep_at: Time::NEVER,
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
@@ -274,7 +263,7 @@ impl Core {
     }
 
     pub(crate) fn release_frame(&mut self, peer: PeerId, bulk: bool) {
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             peer.in_flight.end(bulk);
         }
     }
@@ -283,7 +272,7 @@ impl Core {
     /// (mode `Fail`) or the peer has it (mode `Resume`).
     #[inline(always)]
     pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some(payload) = &payload {
             peer.in_flight.begin(payload.urgency);
         }

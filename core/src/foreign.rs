@@ -44,7 +44,7 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         let session = state.nonce | 1;
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.identity.endpoint = name;
         peer.stage = PeerStage::Up { link };
         peer.foreign = true;
@@ -87,7 +87,7 @@ impl Core {
             None => Charge::Eager { channel, payload_bytes: bytes },
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
-        let peer = self.peers.get_mut(id.0).filter(|peer| peer.link() == Some(link))?;
+        let peer = self.peers.get_mut(id).filter(|peer| peer.link() == Some(link))?;
         if !peer.session.lent.arrive_foreign(charge, taken) {
             return None;
         }
@@ -109,9 +109,9 @@ impl Core {
         }
         let header = ShortHeader::of(session, bytes as u32, bits, number);
         let (prefix, body): (_, EagerBody) = header.expand();
-        self.whole = whole;
+        self.incoming.whole = whole;
         let placement = self.match_eager(link, id, &prefix, &body, channel);
-        self.whole = false;
+        self.incoming.whole = false;
         Some(placement)
     }
 

@@ -53,7 +53,7 @@ impl Core {
         let kind =
             StreamKind::Message { operation: id, channel: send.channel, message, offset: sent };
         let left = send.payload.part(sent, send.payload.len - sent);
-        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+        if let Some(peer) = self.peers.get_mut(send.peer) {
             peer.streams.push(Stream { kind, left });
         }
         self.pump_streams(send.peer);
@@ -83,7 +83,7 @@ impl Core {
 
     /// No further fragment of a message is sent, and its receiver is told.
     pub(crate) fn give_rest_up(&mut self, id: PeerId, operation: OperationId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let of = |stream: &Stream| matches!(stream.kind, StreamKind::Message { operation: it, .. } if it == operation);
         let Some(stream) = peer.streams.take(of) else { return };
         if let StreamKind::Message { channel, message, .. } = stream.kind {
@@ -100,9 +100,9 @@ impl Core {
             _ => None,
         };
         let mut found = Vec::new();
-        for (slot, peer) in self.peers.iter() {
+        for (id, peer) in self.peers.iter() {
             let operations = peer.streams.iter().filter_map(operation_of);
-            found.extend(operations.map(|operation| (PeerId(slot), operation)));
+            found.extend(operations.map(|operation| (id, operation)));
         }
         found.into_iter().for_each(|(peer, operation)| self.give_rest_up(peer, operation));
     }
@@ -136,7 +136,7 @@ impl Core {
         let Ok(slot) = self.assemblies.insert(assembly) else {
             return self.violation("more messages in fragments than an endpoint assembles");
         };
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.session.assembling.insert((body.channel, message), slot);
         }
         self.place_fragment(link, id, prefix, slot)
@@ -150,7 +150,7 @@ impl Core {
         prefix: &Prefix,
         body: &FragmentBody,
     ) -> Placement {
-        let peer = self.peers.get(id.0);
+        let peer = self.peers.get(id);
         let key = (body.channel, body.message.get());
         let Some(slot) = peer.and_then(|peer| peer.session.assembling.get(&key).copied()) else {
             return Placement::Drop;
@@ -255,7 +255,7 @@ impl Core {
         if !std::mem::replace(&mut assembly.over, true) {
             let (id, key) = (assembly.peer, (assembly.channel as u8, assembly.message));
             let target = assembly.target;
-            if let Some(peer) = self.peers.get_mut(id.0)
+            if let Some(peer) = self.peers.get_mut(id)
                 && peer.session.assembling.get(&key) == Some(&slot)
             {
                 peer.session.assembling.remove(&key);
@@ -276,7 +276,7 @@ impl Core {
 
     /// The session with a peer ended: what it was sending does not come.
     pub(crate) fn break_assemblies(&mut self, id: PeerId, fault: Fault) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let mut slots: Vec<SlotId> =
             peer.session.assembling.drain().map(|(_, slot)| slot).collect();
         slots.sort_unstable();
@@ -286,7 +286,7 @@ impl Core {
     /// The sender gave a message up in the middle; false where none of this number is being assembled.
     pub(crate) fn abort_assembly(&mut self, id: PeerId, channel: Channel, message: u64) -> bool {
         let key = (channel as u8, message);
-        let slot = self.peers.get(id.0).and_then(|peer| peer.session.assembling.get(&key).copied());
+        let slot = self.peers.get(id).and_then(|peer| peer.session.assembling.get(&key).copied());
         if let Some(slot) = slot {
             self.break_assembly(slot, Fault::Cancelled);
         }
@@ -305,7 +305,7 @@ impl Core {
         let Some(assembly) = self.assemblies.remove(slot) else { return };
         let Assembly { peer: id, channel, message, acknowledge, target, into, total, .. } =
             assembly;
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.session.assembling.remove(&(channel as u8, message));
         }
         self.acknowledge(id, channel, message, acknowledge, Level::Delivered, total);

@@ -74,6 +74,8 @@ pub(crate) struct IncomingPayloads {
     entries: Slots<Entry>,
     /// By rail and slot of the link.
     by_link: Vec<Vec<List>>,
+    /// The payload of the frame that is being placed is here, too.
+    pub whole: bool,
 }
 
 #[derive(Debug)]
@@ -92,16 +94,16 @@ impl Table for Slots<Entry> {
 
 impl IncomingPayloads {
     pub fn with_limit(limit: usize) -> IncomingPayloads {
-        IncomingPayloads { entries: Slots::with_limit(limit), by_link: Vec::new() }
+        IncomingPayloads { entries: Slots::with_limit(limit), by_link: Vec::new(), whole: false }
     }
 
-    /// Adds a payload; gives it back if the table is full. `here`: its bytes have arrived.
+    /// Adds a payload; gives it back if the table is full.
     #[inline]
-    pub fn insert(&mut self, incoming: Incoming, here: bool) -> Result<SlotId, Incoming> {
+    pub fn insert(&mut self, incoming: Incoming) -> Result<SlotId, Incoming> {
         let entry = Entry { incoming, listed: false, of_link: Neighbours::NONE };
         match self.entries.insert(entry) {
             Ok(id) => {
-                if !here {
+                if !self.whole {
                     self.list(id);
                 }
                 Ok(id)

@@ -19,11 +19,13 @@ pub(crate) struct Outputs {
     frames: Ring<FrameOrder>,
     completions: Ring<Completion>,
     others: VecDeque<Output>,
+    /// The frame of a message that leaves within its post, before all others.
+    pub inline: FrameOrder,
 }
 
 const NOWHERE: SlotId = SlotId { index: 0, generation: 0 };
 
-pub(crate) const NO_FRAME: FrameOrder = FrameOrder {
+const NO_FRAME: FrameOrder = FrameOrder {
     link: LinkId { rail: 0, slot: NOWHERE },
     header: Header::EMPTY,
     payload: Slice::NONE,
@@ -47,6 +49,7 @@ impl Outputs {
             frames: Ring::new(NO_FRAME),
             completions: Ring::new(NO_COMPLETION),
             others: VecDeque::new(),
+            inline: NO_FRAME,
         }
     }
 

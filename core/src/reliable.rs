@@ -263,8 +263,7 @@ impl Core {
         payload: Option<Payload>,
     ) {
         let now = self.now;
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -294,14 +293,14 @@ impl Core {
     /// is left out until then does not matter.
     #[cold]
     fn refuse_unacknowledged(&mut self, id: PeerId) {
-        let Some(link) = self.peers.get(id.0).and_then(|peer| peer.link()) else { return };
+        let Some(link) = self.peers.get(id).and_then(|peer| peer.link()) else { return };
         self.break_link(link);
         self.close_link(link);
     }
 
     fn transmit(&mut self, id: PeerId, index: usize) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let session = peer.session.id;
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
@@ -329,8 +328,7 @@ impl Core {
 
     /// The rail let go of a span.
     pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -349,8 +347,7 @@ impl Core {
 
     /// The peer acknowledges spans.
     pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: AckBody) {
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -386,7 +383,7 @@ impl Core {
     ) -> Placement {
         let span = prefix.span.get();
         if let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+            self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         {
             reliable.confirm_at = None;
         }
@@ -400,8 +397,7 @@ impl Core {
                 _ => self.violation("a frame with an effect has no span"),
             };
         }
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return Placement::Drop;
         };
@@ -439,7 +435,7 @@ impl Core {
         }
         (incoming.link, incoming.broken_off) = (link, false);
         let slice = incoming.slice;
-        match self.incoming.insert(incoming, false) {
+        match self.incoming.insert(incoming) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 unreachable!("incoming {slot:?} had its buffer before it broke off")
             }
@@ -450,8 +446,7 @@ impl Core {
 
     /// A span took effect.
     pub(crate) fn span_placed(&mut self, id: PeerId, span: u64) {
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -469,7 +464,7 @@ impl Core {
 
     /// A span broke off in its placement: it may come again.
     pub(crate) fn span_unplaced(&mut self, id: PeerId, span: u64) {
-        let reliable = self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut());
+        let reliable = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut());
         if let Some(state) = reliable.and_then(|reliable| reliable.state_mut(span)) {
             *state = State::Free;
         }
@@ -480,7 +475,7 @@ impl Core {
         let Some(id) = incoming.peer else { return Err(incoming) };
         let span = incoming.span;
         let ready = incoming.slice.buffer != Slice::NONE.buffer;
-        match self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut()) {
+        match self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut()) {
             Some(reliable) if span != 0 && ready => {
                 reliable.broken.insert(span, incoming);
                 self.span_unplaced(id, span);
@@ -496,7 +491,7 @@ impl Core {
             return self.acknowledge_now(id);
         }
         if let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+            self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         {
             reliable.acknowledge_at.get_or_insert(due);
             self.wake_by(id, due);
@@ -505,7 +500,7 @@ impl Core {
 
     /// Tells the peer which of its spans are here.
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let session = peer.session.id;
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
@@ -521,8 +516,7 @@ impl Core {
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -563,8 +557,7 @@ impl Core {
     /// wait for ever for a confirmation that was lost while the other has nothing to send.
     pub(crate) fn begin_confirmation(&mut self, id: PeerId, outbound: bool, lossy: bool) {
         let due = self.now + self.config.resend_after;
-        let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+        let Some(reliable) = self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         else {
             return;
         };
@@ -579,7 +572,7 @@ impl Core {
 
     fn confirm_again(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
         if reliable.confirmations >= CONFIRMATIONS_MAX {
@@ -596,7 +589,7 @@ impl Core {
     pub(crate) fn resume_spans(&mut self, id: PeerId) {
         let count = self
             .peers
-            .get(id.0)
+            .get(id)
             .and_then(|peer| peer.session.reliable.as_ref())
             .map_or(0, |reliable| reliable.sent.len());
         for index in 0..count {
@@ -646,7 +639,7 @@ impl Core {
         let message = body.message.get();
         let held = Held::Eager { body: *body, bytes, buffer: None, landed: bytes == 0 };
         if let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+            self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         {
             reliable.held.insert((channel as u8, message), held);
         }
@@ -660,7 +653,7 @@ impl Core {
     /// An announce that overtook an earlier message.
     pub(crate) fn hold_announce(&mut self, id: PeerId, channel: Channel, body: AnnounceBody) {
         if let Some(reliable) =
-            self.peers.get_mut(id.0).and_then(|peer| peer.session.reliable.as_mut())
+            self.peers.get_mut(id).and_then(|peer| peer.session.reliable.as_mut())
         {
             reliable.held.insert((channel as u8, body.message.get()), Held::Announce(body));
         }
@@ -673,7 +666,7 @@ impl Core {
         message: u64,
         slice: Slice,
     ) {
-        let reliable = id.and_then(|id| self.peers.get_mut(id.0)?.session.reliable.as_mut());
+        let reliable = id.and_then(|id| self.peers.get_mut(id)?.session.reliable.as_mut());
         match reliable.and_then(|reliable| reliable.held.get_mut(&(channel as u8, message))) {
             Some(Held::Eager { buffer, landed, .. }) => {
                 *buffer = Some(slice.buffer);
@@ -689,7 +682,7 @@ impl Core {
     /// Matches held messages whose turn has come.
     pub(crate) fn release_held(&mut self, id: PeerId, channel: Channel) {
         loop {
-            let Some(peer) = self.peers.get_mut(id.0) else { return };
+            let Some(peer) = self.peers.get_mut(id) else { return };
             let message = peer.session.receive_next[channel as usize];
             let Some(reliable) = peer.session.reliable.as_mut() else { return };
             let key = (channel as u8, message);

@@ -36,7 +36,7 @@ impl Core {
         {
             state.stage = SendStage::Announced { region: key.slot };
         }
-        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+        if let Some(peer) = self.peers.get_mut(send.peer) {
             peer.session.unfinished.insert((send.channel as u8, message), id);
         }
         self.counters.messages_announced += 1;
@@ -51,7 +51,7 @@ impl Core {
             key_slot,
             key_secret,
         };
-        let patient = self.peers.get(send.peer.0).is_some_and(Peer::has_enough_to_do);
+        let patient = self.peers.get(send.peer).is_some_and(Peer::has_enough_to_do);
         self.emit(send.peer, body, None);
         if patient {
             self.outputs.last_is_patient();
@@ -141,7 +141,7 @@ impl Core {
             state.stage = ReceiveStage::Fetching { message, access };
         }
         self.operations.own(id, peer);
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             peer.session.fetching.insert((channel as u8, message), id);
         }
         if len == 0 {
@@ -153,7 +153,7 @@ impl Core {
     }
 
     fn not_fetching(&mut self, peer: PeerId, channel: Channel, message: u64) {
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             peer.session.fetching.remove(&(channel as u8, message));
         }
     }
@@ -168,7 +168,7 @@ impl Core {
         let channel = state.receive.channel;
         self.not_fetching(peer, channel, message);
         self.emit_finish(peer, channel, message, outcome, bytes);
-        if self.peers.get(peer.0).is_some_and(Peer::has_more_to_do) {
+        if self.peers.get(peer).is_some_and(Peer::has_more_to_do) {
             // Its sender lacks no work of ours.
             self.outputs.last_joins_others();
         }
@@ -194,7 +194,7 @@ impl Core {
         outcome: Result<(), Fault>,
         bytes: u64,
     ) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(operation) = peer.session.unfinished.remove(&name) else {
             // A message that we aborted meanwhile.
             return;
@@ -218,7 +218,7 @@ impl Core {
         let Kind::Send(state) = &operation.kind else { return };
         let SendStage::Announced { region } = state.stage else { return };
         let (peer, channel, message) = (state.send.peer, state.send.channel, state.message);
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             peer.session.unfinished.remove(&(channel as u8, message));
         }
         let body = AbortBody { message: message.into(), channel: channel as u8, reserved: [0; 7] };
@@ -240,7 +240,7 @@ impl Core {
         if self.abort_assembly(id, channel, message) {
             return;
         }
-        let peer = self.peers.get(id.0);
+        let peer = self.peers.get(id);
         let fetching = peer.and_then(|peer| peer.session.fetching.get(&(channel as u8, message)));
         if let Some(&operation) = fetching {
             self.stop_access(operation, Fault::Cancelled);

@@ -12,14 +12,14 @@ impl Core {
     /// Counts the arrival of a message; false where the peer ignored its credits.
     #[must_use]
     pub(crate) fn charge(&mut self, peer: PeerId, charge: Charge) -> bool {
-        let Some(peer) = self.peers.get_mut(peer.0) else { return false };
+        let Some(peer) = self.peers.get_mut(peer) else { return false };
         peer.session.lent.arrive(charge)
     }
 
     /// Gives credit of this session back: the message does not occupy us any more.
     #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session.id == session) else {
+        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.id == session) else {
             if let Charge::Eager { payload_bytes, .. } = charge {
                 self.pool.free_orphan(payload_bytes);
             }
@@ -37,7 +37,7 @@ impl Core {
     pub(crate) fn tell_credit(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max).min(TRAFFIC_WINDOW_MAX);
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.session.lent.grow_busy(max, &mut self.pool, now);
             self.say_credit(id);
         }
@@ -49,14 +49,14 @@ impl Core {
     #[inline]
     pub(crate) fn lend_to_waiting(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
-        if self.peers.get(id.0).is_some_and(|peer| peer.session.lent.is_filling(max, &self.pool)) {
+        if self.peers.get(id).is_some_and(|peer| peer.session.lent.is_filling(max, &self.pool)) {
             self.lend(id, max);
         }
     }
 
     #[cold]
     fn lend(&mut self, id: PeerId, max: u64) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.session.lent.grow_eager(max, &mut self.pool) {
             self.say_credit(id);
         }
@@ -64,8 +64,7 @@ impl Core {
 
     /// The longest message that a peer may send at once as far as its credit reaches, where that is a long one.
     fn long_bytes_of(&self, id: PeerId) -> Option<u64> {
-        let peer =
-            self.peers.get(id.0).filter(|it| !it.foreign && it.session.reliable.is_none())?;
+        let peer = self.peers.get(id).filter(|it| !it.foreign && it.session.reliable.is_none())?;
         let bytes = self.eager_bytes_over(peer.link()?, false);
         (bytes > u64::from(EAGER_BYTES_LONG)).then_some(bytes)
     }
@@ -81,7 +80,7 @@ impl Core {
     #[cold]
     fn refuse_long(&mut self, id: PeerId) {
         let applies = self.long_bytes_of(id).is_some();
-        let Some(peer) = self.peers.get_mut(id.0).filter(|_| applies) else { return };
+        let Some(peer) = self.peers.get_mut(id).filter(|_| applies) else { return };
         if peer.session.lent.refuse_long() {
             self.say_credit(id);
         }
@@ -94,7 +93,7 @@ impl Core {
             return;
         }
         let max = u64::from(self.config.eager_window_bytes_posted);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let awaited = peer.session.lent.await_long();
         if awaited == Awaited::Seldom {
             return;
@@ -108,7 +107,7 @@ impl Core {
     fn say_credit(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
         let now = self.now;
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let body = peer.session.lent.tell(max, &self.pool, now);
         self.emit_control(id, body);
     }
@@ -138,14 +137,14 @@ impl Core {
         };
         self.pool.lend(windows.sum());
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.session.lent = Lent::begin(windows, announces, largest, now);
         }
     }
 
     /// The session ended: what was lent comes back, but for messages that are still here.
     pub(crate) fn end_credit(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         self.pool.take_back(&peer.session.lent);
         peer.session.lent = Lent::default();
         peer.session.granted = Granted::default();
@@ -153,7 +152,7 @@ impl Core {
 
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.session.granted.extend(&body);
         self.pump(id);
     }
@@ -162,7 +161,7 @@ impl Core {
     /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
     /// A receiver without more to lend says so: it may be waiting for a message behind.
     pub(crate) fn awaits_credit(&self, id: PeerId, payload_bytes: u64) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| peer.session.granted.comes_back(payload_bytes))
+        self.peers.get(id).is_some_and(|peer| peer.session.granted.comes_back(payload_bytes))
     }
 
     /// A control frame to a peer whose session runs.

@@ -33,7 +33,7 @@ impl Core {
         if payload_bytes > u64::from(EAGER_BYTES_MAX) {
             return self.violation("an eager message over the limit");
         }
-        let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
+        let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
         if body.more_bytes.get() > 0
             && (channel == Channel::Request
                 || peer.session.reliable.is_some()
@@ -116,7 +116,10 @@ impl Core {
         if in_fragments {
             return self.assemble(link, id, prefix, body, Target::Receive(operation), slice);
         }
-        if self.whole && prefix.span.get() == 0 && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0 {
+        if self.incoming.whole
+            && prefix.span.get() == 0
+            && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0
+        {
             return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
         }
         self.hold(operation);
@@ -276,7 +279,7 @@ impl Core {
         channel: Channel,
         message: u64,
     ) -> NextMessage {
-        let peer = self.peers.get_mut(id.0);
+        let peer = self.peers.get_mut(id);
         peer.map_or(NextMessage::Wrong, |peer| peer.next_message(channel, message))
     }
 }

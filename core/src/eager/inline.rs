@@ -19,7 +19,7 @@ impl Core {
         }
         // Until it is sure to leave it may yet go the long way, under the name that it has.
         let (meant, barred) = self.meant(send.peer);
-        let peer = self.peers.get_mut(meant.0);
+        let peer = self.peers.get_mut(meant);
         let Some(peer) = peer.filter(|_| barred.is_none()) else { return false };
         let Some(link) = peer.link() else { return false };
         if send.payload.len
@@ -43,7 +43,7 @@ impl Core {
         self.counters.messages_eager_sent += 1;
         let (session, payload_bytes) = (peer.session.id, send.payload.len as u32);
         let body = eager_body(send, message);
-        let frame = &mut self.inline_order;
+        let frame = &mut self.outputs.inline;
         frame.link = link;
         frame.payload = send.payload;
         frame.token = Token(id.0.to_u64());
@@ -63,7 +63,7 @@ impl Core {
     /// The frame of a message that [`Core::send_inline`] lets leave at once.
     #[inline]
     pub fn inline_frame(&mut self) -> &mut FrameOrder {
-        &mut self.inline_order
+        &mut self.outputs.inline
     }
 
     /// The rail's answer to [`Core::inline_frame`]. True where the message is over and its memory
@@ -74,7 +74,7 @@ impl Core {
             return true;
         }
         let mut message = 0;
-        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+        if let Some(peer) = self.peers.get_mut(send.peer) {
             peer.in_flight.begin(Urgency::Urgent);
             message = peer.session.send_next[send.channel as usize] - 1;
         }

@@ -39,7 +39,7 @@ impl Core {
         if let Some(fault) = barred {
             return self.finish(id, Err(fault), 0);
         }
-        let Some(peer) = self.peers.get(send.peer.0) else { return };
+        let Some(peer) = self.peers.get(send.peer) else { return };
         let first = peer.waiting[send.channel as usize].is_empty();
         if first && peer.link().is_some() && self.start_send(id) {
             return;
@@ -54,7 +54,7 @@ impl Core {
         let Some(operation) = self.operations.get_mut(id) else { return true };
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
-        let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        let Some(peer) = self.peers.get_mut(send.peer) else { return true };
         if peer.foreign
             && let Some(fault) = unspeakable(&send)
         {
@@ -99,7 +99,7 @@ impl Core {
     }
 
     fn start_announced(&mut self, id: OperationId, send: Send, message: u64) -> bool {
-        let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        let Some(peer) = self.peers.get_mut(send.peer) else { return true };
         if !peer.session.granted.take_announce() {
             return false;
         }
@@ -135,7 +135,7 @@ impl Core {
     }
 
     fn enqueue_send(&mut self, id: OperationId, send: Send) {
-        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+        if let Some(peer) = self.peers.get_mut(send.peer) {
             self.operations.enqueue_send(&mut peer.waiting[send.channel as usize], id);
         }
     }
@@ -143,14 +143,14 @@ impl Core {
     /// Moves on what waits for this peer: sends, accesses, data frames.
     #[inline]
     pub(crate) fn pump(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(Peer::has_waiting) {
+        if self.peers.get(id).is_some_and(Peer::has_waiting) {
             self.pump_waiting(id);
         }
     }
 
     fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
-            while let Some(peer) = self.peers.get_mut(id.0) {
+            while let Some(peer) = self.peers.get_mut(id) {
                 let queue = &mut peer.waiting[channel];
                 let Some(first) = self.operations.first_of(queue) else { break };
                 if !matches!(peer.stage, PeerStage::Up { .. }) {
@@ -159,7 +159,7 @@ impl Core {
                 // Before it starts: an operation may end within the call.
                 self.operations.unqueue(queue, first);
                 if !self.start_send(first) {
-                    if let Some(peer) = self.peers.get_mut(id.0) {
+                    if let Some(peer) = self.peers.get_mut(id) {
                         self.operations.put_back(&mut peer.waiting[channel], first);
                     }
                     break;
@@ -171,7 +171,7 @@ impl Core {
     }
 
     pub(crate) fn session_of(&self, id: PeerId) -> u32 {
-        self.peers.get(id.0).map_or(0, |peer| peer.session.id)
+        self.peers.get(id).map_or(0, |peer| peer.session.id)
     }
 }
 

@@ -4,10 +4,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use ropewalk_base::slots::Slots;
 use ropewalk_base::time::Time;
 
-use super::Peer;
+use super::Peers;
 use crate::api::PeerId;
 
 /// Entries that one search for room looks at.
@@ -35,21 +34,21 @@ pub(crate) struct Evictable {
 
 impl Evictable {
     /// A peer that nobody here looked up has no session.
-    pub fn add_caller(&mut self, id: PeerId, peers: &mut Slots<Peer>) {
-        let Some(peer) = peers.get_mut(id.0) else { return };
+    pub fn add_caller(&mut self, id: PeerId, peers: &mut Peers) {
+        let Some(peer) = peers.get_mut(id) else { return };
         if peer.reachable || std::mem::replace(&mut peer.eviction.queued, true) {
             return;
         }
         self.callers.push_back(id);
         if self.callers.len() > 2 * peers.len() + LOOKS {
-            self.callers.retain(|id| peers.get(id.0).is_some());
+            self.callers.retain(|id| peers.get(*id).is_some());
         }
     }
 
     /// Takes the next caller out; the record may be gone.
-    pub fn next_caller(&mut self, peers: &mut Slots<Peer>) -> Option<PeerId> {
+    pub fn next_caller(&mut self, peers: &mut Peers) -> Option<PeerId> {
         let id = self.callers.pop_front()?;
-        if let Some(peer) = peers.get_mut(id.0) {
+        if let Some(peer) = peers.get_mut(id) {
             peer.eviction.queued = false;
         }
         Some(id)
@@ -64,9 +63,9 @@ impl Evictable {
     }
 
     /// Takes out the peer whose session has been idle for longest, as far as the list knows, with the time.
-    pub fn next_idle(&mut self, peers: &mut Slots<Peer>) -> Option<(Time, PeerId)> {
+    pub fn next_idle(&mut self, peers: &mut Peers) -> Option<(Time, PeerId)> {
         let (since, id) = self.idle.pop_first()?;
-        if let Some(peer) = peers.get_mut(id.0) {
+        if let Some(peer) = peers.get_mut(id) {
             peer.eviction.idle_since = Time::NEVER;
         }
         Some((since, id))

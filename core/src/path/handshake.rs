@@ -28,7 +28,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 impl Core {
     /// The driver began a link to a peer, as `Output::Connect` asked.
     pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
-        let insist = self.peers.get(peer.0).is_some_and(|peer| match peer.stage {
+        let insist = self.peers.get(peer).is_some_and(|peer| match peer.stage {
             PeerStage::Connecting { attempt } => attempt >= INSIST_FROM,
             PeerStage::Suspended { .. } => true,
             _ => false,
@@ -65,7 +65,7 @@ impl Core {
     /// No address is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
         if !self.connect_later(peer) {
-            let babbled = self.peers.get(peer.0).is_some_and(|peer| peer.calls.has_babbled());
+            let babbled = self.peers.get(peer).is_some_and(|peer| peer.calls.has_babbled());
             let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
             self.end_session(peer, fault);
         }
@@ -89,7 +89,7 @@ impl Core {
         self.greet(link, flags, Refusal::None);
         let lossy = self.is_lossy(link);
         let Some(id) = id else { return };
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let until = peer.calls.greet(link, self.now, lossy.then_some(self.config.resend_after));
         self.wake_by(id, until);
     }
@@ -127,10 +127,10 @@ impl Core {
 
     /// Nobody answered our greeting in time.
     pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
-        let greeted_over = self.peers.get(id.0).and_then(|peer| peer.calls.greeted_over());
+        let greeted_over = self.peers.get(id).and_then(|peer| peer.calls.greeted_over());
         let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
         self.close_attempts(id);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let again = peer.calls.lose_greeting(lossy);
         self.connect_next(id, if again { attempt } else { attempt + 1 });
     }
@@ -148,7 +148,7 @@ impl Core {
         let windows = self.first_windows().unwrap_or(self.least_windows());
         let (mode, lossy) = (self.config.mode, self.is_lossy(link));
         let Some(state) = self.links.get_mut(link) else { return };
-        let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
+        let peer = state.peer.and_then(|peer| self.peers.get(peer));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
@@ -240,13 +240,13 @@ impl Core {
             Some(state) => (state.upgrade, state.insist),
             None => return,
         };
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.identity.endpoint = endpoint;
         peer.identity.addresses = addresses.to_vec();
         if self.hold_caller(id, link) {
             return;
         }
-        let Some(peer) = self.peers.get(id.0) else { return };
+        let Some(peer) = self.peers.get(id) else { return };
         let ours_survives = self.identity.endpoint.0 < endpoint && !insist && !upgrade;
         let ours_pending = self.links.of_peer(id).into_iter().any(|other| {
             let pending = |state: &Link| !matches!(state.stage, LinkStage::Up | LinkStage::Closing);
@@ -261,11 +261,7 @@ impl Core {
             return self.refuse_link(link, Refusal::Duplicate);
         }
         self.links.set_peer(link, id);
-        self.agreements += 1;
-        if let Some(state) = self.links.get_mut(link) {
-            state.stage = LinkStage::Agreed;
-            state.agreed = self.agreements;
-        }
+        self.links.agree(link);
         // What this peer may access is known to the rail before the peer can ask for it.
         self.expose_existing(id, link);
         self.greet(link, FLAG_ANSWER, Refusal::None);
@@ -285,17 +281,13 @@ impl Core {
 
     /// The record of an endpoint that connected to us; a new one where it is unknown.
     pub(crate) fn peer_of(&mut self, endpoint: u128) -> Option<PeerId> {
-        if let Some(id) = self.by_endpoint.get(&endpoint) {
-            return Some(*id);
+        if let Some(id) = self.peers.of_endpoint(endpoint) {
+            return Some(id);
         }
         if self.peers.is_full() {
             self.evict_peer();
         }
-        let mut peer = Peer::new(false, self.by_endpoint.hasher().clone());
-        peer.names.learnt = true;
-        peer.identity.endpoint = endpoint;
-        let id = self.peers.insert(peer).map(PeerId).ok()?;
-        self.by_endpoint.insert(endpoint, id);
+        let id = self.peers.add_caller(endpoint)?;
         self.evictable.add_caller(id, &mut self.peers);
         Some(id)
     }
@@ -305,7 +297,7 @@ impl Core {
     fn evict_peer(&mut self) {
         for _ in 0..evictable::LOOKS {
             let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
-            let Some(peer) = self.peers.get(id.0) else { continue };
+            let Some(peer) = self.peers.get(id) else { continue };
             if peer.reachable || peer.session.id != 0 || !self.links.of_peer(id).is_empty() {
                 // It is noted again at the end of that session or link.
                 continue;
@@ -361,7 +353,7 @@ impl Core {
         let asked = self.resolve(asked);
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
-            if let Some(peer) = self.peers.get_mut(asked.0) {
+            if let Some(peer) = self.peers.get_mut(asked) {
                 peer.identity.other_cluster = u128::from_le_bytes(hello.cluster);
             }
             self.close_link(link);
@@ -383,7 +375,7 @@ impl Core {
         state.stage = LinkStage::Agreed;
         let upgrade = state.upgrade;
         let named = (state.ours, state.theirs);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.identity.addresses = addresses.to_vec();
         (peer.identity.cluster, peer.identity.other_cluster) =
             (u128::from_le_bytes(hello.cluster), 0);
@@ -422,7 +414,7 @@ impl Core {
     /// Our link was refused.
     fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
         let upgrade = self.links.get(link).is_some_and(|state| state.upgrade);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let unwanted = matches!(
             peer.stage,
             PeerStage::Suspended { .. } | PeerStage::Parking { .. } | PeerStage::Parked { .. }
@@ -445,15 +437,15 @@ impl Core {
 
     /// Finds out whether a peer that answered is one that we know under another address.
     pub(crate) fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
-        let known = self.by_endpoint.get(&endpoint).copied();
+        let known = self.peers.of_endpoint(endpoint);
         if known == Some(asked) {
             return asked;
         }
-        let old = self.peers.get(asked.0).map_or(0, |peer| peer.identity.endpoint);
+        let old = self.peers.get(asked).map_or(0, |peer| peer.identity.endpoint);
         if old != 0 {
             // Another endpoint answers at this address now. What was posted after the end of the old one's
             // session is for whoever answers.
-            self.by_endpoint.remove(&old);
+            self.peers.forget_endpoint(old);
             if self.session_of(asked) != 0 {
                 self.replace_session(asked);
             }
@@ -470,10 +462,7 @@ impl Core {
                 known
             }
             None => {
-                if let Some(peer) = self.peers.get_mut(asked.0) {
-                    peer.identity.endpoint = endpoint;
-                }
-                self.by_endpoint.insert(endpoint, asked);
+                self.peers.assign(endpoint, asked);
                 asked
             }
         }
@@ -535,7 +524,7 @@ impl Core {
     /// A rail's last word about a link.
     pub fn link_down(&mut self, link: LinkId, fault: Fault) {
         let peer = self.links.get(link).and_then(|state| state.peer);
-        let peer = peer.and_then(|id| self.peers.get(self.resolve(id).0));
+        let peer = peer.and_then(|id| self.peers.get(self.resolve(id)));
         // The rail of a foreign peer knows how its partner ended.
         let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
         for incoming in self.incoming.take_of(link) {
@@ -546,7 +535,7 @@ impl Core {
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         self.evictable.add_caller(id, &mut self.peers);
         let lossy = self.is_lossy(link);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.session_link() == Some(link) {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
@@ -581,7 +570,7 @@ impl Core {
             // It is there, and does not want us: no other address of it would.
             return self.end_session(id, fault);
         }
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if let PeerStage::Connecting { attempt } = peer.stage {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
             let greeted = state.stage == LinkStage::Greeting;

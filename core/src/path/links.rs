@@ -5,7 +5,7 @@
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::LinkId;
 
-use super::Link;
+use super::{Link, LinkStage};
 use crate::api::{LOOP_LINK, PeerId};
 
 /// All links of an endpoint. Rails number their slots densely, so that rows stay short.
@@ -20,6 +20,8 @@ pub(crate) struct Links {
     hand: usize,
     /// How many of them are to be parked: the peer's answer is awaited.
     parking: usize,
+    /// Accepted links on which both sides have greeted, so far.
+    agreements: u64,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,16 @@ impl Links {
         let peer = link.peer;
         self.rows[row][index] = Some(Entry { generation: id.slot.generation, link });
         self.name(id, peer);
+    }
+
+    /// Both sides have greeted on an accepted link.
+    pub fn agree(&mut self, id: LinkId) {
+        self.agreements += 1;
+        let agreed = self.agreements;
+        if let Some(link) = self.get_mut(id) {
+            link.stage = LinkStage::Agreed;
+            link.agreed = agreed;
+        }
     }
 
     /// The link carries a session from now on.

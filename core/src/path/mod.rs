@@ -12,6 +12,7 @@ mod links;
 mod names;
 mod newcomers;
 mod parking;
+mod peers;
 mod session;
 mod timers;
 
@@ -19,6 +20,7 @@ pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
 pub(crate) use names::{Name, Names};
 pub(crate) use newcomers::Newcomers;
+pub(crate) use peers::Peers;
 pub(crate) use timers::Timers;
 
 use calls::Calls;

@@ -65,8 +65,8 @@ impl Core {
     /// Adds another name of a peer, for the same address.
     pub fn add_name(&mut self, peer: PeerId) -> Result<PeerId, Fault> {
         let name = self.add_peer(true)?;
-        let leader = self.peers.get(peer.0).and_then(|peer| peer.names.leader).unwrap_or(peer);
-        if let Some(record) = self.peers.get_mut(name.0) {
+        let leader = self.peers.get(peer).and_then(|peer| peer.names.leader).unwrap_or(peer);
+        if let Some(record) = self.peers.get_mut(name) {
             record.names.leader = Some(leader);
         }
         self.alias(name, self.resolve(peer));
@@ -76,7 +76,7 @@ impl Core {
     /// The peer that this one is an alias of, or itself.
     #[inline]
     pub fn resolve(&self, id: PeerId) -> PeerId {
-        match self.peers.get(id.0) {
+        match self.peers.get(id) {
             Some(Peer { names: Names { alias_of: Some(other), .. }, .. }) => *other,
             _ => id,
         }
@@ -85,7 +85,7 @@ impl Core {
     /// The peer that is meant by a name, and why nothing can be posted under it, if so.
     #[inline]
     pub(crate) fn meant(&self, name: PeerId) -> (PeerId, Option<Fault>) {
-        match self.peers.get(name.0) {
+        match self.peers.get(name) {
             Some(Peer { names: Names { alias_of: Some(other), .. }, .. }) => (*other, None),
             Some(peer) => (name, peer.names.own.fault()),
             None => (name, Some(Fault::Invalid)),
@@ -94,23 +94,23 @@ impl Core {
 
     /// Whether there is such a name.
     pub fn is_known(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| peer.names.own != Name::Forgotten)
+        self.peers.get(id).is_some_and(|peer| peer.names.own != Name::Forgotten)
     }
 
     /// Whether nothing will ever be sent under this name again.
     pub fn is_over(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_none_or(|peer| peer.names.own != Name::Live)
+        self.peers.get(id).is_none_or(|peer| peer.names.own != Name::Live)
     }
 
     /// Whether a record is one that no session will ever have again.
     pub(super) fn has_ended(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_none_or(|peer| peer.names.own == Name::Ended)
+        self.peers.get(id).is_none_or(|peer| peer.names.own == Name::Ended)
     }
 
     /// All names of a peer, its own number among them.
     pub fn names_of(&self, id: PeerId) -> Vec<PeerId> {
         let main = self.resolve(id);
-        let aliases = self.peers.get(main.0).map_or(&[][..], |peer| &peer.names.aliases);
+        let aliases = self.peers.get(main).map_or(&[][..], |peer| &peer.names.aliases);
         std::iter::once(main).chain(aliases.iter().copied()).collect()
     }
 
@@ -121,18 +121,18 @@ impl Core {
         for operation in self.operations.posted_under(main, name) {
             self.cancel(operation);
         }
-        let Some(peer) = self.peers.get_mut(main.0) else { return };
+        let Some(peer) = self.peers.get_mut(main) else { return };
         if main == name {
             peer.names.own = Name::Forgotten;
         } else {
             peer.names.aliases.retain(|other| *other != name);
-            self.peers.remove(name.0);
+            self.peers.remove(name);
         }
     }
 
     /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
     pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
-        let Some(old) = self.peers.get_mut(alias.0) else { return };
+        let Some(old) = self.peers.get_mut(alias) else { return };
         let mut aliases = std::mem::take(&mut old.names.aliases);
         aliases.push(alias);
         old.identity.endpoint = 0;
@@ -141,7 +141,7 @@ impl Core {
         let accesses = std::mem::take(&mut old.accesses.waiting);
         let operations = self.operations.owned_by(alias);
         let reposted = self.readdress(operations, alias, peer);
-        if let Some(target) = self.peers.get_mut(peer.0) {
+        if let Some(target) = self.peers.get_mut(peer) {
             target.reachable = true;
             let queues = target
                 .waiting
@@ -154,7 +154,7 @@ impl Core {
             target.names.aliases.append(&mut aliases.clone());
         }
         for alias in aliases {
-            if let Some(alias) = self.peers.get_mut(alias.0) {
+            if let Some(alias) = self.peers.get_mut(alias) {
                 alias.names.alias_of = Some(peer);
             }
         }
@@ -162,7 +162,7 @@ impl Core {
         self.repost(reposted);
         self.pump(peer);
         let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
-        let idle = self.peers.get(peer.0).is_some_and(|peer| rests(peer.stage));
+        let idle = self.peers.get(peer).is_some_and(|peer| rests(peer.stage));
         if idle {
             self.connect_if_needed(peer);
         }
@@ -216,7 +216,7 @@ impl Core {
         if !self.config.separate_sessions || self.closing {
             return;
         }
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let (live, learnt, endpoint) =
             (peer.names.own == Name::Live, peer.names.learnt, peer.identity.endpoint);
         let ended = learnt && had_session;
@@ -260,7 +260,7 @@ impl Core {
             }
             reposted.append(&mut self.readdress(vec![operation], id, now));
             if let Some(channel) = waits
-                && let Some(peer) = self.peers.get_mut(now.0)
+                && let Some(peer) = self.peers.get_mut(now)
             {
                 self.operations.enqueue(&mut peer.waiting[channel], operation);
             }
@@ -303,13 +303,13 @@ impl Core {
     fn stand_alone(&mut self, id: PeerId, aliases: Vec<PeerId>, keeps: bool) -> Vec<PeerId> {
         let mut heads: Vec<(PeerId, PeerId)> = Vec::new();
         for alias in aliases {
-            let Some(record) = self.peers.get_mut(alias.0) else { continue };
+            let Some(record) = self.peers.get_mut(alias) else { continue };
             let address = record.names.leader.unwrap_or(alias);
             let known = heads.iter().find(|(other, _)| *other == address).map(|(_, head)| *head);
             let head = if keeps && address == id { Some(id) } else { known };
             record.names.alias_of = head;
             record.names.leader = head;
-            match head.and_then(|head| self.peers.get_mut(head.0)) {
+            match head.and_then(|head| self.peers.get_mut(head)) {
                 Some(head) => head.names.aliases.push(alias),
                 None => heads.push((address, alias)),
             }
@@ -325,23 +325,17 @@ impl Core {
             state.is_some_and(|it| it.stage == LinkStage::Agreed)
         };
         let begun: Vec<LinkId> = self.links.of_peer(id).into_iter().filter(agreed).collect();
-        if self.by_endpoint.get(&endpoint) == Some(&id) {
-            self.by_endpoint.remove(&endpoint);
-        }
-        if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.identity.endpoint = 0;
-        }
+        self.peers.unassign(id);
         let heir = match heir {
             Some(heir) => Some(heir),
             None if !begun.is_empty() => self.peer_of(endpoint),
             None => None,
         };
         let Some(heir) = heir.filter(|_| endpoint != 0) else { return };
-        if let Some(peer) = self.peers.get_mut(heir.0) {
-            peer.identity.endpoint = endpoint;
+        if let Some(peer) = self.peers.get_mut(heir) {
             peer.identity.addresses = told.to_vec();
         }
-        self.by_endpoint.insert(endpoint, heir);
+        self.peers.assign(endpoint, heir);
         for link in begun {
             self.links.set_peer(link, heir);
         }

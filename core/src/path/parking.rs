@@ -80,7 +80,7 @@ impl Core {
         let Some(link) = self.links.next_turn() else { return false };
         let Some(state) = self.links.get(link) else { return false };
         let Some(id) = state.peer.filter(|id| self.may_park(*id, link)) else { return false };
-        let Some(peer) = self.peers.get(id.0) else { return false };
+        let Some(peer) = self.peers.get(id) else { return false };
         let traffic = peer.traffic().wrapping_add(state.packet);
         let Some(state) = self.links.get_mut(link) else { return false };
         let quiet = state.traffic_seen == Some(traffic);
@@ -95,7 +95,7 @@ impl Core {
 
     /// Whether the session may do without its link for now, as far as this side can tell.
     fn may_park(&self, id: PeerId, link: LinkId) -> bool {
-        let Some(peer) = self.peers.get(id.0) else { return false };
+        let Some(peer) = self.peers.get(id) else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
         let up = peer.stage == PeerStage::Up { link } && peer.session.reliable.is_none() && live;
         let ours = up && !peer.foreign;
@@ -112,7 +112,7 @@ impl Core {
 
     fn ask_to_park(&mut self, id: PeerId, link: LinkId) {
         let until = self.now + self.config.give_up_after;
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.stage = PeerStage::Parking { link, until, late: false };
         }
         self.links.set_parking(link, true);
@@ -128,7 +128,7 @@ impl Core {
 
     /// The peer asks to park the session, or answers that it may.
     pub(crate) fn arrive_park(&mut self, link: LinkId, id: PeerId) -> Placement {
-        let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
+        let Some(peer) = self.peers.get(id) else { return Placement::Drop };
         if peer.session.reliable.is_some() || link == LOOP_LINK {
             return self.violation("a session that cannot be parked");
         }
@@ -148,7 +148,7 @@ impl Core {
 
     /// The peer needs the link that we would have parked.
     pub(crate) fn arrive_stay(&mut self, link: LinkId, id: PeerId) -> Placement {
-        let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
+        let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
         if !matches!(peer.stage, PeerStage::Parking { .. }) {
             return self.violation("an answer to what was not asked");
         }
@@ -172,7 +172,7 @@ impl Core {
 
     /// Both sides sent their last frame over this link.
     fn park(&mut self, id: PeerId, link: LinkId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         // Answers to a peer that is idle: it waits for none of them.
         peer.deferred.clear();
         let waits = peer.has_waiting();
@@ -190,7 +190,7 @@ impl Core {
     pub(crate) fn rest(&mut self, id: PeerId) {
         let since = self.now;
         let posts = self.matching.posts();
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Parked { since };
         peer.parked_at_post.get_or_insert(posts);
         if !peer.reachable {
@@ -205,7 +205,7 @@ impl Core {
             Plant::Nothing => self.tell_news(id),
             Plant::ForgottenCredit => {}
             Plant::ForgottenNumbers => {
-                if let Some(peer) = self.peers.get_mut(id.0) {
+                if let Some(peer) = self.peers.get_mut(id) {
                     peer.session.send_next = [0; CHANNELS];
                 }
             }
@@ -214,7 +214,7 @@ impl Core {
 
     /// Tells of the credit that came back while there was no link to tell it over.
     fn tell_news(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.session.lent.has_news()) {
+        if self.peers.get(id).is_some_and(|peer| peer.session.lent.has_news()) {
             self.tell_credit(id);
         }
     }
@@ -222,7 +222,7 @@ impl Core {
     /// A control frame for a session whose link is being parked waits for the answer.
     #[cold]
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let PeerStage::Parking { link, .. } = peer.stage else { return };
         if peer.deferred.len() < QUEUED_FRAMES_MAX {
             return peer.deferred.push(body);
@@ -236,7 +236,7 @@ impl Core {
     /// waits for them. True where it does.
     pub(crate) fn hold_caller(&mut self, id: PeerId, link: LinkId) -> bool {
         let incarnation = self.greeted_incarnation(link);
-        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        let Some(peer) = self.peers.get_mut(id) else { return false };
         let parking = matches!(peer.stage, PeerStage::Parking { .. });
         if !parking || incarnation != Some(peer.identity.incarnation) {
             return false;
@@ -255,7 +255,7 @@ impl Core {
 
     /// The link with a greeting that waited, and the addresses that it told.
     pub(super) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
-        let peer = self.peers.get_mut(id.0)?;
+        let peer = self.peers.get_mut(id)?;
         Some((peer.calls.take_caller()?, peer.identity.addresses.clone()))
     }
 
@@ -271,7 +271,7 @@ impl Core {
     /// nothing of a silent peer goes on wanting nothing.
     pub(crate) fn park_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.calls.has_caller();
         let PeerStage::Parking { link, until, late } = &mut peer.stage else { return };
         if *late && waits {
@@ -297,7 +297,7 @@ impl Core {
     pub fn crowded(&mut self, id: PeerId) {
         self.make_room();
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.calls.note_crowd(now);
         }
     }
@@ -306,7 +306,7 @@ impl Core {
     /// given up.
     pub(crate) fn connect_later(&mut self, id: PeerId) -> bool {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
-        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        let Some(peer) = self.peers.get_mut(id) else { return false };
         let since = peer.calls.crowded_since();
         let (PeerStage::Connecting { attempt }, Some(since)) = (peer.stage, since) else {
             return false;
@@ -322,7 +322,7 @@ impl Core {
 
     /// Tries again what there was no descriptor for.
     pub(crate) fn connect_again(&mut self, id: PeerId, attempt: u32) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.calls.forget_crowd();
         }
         self.connect_next(id, attempt);
@@ -333,7 +333,7 @@ impl Core {
     pub(crate) fn end_oldest_parked(&mut self) -> Option<PeerId> {
         for _ in 0..evictable::LOOKS {
             let (at, id) = self.evictable.next_idle(&mut self.peers)?;
-            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            let Some(peer) = self.peers.get_mut(id) else { continue };
             let PeerStage::Parked { since } = peer.stage else { continue };
             if peer.reachable {
                 continue;

@@ -22,17 +22,16 @@ use crate::remote::UnderWay;
 impl Core {
     /// Adds a peer; `reachable`: the driver has an address for it.
     pub fn add_peer(&mut self, reachable: bool) -> Result<PeerId, Fault> {
-        let hash = self.by_endpoint.hasher().clone();
-        self.peers.insert(Peer::new(reachable, hash)).map(PeerId).map_err(|_| Fault::Busy)
+        self.peers.add(reachable).ok_or(Fault::Busy)
     }
 
     /// Forgets a peer: its operations end as cancelled, its link is closed.
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
         // All of its names go: none stands for itself afterwards.
-        let names = self.peers.get_mut(id.0).map(|peer| std::mem::take(&mut peer.names.aliases));
+        let names = self.peers.get_mut(id).map(|peer| std::mem::take(&mut peer.names.aliases));
         for name in names.into_iter().flatten() {
-            self.peers.remove(name.0);
+            self.peers.remove(name);
         }
         self.end_session(id, Fault::Cancelled);
         // Also receives from one that never came.
@@ -46,12 +45,9 @@ impl Core {
     /// Takes a peer that has no other names out of the tables, with the messages of it that wait.
     pub(super) fn remove_record(&mut self, id: PeerId) {
         self.drop_messages_of(id, Fault::Cancelled);
-        let Some(mut peer) = self.peers.remove(id.0) else { return };
+        let Some(mut peer) = self.peers.remove(id) else { return };
         self.timers.stop(id, &mut peer.timer);
         self.evictable.remove(id, peer.eviction);
-        if self.by_endpoint.get(&peer.identity.endpoint) == Some(&id) {
-            self.by_endpoint.remove(&peer.identity.endpoint);
-        }
     }
 
     fn drop_messages_of(&mut self, id: PeerId, fault: Fault) {
@@ -62,18 +58,18 @@ impl Core {
 
     /// The address list that the peer told.
     pub fn peer_addresses(&self, id: PeerId) -> &[u8] {
-        self.peers.get(self.resolve(id).0).map_or(&[], |peer| &peer.identity.addresses)
+        self.peers.get(self.resolve(id)).map_or(&[], |peer| &peer.identity.addresses)
     }
 
     /// The peer's endpoint, where it greeted us.
     pub fn peer_endpoint(&self, id: PeerId) -> Option<u128> {
-        let endpoint = self.peers.get(self.resolve(id).0)?.identity.endpoint;
+        let endpoint = self.peers.get(self.resolve(id))?.identity.endpoint;
         (endpoint != 0).then_some(endpoint)
     }
 
     /// The peer's life, where it greeted us.
     pub fn peer_origin(&self, id: PeerId) -> Option<Origin> {
-        let peer = self.peers.get(self.resolve(id).0)?;
+        let peer = self.peers.get(self.resolve(id))?;
         let origin = Origin {
             endpoint: EndpointId(peer.identity.endpoint),
             incarnation: peer.identity.incarnation,
@@ -90,7 +86,7 @@ impl Core {
     /// at its peers' addresses are refused. The cluster that it belongs to then.
     pub fn join_cluster_of(&mut self, id: PeerId) -> ClusterId {
         if self.identity.cluster.0 == 0
-            && let Some(peer) = self.peers.get(self.resolve(id).0)
+            && let Some(peer) = self.peers.get(self.resolve(id))
         {
             self.identity.cluster = ClusterId(peer.identity.cluster);
         }
@@ -99,24 +95,24 @@ impl Core {
 
     /// The cluster of a stranger who answered at the peer's address.
     pub fn peer_stranger(&self, id: PeerId) -> Option<u128> {
-        let stranger = self.peers.get(self.resolve(id).0)?.identity.other_cluster;
+        let stranger = self.peers.get(self.resolve(id))?.identity.other_cluster;
         (stranger != 0).then_some(stranger)
     }
 
     /// Whether a session with the peer runs.
     pub fn is_up(&self, id: PeerId) -> bool {
-        self.peers.get(self.resolve(id).0).is_some_and(|peer| peer.link().is_some())
+        self.peers.get(self.resolve(id)).is_some_and(|peer| peer.link().is_some())
     }
 
     /// The link that carries the session with the peer.
     pub fn peer_link(&self, id: PeerId) -> Option<LinkId> {
-        self.peers.get(self.resolve(id).0)?.link()
+        self.peers.get(self.resolve(id))?.link()
     }
 
     /// Makes sure that a peer is being connected to.
     pub fn want_session(&mut self, id: PeerId) {
         let id = self.resolve(id);
-        let Some(peer) = self.peers.get(id.0) else { return };
+        let Some(peer) = self.peers.get(id) else { return };
         if !matches!(peer.stage, PeerStage::Idle | PeerStage::Parked { .. }) {
             return;
         }
@@ -129,7 +125,7 @@ impl Core {
 
     /// Tries the address of this attempt. Attempts that insist number from `INSIST_FROM` on.
     pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.stage = PeerStage::Connecting { attempt };
             peer.calls.begin();
             let attempt = attempt % INSIST_FROM;
@@ -143,7 +139,7 @@ impl Core {
         let Some((ours, theirs)) = self.links.get(link).map(|link| (link.ours, link.theirs)) else {
             return;
         };
-        let Some(peer) = self.peers.get(id.0) else { return };
+        let Some(peer) = self.peers.get(id) else { return };
         let old_link = peer.session_link();
         let goes_on = ours != 0 && ours == theirs;
         let elsewhere = old_link.is_some_and(|old| old != link) && peer.session.reliable.is_none();
@@ -169,7 +165,7 @@ impl Core {
         state.traffic_seen = None;
         let outbound = state.outbound;
         let lossy = self.is_lossy(link);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
         peer.calls.succeed();
         peer.parked_at_post = None;
@@ -187,7 +183,7 @@ impl Core {
         }
         self.begin_confirmation(id, outbound, lossy);
         // Also what was due while there was no link.
-        let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
+        let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
         self.pump(id);
         self.park_surplus();
@@ -203,7 +199,7 @@ impl Core {
         if self.config.separate_sessions {
             self.drop_messages_of(id, Fault::PeerReset);
         }
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.session.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
         let granted = Windows {
             eager: u64::from(hello.eager_credit.get()) * 1024,
@@ -221,7 +217,7 @@ impl Core {
         granted: Granted,
         windows: Windows,
     ) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.session.begin(session, granted);
         }
         self.begin_credit(id, windows);
@@ -246,8 +242,8 @@ impl Core {
 
     /// The peer that is this endpoint itself, with its session.
     pub fn own_peer(&mut self) -> Result<PeerId, Fault> {
-        if let Some(own) = self.by_endpoint.get(&self.identity.endpoint.0) {
-            return Ok(*own);
+        if let Some(own) = self.peers.of_endpoint(self.identity.endpoint.0) {
+            return Ok(own);
         }
         let own = self.add_peer(true)?;
         self.begin_loop(own);
@@ -262,9 +258,9 @@ impl Core {
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
     pub(crate) fn begin_loop(&mut self, asked: PeerId) {
         let own = self.identity.endpoint.0;
-        let id = *self.by_endpoint.entry(own).or_insert(asked);
-        if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.identity.endpoint = own;
+        let id = self.peers.of_endpoint(own).unwrap_or(asked);
+        self.peers.assign(own, id);
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.identity.incarnation = self.identity.incarnation;
         }
         if id != asked {
@@ -273,7 +269,7 @@ impl Core {
         let nonce = self.random.next_u64() as u32;
         let windows = self.first_windows().unwrap_or(self.least_windows());
         self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
         let granted = Granted::begin(windows, u64::from(self.config.announce_window));
         self.new_session(id, nonce | 1, granted, windows);
@@ -283,7 +279,7 @@ impl Core {
 
     /// Connects to a peer for which something waits.
     pub(super) fn connect_if_needed(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let carried = peer.session_link().is_some();
         if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
@@ -305,7 +301,7 @@ impl Core {
     /// compared, and what it sends would not be known to come from this peer.
     #[inline]
     pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.session.id == 0 && peer.reachable)
+        if self.peers.get(id).is_some_and(|peer| peer.session.id == 0 && peer.reachable)
             && self.awaits_from(receive, id)
         {
             self.want_session(id);
@@ -332,14 +328,14 @@ impl Core {
 
     /// Connects to a peer with a parked session, where something waits for it.
     pub(crate) fn want_waiting(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(Peer::has_waiting) {
+        if self.peers.get(id).is_some_and(Peer::has_waiting) {
             self.want_session(id);
         }
     }
 
     /// The link of a running session is gone.
     pub(crate) fn session_link_lost(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let resumes = self.config.mode == Mode::Resume && peer.session.reliable.is_some();
         if !resumes || self.closing {
             return self.end_session(id, Fault::PeerReset);
@@ -351,7 +347,7 @@ impl Core {
         }
         self.wake_by(id, retry_at);
         // Of two sides that could both connect one goes first; the other comes with its timer.
-        let first = self.peers.get(id.0).is_some_and(|peer| {
+        let first = self.peers.get(id).is_some_and(|peer| {
             peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
         });
         if first {
@@ -361,7 +357,7 @@ impl Core {
 
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
-        if let Some(peer) = self.peers.get(id.0)
+        if let Some(peer) = self.peers.get(id)
             && let PeerStage::Suspended { since } = peer.stage
         {
             let given_up = self.now.since(since) >= self.config.give_up_after;
@@ -373,7 +369,7 @@ impl Core {
             self.close_attempts(id);
         }
         self.fail_session(id, fault);
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.stage = PeerStage::Idle;
         }
     }
@@ -381,7 +377,7 @@ impl Core {
     /// Another session takes the place of this one, which the peer knows nothing of any more. With separate
     /// sessions what was posted while this one rested was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
-        let peer = self.peers.get(id.0).filter(|_| self.config.separate_sessions);
+        let peer = self.peers.get(id).filter(|_| self.config.separate_sessions);
         let since = peer.and_then(|peer| peer.parked_at_post);
         self.fail_session_before(id, Fault::PeerReset, since);
     }
@@ -392,7 +388,7 @@ impl Core {
 
     /// Ends a session. `spared`: all sends that wait, and receives that were posted after so many others, go on.
     fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let session = std::mem::take(&mut peer.session.id);
         let had_session = session != 0;
         let was_called = peer.is_called();
@@ -429,7 +425,7 @@ impl Core {
                 self.drop_message(found, fault);
             }
         }
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.accesses.under_way = UnderWay::default();
         }
         let caller = self.take_caller(id);
@@ -537,7 +533,7 @@ impl Core {
     }
 
     pub(crate) fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             self.operations.unqueue(&mut peer.waiting[channel], id);
         }
     }
@@ -578,7 +574,7 @@ impl Core {
     /// Makes sure that `advance` looks at a peer at `due`, or before: what is due later by then is not
     /// taken back.
     pub(crate) fn wake_by(&mut self, id: PeerId, due: Time) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             self.timers.set(id, &mut peer.timer, due);
         }
     }
@@ -587,12 +583,12 @@ impl Core {
         let now = self.now;
         let due = self.timers.due(now);
         for id in &due {
-            if let Some(peer) = self.peers.get_mut(id.0) {
+            if let Some(peer) = self.peers.get_mut(*id) {
                 self.timers.stop(*id, &mut peer.timer);
             }
         }
         for id in due {
-            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            let Some(peer) = self.peers.get_mut(id) else { continue };
             match peer.stage {
                 PeerStage::Yielded { until } if until <= now => {
                     let insist = INSIST_FROM;
@@ -609,7 +605,7 @@ impl Core {
                 PeerStage::Up { .. } if peer.session.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
-            let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
+            let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
             self.wake_by(id, due);
         }
         let sweep = self.run_sweep();
@@ -623,7 +619,7 @@ impl Core {
         }
         let (now, wait) = (self.now, self.config.resend_after * 4);
 
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
         if reliable.retry_at > now {
             return;

@@ -72,7 +72,7 @@ impl Core {
     /// session, and those whose peers we have greeted already.
     fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
         let up = match audience {
-            Audience::One(peer) => self.peers.get(peer.0).and_then(|peer| peer.link()),
+            Audience::One(peer) => self.peers.get(peer).and_then(|peer| peer.link()),
             Audience::Everybody => None,
         };
         if let Some(link) = up {

@@ -48,7 +48,7 @@ impl Core {
     pub(crate) fn begin_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, segments) = (state.access.peer, state.segments());
-        let idle = self.peers.get(peer.0).is_some_and(|peer| {
+        let idle = self.peers.get(peer).is_some_and(|peer| {
             peer.accesses.may_begin(segments) && peer.link().is_some_and(|link| self.is_live(link))
         });
         if idle {
@@ -61,7 +61,7 @@ impl Core {
         if let Some(state) = self.access_mut(id) {
             state.waiting = true;
         }
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             self.operations.enqueue(&mut peer.accesses.waiting, id);
         }
     }
@@ -76,7 +76,7 @@ impl Core {
     }
 
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
-        while let Some(peer) = self.peers.get(id.0) {
+        while let Some(peer) = self.peers.get(id) {
             let Some(first) = self.operations.first_of(&peer.accesses.waiting) else { return };
             let Some(link) = peer.link() else { return };
             let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
@@ -94,7 +94,7 @@ impl Core {
     fn start_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
         let (access, segments) = (state.access.clone(), state.segments());
-        let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
+        let Some(peer) = self.peers.get_mut(access.peer) else { return };
         peer.accesses.begin(segments);
         let Some(link) = peer.link() else { return };
         if peer.foreign && self.operations.is_access(id) {
@@ -118,7 +118,7 @@ impl Core {
                 };
                 let kind = StreamKind::Put { operation: id, key: access.key, segments, total };
                 let stream = Stream { kind, left: access.local };
-                if let Some(peer) = self.peers.get_mut(access.peer.0) {
+                if let Some(peer) = self.peers.get_mut(access.peer) {
                     peer.streams.push(stream);
                 }
                 if let Some(state) = self.access_mut(id) {
@@ -176,7 +176,7 @@ impl Core {
     /// next link. Reading or writing the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
         let segments = self.access_mut(id).map_or(0, |access| access.segments());
-        let Some(state) = self.peers.get_mut(peer.0) else { return false };
+        let Some(state) = self.peers.get_mut(peer) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         if state.session.reliable.is_none() || over {
             return false;
@@ -300,7 +300,7 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
         let streaming = std::mem::take(&mut state.streaming);
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             peer.accesses.under_way.end(segments);
             if streaming {
                 peer.streams.retain(|stream| {
@@ -323,7 +323,7 @@ impl Core {
             let (peer, segments) = (state.access.peer, state.segments());
             state.waiting = false;
             self.unqueue_access(peer, id);
-            if let Some(peer) = self.peers.get_mut(peer.0) {
+            if let Some(peer) = self.peers.get_mut(peer) {
                 // `access_ended` counts it as one that had begun.
                 peer.accesses.under_way.begin(segments);
             }
@@ -332,7 +332,7 @@ impl Core {
     }
 
     fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
-        if let Some(peer) = self.peers.get_mut(peer.0) {
+        if let Some(peer) = self.peers.get_mut(peer) {
             self.operations.unqueue(&mut peer.accesses.waiting, id);
         }
     }

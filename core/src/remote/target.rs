@@ -84,7 +84,7 @@ impl Core {
         let Some(slice) = self.check_key(id, key, body.offset.get(), body.len.get(), false) else {
             return self.emit_result(id, cookie, Err(Fault::BadKey));
         };
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if !peer.streams.has_room() {
             return self.emit_result(id, cookie, Err(Fault::Busy));
         }
@@ -137,7 +137,7 @@ impl Core {
         bytes: u64,
         total: u64,
     ) {
-        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id.0)?)))
+        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id)?)))
             && peer.puts.arrive(slot, cookie, bytes, total)
         {
             self.emit_result(id, cookie, Ok(()));

@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_base::slots::Slots;
-
 use super::Streams;
 use crate::api::PeerId;
-use crate::path::Peer;
+use crate::path::Peers;
 
 /// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
 const BYTES_PER_PASS: u64 = 1 << 20;
@@ -53,12 +51,12 @@ impl BulkBudget {
 
     /// Takes out the next peer that waited, if there are bytes left for it.
     #[inline]
-    pub fn next_throttled(&mut self, peers: &mut Slots<Peer>) -> Option<PeerId> {
+    pub fn next_throttled(&mut self, peers: &mut Peers) -> Option<PeerId> {
         if self.is_spent() {
             return None;
         }
         let id = self.throttled.pop_front()?;
-        if let Some(peer) = peers.get_mut(id.0) {
+        if let Some(peer) = peers.get_mut(id) {
             peer.streams.throttled = false;
         }
         Some(id)

@@ -15,7 +15,7 @@ impl Core {
     /// Makes data frames, the peer's streams in turn, as many as its link takes.
     pub(crate) fn pump_streams(&mut self, id: PeerId) {
         loop {
-            let Some(peer) = self.peers.get_mut(id.0) else { return };
+            let Some(peer) = self.peers.get_mut(id) else { return };
             if peer.link().is_none() {
                 return;
             }
@@ -33,7 +33,7 @@ impl Core {
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
-            } else if let Some(peer) = self.peers.get_mut(id.0) {
+            } else if let Some(peer) = self.peers.get_mut(id) {
                 peer.streams.push(stream);
             }
         }
@@ -119,7 +119,7 @@ impl Core {
         match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
             Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
             Some(Audience::Everybody) => {
-                let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
+                let ids: Vec<PeerId> = self.peers.iter().map(|(id, _)| id).collect();
                 ids.into_iter().for_each(|id| self.drop_streams_to(id, slot));
             }
             None => {}
@@ -127,7 +127,7 @@ impl Core {
     }
 
     fn drop_streams_to(&mut self, id: PeerId, slot: SlotId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
         let mut refused = Vec::new();
         peer.streams.retain(|stream| match stream.kind {
             StreamKind::Serve { region, cookie, .. } if region == slot => {
