@@ -170,7 +170,7 @@ impl Core {
     fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
         let Some(peer) = self.peers.get(id) else { return };
         if let Some(reliable) = &peer.session.reliable {
-            let spans = if kept { reliable.spans_of(of) } else { Vec::new() };
+            let spans = if kept { reliable.sent.spans_of(of) } else { Vec::new() };
             return spans.into_iter().for_each(|span| self.detach_span(id, span));
         }
         for slot in peer.in_flight.bulk_orders(&self.orders, of) {
@@ -223,7 +223,7 @@ impl Core {
         }
         let broken = from
             .and_then(|id| self.peers.get_mut(id)?.session.reliable.as_mut())
-            .map(|reliable| reliable.take_broken(|incoming| of(&incoming.kind)));
+            .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
         for incoming in broken.into_iter().flatten() {
             self.place_given_up(incoming);
         }
@@ -333,7 +333,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let link = peer.link();
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
-        match (reliable.leave(span), link) {
+        match (reliable.sent.leave(span), link) {
             (Some(Some(slot)), Some(link)) => {
                 let (token, later) = (Orders::token(slot), Token::NONE);
                 self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
@@ -347,7 +347,7 @@ impl Core {
     pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
         let peer = self.peers.get_mut(id);
         let reliable = peer.and_then(|peer| peer.session.reliable.as_mut());
-        let Some(from) = reliable.and_then(|reliable| reliable.leaving(span)) else { return };
+        let Some(from) = reliable.and_then(|reliable| reliable.sent.leaving(span)) else { return };
         self.outputs.push(Output::Keep { peer: id, span, from });
     }
 
@@ -359,8 +359,8 @@ impl Core {
         let Some(reliable) = peer.and_then(|peer| peer.session.reliable.as_mut()) else {
             return self.outputs.extend_releases(buffer);
         };
-        reliable.resend_by(due);
-        match reliable.stay(span, id, buffer) {
+        reliable.sent.resend_by(due);
+        match reliable.sent.stay(span, id, buffer) {
             Some(order) => {
                 self.counters.spans_kept += 1;
                 self.memory_let_go(order);

@@ -130,8 +130,8 @@ impl Core {
         self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
         for (_, peer) in self.peers.iter() {
             let Some(reliable) = &peer.session.reliable else { continue };
-            reliable.kept_orders().for_each(|order| holds.order(order));
-            reliable.broken_incoming().for_each(|incoming| holds.incoming(incoming));
+            reliable.sent.orders().for_each(|order| holds.order(order));
+            reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
         }
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
@@ -199,7 +199,7 @@ impl Core {
             }
         }
         if let Some(reliable) = &peer.session.reliable {
-            let (held_eager, held_announces) = reliable.held_charges();
+            let (held_eager, held_announces) = reliable.held.charges();
             eager += held_eager;
             announces += held_announces;
         }

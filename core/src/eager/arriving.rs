@@ -296,7 +296,7 @@ impl Peer {
         // A request is handed over when its last byte is here, which, where frames overtake each
         // other, may be after those of later ones: there all of them wait for their turn.
         match &self.session.reliable {
-            Some(reliable) if message >= *next && !reliable.holds(channel, message) => {
+            Some(reliable) if message >= *next && !reliable.held.contains(channel, message) => {
                 NextMessage::Early
             }
             _ => NextMessage::Wrong,
