@@ -8,17 +8,16 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{LinkId, Placement, Token, Urgency, Verb};
+use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{
     self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
     HelloBody, Prefix, Refusal,
 };
 
-use super::{Link, LinkStage, Links, Peer, PeerStage, evictable};
-use crate::api::{Channel, Mode, Output, PeerId};
-use crate::credit::Charge;
+use super::{Link, LinkStage, Links, Peer, PeerStage};
+use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
-use crate::incoming::{Incoming, IncomingKind};
+use crate::incoming::IncomingKind;
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
@@ -26,48 +25,11 @@ const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Core {
-    /// The driver began a link to a peer, as `Output::Connect` asked.
-    pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
-        let insist = self.peers.get(peer).is_some_and(|peer| match peer.stage {
-            PeerStage::Connecting { attempt } => attempt >= INSIST_FROM,
-            PeerStage::Suspended { .. } => true,
-            _ => false,
-        });
-        self.begin_link(peer, link, false, insist);
-    }
-
-    /// The driver began a link that shares memory, as `Output::Upgrade` asked.
-    pub fn connecting_upgrade(&mut self, peer: PeerId, link: LinkId) {
-        self.begin_link(peer, link, true, false);
-    }
-
-    fn begin_link(&mut self, peer: PeerId, link: LinkId, upgrade: bool, insist: bool) {
-        if self.is_same_foreign(peer, link) {
-            return;
-        }
-        if let Some(former) = self.links.in_slot_of(link) {
-            // The rail's last word about it is on the way.
-            self.link_down(former, Fault::Closed);
-        }
-        let nonce = self.random.next_u64() as u32;
-        let state = Link { upgrade, insist, ..Link::new(Some(peer), nonce) };
-        self.links.insert(link, state);
-    }
-
     /// There is no better link to this peer: the agreed one is used.
     pub fn no_upgrade(&mut self, peer: PeerId, link: LinkId) {
         let agreed = self.links.get(link).is_some_and(|link| link.stage == LinkStage::Agreed);
         if agreed {
             self.confirm(self.resolve(peer), link);
-        }
-    }
-
-    /// No address is left to try.
-    pub fn unreachable(&mut self, peer: PeerId) {
-        if !self.connect_later(peer) {
-            let babbled = self.peers.get(peer).is_some_and(|peer| peer.calls.has_babbled());
-            let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
-            self.end_session(peer, fault);
         }
     }
 
@@ -123,25 +85,6 @@ impl Core {
     /// Whether frames of this link may be lost, doubled or overtaken.
     pub(crate) fn is_lossy(&self, link: LinkId) -> bool {
         self.rails.is_lossy(link)
-    }
-
-    /// Nobody answered our greeting in time.
-    pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
-        let greeted_over = self.peers.get(id).and_then(|peer| peer.calls.greeted_over());
-        let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
-        self.close_attempts(id);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let again = peer.calls.lose_greeting(lossy);
-        self.connect_next(id, if again { attempt } else { attempt + 1 });
-    }
-
-    /// Closes the links that we began to a peer.
-    pub(crate) fn close_attempts(&mut self, id: PeerId) {
-        for link in self.links.of_peer(id) {
-            if self.links.get(link).is_some_and(|state| state.outbound) {
-                self.close_link(link);
-            }
-        }
     }
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
@@ -279,39 +222,6 @@ impl Core {
         keeps || self.first_windows().is_some()
     }
 
-    /// The record of an endpoint that connected to us; a new one where it is unknown.
-    pub(crate) fn peer_of(&mut self, endpoint: u128) -> Option<PeerId> {
-        if let Some(id) = self.peers.of_endpoint(endpoint) {
-            return Some(id);
-        }
-        if self.peers.is_full() {
-            self.evict_peer();
-        }
-        let id = self.peers.add_caller(endpoint)?;
-        self.evictable.add_caller(id, &mut self.peers);
-        Some(id)
-    }
-
-    /// Makes room among the peers: forgets one that called us, has gone, and concerns nobody here; the first to go
-    /// comes first. Looks at a few only: a caller that finds no room calls again.
-    fn evict_peer(&mut self) {
-        for _ in 0..evictable::LOOKS {
-            let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
-            let Some(peer) = self.peers.get(id) else { continue };
-            if peer.reachable || peer.session.id != 0 || !self.links.of_peer(id).is_empty() {
-                // It is noted again at the end of that session or link.
-                continue;
-            }
-            if self.operations.is_free(id) {
-                return self.forget_peer(id);
-            }
-            self.evictable.add_caller(id, &mut self.peers);
-        }
-        if let Some(id) = self.end_oldest_parked() {
-            self.forget_peer(id);
-        }
-    }
-
     /// Whether the peer is of our cluster. A side that does not know its cluster yet (number 0: a
     /// client that was only told an address) takes the other's.
     fn is_our_cluster(&self, hello: &HelloBody) -> bool {
@@ -322,29 +232,6 @@ impl Core {
     fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
         self.greet(link, FLAG_ANSWER, refusal);
         self.close_link(link);
-    }
-
-    pub(crate) fn close_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(link)
-            && state.stage != LinkStage::Closing
-        {
-            state.stage = LinkStage::Closing;
-            self.links.end_carrying(link);
-            // Its last word may be long in coming, where nobody hears it: what it was placing, or read and wrote, goes
-            // over another.
-            let foreign = self.is_foreign(link);
-            for slot in self.incoming.of(link).into_iter().filter(|_| !foreign) {
-                if let Some(incoming) = self.incoming.get_mut(slot) {
-                    incoming.broken_off = true;
-                }
-                let token = Token(slot.to_u64());
-                self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
-            }
-            if !foreign {
-                self.stop_natives_of(link);
-            }
-            self.outputs.push(Output::Verb(Verb::Close { link }));
-        }
     }
 
     /// The peer to whom we connected answered.
@@ -435,39 +322,6 @@ impl Core {
         }
     }
 
-    /// Finds out whether a peer that answered is one that we know under another address.
-    pub(crate) fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
-        let known = self.peers.of_endpoint(endpoint);
-        if known == Some(asked) {
-            return asked;
-        }
-        let old = self.peers.get(asked).map_or(0, |peer| peer.identity.endpoint);
-        if old != 0 {
-            // Another endpoint answers at this address now. What was posted after the end of the old one's
-            // session is for whoever answers.
-            self.peers.forget_endpoint(old);
-            if self.session_of(asked) != 0 {
-                self.replace_session(asked);
-            }
-        }
-        if self.has_ended(asked)
-            && let Some(other) = self.peer_of(endpoint)
-        {
-            // Nobody wants it under the name of one that had called us once.
-            return other;
-        }
-        match known {
-            Some(known) => {
-                self.alias(asked, known);
-                known
-            }
-            None => {
-                self.peers.assign(endpoint, asked);
-                asked
-            }
-        }
-    }
-
     /// Whether another link with this peer, begun by us or by it, is agreed upon.
     pub(super) fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
         let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
@@ -476,7 +330,7 @@ impl Core {
     }
 
     /// We choose this link; the session begins on our side.
-    fn confirm(&mut self, id: PeerId, link: LinkId) {
+    pub(super) fn confirm(&mut self, id: PeerId, link: LinkId) {
         self.expose_existing(id, link);
         self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
         let mut others = self.links.of_peer(id);
@@ -519,109 +373,6 @@ impl Core {
         }
         self.begin_session(id, link);
         Placement::Drop
-    }
-
-    /// A rail's last word about a link.
-    pub fn link_down(&mut self, link: LinkId, fault: Fault) {
-        let peer = self.links.get(link).and_then(|state| state.peer);
-        let peer = peer.and_then(|id| self.peers.get(self.resolve(id)));
-        // The rail of a foreign peer knows how its partner ended.
-        let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
-        for incoming in self.incoming.take_of(link) {
-            self.undo_incoming(incoming, lost);
-        }
-        let Some(state) = self.links.remove(link) else { return };
-        self.revoked_by_loss(link, state.peer);
-        let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
-        self.evictable.add_caller(id, &mut self.peers);
-        let lossy = self.is_lossy(link);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if peer.session_link() == Some(link) {
-            // To resume a session in which a peer broke the protocol would be to hear it again.
-            return match state.broken {
-                true => self.end_session(id, Fault::PeerReset),
-                false if peer.foreign => self.end_session(id, lost),
-                false => self.session_link_lost(id),
-            };
-        }
-        let linked = peer.session_link().is_some();
-        if !state.outbound && !linked {
-            // What waits for the peer may have counted on this link.
-            return self.want_waiting(id);
-        }
-        if !state.outbound || linked || state.stage == LinkStage::Closing {
-            return;
-        }
-        if state.upgrade {
-            // Memory is not shared after all: the other link, still agreed, is used.
-            let agreed = |other: &LinkId| {
-                let state = self.links.get(*other);
-                state.is_some_and(|state| state.outbound && state.stage == LinkStage::Agreed)
-            };
-            if let Some(other) = self.links.of_peer(id).into_iter().find(agreed) {
-                self.confirm(id, other);
-            }
-            return;
-        }
-        if fault == Fault::Busy {
-            self.crowded(id);
-        }
-        if matches!(fault, Fault::NotPermitted | Fault::Closed) && self.is_foreign(link) {
-            // It is there, and does not want us: no other address of it would.
-            return self.end_session(id, fault);
-        }
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if let PeerStage::Connecting { attempt } = peer.stage {
-            // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
-            let greeted = state.stage == LinkStage::Greeting;
-            if greeted && fault == Fault::Protocol {
-                peer.calls.note_babble();
-            }
-            let again = peer.calls.lose_greeting(greeted && lossy);
-            self.connect_next(id, if again { attempt } else { attempt + 1 });
-        }
-    }
-
-    /// A payload is lost on its way to its place: its operation fails with this.
-    pub(crate) fn incoming_lost(&mut self, incoming: Incoming, fault: Fault) {
-        let staged = matches!(
-            incoming.kind,
-            IncomingKind::Hello
-                | IncomingKind::Unmatched { .. }
-                | IncomingKind::Request { .. }
-                | IncomingKind::Held { .. }
-        );
-        if staged && incoming.slice.buffer != Slice::NONE.buffer {
-            self.outputs.push(Output::Release(incoming.slice.buffer));
-        }
-        match incoming.kind {
-            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
-                self.receive_broken(operation, fault);
-                self.let_go(operation);
-            }
-            IncomingKind::Fragment { assembly, operation } => {
-                self.fragment_lost(assembly, operation, fault);
-            }
-            IncomingKind::Put { region, .. } => self.region_let_go(region),
-            IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
-            IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
-            IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
-            IncomingKind::Hello => {}
-        }
-    }
-
-    fn free_lost(&mut self, incoming: &Incoming, channel: Channel) {
-        let charge = Charge::Eager { channel, payload_bytes: incoming.payload_bytes.into() };
-        if let Some(peer) = incoming.peer {
-            self.free_charge(peer, incoming.session, charge);
-        }
-    }
-
-    /// A placement broke off: it goes on when its span comes again, or what it was for fails.
-    pub(crate) fn undo_incoming(&mut self, incoming: Incoming, fault: Fault) {
-        if let Err(incoming) = self.keep_broken(incoming) {
-            self.incoming_lost(incoming, fault);
-        }
     }
 
     /// Whether the incarnation that greeted on this link is the one we know.

@@ -5,6 +5,8 @@
 //! with its link, unless both sides parked it; in mode `Resume` it goes on over the next link.
 
 mod calls;
+mod closing;
+mod connecting;
 mod evictable;
 mod handshake;
 mod in_flight;
@@ -13,6 +15,7 @@ mod names;
 mod newcomers;
 mod parking;
 mod peers;
+mod records;
 mod session;
 mod timers;
 

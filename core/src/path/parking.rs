@@ -14,9 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::evictable;
-use super::handshake::INSIST_FROM;
-use super::{LinkStage, Peer, PeerStage};
+use super::{LinkStage, Peer, PeerStage, evictable};
 use crate::api::*;
 use crate::engine::Core;
 use crate::remote::UnderWay;
@@ -27,8 +25,6 @@ const SWEEP: usize = 256;
 const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 /// A `Park` that is unanswered at its deadline gets this much longer, so that queues are drained first.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
-/// The next attempt of a connect for which there was no descriptor.
-const ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
 /// Turns for which a link is passed over after `Stay`, at most.
 const SPARED_MAX: u32 = 63;
 
@@ -290,42 +286,6 @@ impl Core {
             self.park_surplus();
         }
         self.sweep_at
-    }
-
-    /// No descriptor, or none of what else a link needs, is left for one to this peer: an idle link is
-    /// parked.
-    pub fn crowded(&mut self, id: PeerId) {
-        self.make_room();
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.calls.note_crowd(now);
-        }
-    }
-
-    /// Whether the peer could not be reached for want of descriptors only: it is tried again, until it is
-    /// given up.
-    pub(crate) fn connect_later(&mut self, id: PeerId) -> bool {
-        let (now, give_up_after) = (self.now, self.config.give_up_after);
-        let Some(peer) = self.peers.get_mut(id) else { return false };
-        let since = peer.calls.crowded_since();
-        let (PeerStage::Connecting { attempt }, Some(since)) = (peer.stage, since) else {
-            return false;
-        };
-        if now.since(since) >= give_up_after {
-            return false;
-        }
-        let until = now + ROOM_AGAIN;
-        peer.stage = PeerStage::Crowded { attempt: attempt - attempt % INSIST_FROM, until };
-        self.wake_by(id, until);
-        true
-    }
-
-    /// Tries again what there was no descriptor for.
-    pub(crate) fn connect_again(&mut self, id: PeerId, attempt: u32) {
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.calls.forget_crowd();
-        }
-        self.connect_next(id, attempt);
     }
 
     /// A parked session that concerns nobody here ends, so that there is room for another peer: the one

@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 
 use ropewalk_base::time::Time;
 
+use super::handshake::INSIST_FROM;
+use super::{Peer, PeerStage};
 use crate::api::PeerId;
+use crate::engine::Core;
 
 /// When a peer is looked at; nothing may be due by then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,5 +78,49 @@ impl Timers {
         assert!(timer.0 <= due, "{id:?} is looked at in time");
         let set = timer != PeerTimer::OFF;
         assert_eq!(self.by_time.contains(&(timer.0, id)), set, "the timer of {id:?}");
+    }
+}
+
+impl Core {
+    /// Makes sure that `advance` looks at a peer at `due`, or before: what is due later by then is not
+    /// taken back.
+    pub(crate) fn wake_by(&mut self, id: PeerId, due: Time) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            self.timers.set(id, &mut peer.timer, due);
+        }
+    }
+
+    pub(crate) fn run_timers(&mut self) {
+        let now = self.now;
+        let due = self.timers.due(now);
+        for id in &due {
+            if let Some(peer) = self.peers.get_mut(*id) {
+                self.timers.stop(*id, &mut peer.timer);
+            }
+        }
+        for id in due {
+            let Some(peer) = self.peers.get_mut(id) else { continue };
+            match peer.stage {
+                PeerStage::Yielded { until } if until <= now => {
+                    let insist = INSIST_FROM;
+                    self.connect_next(id, insist);
+                }
+                PeerStage::Connecting { attempt } if peer.calls.deadline() <= now => {
+                    self.greeting_lost(id, attempt);
+                }
+                PeerStage::Suspended { since } => self.retry_suspended(id, since),
+                PeerStage::Parking { until, .. } if until <= now => self.park_unanswered(id),
+                PeerStage::Crowded { attempt, until } if until <= now => {
+                    self.connect_again(id, attempt);
+                }
+                PeerStage::Up { .. } if peer.session.reliable.is_some() => self.run_span_timers(id),
+                _ => {}
+            }
+            let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
+            self.wake_by(id, due);
+        }
+        let sweep = self.run_sweep();
+        let silent = self.close_silent();
+        self.timers.rest(sweep.min(silent));
     }
 }

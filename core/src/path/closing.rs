@@ -1,0 +1,174 @@
+//! The end of links: closing one, its last word, and payloads that it takes with it.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{LinkId, Token, Verb};
+use ropewalk_wire::frame::{Body, Envelope};
+
+use super::{LinkStage, PeerStage};
+use crate::api::{Channel, Output, *};
+use crate::credit::Charge;
+use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind};
+use crate::lists::List;
+
+impl Core {
+    pub(crate) fn close_link(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(link)
+            && state.stage != LinkStage::Closing
+        {
+            state.stage = LinkStage::Closing;
+            self.links.end_carrying(link);
+            // Its last word may be long in coming, where nobody hears it: what it was placing, or read and wrote, goes
+            // over another.
+            let foreign = self.is_foreign(link);
+            for slot in self.incoming.of(link).into_iter().filter(|_| !foreign) {
+                if let Some(incoming) = self.incoming.get_mut(slot) {
+                    incoming.broken_off = true;
+                }
+                let token = Token(slot.to_u64());
+                self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+            }
+            if !foreign {
+                self.stop_natives_of(link);
+            }
+            self.outputs.push(Output::Verb(Verb::Close { link }));
+        }
+    }
+
+    /// A rail's last word about a link.
+    pub fn link_down(&mut self, link: LinkId, fault: Fault) {
+        let peer = self.links.get(link).and_then(|state| state.peer);
+        let peer = peer.and_then(|id| self.peers.get(self.resolve(id)));
+        // The rail of a foreign peer knows how its partner ended.
+        let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
+        for incoming in self.incoming.take_of(link) {
+            self.undo_incoming(incoming, lost);
+        }
+        let Some(state) = self.links.remove(link) else { return };
+        self.revoked_by_loss(link, state.peer);
+        let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        self.evictable.add_caller(id, &mut self.peers);
+        let lossy = self.is_lossy(link);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        if peer.session_link() == Some(link) {
+            // To resume a session in which a peer broke the protocol would be to hear it again.
+            return match state.broken {
+                true => self.end_session(id, Fault::PeerReset),
+                false if peer.foreign => self.end_session(id, lost),
+                false => self.session_link_lost(id),
+            };
+        }
+        let linked = peer.session_link().is_some();
+        if !state.outbound && !linked {
+            // What waits for the peer may have counted on this link.
+            return self.want_waiting(id);
+        }
+        if !state.outbound || linked || state.stage == LinkStage::Closing {
+            return;
+        }
+        if state.upgrade {
+            // Memory is not shared after all: the other link, still agreed, is used.
+            let agreed = |other: &LinkId| {
+                let state = self.links.get(*other);
+                state.is_some_and(|state| state.outbound && state.stage == LinkStage::Agreed)
+            };
+            if let Some(other) = self.links.of_peer(id).into_iter().find(agreed) {
+                self.confirm(id, other);
+            }
+            return;
+        }
+        if fault == Fault::Busy {
+            self.crowded(id);
+        }
+        if matches!(fault, Fault::NotPermitted | Fault::Closed) && self.is_foreign(link) {
+            // It is there, and does not want us: no other address of it would.
+            return self.end_session(id, fault);
+        }
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        if let PeerStage::Connecting { attempt } = peer.stage {
+            // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
+            let greeted = state.stage == LinkStage::Greeting;
+            if greeted && fault == Fault::Protocol {
+                peer.calls.note_babble();
+            }
+            let again = peer.calls.lose_greeting(greeted && lossy);
+            self.connect_next(id, if again { attempt } else { attempt + 1 });
+        }
+    }
+
+    /// The peer closes: like a lost link, but in mode `Resume`, too, the session is over.
+    pub(crate) fn arrive_goodbye(&mut self, link: LinkId) {
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
+        self.end_session(self.resolve(id), Fault::PeerReset);
+        self.close_link(link);
+    }
+
+    /// The endpoint closes: peers are told, operations fail.
+    pub fn close(&mut self) {
+        self.closing = true;
+        self.give_all_rests_up();
+        let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
+        links.sort_unstable();
+        for link in links {
+            let up = self.links.get(link).filter(|state| state.stage == LinkStage::Up);
+            let session = up.and_then(|state| state.peer).map(|peer| self.session_of(peer));
+            if let Some(session) = session.filter(|_| link != LOOP_LINK) {
+                let envelope = Envelope { session, ..Envelope::default() };
+                self.emit_on(link, envelope, &Body::Goodbye, None, Token::NONE);
+            }
+            self.close_link(link);
+        }
+        for (_, peer) in self.peers.iter_mut() {
+            peer.session.fetching.clear();
+            peer.waiting = [List::EMPTY; CHANNELS];
+            peer.accesses.waiting = List::EMPTY;
+        }
+        let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.fail_operation(id, Fault::Closed);
+        }
+    }
+
+    /// A payload is lost on its way to its place: its operation fails with this.
+    pub(crate) fn incoming_lost(&mut self, incoming: Incoming, fault: Fault) {
+        let staged = matches!(
+            incoming.kind,
+            IncomingKind::Hello
+                | IncomingKind::Unmatched { .. }
+                | IncomingKind::Request { .. }
+                | IncomingKind::Held { .. }
+        );
+        if staged && incoming.slice.buffer != Slice::NONE.buffer {
+            self.outputs.push(Output::Release(incoming.slice.buffer));
+        }
+        match incoming.kind {
+            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
+                self.receive_broken(operation, fault);
+                self.let_go(operation);
+            }
+            IncomingKind::Fragment { assembly, operation } => {
+                self.fragment_lost(assembly, operation, fault);
+            }
+            IncomingKind::Put { region, .. } => self.region_let_go(region),
+            IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
+            IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
+            IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
+            IncomingKind::Hello => {}
+        }
+    }
+
+    fn free_lost(&mut self, incoming: &Incoming, channel: Channel) {
+        let charge = Charge::Eager { channel, payload_bytes: incoming.payload_bytes.into() };
+        if let Some(peer) = incoming.peer {
+            self.free_charge(peer, incoming.session, charge);
+        }
+    }
+
+    /// A placement broke off: it goes on when its span comes again, or what it was for fails.
+    pub(crate) fn undo_incoming(&mut self, incoming: Incoming, fault: Fault) {
+        if let Err(incoming) = self.keep_broken(incoming) {
+            self.incoming_lost(incoming, fault);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Attempts to reach a peer: when one is wanted, which address comes next, and when it is given up.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use super::handshake::INSIST_FROM;
+use super::{Link, Peer, PeerStage};
+use crate::api::{Output, PeerId, *};
+use crate::engine::Core;
+use crate::operation::{Kind, ReceiveStage};
+
+/// The next attempt of a connect for which there was no descriptor.
+const ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
+
+impl Core {
+    /// Makes sure that a peer is being connected to.
+    pub fn want_session(&mut self, id: PeerId) {
+        let id = self.resolve(id);
+        let Some(peer) = self.peers.get(id) else { return };
+        if !matches!(peer.stage, PeerStage::Idle | PeerStage::Parked { .. }) {
+            return;
+        }
+        if peer.reachable || !peer.identity.addresses.is_empty() {
+            self.connect_next(id, 0);
+        } else {
+            self.end_session(id, Fault::Unreachable);
+        }
+    }
+
+    /// Tries the address of this attempt. Attempts that insist number from `INSIST_FROM` on.
+    pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.stage = PeerStage::Connecting { attempt };
+            peer.calls.begin();
+            let attempt = attempt % INSIST_FROM;
+            self.outputs.push(Output::Connect { peer: id, attempt });
+        }
+    }
+
+    /// Connects to a peer for which something waits.
+    pub(super) fn connect_if_needed(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let carried = peer.session_link().is_some();
+        if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
+            return;
+        }
+        let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
+        let waits = sends || peer.accesses.has_waiting();
+        peer.stage = PeerStage::Idle;
+        let rests = peer.session.id != 0;
+        if rests {
+            self.rest(id);
+        }
+        if waits || !rests && self.is_awaited(id) {
+            self.want_session(id);
+        }
+    }
+
+    /// Connects to a peer with a parked session, where something waits for it.
+    pub(crate) fn want_waiting(&mut self, id: PeerId) {
+        if self.peers.get(id).is_some_and(Peer::has_waiting) {
+            self.want_session(id);
+        }
+    }
+
+    /// A receive from this peer alone was posted. A peer that was looked up and has no session is called: it
+    /// may be gone, which nobody would notice otherwise. Or it has called us already, under a name that nobody
+    /// compared, and what it sends would not be known to come from this peer.
+    #[inline]
+    pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
+        if self.peers.get(id).is_some_and(|peer| peer.session.id == 0 && peer.reachable)
+            && self.awaits_from(receive, id)
+        {
+            self.want_session(id);
+        }
+    }
+
+    /// Whether receives from this peer alone wait for a message.
+    pub(super) fn is_awaited(&mut self, id: PeerId) -> bool {
+        let owned = self.operations.owned_by(id);
+        owned.into_iter().any(|owned| self.awaits_from(owned, id))
+    }
+
+    /// Whether an operation is a receive that waits for a message from this peer alone.
+    fn awaits_from(&self, id: OperationId, peer: PeerId) -> bool {
+        let operation = self.operations.get(id).filter(|operation| operation.ending.is_none());
+        operation.is_some_and(|operation| match &operation.kind {
+            Kind::Receive(state) => {
+                let posted = matches!(state.stage, ReceiveStage::Posted { .. });
+                posted && state.receive.source == Some(peer)
+            }
+            _ => false,
+        })
+    }
+
+    /// The driver began a link to a peer, as `Output::Connect` asked.
+    pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
+        let insist = self.peers.get(peer).is_some_and(|peer| match peer.stage {
+            PeerStage::Connecting { attempt } => attempt >= INSIST_FROM,
+            PeerStage::Suspended { .. } => true,
+            _ => false,
+        });
+        self.begin_link(peer, link, false, insist);
+    }
+
+    /// The driver began a link that shares memory, as `Output::Upgrade` asked.
+    pub fn connecting_upgrade(&mut self, peer: PeerId, link: LinkId) {
+        self.begin_link(peer, link, true, false);
+    }
+
+    fn begin_link(&mut self, peer: PeerId, link: LinkId, upgrade: bool, insist: bool) {
+        if self.is_same_foreign(peer, link) {
+            return;
+        }
+        if let Some(former) = self.links.in_slot_of(link) {
+            // The rail's last word about it is on the way.
+            self.link_down(former, Fault::Closed);
+        }
+        let nonce = self.random.next_u64() as u32;
+        let state = Link { upgrade, insist, ..Link::new(Some(peer), nonce) };
+        self.links.insert(link, state);
+    }
+
+    /// No address is left to try.
+    pub fn unreachable(&mut self, peer: PeerId) {
+        if !self.connect_later(peer) {
+            let babbled = self.peers.get(peer).is_some_and(|peer| peer.calls.has_babbled());
+            let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
+            self.end_session(peer, fault);
+        }
+    }
+
+    /// Nobody answered our greeting in time.
+    pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
+        let greeted_over = self.peers.get(id).and_then(|peer| peer.calls.greeted_over());
+        let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
+        self.close_attempts(id);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let again = peer.calls.lose_greeting(lossy);
+        self.connect_next(id, if again { attempt } else { attempt + 1 });
+    }
+
+    /// Closes the links that we began to a peer.
+    pub(crate) fn close_attempts(&mut self, id: PeerId) {
+        for link in self.links.of_peer(id) {
+            if self.links.get(link).is_some_and(|state| state.outbound) {
+                self.close_link(link);
+            }
+        }
+    }
+
+    pub(super) fn retry_suspended(&mut self, id: PeerId, since: Time) {
+        if self.now.since(since) >= self.config.give_up_after {
+            return self.end_session(id, Fault::PeerReset);
+        }
+        let (now, wait) = (self.now, self.config.resend_after * 4);
+
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        if reliable.retry_at > now {
+            return;
+        }
+        reliable.retry_at = now + wait;
+        if peer.reachable {
+            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
+        }
+    }
+
+    /// No descriptor, or none of what else a link needs, is left for one to this peer: an idle link is
+    /// parked.
+    pub fn crowded(&mut self, id: PeerId) {
+        self.make_room();
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.calls.note_crowd(now);
+        }
+    }
+
+    /// Whether the peer could not be reached for want of descriptors only: it is tried again, until it is
+    /// given up.
+    pub(crate) fn connect_later(&mut self, id: PeerId) -> bool {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(peer) = self.peers.get_mut(id) else { return false };
+        let since = peer.calls.crowded_since();
+        let (PeerStage::Connecting { attempt }, Some(since)) = (peer.stage, since) else {
+            return false;
+        };
+        if now.since(since) >= give_up_after {
+            return false;
+        }
+        let until = now + ROOM_AGAIN;
+        peer.stage = PeerStage::Crowded { attempt: attempt - attempt % INSIST_FROM, until };
+        self.wake_by(id, until);
+        true
+    }
+
+    /// Tries again what there was no descriptor for.
+    pub(crate) fn connect_again(&mut self, id: PeerId, attempt: u32) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.calls.forget_crowd();
+        }
+        self.connect_next(id, attempt);
+    }
+}
