@@ -11,7 +11,7 @@
 //! exposed memory natively at this very moment is waited for: see `Rail::order`.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Ordered, Token, Verb};
 
@@ -369,9 +369,4 @@ impl Core {
         }
         self.wake_by(id, due);
     }
-}
-
-/// The payload of a span as a slice of the buffer that it was copied to.
-pub(crate) fn whole(buffer: BufferId, len: u64) -> Slice {
-    Slice { buffer, offset: 0, len }
 }

@@ -10,15 +10,14 @@ use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urge
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
 
 use crate::api::*;
+use crate::assembly::Assembly;
 use crate::credit::Pool;
-use crate::fragments::Assembly;
 use crate::incoming::IncomingPayloads;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
-use crate::probe::Offers;
 use crate::rails::Rails;
 use crate::remote::Regions;
 use crate::streams::BulkBudget;
@@ -50,7 +49,6 @@ pub struct Core {
     pub(crate) evictable: Evictable,
     pub(crate) newcomers: Newcomers,
     pub(crate) counters: Counters,
-    pub(crate) offers: Offers,
 }
 
 const ORDERS_MAX: usize = 1 << 22;
@@ -91,7 +89,6 @@ impl Core {
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
             counters: Counters::default(),
-            offers: Offers::default(),
             config,
             identity,
         }

@@ -14,37 +14,11 @@ use ropewalk_base::verb::{LinkId, Placement};
 use ropewalk_wire::frame::{AbortBody, EagerBody, FragmentBody, Prefix};
 
 use crate::api::*;
+use crate::assembly::{Assembly, Target};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 use crate::operation::{Kind, SendStage};
 use crate::streams::{Stream, StreamKind};
-
-/// A message of which fragments are still to come.
-#[derive(Debug)]
-pub(crate) struct Assembly {
-    pub peer: PeerId,
-    channel: Channel,
-    message: u64,
-    acknowledge: u8,
-    pub target: Target,
-    /// The message's place; the receive may have room for less than all of it.
-    into: Slice,
-    total: u64,
-    /// Bytes of the fragments that came, and of those that are at their place or have none.
-    begun: u64,
-    here: u64,
-    /// Fragments on their way to their places.
-    placing: u32,
-    /// Nothing more comes.
-    over: bool,
-}
-
-/// The receiver of a message that is being assembled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
-    Receive(OperationId),
-    Unmatched(SlotId),
-}
 
 impl Core {
     /// The fragments of a message behind the first one, in their turn among the peer's streams.
@@ -120,19 +94,9 @@ impl Core {
         let Some(channel) = Channel::from_u8(body.channel) else { return Placement::Drop };
         let bytes = u64::from(prefix.payload_bytes.get());
         let message = body.message.get();
-        let assembly = Assembly {
-            peer: id,
-            channel,
-            message,
-            acknowledge: body.acknowledge,
-            target,
-            into,
-            total: bytes + u64::from(body.more_bytes.get()),
-            begun: 0,
-            here: 0,
-            placing: 0,
-            over: false,
-        };
+        let total = bytes + u64::from(body.more_bytes.get());
+        let acknowledge = body.acknowledge;
+        let assembly = Assembly::new(id, channel, message, acknowledge, target, into, total);
         let Ok(slot) = self.assemblies.insert(assembly) else {
             return self.violation("more messages in fragments than an endpoint assembles");
         };
@@ -157,10 +121,7 @@ impl Core {
         };
         let Some(assembly) = self.assemblies.get(slot) else { return Placement::Drop };
         let bytes = u64::from(prefix.payload_bytes.get());
-        if body.offset.get() != assembly.begun
-            || bytes == 0
-            || bytes > assembly.total - assembly.begun
-        {
+        if !assembly.is_next(body.offset.get(), bytes) {
             return self.violation("a fragment that does not follow the one before");
         }
         self.place_fragment(link, id, prefix, slot)
@@ -175,24 +136,19 @@ impl Core {
     ) -> Placement {
         let bytes = u64::from(prefix.payload_bytes.get());
         let Some(assembly) = self.assemblies.get_mut(slot) else { return Placement::Drop };
-        let offset = assembly.begun;
-        assembly.begun += bytes;
-        let (target, into, total) = (assembly.target, assembly.into, assembly.total);
-        let staged = matches!(target, Target::Unmatched(_));
-        let operation = match target {
-            Target::Receive(operation) => Some(operation),
-            Target::Unmatched(_) => None,
-        };
+        let offset = assembly.begin(bytes);
+        let (into, total) = (assembly.into, assembly.total);
+        let operation = assembly.receive();
         let ended = |operation| {
             self.operations.get(operation).is_none_or(|operation| operation.ending.is_some())
         };
-        let fresh = staged && offset == 0;
+        let fresh = operation.is_none() && offset == 0;
         if operation.is_some_and(ended) || (!fresh && offset >= into.len) {
-            assembly.here += bytes;
+            assembly.skip(bytes);
             self.try_assembled(slot);
             return Placement::Drop;
         }
-        assembly.placing += 1;
+        assembly.place();
         if let Some(operation) = operation {
             self.hold(operation);
         }
@@ -224,8 +180,7 @@ impl Core {
         bytes: u32,
     ) {
         if let Some(assembly) = self.assemblies.get_mut(slot) {
-            assembly.placing -= 1;
-            assembly.here += u64::from(bytes);
+            assembly.placed(u64::from(bytes));
             self.try_assembled(slot);
         }
         if let Some(operation) = operation {
@@ -241,7 +196,7 @@ impl Core {
         fault: Fault,
     ) {
         if let Some(assembly) = self.assemblies.get_mut(slot) {
-            assembly.placing -= 1;
+            assembly.placed(0);
             self.break_assembly(slot, fault);
         }
         if let Some(operation) = operation {
@@ -252,7 +207,7 @@ impl Core {
     /// The rest of a message does not come: its receive fails.
     pub(crate) fn break_assembly(&mut self, slot: SlotId, fault: Fault) {
         let Some(assembly) = self.assemblies.get_mut(slot) else { return };
-        if !std::mem::replace(&mut assembly.over, true) {
+        if assembly.give_up() {
             let (id, key) = (assembly.peer, (assembly.channel as u8, assembly.message));
             let target = assembly.target;
             if let Some(peer) = self.peers.get_mut(id)
@@ -265,12 +220,13 @@ impl Core {
                 Target::Unmatched(message) => self.unmatched_lost(message, fault),
             }
         }
-        let still = self.assemblies.get(slot).is_some_and(|assembly| assembly.placing > 0);
-        if !still && let Some(assembly) = self.assemblies.remove(slot) {
-            let staged = matches!(assembly.target, Target::Unmatched(_));
-            if staged && assembly.into.buffer != Slice::NONE.buffer {
-                self.outputs.push(Output::Release(assembly.into.buffer));
-            }
+        let still = self.assemblies.get(slot).is_some_and(Assembly::is_placing);
+        if !still
+            && let Some(assembly) = self.assemblies.remove(slot)
+            && assembly.receive().is_none()
+            && assembly.into.buffer != Slice::NONE.buffer
+        {
+            self.outputs.push(Output::Release(assembly.into.buffer));
         }
     }
 
@@ -296,10 +252,10 @@ impl Core {
     /// Hands a message over once all of it is here.
     fn try_assembled(&mut self, slot: SlotId) {
         let Some(assembly) = self.assemblies.get(slot) else { return };
-        if assembly.placing > 0 || (assembly.here < assembly.total && !assembly.over) {
+        if assembly.is_placing() || (!assembly.is_whole() && !assembly.is_over()) {
             return;
         }
-        if assembly.over {
+        if assembly.is_over() {
             return self.break_assembly(slot, Fault::Cancelled);
         }
         let Some(assembly) = self.assemblies.remove(slot) else { return };

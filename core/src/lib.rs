@@ -26,6 +26,7 @@
 
 pub mod api;
 mod arrive;
+mod assembly;
 mod cancel;
 mod check;
 mod credit;

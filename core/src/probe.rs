@@ -8,8 +8,6 @@
 //! The core calls nobody: the driver asks for the next offer when its user can be asked. Until then a
 //! receive that is posted takes a message as if it had been posted before it came.
 
-use std::collections::VecDeque;
-
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
 
@@ -43,13 +41,6 @@ pub struct Offer {
     pub is_withheld: bool,
 }
 
-/// The channel whose messages are offered before they wait, and those that were not offered yet, by arrival.
-#[derive(Debug, Default)]
-pub(crate) struct Offers {
-    channel: Option<Channel>,
-    queue: VecDeque<SlotId>,
-}
-
 impl Core {
     /// The message that a receive like this would take if it were posted now. It stays.
     pub fn probe(
@@ -74,35 +65,26 @@ impl Core {
     /// From now on messages of a channel that no posted receive accepts are offered, with those that wait already and came
     /// after so many arrivals; `None`: not any more.
     pub fn offer_unmatched(&mut self, wanted: Option<(Channel, u64)>) {
-        let channel = wanted.map(|(channel, _)| channel);
-        if channel.is_some() && self.offers.channel == channel {
-            return;
-        }
-        let waiting = wanted.map(|(channel, since)| self.matching.messages_since(channel, since));
-        self.offers = Offers { channel, queue: waiting.unwrap_or_default().into() };
+        self.matching.offer_unmatched(wanted);
     }
 
     /// Notes that a message waits which may have to be offered.
     #[inline]
     pub(crate) fn offer(&mut self, channel: Channel, found: SlotId) {
-        if self.offers.channel == Some(channel) {
-            self.offers.queue.push_back(found);
-        }
+        self.matching.offer(channel, found);
     }
 
     /// The next message to ask the user about, until [`Core::end_offer`] has the answer.
     pub fn next_offer(&mut self) -> Option<Offer> {
-        let queue = &mut self.offers.queue;
-        while let Some(&found) = queue.front() {
-            let message = self.matching.message_mut(found);
-            let content = message.as_ref().map(|message| message.content);
+        while let Some(found) = self.matching.first_offer() {
+            let content = self.matching.message_mut(found).map(|message| message.content);
             if let Some(Content::Arriving { claimed_by: None }) = content {
                 // Those behind it wait for their turn.
                 return None;
             }
-            queue.pop_front();
+            self.matching.end_first_offer();
             // A receive has it by now, or its sender took it back.
-            let Some(message) = message else { continue };
+            let Some(message) = self.matching.message_mut(found) else { continue };
             let is_unseen = message.acknowledge == Level::Unseen as u8;
             let (staged, is_withheld) = match message.content {
                 Content::Arriving { .. } => continue,

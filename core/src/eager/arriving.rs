@@ -8,9 +8,9 @@ use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{EagerBody, FLAG_PAYLOAD_CHECKSUM, Prefix};
 
 use crate::api::*;
+use crate::assembly::Target;
 use crate::credit::Charge;
 use crate::engine::Core;
-use crate::fragments::Target;
 use crate::incoming::{IncomingKind, OF_RECEIVE};
 use crate::matching::{Content, Unmatched};
 use crate::operation::Kind;

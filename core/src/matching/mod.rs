@@ -6,6 +6,7 @@
 //! Invariant: no receive in here accepts a message in here.
 
 mod messages;
+mod offers;
 mod receives;
 mod unmatched;
 
@@ -16,6 +17,7 @@ use ropewalk_base::hash::HashSeed;
 use ropewalk_base::slots::SlotId;
 
 use self::messages::Messages;
+use self::offers::Offers;
 use self::receives::Receives;
 use crate::api::{CHANNELS, Channel, OperationId, PeerId};
 
@@ -31,6 +33,7 @@ pub(crate) struct Matching {
     /// Receives with room for more bytes than are surely sent eagerly.
     awaited: u32,
     eager_bytes: u64,
+    offers: Offers,
 }
 
 impl Matching {
@@ -43,6 +46,7 @@ impl Matching {
             drops_unawaited: [false; CHANNELS],
             awaited: 0,
             eager_bytes,
+            offers: Offers::default(),
         }
     }
 
@@ -54,6 +58,34 @@ impl Matching {
     #[inline]
     pub fn drops_unawaited(&self, channel: Channel) -> bool {
         self.drops_unawaited[channel as usize]
+    }
+
+    /// From now on messages of a channel are offered, with those that wait and came after so many arrivals; `None`: not
+    /// any more.
+    pub fn offer_unmatched(&mut self, wanted: Option<(Channel, u64)>) {
+        let channel = wanted.map(|(channel, _)| channel);
+        if channel.is_none() || self.offers.channel != channel {
+            let waiting = wanted.map(|(channel, since)| self.messages_since(channel, since));
+            self.offers = Offers { channel, queue: waiting.unwrap_or_default().into() };
+        }
+    }
+
+    /// Notes that a message waits, which is offered if such messages are.
+    #[inline]
+    pub fn offer(&mut self, channel: Channel, found: SlotId) {
+        if self.offers.channel == Some(channel) {
+            self.offers.queue.push_back(found);
+        }
+    }
+
+    /// The message to offer next; it may be gone.
+    pub fn first_offer(&self) -> Option<SlotId> {
+        self.offers.queue.front().copied()
+    }
+
+    /// That message needs not be offered any more.
+    pub fn end_first_offer(&mut self) {
+        self.offers.queue.pop_front();
     }
 
     /// Receives that an announced message may end.

@@ -10,7 +10,6 @@ use ropewalk_base::verb::Urgency;
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
 use crate::api::PeerId;
-use crate::cancel::whole;
 use crate::orders::{Order, Payload};
 
 /// Spans sent again in one go.
@@ -223,7 +222,7 @@ impl SentSpans {
         let sent = self.get_mut(span).filter(|sent| sent.leaving && sent.in_rail.is_none())?;
         sent.leaving = false;
         let (payload, buffer) = (sent.payload.as_mut()?, buffer?);
-        payload.slice = whole(buffer, payload.slice.len);
+        payload.slice = Slice { buffer, offset: 0, len: payload.slice.len };
         let bulk = payload.urgency == Urgency::Bulk;
         Some(std::mem::replace(&mut payload.order, Order::Kept { peer, bulk, buffer }))
     }
