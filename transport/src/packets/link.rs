@@ -12,13 +12,13 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
 use zerocopy::IntoBytes;
 
-use super::access::{Asks, Exposed, Reading, Serving};
 use super::machine::{Event, Machine};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::remote_writes::{Listed, Offers};
 use super::sending::Sending;
 use super::stream::{Early, Incoming};
+use super::transfers::{Asks, Exposed, Reading, Serving};
 use crate::driver::{Driven, Schedule};
 
 /// The most calls or answers, and the shortest and the longest pause between them.

@@ -9,15 +9,10 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::packets::came_again;
 
 use super::receiving::{ACKNOWLEDGE_AFTER, EARLY_MAX};
-use super::sending::Sending;
+use super::sending::{Sending, is_after};
 
 /// A packet that the peer reports to have come again is one of so many before the next.
 const AGAIN_BEHIND: u32 = 3 * EARLY_MAX;
-
-/// Whether a number comes after another.
-pub(super) fn is_after(number: u32, other: u32) -> bool {
-    number != other && number.wrapping_sub(other) <= u32::MAX / 2
-}
 
 impl<T> Sending<T> {
     /// When [`Sending::expire`] has something to do.

@@ -23,8 +23,8 @@ use ropewalk_base::verb::{RemoteKey, Token};
 use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, Route};
 use zerocopy::IntoBytes;
 
-use super::access::{Access, READINGS_MAX, Reading};
 use super::link::{CALLS_MAX, Link, Stage};
+use super::transfers::{Access, READINGS_MAX, Reading};
 use crate::driver::{Driven, Driver};
 use crate::late::Late;
 use crate::memory::{Bytes, SPARE_MAX, recycle};

@@ -2,7 +2,8 @@
 //!
 //! * [`machine`]: links and the reports about them; [`link`]: their beginning and end;
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
-//! * [`access`]: reads and writes of remote memory, which [`remote_writes`] announces;
+//! * [`access`]: reads and writes of remote memory that were ordered; [`reading`]: transfers to us, [`serving`]: from us;
+//!   [`remote_writes`]: offers of writes, which the other side then reads; [`transfers`]: the state of them all;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it; [`loss`]: which of them were lost;
 //!   [`congestion`]: how many may be under way.
 
@@ -13,9 +14,12 @@ mod link;
 mod loss;
 pub mod machine;
 mod outgoing;
+mod reading;
 pub mod receiving;
 mod remote_writes;
 pub mod sending;
+mod serving;
 mod stream;
+mod transfers;
 
 pub use machine::{Machine, PacketConfig, PacketCounters};

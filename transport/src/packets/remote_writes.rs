@@ -18,10 +18,10 @@ use ropewalk_base::verb::RemoteKey;
 use ropewalk_wire::packets::{OfferRecord, RecordKind, TakenRecord, WithdrawnRecord};
 use zerocopy::IntoBytes;
 
-use super::access::{Purpose, READINGS_MAX, Source};
 use super::link::Stage;
 use super::machine::Machine;
 use super::stream::prefix_of;
+use super::transfers::{Purpose, READINGS_MAX, Source};
 
 /// Offers of one peer that are not over.
 const TAKINGS_MAX: usize = 8192;

@@ -9,7 +9,6 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 
 use super::congestion::CongestionWindow;
-use super::loss::is_after;
 use super::receiving::EARLY_MAX;
 use crate::late::Late;
 use crate::round_trip::RoundTrip;
@@ -54,6 +53,11 @@ pub(super) struct Kept<T> {
     /// For a packet that was taken for lost since others had overtaken it: since when, and by how much.
     pub(super) late_from: Time,
     pub(super) late_by: Duration,
+}
+
+/// Whether a number comes after another.
+pub(super) fn is_after(number: u32, other: u32) -> bool {
+    number != other && number.wrapping_sub(other) <= u32::MAX / 2
 }
 
 /// A peer acknowledged what never left.

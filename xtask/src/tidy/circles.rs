@@ -26,7 +26,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("rail/ether/src", 2),
     ("rail/shm/src", 6),
     ("rail/sim/src", 4),
-    ("transport/src", 10),
+    ("transport/src", 9),
     ("xtask/src", 2),
 ];
 
