@@ -25,7 +25,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("lab/sim/src", 4),
     ("net/src", 10),
     ("rail/ether/src", 2),
-    ("rail/shm/src", 6),
     ("rail/sim/src", 4),
     ("transport/src", 10),
     ("xtask/src", 2),
