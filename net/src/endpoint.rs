@@ -21,11 +21,11 @@ use ropewalk_rail::{Rail, RailOption};
 
 use crate::context::{Completed, Context};
 use crate::counts;
-use crate::engine::{Command, Engine};
+use crate::engine::{Command, Engine, EngineSetup};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::on_demand::OnDemandRails;
-use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
-use crate::requests::Requests;
+pub use crate::posts::Posted;
+use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
 
@@ -88,15 +88,6 @@ impl EndpointConfig {
     }
 }
 
-/// The immediate result of a post.
-#[derive(Debug)]
-pub enum Posted {
-    /// It is complete; it will not appear in any test.
-    Done(Completed),
-    /// It will complete later.
-    Pending(OperationId),
-}
-
 /// A process's presence on the network. Cloning gives another handle.
 #[derive(Clone)]
 pub struct Endpoint {
@@ -147,29 +138,24 @@ impl Endpoint {
         let core = Core::new(config.limits(), identity, capabilities, greeting, random)
             .with_schemes(schemes);
         let pool = Pool::with_budget(config.staging_bytes);
-        let requests = Arc::new(Requests::default());
-        let mut engine = Engine::new(
+        let engine = Engine::new(EngineSetup {
             core,
             rails,
             buffers,
             pool,
-            config.payload_checksum,
-            config.clock.clone(),
-            config.core.operations_max,
-            requests.clone(),
-        );
-        engine.same_host_checksum = config.same_host_checksum;
+            payload_checksum: config.payload_checksum,
+            same_host_checksum: config.same_host_checksum,
+            clock: config.clock.clone(),
+            operations_max: config.core.operations_max,
+        });
         let shared = Arc::new(Shared {
-            event_count: engine.event_count.clone(),
-            announced: engine.announced.clone(),
-            awaited: engine.awaited.clone(),
-            arrivals: engine.arrivals.clone(),
+            signals: engine.signals.clone(),
+            requests: engine.requests.clone(),
             long_rest: AtomicBool::new(false),
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),
             command_count: AtomicU32::new(0),
             reserve: Mutex::new(Vec::new()),
-            requests,
             epoll,
             nudge,
             nudged: AtomicBool::new(false),
@@ -227,14 +213,14 @@ impl Endpoint {
 
     /// A new queue of completions. `wants_requests`: arriving requests wake it, too.
     pub fn context(&self, wants_requests: bool) -> std::io::Result<Context> {
-        let queue = self.locked().add_context(wants_requests)?;
+        let queue = self.locked().contexts.add(wants_requests)?;
         Ok(Context { queue })
     }
 
     /// A context that nobody uses any more: its completions are dropped, those of operations that are
     /// still under way when they come.
     pub fn retire(&self, context: &Context) {
-        self.locked().retire_context(&context.queue);
+        self.locked().contexts.retire(&context.queue);
     }
 
     /// One more rail, which connects; the addresses that peers were told stay as they are.
@@ -268,7 +254,7 @@ impl Endpoint {
 
     /// Sets an option of the rails of a scheme; false where none of them has it.
     pub fn set_option(&self, scheme: &str, option: RailOption) -> bool {
-        self.locked().set_option(scheme, option)
+        self.locked().rails.set_option(scheme, option)
     }
 
     /// Posts a message.
@@ -340,7 +326,7 @@ impl Endpoint {
         let posted = engine.post(context, what, memory, user);
         let awaited = engine.core.awaited();
         if awaited > 0 {
-            engine.awaited.store(awaited, Ordering::Relaxed);
+            engine.signals.set_awaited(awaited);
         }
         let needs_us = awaited > 0 || engine.core.announced() > 0;
         self.unlock(engine);
@@ -424,14 +410,12 @@ impl Endpoint {
         }
         self.count_pass();
         let Some(mut engine) = self.try_lock() else { return context.queue.pop() };
-        engine.caller = Caller::Tests(context.queue.number);
+        engine.await_next(context.queue.number);
         self.shared.pass(&mut engine);
-        if engine.is_answered() {
-            let completed = engine.take_answer();
+        if let Some(completed) = engine.take_answer() {
             self.unlock(engine);
             return Some(completed);
         }
-        engine.dismiss();
         self.unlock(engine);
         context.queue.pop()
     }
@@ -480,7 +464,7 @@ impl Endpoint {
 
     /// Passes over the rails so far, by any thread.
     pub fn passes(&self) -> u64 {
-        self.locked().passes
+        self.locked().passes()
     }
 
     /// When a pass has to be made at the latest.
@@ -522,7 +506,7 @@ impl Endpoint {
         let deadline = (self.shared.clock)() + limit;
         loop {
             self.progress();
-            let owes = self.locked().rails.iter().any(|rail| rail.owes());
+            let owes = self.locked().rails.owe();
             if !owes || (self.shared.clock)() >= deadline {
                 return;
             }
@@ -545,14 +529,14 @@ impl Endpoint {
         engine.drain();
         self.shared.pass(&mut engine);
         // Every sleeper learns that no completion will come any more.
-        engine.queues.iter().flatten().for_each(|queue| queue.ring());
+        engine.contexts.ring_all();
         drop(engine);
         self.shared.nudge();
     }
 
     /// Wakes all who sleep, to look whether the endpoint is closed.
     pub fn wake_sleepers(&self) {
-        self.locked().queues.iter().flatten().for_each(|queue| queue.ring());
+        self.locked().contexts.ring_all();
         self.shared.nudge();
     }
 

@@ -33,7 +33,6 @@ pub mod packets;
 pub mod peers;
 mod posts;
 mod probe;
-mod rail_events;
 pub mod raw;
 pub mod reactor;
 mod requests;
@@ -45,8 +44,8 @@ mod waiting;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
+pub use engine::Request;
 pub use probe::Offered;
-pub use requests::Request;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
     Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,

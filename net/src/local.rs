@@ -20,8 +20,7 @@ use ropewalk_core::{Audience, Channel, Direction, Level, OperationId, Oversize, 
 
 use crate::context::{Completed, Context};
 use crate::endpoint::{Endpoint, PeerEvent, Posted};
-use crate::engine::EVENTS_MAX;
-use crate::requests::Request;
+use crate::engine::{PeerEvents, Request};
 
 /// An endpoint that tasks of one executor use. Cloning gives another handle.
 #[derive(Clone)]
@@ -35,7 +34,7 @@ struct Inner {
     waiters: RefCell<Slots<Waiter>>,
     requests: RefCell<VecDeque<Request>>,
     request_waiters: RefCell<Vec<Waker>>,
-    events: RefCell<VecDeque<PeerEvent>>,
+    events: RefCell<PeerEvents>,
     event_notify: Notify,
 }
 
@@ -59,7 +58,7 @@ impl LocalEndpoint {
                 waiters: RefCell::new(Slots::with_limit(WAITERS_MAX)),
                 requests: RefCell::new(VecDeque::new()),
                 request_waiters: RefCell::new(Vec::new()),
-                events: RefCell::new(VecDeque::new()),
+                events: RefCell::new(PeerEvents::default()),
                 event_notify: Notify::new(),
             }),
         })
@@ -101,12 +100,7 @@ impl LocalEndpoint {
         }
         while let Some(event) = inner.endpoint.next_event() {
             any = true;
-            let mut events = inner.events.borrow_mut();
-            if events.len() >= EVENTS_MAX {
-                events.pop_front();
-            }
-            events.push_back(event);
-            drop(events);
+            inner.events.borrow_mut().push(event);
             inner.event_notify.notify_all();
         }
         any
@@ -221,7 +215,7 @@ impl LocalEndpoint {
     pub async fn event(&self) -> PeerEvent {
         loop {
             let notified = self.inner.event_notify.notified();
-            if let Some(event) = self.inner.events.borrow_mut().pop_front() {
+            if let Some(event) = self.inner.events.borrow_mut().pop() {
                 return event;
             }
             notified.await;

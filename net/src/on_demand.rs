@@ -66,8 +66,8 @@ impl Endpoint {
     fn rail_of(&self, scheme: &str, place: &str) -> Result<bool, ModuleError> {
         let found = {
             let engine = self.locked();
-            let rail = engine.rails.iter().find(|rail| rail.scheme() == scheme);
-            rail.map(|rail| rail.capabilities().same_host_only)
+            let rail = engine.rails.of_scheme(scheme).next();
+            rail.map(|(_, rail)| rail.capabilities().same_host_only)
         };
         if let Some(same_host_only) = found {
             return Ok(same_host_only);

@@ -1,6 +1,5 @@
 //! Peers of an endpoint: their look-up, and the facts known about them.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
@@ -13,7 +12,7 @@ use ropewalk_rail::address::Address;
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
-use crate::engine::PeerEvent;
+use crate::engine::{News, PeerEvent};
 
 /// The user whose process a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,14 +51,14 @@ impl Endpoint {
     pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
         let engine = self.locked();
         let link: LinkId = engine.core.peer_link(peer)?;
-        engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
+        engine.rails.of(link).map_or(Some("loop"), |rail| Some(rail.scheme()))
     }
 
     /// The name of a foreign peer with a session, in the terms of its protocol; `None` for all others.
     pub fn foreign_name(&self, peer: PeerId) -> Option<ForeignName> {
         let engine = self.locked();
         let link = engine.core.peer_link(peer)?;
-        engine.rails.get(usize::from(link.rail))?.foreign_name(link)
+        engine.rails.of(link)?.foreign_name(link)
     }
 
     /// Makes sure that a peer is being connected to: `PeerEvent::Up` or `Down` says how that ended, where it is
@@ -75,7 +74,7 @@ impl Endpoint {
     pub fn show_key(&self, peer: PeerId, key: u32) -> Result<(), Fault> {
         let mut engine = self.locked();
         let link = engine.core.peer_link(peer).ok_or(Fault::PeerReset)?;
-        let rail = engine.rails.get_mut(usize::from(link.rail)).ok_or(Fault::Invalid)?;
+        let rail = engine.rails.of_mut(link).ok_or(Fault::Invalid)?;
         let shown = rail.show_key(link, key);
         engine.drain();
         shown
@@ -87,7 +86,7 @@ impl Endpoint {
         let engine = self.locked();
         let (peer, channel, message) = engine.core.sent_as(send)?;
         let link = engine.core.peer_link(peer)?;
-        let rail = engine.rails.get(usize::from(link.rail))?;
+        let rail = engine.rails.of(link)?;
         let since = rail.owed_since(link, message.map(|number| (channel as u8, number)));
         (since != Time::NEVER).then(|| engine.now().since(since))
     }
@@ -97,14 +96,14 @@ impl Endpoint {
     pub fn peer_host(&self, peer: PeerId) -> Option<String> {
         let engine = self.locked();
         let link: LinkId = engine.core.peer_link(peer)?;
-        engine.rails.get(usize::from(link.rail))?.peer_host(link)
+        engine.rails.of(link)?.peer_host(link)
     }
 
     /// The scheme of the rail over which a peer is connected; `None` where there is no session.
     pub fn peer_scheme(&self, peer: PeerId) -> Option<&'static str> {
         let engine = self.locked();
         let link: LinkId = engine.core.peer_link(peer)?;
-        Some(engine.rails.get(usize::from(link.rail))?.scheme())
+        Some(engine.rails.of(link)?.scheme())
     }
 
     /// The user whose process the peer is, as far as the kernel vouches for it. May ask the kernel: not for hot
@@ -113,7 +112,7 @@ impl Endpoint {
         let own = rustix::process::geteuid().as_raw();
         let engine = self.locked();
         let Some(link) = engine.core.peer_link(peer) else { return PeerUser::Gone };
-        let owner = match engine.rails.get(usize::from(link.rail)) {
+        let owner = match engine.rails.of(link) {
             Some(rail) => rail.peer_owner(link),
             // An endpoint's link to itself.
             None => Owner::User(own),
@@ -194,16 +193,16 @@ impl Endpoint {
 
     /// The next change of a peer's session.
     pub fn next_event(&self) -> Option<PeerEvent> {
-        self.locked().events.pop_front()
+        self.locked().peer_events.pop()
     }
 
     /// The number of session changes so far. A caller that has seen them all need not ask for events.
     pub fn event_count(&self) -> u64 {
-        self.shared.event_count.load(Ordering::SeqCst)
+        self.shared.signals.peer_events()
     }
 
     /// From now on this context is rung when sessions change.
     pub fn tell_of_events(&self, context: &Context) {
-        self.locked().tell_of_events(&context.queue);
+        self.locked().contexts.tell_of(News::PeerEvents, &context.queue);
     }
 }

@@ -1,13 +1,13 @@
 //! Messages that wait for a receive: looking at them, being asked about each, and receives that are taken
 //! back before they have one.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_core::{Channel, OfferId, OperationId, PeerId, Waiting};
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
+use crate::engine::News;
 
 /// A message about which the user is asked before it waits; see [`Endpoint::next_offer`].
 #[derive(Debug)]
@@ -33,12 +33,12 @@ impl Endpoint {
     /// A number that grows whenever a probe, or the next offer, may have another answer than before.
     #[inline]
     pub fn arrivals(&self) -> u64 {
-        self.shared.arrivals.load(Ordering::SeqCst)
+        self.shared.signals.arrivals()
     }
 
     /// From now on this context is rung when messages wait for a receive.
     pub fn tell_of_arrivals(&self, context: &Context) {
-        self.locked().tell_of_arrivals(&context.queue);
+        self.locked().contexts.tell_of(News::Arrivals, &context.queue);
     }
 
     /// From now on messages of a channel that no posted receive accepts are offered before they wait. So are
@@ -88,7 +88,7 @@ impl Endpoint {
 
     /// From now on [`Endpoint::fetch_still_for`] has answers.
     pub fn follow_fetches(&self) {
-        self.locked().follows = true;
+        self.locked().follow_fetches();
     }
 
     /// The time for which nothing more has come of the long message that a receive fetches from its sender. It
@@ -97,10 +97,8 @@ impl Endpoint {
     pub fn fetch_still_for(&self, receive: OperationId) -> Option<Duration> {
         let mut engine = self.locked();
         self.shared.run_commands(&mut engine);
-        let slot = engine.slots.get(receive.0.index as usize);
-        let buffer = slot.filter(|slot| slot.is_used_by(receive))?.buffer();
         let now = engine.now();
-        engine.buffers.still_since(buffer, now).map(|since| now.since(since))
+        engine.fetch_still_since(receive, now).map(|since| now.since(since))
     }
 
     /// Whether a send that is under way has let go of its memory for good.

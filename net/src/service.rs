@@ -78,8 +78,8 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             let idle = asleep && passes.wrapping_sub(seen) <= PASSES_IDLE;
             seen = passes;
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
-            let announced = shared.announced.load(Ordering::Relaxed) > 0;
-            let awaited = shared.awaited.load(Ordering::Relaxed) > 0;
+            let announced = shared.signals.announced() > 0;
+            let awaited = shared.signals.awaited() > 0;
             // An awaited event wakes an application that sleeps; but an application that has
             // just posted may compute next.
             let long = announced || awaited && (nudged || !idle);

@@ -13,9 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
 
-use crate::engine::{Command, Engine, SharedClock};
+use crate::engine::{Command, Engine, Requests, SharedClock, Signals};
 use crate::on_demand::OnDemandRails;
-use crate::requests::Requests;
 use crate::service::Service;
 
 /// Orders a write before a look at another thread's write; that thread writes before it looks at ours. On x86-64
@@ -40,8 +39,7 @@ pub(crate) struct Shared {
     /// Numbers for posts that find the engine taken.
     pub reserve: Mutex<Vec<OperationId>>,
     pub requests: Arc<Requests>,
-    /// Changes of sessions so far.
-    pub event_count: Arc<AtomicU64>,
+    pub signals: Arc<Signals>,
     /// Readable when an armed rail has work, or sleepers shall look again.
     pub epoll: OwnedFd,
     pub nudge: OwnedFd,
@@ -55,12 +53,6 @@ pub(crate) struct Shared {
     /// Waiters that sleep on the rails themselves.
     pub sleepers: AtomicU32,
     pub exposures: AtomicU32,
-    /// Announced messages that are not over.
-    pub announced: Arc<AtomicU32>,
-    /// Receives that wait for long messages.
-    pub awaited: Arc<AtomicU32>,
-    /// As [`ropewalk_core::Core::arrivals`] had it last.
-    pub arrivals: Arc<AtomicU64>,
     /// The service thread rests for longer than it does beside an application that needs it.
     pub long_rest: AtomicBool,
     pub closing: AtomicBool,
@@ -169,7 +161,7 @@ impl Shared {
     /// awake: nobody has to be woken for work that the pass sees itself.
     #[inline]
     pub fn pass(&self, engine: &mut Engine) -> bool {
-        if engine.armed {
+        if engine.rails.are_armed() {
             engine.disarm();
         }
         let any = engine.progress();
@@ -216,7 +208,7 @@ impl Shared {
         }
         if let Some(mut engine) = self.try_lock() {
             // A pass by another thread meanwhile disarmed the rails, and may have taken their news.
-            if quiet && engine.armed {
+            if quiet && engine.rails.are_armed() {
                 engine.disarm_quiet();
             }
             self.stand_up(&mut engine);
@@ -241,7 +233,7 @@ impl Shared {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.nudge, &mut count);
         }
-        if self.armed.load(Ordering::Relaxed) == 0 && engine.armed {
+        if self.armed.load(Ordering::Relaxed) == 0 && engine.rails.are_armed() {
             engine.disarm();
         }
     }
@@ -357,9 +349,9 @@ mod tests {
         }
         // It wakes up while somebody else, who makes no pass, has the engine.
         shared.disarm(false);
-        assert!(engine.armed, "only the holder can");
+        assert!(engine.rails.are_armed(), "only the holder can");
         shared.unlock(engine);
-        assert!(!endpoint.try_lock().unwrap().armed);
+        assert!(!endpoint.try_lock().unwrap().rails.are_armed());
     }
 
     #[test]
@@ -392,6 +384,6 @@ mod tests {
         assert!(!shared.arm(&mut engine), "there is work");
         // It may find something else to do now, and make no pass. The first one still sleeps.
         assert_eq!(engine.core.unmatched_count(), 1, "the message was taken in");
-        assert!(engine.armed, "whatever comes next rings");
+        assert!(engine.rails.are_armed(), "whatever comes next rings");
     }
 }

@@ -88,7 +88,7 @@ impl Endpoint {
     /// cost more than their arrival takes. If they do not come, since the sender has no processor, it sleeps, and
     /// tries that less often.
     fn follow(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
-        let receives = || self.try_lock().is_some_and(|engine| engine.is_receiving());
+        let receives = || self.try_lock().is_some_and(|engine| engine.rails.is_receiving());
         let mut spin = context.queue.follow();
         if !receives() {
             return false;

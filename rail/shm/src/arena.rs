@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::mapping::{Mapping, Sharing};
-use crate::meeting;
+use crate::random::random;
 
 /// Allocations are a multiple of this.
 const PAGE_BYTES: usize = 4096;
@@ -125,7 +125,7 @@ impl Arenas {
                 let size = bytes.checked_add(PAGE_BYTES)?.max(ARENA_BYTES);
                 let (mapping, memory) = Mapping::create(size, Sharing::ReadOnly).ok()?;
                 let base = mapping.at(0).expose_provenance();
-                let id = meeting::random() | 1;
+                let id = random() | 1;
                 mapping.u64(HEADER_ID).store(id, Ordering::Relaxed);
                 mapping.u64(HEADER_BASE).store(base as u64, Ordering::Relaxed);
                 let begun = PAGE_BYTES;

@@ -28,6 +28,7 @@ mod mapping;
 mod meeting;
 mod native;
 mod rail;
+mod random;
 mod rest;
 mod ring;
 #[cfg(test)]
@@ -79,7 +80,7 @@ impl ShmConfig {
 
     /// A rail that processes of this user reach under a name nobody else has.
     pub fn generated() -> ShmConfig {
-        let name = format!("{}-{:016x}", std::process::id(), meeting::random());
+        let name = format!("{}-{:016x}", std::process::id(), random::random());
         ShmConfig::named(name)
     }
 

@@ -23,6 +23,7 @@ use crate::link::{Parts, Presence};
 use crate::local;
 use crate::mapping::{Mapping, Sharing};
 use crate::native::{self, PeerMemory};
+use crate::random::random;
 use crate::segment::{BOARD_BYTES, Board, SEGMENT_BYTES, Segment, Side};
 use crate::socket::{self, Kind, Name, Note, Received};
 
@@ -260,13 +261,4 @@ fn is_bell(bell: &OwnedFd) -> bool {
     let flags = rustix::fs::fcntl_getfl(bell);
     let anonymous = kind.is_ok_and(|kind| kind == FileType::Unknown);
     anonymous && flags.is_ok_and(|flags| flags.contains(OFlags::NONBLOCK | OFlags::RDWR))
-}
-
-/// 64 bits that nobody can guess.
-pub fn random() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the pointer is to a live local of 8 bytes.
-    let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    assert!(read == 8, "the kernel gives 8 random bytes at once");
-    u64::from_ne_bytes(bytes)
 }

@@ -1,0 +1,99 @@
+//! Links to peers: the engine finds an address and a rail that speaks its scheme.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::LinkId;
+use ropewalk_core::PeerId;
+use ropewalk_rail::Rail;
+use ropewalk_rail::address::Address;
+
+use crate::engine::{Engine, PeerEvent};
+
+impl Engine {
+    /// A peer for these addresses. While it is unknown who answers there, all who look them up get names
+    /// of one peer: under several their messages would go in the order in which the peers are found.
+    pub fn add_peer(&mut self, address: Address) -> Result<PeerId, Fault> {
+        let core = &self.core;
+        let unknown = |peer: &PeerId| core.is_known(*peer) && core.peer_endpoint(*peer).is_none();
+        let peer = match self.addresses.looked_up(&address).filter(unknown) {
+            Some(same) => self.core.add_name(same)?,
+            None => {
+                let peer = self.core.add_peer(true)?;
+                let core = &self.core;
+                self.addresses.note_looked_up(&address, peer, |peer| core.is_known(peer));
+                peer
+            }
+        };
+        self.addresses.set(peer, address);
+        Ok(peer)
+    }
+
+    /// Tries addresses from this attempt on, until one can at least be tried.
+    pub(super) fn connect(&mut self, peer: PeerId, attempt: u32) {
+        let now = self.now();
+        let address = match self.addresses.address_of(peer) {
+            Some(address) => Some(address.clone()),
+            None => self.told_address(peer),
+        };
+        let parts: Vec<(String, String)> = address
+            .iter()
+            .flat_map(|address| address.parts())
+            .map(|(scheme, rest)| (scheme.to_string(), rest.to_string()))
+            .collect();
+        // Each address by each rail that speaks so: nobody knows which peer is behind which interface.
+        let ways = parts.iter().flat_map(|(scheme, rest)| {
+            self.rails.of_scheme(scheme).map(move |(index, _)| (index, scheme, rest))
+        });
+        let ways: Vec<_> = ways.skip(attempt as usize).collect();
+        for (rail, scheme, rest) in ways {
+            if self.rails.of_scheme(scheme).any(|(_, rail)| is_own(rail, rest)) {
+                // Not every network brings back packets that are sent to oneself.
+                return self.core.connect_to_itself(peer);
+            }
+            match self.rails.at(rail).connect(rest, now) {
+                Ok(link) => return self.core.connecting(peer, link),
+                Err(Fault::Busy) => self.core.crowded(peer),
+                Err(_) => {}
+            }
+        }
+        self.core.unreachable(peer);
+    }
+
+    /// Tries a rail that shares memory with a peer which has a link already.
+    pub(super) fn upgrade(&mut self, peer: PeerId, link: LinkId) {
+        let now = self.now();
+        if let Some(address) = self.told_address(peer) {
+            for (scheme, rest) in address.parts() {
+                let mut rails = self.rails.of_scheme(scheme);
+                let nearer = rails.find(|(_, rail)| rail.capabilities().same_host_only);
+                let Some((index, _)) = nearer else { continue };
+                drop(rails);
+                if let Ok(better) = self.rails.at(index).connect(rest, now) {
+                    return self.core.connecting_upgrade(peer, better);
+                }
+            }
+        }
+        self.core.no_upgrade(peer, link);
+    }
+
+    /// A peer that was looked up is one that we know already: where that one had called us, it is called
+    /// by the address that was looked up from now on.
+    pub(super) fn aliased(&mut self, alias: PeerId, peer: PeerId) {
+        self.peer_event(PeerEvent::Aliased { alias, peer });
+        let Some(address) = self.addresses.address_of(alias).cloned() else { return };
+        if self.addresses.address_of(peer).is_none() {
+            self.addresses.set(peer, address);
+        }
+    }
+
+    /// The addresses that a peer told us in its greeting.
+    fn told_address(&self, peer: PeerId) -> Option<Address> {
+        let text = std::str::from_utf8(self.core.peer_addresses(peer)).ok()?;
+        Address::parse(text).ok()
+    }
+}
+
+/// Whether a rail listens at this address.
+fn is_own(rail: &dyn Rail, address: &str) -> bool {
+    let address = address.split_once('?').map_or(address, |(address, _)| address);
+    rail.addresses().iter().any(|own| own == address.trim_end_matches('/'))
+}

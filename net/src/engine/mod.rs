@@ -1,0 +1,221 @@
+//! The engine: the core, its rails and the buffers between them, worked by one thread at a time.
+//!
+//! [`Engine`] owns the core, the rails and its parts, and says in which order a pass asks them. A part owns its state
+//! and knows neither the engine nor another part; its file has its name. The other files here have the engine's
+//! own steps:
+//!
+//! * `commands`: what users ask for beside posts;
+//! * `posting`: the way of an operation, from its post to its completion;
+//! * `outputs`: the core's orders are carried out;
+//! * `connecting`: links are made to the addresses of peers;
+//! * `rail_events`: the engine as a rail sees it during a poll.
+
+mod addresses;
+mod batch;
+mod caller;
+mod checksums;
+mod commands;
+mod connecting;
+mod contexts;
+mod exposures;
+mod operations;
+mod outputs;
+mod passes;
+mod peer_events;
+mod posting;
+mod rail_events;
+mod rails;
+mod requests;
+mod signals;
+
+use std::sync::Arc;
+
+use ropewalk_base::memory::BufferTable;
+use ropewalk_base::pool::Pool;
+use ropewalk_base::time::Time;
+use ropewalk_core::Core;
+use ropewalk_rail::{Rail, Sight};
+
+use crate::engine::addresses::AddressBook;
+use crate::engine::batch::FrameBatch;
+use crate::engine::caller::Caller;
+use crate::engine::checksums::Checksums;
+use crate::engine::contexts::Contexts;
+use crate::engine::exposures::Exposures;
+use crate::engine::operations::OperationTable;
+use crate::engine::passes::{Pass, Passes};
+use crate::engine::rail_events::RailEvents;
+use crate::engine::rails::Rails;
+
+pub(crate) use commands::Command;
+pub(crate) use contexts::News;
+pub use peer_events::PeerEvent;
+pub(crate) use peer_events::PeerEvents;
+pub use requests::Request;
+pub(crate) use requests::Requests;
+pub(crate) use signals::Signals;
+
+/// A monotonic clock that threads share.
+pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
+
+/// What an engine is made of.
+pub(crate) struct EngineSetup {
+    pub core: Core,
+    pub rails: Vec<Box<dyn Rail>>,
+    pub buffers: BufferTable,
+    /// For messages that arrive before their receives.
+    pub pool: Pool,
+    pub payload_checksum: bool,
+    /// Also between processes of one host.
+    pub same_host_checksum: bool,
+    pub clock: SharedClock,
+    pub operations_max: usize,
+}
+
+pub(crate) struct Engine {
+    pub core: Core,
+    pub rails: Rails,
+    pub buffers: BufferTable,
+    pub contexts: Contexts,
+    pub peer_events: PeerEvents,
+    pub requests: Arc<Requests>,
+    pub signals: Arc<Signals>,
+    pool: Pool,
+    clock: SharedClock,
+    operations: OperationTable,
+    caller: Caller,
+    exposures: Exposures,
+    addresses: AddressBook,
+    checksums: Checksums,
+    passes: Passes,
+    batch: FrameBatch,
+    /// Somebody may ask for the progress of fetched data.
+    follows_fetches: bool,
+}
+
+impl Engine {
+    pub fn new(setup: EngineSetup) -> Engine {
+        let mut checksums = Checksums::new(setup.payload_checksum, setup.same_host_checksum);
+        let mut passes = Passes::new();
+        for rail in &setup.rails {
+            checksums.add_rail(&**rail);
+            passes.add_rail();
+        }
+        Engine {
+            core: setup.core,
+            rails: Rails::new(setup.rails),
+            buffers: setup.buffers,
+            contexts: Contexts::new(),
+            peer_events: PeerEvents::default(),
+            requests: Arc::default(),
+            signals: Arc::default(),
+            pool: setup.pool,
+            clock: setup.clock,
+            operations: OperationTable::with_limit(setup.operations_max),
+            caller: Caller::new(),
+            exposures: Exposures::new(),
+            addresses: AddressBook::new(),
+            checksums,
+            passes,
+            batch: FrameBatch::new(),
+            follows_fetches: false,
+        }
+    }
+
+    pub fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    /// One more rail. Its descriptor is watched by the caller.
+    pub fn add_rail(&mut self, rail: Box<dyn Rail>) {
+        self.checksums.add_rail(&*rail);
+        self.passes.add_rail();
+        self.core.add_rail(rail.capabilities(), rail.scheme());
+        self.rails.add(rail);
+    }
+
+    /// One pass: time, rails, and the consequences. True if anything happened.
+    pub fn progress(&mut self) -> bool {
+        let sight = self.rails.look();
+        let Engine { core, passes, batch, .. } = self;
+        let pass = passes.begin(|| {
+            sight < Sight::Blind && batch.is_empty() && !core.has_outputs() && !core.is_throttled()
+        });
+        if pass.is_short && sight == Sight::Nothing {
+            return false;
+        }
+        let now = if pass.is_short { self.core.now() } else { self.run_timers() };
+        if !self.batch.is_empty() {
+            self.push_frames();
+        }
+        let any = self.drain();
+        self.poll_rails(pass, now) | any
+    }
+
+    /// The core hears the time, and does what is due.
+    #[inline]
+    fn run_timers(&mut self) -> Time {
+        let now = self.now();
+        self.core.advance(now);
+        now
+    }
+
+    /// Polls the rails that this pass does not pass over, each with its consequences. True if one had work.
+    #[inline(always)]
+    fn poll_rails(&mut self, pass: Pass, now: Time) -> bool {
+        let mut any = false;
+        for index in 0..self.rails.len() {
+            let Engine { core, rails, buffers, pool, passes, .. } = self;
+            let rail = rails.at(index);
+            if !passes.polls(pass, index, now, || rail.look()) {
+                continue;
+            }
+            if rail.poll(now, &mut RailEvents { core, buffers, pool }) {
+                any = true;
+                self.drain();
+            }
+        }
+        any
+    }
+
+    /// Passes over the rails so far.
+    pub fn passes(&self) -> u64 {
+        self.passes.count()
+    }
+
+    /// When a pass has to be made at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        self.rails.deadline().into_iter().chain(self.core.deadline()).min()
+    }
+
+    /// Prepares the rails for sleep; false where there is work. Rails that were armed are armed afresh:
+    /// a peer rings once for each arming, and that bell may have been heard already.
+    pub fn arm(&mut self) -> bool {
+        if self.rails.are_armed() {
+            self.disarm();
+        }
+        let armed = self.rails.arm();
+        if !armed {
+            self.disarm();
+        }
+        armed
+    }
+
+    /// The sleep is over. The time matters now, and every rail.
+    pub fn disarm(&mut self) {
+        self.passes.slept();
+        self.rails.disarm(false);
+    }
+
+    /// Likewise after a sleep in which no rail's descriptor had anything to say: that counts as a pass
+    /// that found nothing.
+    pub fn disarm_quiet(&mut self) {
+        let now = self.now();
+        if self.deadline().is_some_and(|due| due <= now) {
+            return self.disarm();
+        }
+        self.core.advance(now);
+        self.passes.slept_quietly(now);
+        self.rails.disarm(true);
+    }
+}
