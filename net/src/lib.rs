@@ -21,6 +21,7 @@ pub mod counts;
 mod cpu_latency;
 pub mod endpoint;
 mod engine;
+mod foreign;
 pub mod host;
 
 pub mod election;

@@ -15,6 +15,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
+use ropewalk_rail::foreign::ForeignRail;
 use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
@@ -498,11 +499,17 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
-    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
-        self.machine.owed_since(link.slot, message)
+    fn foreign(&mut self) -> Option<&mut dyn ForeignRail> {
+        Some(self)
     }
 
-    fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        self.port.host(self.machine.station(link.slot)?)
+    }
+}
+
+impl<P: Port, L: PacketProtocol<P::Station>> ForeignRail for PacketRail<P, L> {
+    fn name(&self, link: LinkId) -> Option<ForeignName> {
         let Who { station, endpoint, session } = self.machine.foreign(link.slot)?;
         Some(ForeignName { station: self.port.host(station)?, endpoint, session })
     }
@@ -513,7 +520,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         Ok(())
     }
 
-    fn peer_host(&self, link: LinkId) -> Option<String> {
-        self.port.host(self.machine.station(link.slot)?)
+    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
+        self.machine.owed_since(link.slot, message)
     }
 }
