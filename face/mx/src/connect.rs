@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::boards::{Board, Language};
+use ropewalk_host_mx::boards::{Board, Language};
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
 use ropewalk_wire::mxoe::Station;
 

@@ -15,7 +15,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::boards::{Board, ENDPOINTS_MAX};
+use ropewalk_host_mx::boards::{Board, ENDPOINTS_MAX};
 use ropewalk_net::election::WaiterElection;
 use ropewalk_net::modules::{self, Listen, ModuleError};
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
@@ -209,6 +209,7 @@ impl Ep {
         let nic = own.place.nic();
         let rails = rails(&process.options, &own, number, settings.key)?;
         let mut config = EndpointConfig::new(CLUSTER);
+        config.teller = Some(ropewalk_host_mx::counts::start);
         config.core.eager_bytes_max = process.options.rendezvous_bytes;
         config.core.eager_bytes_min = EAGER_BYTES_SHORT;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;

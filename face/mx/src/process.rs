@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use ropewalk_net::boards::Boards;
+use ropewalk_host_mx::boards::Boards;
 
 use crate::abi::{API, Handle};
 use crate::codes::NOT_INITIALIZED;
@@ -168,6 +168,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         return Err(FAILURE);
     }
     watch_forks();
+    ropewalk_host_mx::module::register();
     // Before the table is locked: a child would find it so for ever.
     let alive = Alive::begin();
     let mut table = table();

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ropewalk_net::agent::AgentError;
-use ropewalk_net::modules;
-use ropewalk_net::raw::{RawEndpoint, RawError};
+use ropewalk_host_mx::agent::AgentError;
+use ropewalk_host_mx::raw::{RawEndpoint, RawError};
 
 use crate::abi::{ErrorHandler, Handle};
 use crate::codes::*;
@@ -51,7 +50,7 @@ pub fn open(
         );
         NO_DEVICE
     })?;
-    let net = modules::open_raw(&address).map_err(|error| code_of(&error))?;
+    let net = RawEndpoint::open(&address).map_err(|error| code_of(&error))?;
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ropewalk_net::boards::{SEEK_EVERY, SEEKS};
+use ropewalk_host_mx::boards::{SEEK_EVERY, SEEKS};
 
 use crate::codes::NIC_NOT_FOUND;
 use crate::endpoint::{Ep, State};

@@ -47,7 +47,8 @@ fn every_function_and_every_variable_is_named() {
 
 #[test]
 fn variables_that_all_faces_have_are_described_here() {
-    use ropewalk_net::{boards, capture, modules};
+    use ropewalk_host_mx::boards;
+    use ropewalk_net::{capture, modules};
     let page = page();
     for variable in [
         boards::BOARDS_VARIABLE,

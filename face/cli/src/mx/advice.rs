@@ -1,6 +1,6 @@
 //! Problems of a host or a board, and the settings that remedy them.
 
-use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
+use ropewalk_host_mx::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
 use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
 
 use ropewalk_wire::mxoe::Station;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ropewalk_net::agent::{AgentClient, KnownPeer};
-use ropewalk_net::boards::{self, Boards, BoardsError};
-use ropewalk_net::counts::{Counted, counted};
+use ropewalk_host_mx::agent::{AgentClient, KnownPeer};
+use ropewalk_host_mx::boards::{self, Boards, BoardsError};
+use ropewalk_host_mx::counts::{Counted, counted};
 use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
 use ropewalk_wire::mxoe::{Dialect, Mode, Order, Station};

@@ -1,6 +1,6 @@
 //! `ropewalk mx peers`.
 
-use ropewalk_net::agent::{AgentClient, KnownPeer};
+use ropewalk_host_mx::agent::{AgentClient, KnownPeer};
 use ropewalk_rail_ether::{Interface, interfaces};
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
-use ropewalk_net::boards::ENDPOINTS_MAX;
-use ropewalk_net::raw::RawCounts;
+use ropewalk_host_mx::boards::ENDPOINTS_MAX;
+use ropewalk_host_mx::raw::RawCounts;
 
 use super::{ask_process, returned};
 use crate::abi::{Handle, LABEL_BYTES};

@@ -5,8 +5,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
-use ropewalk_net::agent::Map;
-use ropewalk_net::raw::{RawError, RawEvent};
+use ropewalk_host_mx::agent::Map;
+use ropewalk_host_mx::raw::{RawError, RawEvent};
 use ropewalk_wire::mxoe::{HOST_NAME_BYTES_MAX, RAW_BYTES_MAX};
 
 use super::info::LINE_SPEED;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropewalk_transport::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Order, Station};
 
-use super::client::KnownPeer;
+use super::known::KnownPeer;
 
 /// Longest question and answer.
 pub const QUESTION_BYTES_MAX: usize = 9 + HOST_NAME_BYTES_MAX;

@@ -4,12 +4,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use ropewalk_transport::mxoe::Map;
-use ropewalk_wire::mxoe::{Announcement, Order, Station};
-use ropewalk_wire::packets;
 use rustix::io::Errno;
 
-use super::local;
+use super::known::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Question};
+use crate::local;
 
 /// An agent that does not answer for so long is none.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,38 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct AgentClient {
     socket: OwnedFd,
     buffer: Box<[u8]>,
-}
-
-/// An interface as the agent knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownPeer {
-    /// In the agent's table; 0 is the agent's own interface.
-    pub index: u16,
-    pub station: Station,
-    /// The index of the agent's interface in the peer's table.
-    pub reverse: Option<u16>,
-    /// Of its life, where it has sent a beacon.
-    pub serial: Option<u32>,
-    /// It is one of ours.
-    pub ours: Option<Announcement>,
-    /// The byte order of its fields, where it is known: another one than that of the agent's interface is understood by
-    /// neither.
-    pub order: Option<Order>,
-    pub name: Option<String>,
-    /// It is the agent's own interface.
-    pub is_own: bool,
-    /// The time for which nothing was heard of it.
-    pub age: Duration,
-}
-
-impl KnownPeer {
-    /// Whether its endpoints take our own packets, in the version that we speak.
-    pub fn takes_ours(&self) -> bool {
-        let takes = |it: Announcement| {
-            it.version == packets::VERSION && it.features & Announcement::TAKES_OURS != 0
-        };
-        self.ours.is_some_and(takes)
-    }
 }
 
 /// The reason why an agent does not answer.

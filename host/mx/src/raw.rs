@@ -11,15 +11,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ropewalk_net::modules::ModuleError;
 use ropewalk_rail::Account;
 pub use ropewalk_rail_ether::RawCounts;
-use ropewalk_rail_ether::{RAW_ENDPOINT, RawSocket};
+use ropewalk_rail_ether::{RAW_ENDPOINT, RawSocket, Sockets};
 use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, RAW_BYTES_MAX};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::agent::{self, AgentClient, AgentError, Map, Membership, Teller};
-use crate::counts;
+use crate::agent::{self, AgentClient, AgentError, Map, Membership, RawTeller};
+use crate::counts::Listener;
+use crate::module::parted;
+use crate::wire::Wire;
 
 /// Sends whose events wait; more are refused.
 pub const SENDS_MAX: usize = 64;
@@ -117,8 +120,17 @@ fn account(socket: &RawSocket) -> Account {
 }
 
 impl RawEndpoint {
-    /// At a socket. The process is from now on one of those that may be the interface's agent.
-    pub(crate) fn start(socket: RawSocket, dialect: Dialect) -> std::io::Result<RawEndpoint> {
+    /// The raw endpoint of an interface, at an address as endpoints of MXoE have there, without a number:
+    /// `eth0?order=little`. The process is from now on one of those that may be the interface's agent.
+    pub fn open(address: &str) -> Result<RawEndpoint, ModuleError> {
+        let (interface, query) = parted(address);
+        let wire = Wire::parse(query, Sockets::default())?;
+        let socket = RawSocket::open(interface, wire.order())?;
+        let dialect = wire.dialect(socket.interface().mtu)?;
+        RawEndpoint::start(socket, dialect).map_err(ModuleError::Descriptors)
+    }
+
+    fn start(socket: RawSocket, dialect: Dialect) -> std::io::Result<RawEndpoint> {
         let (sent, closed) = (bell()?, bell()?);
         let all = epoll::create(CreateFlags::CLOEXEC)?;
         for fd in [socket.as_fd(), sent.as_fd(), closed.as_fd()] {
@@ -127,9 +139,9 @@ impl RawEndpoint {
         let socket = Arc::new(socket);
         let member = agent::join(socket.interface(), dialect, Some(RAW_ENDPOINT))
             .ok_or(std::io::ErrorKind::OutOfMemory)?;
-        if let Some(listener) = counts::listen() {
+        if let Some(listener) = Listener::new() {
             let socket = socket.clone();
-            member.tell_by(Teller { listener, account: Box::new(move || account(&socket)) });
+            member.tell_by(RawTeller { listener, account: Box::new(move || account(&socket)) });
         }
         let state = Mutex::new(State { member: Some(member), sent: VecDeque::new() });
         Ok(RawEndpoint { socket, state, sent, closed, all })

@@ -6,15 +6,16 @@
 //! On a network with MXoE an agent discovers peers by itself. Other peers come from a table, one per line,
 //! with a name and a place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use ropewalk_rail_ether::{Interface, interfaces, may_open as may_send_frames};
 use ropewalk_wire::mxoe::{Dialect, Station};
 
 use crate::agent::{self, AgentClient, AgentError, Map, Membership};
-use crate::modules;
+use crate::wire;
 
 /// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
 pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
@@ -205,7 +206,7 @@ impl Board {
 
     /// Whether its endpoints take our own packets beside MXoE, from hosts of ours.
     pub fn takes_ours(&self) -> bool {
-        self.is_foreign && !modules::is_for_all(&self.said)
+        self.is_foreign && !wire::is_for_all(&self.said)
     }
 
     /// The listen address at which an endpoint of it takes our own packets; the scheme is `ether`.
@@ -245,7 +246,7 @@ impl Board {
 
     /// The dialect of MXoE on this board, for an interface with this MTU; `None` if no MXoE is spoken there.
     pub fn dialect(&self, mtu: usize) -> Option<Dialect> {
-        modules::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
+        wire::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
     }
 
     /// The address of its raw endpoint; `None` if no MXoE is spoken there.
@@ -256,7 +257,7 @@ impl Board {
     /// The agent of its interface, where there is one.
     fn agent(&self) -> Option<AgentClient> {
         let name = Some(&self.interface).filter(|name| !name.is_empty())?;
-        let interface = modules::interfaces().into_iter().find(|it| it.name == *name)?;
+        let interface = interfaces().into_iter().find(|it| it.name == *name)?;
         AgentClient::of(interface.index)
     }
 
@@ -273,9 +274,9 @@ impl Board {
 
     /// Makes this process one of those that may be the agent of its interface.
     fn join(&self) -> Option<Membership> {
-        let interface = modules::interfaces().into_iter().find(|it| it.name == self.interface)?;
+        let interface = interfaces().into_iter().find(|it| it.name == self.interface)?;
         let dialect = self.dialect(interface.mtu)?;
-        modules::may_send_frames().then(|| agent::join(&interface, dialect, None))?
+        may_send_frames().then(|| agent::join(&interface, dialect, None))?
     }
 
     /// The name that other hosts use for it: the agent's, if there is an agent.
@@ -287,7 +288,9 @@ impl Board {
 
     /// The node of memory that its card is next to; `None` where that is not known.
     pub fn numa_node(&self) -> Option<u32> {
-        Some(&self.interface).filter(|name| !name.is_empty()).and_then(|it| modules::numa_node(it))
+        Some(&self.interface)
+            .filter(|name| !name.is_empty())
+            .and_then(|it| ropewalk_rail_ether::numa_node(it))
     }
 
     /// The last statement of a mapper about its network; `None` if there was no mapper.
@@ -302,7 +305,7 @@ impl Board {
 
     /// The user that has that endpoint of this host in shared memory, and whether that is our own one.
     pub fn shared_user(nic: u64, endpoint: u32) -> Option<(u32, bool)> {
-        let user = modules::user_of_memory(&Board::shared_name(nic, endpoint))?;
+        let user = ropewalk_rail_shm::user_of(&Board::shared_name(nic, endpoint))?;
         Some((user, user == rustix::process::geteuid().as_raw()))
     }
 }
@@ -471,35 +474,42 @@ fn board(url: &str) -> Result<Board, String> {
     };
     let (interface, said) = rest.split_once('?').unwrap_or((rest, ""));
     let interface = interface.trim_end_matches('/');
-    let found = modules::interfaces().into_iter().find(|it| it.name == interface);
+    let found = interfaces().into_iter().find(|it| it.name == interface);
     let found = found
         .ok_or_else(|| format!("{url}: there is no interface {interface}; `ip link` shows them"))?;
     if !found.is_ethernet || found.is_loopback {
         return Err(format!("{url}: {interface} is no Ethernet interface"));
     }
-    modules::check_wire(foreign.is_some(), said, found.mtu)
-        .map_err(|error| format!("{url}: {error}"))?;
+    wire::check(foreign.is_some(), said, found.mtu).map_err(|error| format!("{url}: {error}"))?;
     let (is_foreign, said) = (foreign.is_some(), said.to_string());
     Ok(Board { is_foreign, said, ..on_interface(&found) })
 }
 
-fn on_interface(interface: &modules::Interface) -> Board {
+fn on_interface(interface: &Interface) -> Board {
     Board::at(Place::Ether(interface.station), interface.name.clone())
 }
 
 /// Boards without a word of the user: interfaces in the order of their numbers, without loopback; where raw
 /// frames need a right that is missing, UDP.
 fn usual() -> Vec<Board> {
-    if modules::may_send_frames() {
-        let all = modules::interfaces();
+    if may_send_frames() {
+        let all = interfaces();
         let usable = all.iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
         let found: Vec<Board> = usable.map(on_interface).collect();
         if !found.is_empty() {
             return found;
         }
     }
-    let place = Place::Udp(modules::reachable_address(PORT));
+    let place = Place::Udp(reachable_address());
     vec![Board::at(place, String::new())]
+}
+
+/// An address of this host with the port of endpoint 0, one that most peers can use.
+fn reachable_address() -> SocketAddr {
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), PORT);
+    let found = ropewalk_rail::host::reachable(any);
+    let first = found.first().and_then(|address| address.parse().ok());
+    first.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT))
 }
 
 /// The byte order mark that editors of some systems put before a text.

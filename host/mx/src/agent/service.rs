@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_net::Teller;
 use ropewalk_rail_ether::{AgentSocket, Claims, EtherError, RAW_ENDPOINT};
 use ropewalk_transport::mxoe::{Agent, AgentConfig, Named, Peer};
 use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
@@ -15,9 +16,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Resource, Uid, getrlimit};
 
-use super::client::KnownPeer;
+use super::known::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, PEER_BYTES_MAX, QUESTION_BYTES_MAX, Question};
-use super::{Keeper, Teller, local, usual_name};
+use super::{Keeper, RawTeller, usual_name};
+use crate::local;
 
 /// Connections at a time: so many, but of the descriptors that this process may have a part only, and half of them of
 /// one user who is neither root nor ours.
@@ -65,9 +67,9 @@ pub fn serve(keeper: &Keeper, listener: OwnedFd) -> Result<(), EtherError> {
         station: keeper.interface.station,
         dialect: keeper.dialect,
         name: name.unwrap_or_else(|| usual_name(&keeper.interface)),
-        host: crate::host::host_number(),
+        host: ropewalk_net::host::host_number(),
     };
-    let random = Random::from_seed(crate::host::random_seed());
+    let random = Random::from_seed(ropewalk_net::host::random_seed());
     let mut service = Service {
         keeper,
         agent: Agent::new(config, random, Time::ZERO),
@@ -146,7 +148,7 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn wait(&self, teller: Option<&Teller>) -> std::io::Result<Ready> {
+    fn wait(&self, teller: Option<&RawTeller>) -> std::io::Result<Ready> {
         let now = Instant::now();
         let deaf = self.deaf_until.map_or(Duration::ZERO, |until| until - now);
         let due = self.agent.deadline().since(self.now());
@@ -162,7 +164,8 @@ impl Service<'_> {
             PollFd::new(&self.keeper.bell, PollFlags::IN),
             PollFd::new(&self.listener, hears),
         ];
-        fds.extend(teller.map(|it| PollFd::new(&it.listener, PollFlags::IN)));
+        let asks = teller.map(|it| it.listener.descriptor());
+        fds.extend(asks.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
         fds.extend(self.clients.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
         match poll(&mut fds, due.as_ref()) {
             Ok(_) => {}

@@ -1,0 +1,20 @@
+//! What a host that speaks MX has beside its endpoints.
+//!
+//! * [`boards`]: the networks of this host as programs that use MX know them, and the places of peers;
+//! * [`module`]: the rails for addresses `mxoe://`; [`wire`]: what such an address says about its wire;
+//! * [`agent`]: the agent of an interface on which MXoE is spoken; [`raw`]: the raw endpoint of such an interface;
+//! * [`counts`]: the counters of this host's endpoints, for any process that asks.
+//!
+//! Invariants
+//! * `net` knows nothing of it. [`module::register`] adds the rails to the modules of `net`; an endpoint tells its
+//!   counters by [`counts::start`], which its configuration names;
+//! * nothing here takes part in a message.
+#![forbid(unsafe_code)]
+
+pub mod agent;
+pub mod boards;
+pub mod counts;
+mod local;
+pub mod module;
+pub mod raw;
+pub mod wire;
