@@ -14,7 +14,7 @@ use crate::process::{self, Alive, Process};
 
 /// A raw endpoint.
 pub struct Raw {
-    pub board: u32,
+    pub nic_number: u32,
     pub error_handler: Option<ErrorHandler>,
     pub net: RawEndpoint,
     _alive: Alive,
@@ -35,17 +35,17 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the raw endpoint of a board.
+/// Opens the raw endpoint of a NIC.
 pub fn open(
     process: &Process,
-    board: u32,
+    nic_number: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
     let alive = Alive::begin();
-    let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+    let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
-            "libmyriexpress: board {board} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \
+            "libmyriexpress: board {nic_number} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \
              in ROPEWALK_MX_BOARDS"
         );
         NO_DEVICE
@@ -54,7 +54,7 @@ pub fn open(
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;
-    table.open.insert(number, Arc::new(Raw { board, error_handler, net, _alive: alive }));
+    table.open.insert(number, Arc::new(Raw { nic_number, error_handler, net, _alive: alive }));
     Ok(ptr::without_provenance_mut(number))
 }
 
@@ -71,9 +71,9 @@ pub fn remove(handle: Handle) -> Option<Arc<Raw>> {
     table().open.remove(&handle.addr())
 }
 
-/// All of a board.
-pub fn of_board(board: u32) -> Vec<Arc<Raw>> {
-    table().open.values().filter(|raw| raw.board == board).cloned().collect()
+/// All of a NIC.
+pub fn of_nic(nic_number: u32) -> Vec<Arc<Raw>> {
+    table().open.values().filter(|raw| raw.nic_number == nic_number).cloned().collect()
 }
 
 /// The code for an error of a raw endpoint.

@@ -1,6 +1,7 @@
 //! What a host that speaks MX has beside its endpoints.
 //!
-//! * [`boards`]: the networks of this host as programs that use MX know them, and the places of peers;
+//! * [`nics`]: the networks of this host as programs that use MX know them; [`place`]: where their endpoints are;
+//!   [`peer_table`]: the peers that an operator lists;
 //! * [`module`]: the rails for addresses `mxoe://`; [`wire`]: what such an address says about its wire;
 //! * [`agent`]: the agent of an interface on which MXoE is spoken; [`raw`]: the raw endpoint of such an interface;
 //! * [`counts`]: the counters of this host's endpoints, for any process that asks.
@@ -12,9 +13,11 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
-pub mod boards;
 pub mod counts;
 mod local;
 pub mod module;
+pub mod nics;
+pub mod peer_table;
+pub mod place;
 pub mod raw;
 pub mod wire;

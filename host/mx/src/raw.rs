@@ -86,7 +86,7 @@ pub enum RawError {
 impl From<AgentError> for RawError {
     fn from(error: AgentError) -> RawError {
         match error {
-            AgentError::NoCard(nic) => RawError::NoCard(nic),
+            AgentError::NoCard(nic_id) => RawError::NoCard(nic_id),
             error => RawError::Agent(error),
         }
     }
@@ -152,7 +152,7 @@ impl RawEndpoint {
     }
 
     /// The card, as a number.
-    pub fn nic(&self) -> u64 {
+    pub fn nic_id(&self) -> u64 {
         self.socket.interface().station.nic_id()
     }
 
@@ -251,31 +251,31 @@ impl RawEndpoint {
     }
 
     /// This card is there, and perhaps called so.
-    pub fn add_peer(&self, nic: u64, name: Option<&str>) -> Result<(), RawError> {
+    pub fn add_peer(&self, nic_id: u64, name: Option<&str>) -> Result<(), RawError> {
         match name {
             // It is always there, and the agent has its name inherited.
-            Some(name) if nic == self.nic() => return self.set_name(name),
-            None if nic == self.nic() => return Ok(()),
+            Some(name) if nic_id == self.nic_id() => return self.set_name(name),
+            None if nic_id == self.nic_id() => return Ok(()),
             _ => {}
         }
         // Before the agent is told: one that begins meanwhile is told by the keeper.
-        if !self.with_member(|it| it.with_mapped(|mapped| mapped.add(nic, name)))? {
+        if !self.with_member(|it| it.with_mapped(|mapped| mapped.add(nic_id, name)))? {
             return Err(RawError::NoRoom);
         }
-        let told = self.agent(|agent| agent.add_peer(nic, name));
+        let told = self.agent(|agent| agent.add_peer(nic_id, name));
         if told.is_err() {
-            self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
+            self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic_id)))?;
         }
         told
     }
 
     /// This card is not there any more, until it is heard again.
-    pub fn remove_peer(&self, nic: u64) -> Result<(), RawError> {
-        if nic == self.nic() {
-            return Err(RawError::NoCard(nic));
+    pub fn remove_peer(&self, nic_id: u64) -> Result<(), RawError> {
+        if nic_id == self.nic_id() {
+            return Err(RawError::NoCard(nic_id));
         }
-        self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
-        self.agent(|agent| agent.remove_peer(nic)).map(drop)
+        self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic_id)))?;
+        self.agent(|agent| agent.remove_peer(nic_id)).map(drop)
     }
 
     /// Sets the state of the map that others are told.

@@ -232,13 +232,13 @@ fn agents_find_each_other_and_know_their_names() {
     assert!(name.ends_with(":0") && seen.name == Some(name.clone()), "{seen:?}");
     // Both have the name of this machine.
     let mut agent = a.agent().expect("it runs");
-    assert!(matches!(agent.nic_of(&name), Err(AgentError::Several)));
+    assert!(matches!(agent.nic_id_of(&name), Err(AgentError::Several)));
     b.agent().expect("it runs").set_name("node-b:0").expect("this is root");
-    until("new name", || agent.nic_of("node-b:0").expect("it answers"));
-    assert_eq!(agent.nic_of("node-b:0").expect("it answers"), Some(at_b.nic_id()));
+    until("new name", || agent.nic_id_of("node-b:0").expect("it answers"));
+    assert_eq!(agent.nic_id_of("node-b:0").expect("it answers"), Some(at_b.nic_id()));
     assert_eq!(agent.name_of(at_b.nic_id()).expect("it answers").as_deref(), Some("node-b:0"));
-    assert_eq!(agent.nic_of("nobody:0").expect("it answers"), None);
-    assert_eq!(agent.nic_of(&name).expect("it answers"), Some(at_a.nic_id()), "its own");
+    assert_eq!(agent.nic_id_of("nobody:0").expect("it answers"), None);
+    assert_eq!(agent.nic_id_of(&name).expect("it answers"), Some(at_a.nic_id()), "its own");
     drop(rails);
     assert!(a.agent().is_none() && b.agent().is_none(), "it ends with the last endpoint");
 }

@@ -85,8 +85,8 @@ impl AgentClient {
     }
 
     /// Has a card asked that it does not know: a moment later it knows it, if it is there.
-    pub fn seek(&mut self, nic: u64) -> Result<(), AgentError> {
-        match self.ask(Question::Seek(nic))? {
+    pub fn seek(&mut self, nic_id: u64) -> Result<(), AgentError> {
+        match self.ask(Question::Seek(nic_id))? {
             Answer::Done => Ok(()),
             _ => Err(AgentError::Unknown),
         }
@@ -107,9 +107,9 @@ impl AgentClient {
     }
 
     /// The card of this name.
-    pub fn nic_of(&mut self, name: &str) -> Result<Option<u64>, AgentError> {
-        match self.ask(Question::NicOf(name))? {
-            Answer::Nic(nic) => Ok(Some(nic)),
+    pub fn nic_id_of(&mut self, name: &str) -> Result<Option<u64>, AgentError> {
+        match self.ask(Question::NicIdOf(name))? {
+            Answer::NicId(nic_id) => Ok(Some(nic_id)),
             Answer::Nobody => Ok(None),
             Answer::Several => Err(AgentError::Several),
             _ => Err(AgentError::Unknown),
@@ -117,8 +117,8 @@ impl AgentClient {
     }
 
     /// The name of this card.
-    pub fn name_of(&mut self, nic: u64) -> Result<Option<String>, AgentError> {
-        match self.ask(Question::NameOf(nic))? {
+    pub fn name_of(&mut self, nic_id: u64) -> Result<Option<String>, AgentError> {
+        match self.ask(Question::NameOf(nic_id))? {
             Answer::Name(name) => Ok(Some(name)),
             Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
@@ -126,8 +126,8 @@ impl AgentClient {
     }
 
     /// The agent's entry for this card of another host; `None` if it has none.
-    pub fn peer(&mut self, nic: u64) -> Result<Option<KnownPeer>, AgentError> {
-        match self.ask(Question::Peer(nic))? {
+    pub fn peer(&mut self, nic_id: u64) -> Result<Option<KnownPeer>, AgentError> {
+        match self.ask(Question::Peer(nic_id))? {
             Answer::Peers(mut found) if found.len() == 1 => Ok(found.pop()),
             Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
@@ -152,18 +152,18 @@ impl AgentClient {
     }
 
     /// A mapper says: this card is there, and perhaps called so.
-    pub fn add_peer(&mut self, nic: u64, name: Option<&str>) -> Result<(), AgentError> {
-        match self.ask(Question::AddPeer(nic, name))? {
+    pub fn add_peer(&mut self, nic_id: u64, name: Option<&str>) -> Result<(), AgentError> {
+        match self.ask(Question::AddPeer(nic_id, name))? {
             Answer::Done => Ok(()),
-            Answer::Nobody => Err(AgentError::NoCard(nic)),
+            Answer::Nobody => Err(AgentError::NoCard(nic_id)),
             Answer::NotPermitted => Err(AgentError::NotPermitted),
             _ => Err(AgentError::Unknown),
         }
     }
 
     /// A mapper says: this card is not there any more. Whether it was.
-    pub fn remove_peer(&mut self, nic: u64) -> Result<bool, AgentError> {
-        match self.ask(Question::RemovePeer(nic))? {
+    pub fn remove_peer(&mut self, nic_id: u64) -> Result<bool, AgentError> {
+        match self.ask(Question::RemovePeer(nic_id))? {
             Answer::Done => Ok(true),
             Answer::Nobody => Ok(false),
             Answer::NotPermitted => Err(AgentError::NotPermitted),

@@ -277,11 +277,10 @@ pub(crate) fn say_stranger(index: u32, error: &AgentError) {
     }
 }
 
-/// The default name of an interface: the host's name and the number of the board.
+/// The default name of an interface: the host's name and the number of the NIC.
 fn usual_name(interface: &Interface) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let boards =
-        interfaces().into_iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
-    let number = boards.take_while(|it| it.index != interface.index).count();
+    let nics = interfaces().into_iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
+    let number = nics.take_while(|it| it.index != interface.index).count();
     format!("{host}:{number}")
 }

@@ -265,17 +265,17 @@ impl Service<'_> {
             Question::SetName(_) if !client.may_change => Some(Answer::NotPermitted),
             Question::SetName(name) => Some(self.call(name)),
             Question::Peers(from) => Some(Answer::Peers(self.page(from))),
-            Question::NicOf(name) => Some(match self.agent.named(name) {
+            Question::NicIdOf(name) => Some(match self.agent.named(name) {
                 Named::Nobody => Answer::Nobody,
-                Named::One(station) => Answer::Nic(station.nic_id()),
+                Named::One(station) => Answer::NicId(station.nic_id()),
                 Named::Several => Answer::Several,
             }),
-            Question::NameOf(nic) => Some(self.name_of(nic)),
-            Question::Peer(nic) => Some(self.peer(nic)),
+            Question::NameOf(nic_id) => Some(self.name_of(nic_id)),
+            Question::Peer(nic_id) => Some(self.peer(nic_id)),
             Question::Age => Some(Answer::Age(self.start.elapsed().as_millis() as u64)),
-            Question::Seek(nic) => {
+            Question::Seek(nic_id) => {
                 let now = self.now();
-                Station::from_nic_id(nic).into_iter().for_each(|it| self.agent.seek(it, now));
+                Station::from_nic_id(nic_id).into_iter().for_each(|it| self.agent.seek(it, now));
                 Some(Answer::Done)
             }
             Question::Counts => Some(Answer::Counts(self.counts())),
@@ -297,11 +297,11 @@ impl Service<'_> {
         let now = self.now();
         let answer = |is_so| if is_so { Answer::Done } else { Answer::Nobody };
         match question {
-            Question::AddPeer(nic, name) => answer(
-                Station::from_nic_id(nic).is_some_and(|it| self.agent.add_peer(it, name, now)),
+            Question::AddPeer(nic_id, name) => answer(
+                Station::from_nic_id(nic_id).is_some_and(|it| self.agent.add_peer(it, name, now)),
             ),
-            Question::RemovePeer(nic) => {
-                answer(Station::from_nic_id(nic).is_some_and(|it| self.agent.remove_peer(it)))
+            Question::RemovePeer(nic_id) => {
+                answer(Station::from_nic_id(nic_id).is_some_and(|it| self.agent.remove_peer(it)))
             }
             Question::SetMap(map) => {
                 self.agent.set_map(map, now);
@@ -345,8 +345,8 @@ impl Service<'_> {
         ])
     }
 
-    fn name_of(&self, nic: u64) -> Answer {
-        let Some(station) = Station::from_nic_id(nic) else { return Answer::Nobody };
+    fn name_of(&self, nic_id: u64) -> Answer {
+        let Some(station) = Station::from_nic_id(nic_id) else { return Answer::Nobody };
         if station == self.agent.station() {
             return Answer::Name(self.agent.name().to_string());
         }
@@ -354,8 +354,8 @@ impl Service<'_> {
         name.map_or(Answer::Nobody, |name| Answer::Name(String::from_utf8_lossy(name).into_owned()))
     }
 
-    fn peer(&self, nic: u64) -> Answer {
-        let peer = Station::from_nic_id(nic).and_then(|station| self.agent.peer(station));
+    fn peer(&self, nic_id: u64) -> Answer {
+        let peer = Station::from_nic_id(nic_id).and_then(|station| self.agent.peer(station));
         peer.map_or(Answer::Nobody, |peer| Answer::Peers(vec![self.known(peer)]))
     }
 

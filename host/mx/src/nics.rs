@@ -1,12 +1,13 @@
-//! Boards: the networks of this host as programs that use MX know them, and the places of peers.
+//! NICs: the networks of this host as programs that use MX know them, and the places of peers.
 //!
-//! A board is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
-//! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on.
+//! A NIC is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
+//! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on. MX's functions, and the words
+//! that users type and read, call it a board.
 //!
 //! On a network with MXoE an agent discovers peers by itself. Other peers come from a table, one per line,
 //! with a name and a place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -15,31 +16,23 @@ use ropewalk_rail_ether::{Interface, interfaces, may_open as may_send_frames};
 use ropewalk_wire::mxoe::{Dialect, Station};
 
 use crate::agent::{self, AgentClient, AgentError, Map, Membership};
+use crate::peer_table::{self, Peer};
+use crate::place::{PORT, Place, endpoint_address};
 use crate::wire;
 
-/// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
-pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
+/// URLs of NICs, in their order: `ether://eth0,udp://10.0.0.1:7100`.
+pub const NICS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
 /// The file with the table of peers.
 pub const PEERS_VARIABLE: &str = "ROPEWALK_MX_PEERS";
 /// The default path of that file.
 pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
 
-/// Endpoints of a board have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
+/// Endpoints of a NIC have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
 pub const ENDPOINTS_MAX: u32 = 255;
-
-/// The port of endpoint 0 where no other is named.
-const PORT: u16 = 7100;
-
-/// The place of a board's endpoints: a station on Ethernet, or an address of UDP.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    Ether(Station),
-    Udp(SocketAddr),
-}
 
 /// A network of this host.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct Nic {
     pub place: Place,
     /// The interface, for the kernel; empty over UDP.
     pub interface: String,
@@ -56,7 +49,7 @@ pub struct Board {
 pub enum Language {
     /// Our own.
     Ours,
-    /// MXoE, or any other protocol of the board.
+    /// MXoE, or any other protocol of the NIC.
     Other,
     /// Nobody has heard its beacon yet.
     Unknown,
@@ -77,18 +70,11 @@ pub const SEEKS: u32 = 4;
 #[derive(Debug, Default)]
 struct Asking(OnceLock<(Instant, Vec<Membership>)>);
 
-/// A host that is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Peer {
-    pub name: String,
-    pub place: Place,
-}
-
-/// The reason why a process has no boards. Class: operator.
+/// The reason why a process has no NICs. Class: operator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum BoardsError {
-    #[error("{variable}: {0}", variable = BOARDS_VARIABLE)]
+pub enum NicsError {
+    #[error("{variable}: {0}", variable = NICS_VARIABLE)]
     List(String),
     /// The table of peers that the environment names.
     #[error("{variable}: {path}: {why}", variable = PEERS_VARIABLE)]
@@ -98,91 +84,31 @@ pub enum BoardsError {
     UsualPeers(String),
 }
 
-/// Boards of this host and the peers that are known.
+/// NICs of this host and the peers that are known.
 #[derive(Debug, Default)]
-pub struct Boards {
-    pub boards: Vec<Board>,
+pub struct Nics {
+    pub nics: Vec<Nic>,
     pub peers: Vec<Peer>,
-    /// There is a table of peers, which lists the peers that are there, except for boards with MXoE.
+    /// There is a table of peers, which lists the peers that are there, except for NICs with MXoE.
     pub has_table: bool,
     asking: Asking,
 }
 
-impl Place {
-    /// The number of the card that stands for the place.
-    pub fn nic(&self) -> u64 {
-        match self {
-            Place::Ether(station) => station.nic_id(),
-            Place::Udp(address) => nic_of_address(*address),
-        }
+impl Nic {
+    fn at(place: Place, interface: String) -> Nic {
+        Nic { place, interface, name: String::new(), is_foreign: false, said: String::new() }
     }
 
-    /// The URL of one of its endpoints, for callers.
-    pub fn url(&self, endpoint: u32) -> Option<String> {
-        match self {
-            Place::Ether(station) => Some(format!("ether://{station}/{endpoint}")),
-            Place::Udp(address) => Some(format!("udp://{}", endpoint_address(*address, endpoint)?)),
-        }
-    }
-}
-
-fn endpoint_address(base: SocketAddr, endpoint: u32) -> Option<SocketAddr> {
-    let port = base.port().checked_add(u16::try_from(endpoint).ok()?)?;
-    Some(SocketAddr::new(base.ip(), port))
-}
-
-/// `02` and 40 bits made of address and port.
-fn nic_of_address(address: SocketAddr) -> u64 {
-    let ip = match address.ip() {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
-    // FNV-1a: spreads few bytes well, and never changes.
-    let bytes = ip.octets().into_iter().chain(address.port().to_be_bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    0x02 << 40 | (hash ^ hash >> 40) & 0xff_ffff_ffff
-}
-
-impl FromStr for Place {
-    type Err = String;
-
-    /// `udp://10.0.0.1:7100`, `udp://[fd00::1]`, `02:00:00:00:00:01`, `ether://02:00:00:00:00:01`.
-    fn from_str(text: &str) -> Result<Place, String> {
-        let bad = || {
-            format!("'{text}' is no place; write one like udp://10.0.0.1:7100 or 02:00:00:00:00:01")
-        };
-        if let Some(address) = text.strip_prefix("udp://") {
-            let address = address.trim_end_matches('/');
-            let alone = || address.trim_matches(['[', ']']).parse().ok();
-            let host = || alone().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
-            let address: Option<SocketAddr> = address.parse().ok().or_else(host);
-            return address
-                .filter(|address| address.port() != 0 && !address.ip().is_unspecified())
-                .map(Place::Udp)
-                .ok_or_else(bad);
-        }
-        let station = text.strip_prefix("ether://").unwrap_or(text).trim_end_matches('/');
-        station.parse().map(Place::Ether).map_err(|_| bad())
-    }
-}
-
-impl Board {
-    fn at(place: Place, interface: String) -> Board {
-        Board { place, interface, name: String::new(), is_foreign: false, said: String::new() }
-    }
-
-    /// The listen address of an endpoint of this board: the scheme of a module and its address.
+    /// The listen address of an endpoint of this NIC: the scheme of a module and its address.
     ///
-    /// `silence`: the time for which a foreign host may leave messages unanswered, if the board does not set one.
+    /// `silence`: the time for which a foreign host may leave messages unanswered, if the NIC does not set one.
     pub fn listen(
         &self,
         endpoint: u32,
         key: u32,
         silence: Duration,
     ) -> Option<(&'static str, String)> {
-        let Board { interface, said, .. } = self;
+        let Nic { interface, said, .. } = self;
         match &self.place {
             Place::Ether(_) if self.is_foreign => {
                 let silence = silence.as_secs_f64();
@@ -194,7 +120,7 @@ impl Board {
         }
     }
 
-    /// The URL of an endpoint of another board on the same network, for callers from this board.
+    /// The URL of an endpoint of another NIC on the same network, for callers from this NIC.
     pub fn url(&self, place: &Place, endpoint: u32, key: u32) -> Option<String> {
         match place {
             Place::Ether(station) if self.is_foreign => {
@@ -220,7 +146,7 @@ impl Board {
         if !self.takes_ours() {
             return Language::Other;
         }
-        match self.agent().and_then(|mut agent| agent.peer(place.nic()).ok().flatten()) {
+        match self.agent().and_then(|mut agent| agent.peer(place.nic_id()).ok().flatten()) {
             Some(peer) if peer.takes_ours() => Language::Ours,
             // Its beacon has come.
             Some(peer) if peer.serial.is_some() => Language::Other,
@@ -234,7 +160,7 @@ impl Board {
         Some(format!("ether://{station}%{}/{endpoint}", self.interface))
     }
 
-    /// As lists of boards name it.
+    /// As lists of NICs name it.
     pub fn own_url(&self) -> String {
         let url = match &self.place {
             Place::Ether(_) if self.is_foreign => format!("mxoe://{}", self.interface),
@@ -244,7 +170,7 @@ impl Board {
         if self.said.is_empty() { url } else { format!("{url}?{}", self.said) }
     }
 
-    /// The dialect of MXoE on this board, for an interface with this MTU; `None` if no MXoE is spoken there.
+    /// The dialect of MXoE on this NIC, for an interface with this MTU; `None` if no MXoE is spoken there.
     pub fn dialect(&self, mtu: usize) -> Option<Dialect> {
         wire::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
     }
@@ -263,12 +189,12 @@ impl Board {
 
     /// Whether a card is absent as far as its agent knows. The agent then has the card asked. `None` if the answer
     /// is not known yet. A card that is there answers within [`SEEK_EVERY`], unless the answer is lost.
-    pub fn is_missing(&self, nic: u64) -> Result<Option<bool>, AgentError> {
+    pub fn is_missing(&self, nic_id: u64) -> Result<Option<bool>, AgentError> {
         let Some(mut agent) = self.agent().filter(|_| self.is_foreign) else { return Ok(None) };
-        if agent.peer(nic)?.is_some() || nic == self.place.nic() {
+        if agent.peer(nic_id)?.is_some() || nic_id == self.place.nic_id() {
             return Ok(Some(false));
         }
-        agent.seek(nic)?;
+        agent.seek(nic_id)?;
         Ok((agent.age()? >= SETTLED_AFTER).then_some(true))
     }
 
@@ -281,7 +207,7 @@ impl Board {
 
     /// The name that other hosts use for it: the agent's, if there is an agent.
     fn current_name(&self) -> String {
-        let told = || self.agent()?.name_of(self.place.nic()).ok()?;
+        let told = || self.agent()?.name_of(self.place.nic_id()).ok()?;
         let told = Some(self.is_foreign).filter(|it| *it).and_then(|_| told());
         told.unwrap_or_else(|| self.name.clone())
     }
@@ -299,100 +225,101 @@ impl Board {
     }
 
     /// The name by which processes of this host find an endpoint of it in shared memory.
-    pub fn shared_name(nic: u64, endpoint: u32) -> String {
-        format!("mx-{nic:012x}-{endpoint}")
+    pub fn shared_name(nic_id: u64, endpoint: u32) -> String {
+        format!("mx-{nic_id:012x}-{endpoint}")
     }
 
     /// The user that has that endpoint of this host in shared memory, and whether that is our own one.
-    pub fn shared_user(nic: u64, endpoint: u32) -> Option<(u32, bool)> {
-        let user = ropewalk_rail_shm::user_of(&Board::shared_name(nic, endpoint))?;
+    pub fn shared_user(nic_id: u64, endpoint: u32) -> Option<(u32, bool)> {
+        let user = ropewalk_rail_shm::user_of(&Nic::shared_name(nic_id, endpoint))?;
         Some((user, user == rustix::process::geteuid().as_raw()))
     }
 }
 
-impl Boards {
-    /// The boards that the environment names, or else those that are there.
-    pub fn find() -> Result<Boards, BoardsError> {
+impl Nics {
+    /// The NICs that the environment names, or else those that are there.
+    pub fn find() -> Result<Nics, NicsError> {
         let host = host_name();
-        let mut boards = match variable(BOARDS_VARIABLE) {
-            Some(text) => listed(&text).map_err(BoardsError::List)?,
+        let mut nics = match variable(NICS_VARIABLE) {
+            Some(text) => listed(&text).map_err(NicsError::List)?,
             None => usual(),
         };
-        for (number, board) in boards.iter_mut().enumerate() {
-            board.name = format!("{host}:{number}");
+        for (number, nic) in nics.iter_mut().enumerate() {
+            nic.name = format!("{host}:{number}");
         }
         let (peers, has_table) = match variable(PEERS_VARIABLE) {
             Some(path) => {
                 let bytes = std::fs::read(&path).map_err(|error| error.to_string());
-                let peers = bytes.and_then(|bytes| table(&bytes));
-                (peers.map_err(|why| BoardsError::Peers { path, why })?, true)
+                let peers = bytes.and_then(|bytes| peer_table::parse(&bytes));
+                (peers.map_err(|why| NicsError::Peers { path, why })?, true)
             }
             None => match std::fs::read(PEERS_FILE) {
-                Ok(bytes) => (table(&bytes).map_err(BoardsError::UsualPeers)?, true),
+                Ok(bytes) => (peer_table::parse(&bytes).map_err(NicsError::UsualPeers)?, true),
                 Err(_) => (Vec::new(), false),
             },
         };
-        Ok(Boards { boards, peers, has_table, ..Boards::default() })
+        Ok(Nics { nics, peers, has_table, ..Nics::default() })
     }
 
-    /// The board of this card.
-    pub fn board_of(&self, nic: u64) -> Option<u32> {
-        self.boards.iter().position(|board| board.place.nic() == nic).map(|index| index as u32)
+    /// The number of the NIC with this `nic_id`; `None` if this host has none.
+    pub fn number_of(&self, nic_id: u64) -> Option<u32> {
+        self.nics.iter().position(|nic| nic.place.nic_id() == nic_id).map(|index| index as u32)
     }
 
-    /// The place of a card, for callers from this board. `None` if the card is unknown, or if two cards have
+    /// The place of a card, for callers from this NIC. `None` if the card is unknown, or if two cards have
     /// this number.
-    pub fn place_of(&self, nic: u64, from: &Board) -> Option<Place> {
-        let own = self.boards.iter().map(|board| &board.place);
+    pub fn place_of(&self, nic_id: u64, from: &Nic) -> Option<Place> {
+        let own = self.nics.iter().map(|nic| &nic.place);
         let mut found = own.chain(self.peers.iter().map(|peer| &peer.place));
-        let first = found.find(|place| place.nic() == nic);
+        let first = found.find(|place| place.nic_id() == nic_id);
         if let Some(first) = first {
-            let alone = found.all(|place| place.nic() != nic || place == first);
+            let alone = found.all(|place| place.nic_id() != nic_id || place == first);
             return alone.then(|| first.clone());
         }
         // Without a table everybody on the wire may be called. With MXoE a table gives names alone: the agent finds
         // the cards that are there.
         let wired = matches!(from.place, Place::Ether(_));
         let is_open = from.is_foreign || !self.has_table;
-        station_of(nic).filter(|_| wired && is_open).map(Place::Ether)
+        station_of(nic_id).filter(|_| wired && is_open).map(Place::Ether)
     }
 
     /// The card of this name: one of our own, one that an agent has found, or one of the table. If an agent has just
     /// started, the call waits for the cards that the agent may still hear of.
-    pub fn nic_of_name(&self, name: &str) -> Option<u64> {
-        let own = self.boards.iter().find(|board| board.current_name() == name);
+    pub fn nic_id_of_name(&self, name: &str) -> Option<u64> {
+        let own = self.nics.iter().find(|nic| nic.current_name() == name);
         if let Some(own) = own {
-            return Some(own.place.nic());
+            return Some(own.place.nic_id());
         }
         // Of a name that several have the table may say whose it is.
         let listed = || self.peers.iter().find(|peer| peer.name == name);
-        let listed = || listed().map(|peer| peer.place.nic());
-        let nic =
-            |_, agent: &mut AgentClient| Ok(agent.nic_of(name)?.map_or(Told::Nothing, Told::This));
-        self.told_by_agents(nic, listed)
+        let listed = || listed().map(|peer| peer.place.nic_id());
+        let nic_id = |_, agent: &mut AgentClient| {
+            Ok(agent.nic_id_of(name)?.map_or(Told::Nothing, Told::This))
+        };
+        self.told_by_agents(nic_id, listed)
     }
 
     /// The name of this card, as above.
-    pub fn name_of_nic(&self, nic: u64) -> Option<String> {
-        let own = self.boards.iter().find(|board| board.place.nic() == nic);
+    pub fn name_of_nic(&self, nic_id: u64) -> Option<String> {
+        let own = self.nics.iter().find(|nic| nic.place.nic_id() == nic_id);
         if let Some(own) = own {
             return Some(own.current_name());
         }
-        let listed = || self.peers.iter().find(|peer| peer.place.nic() == nic);
+        let listed = || self.peers.iter().find(|peer| peer.place.nic_id() == nic_id);
         let listed = || listed().map(|peer| peer.name.clone());
         // One that was there before the agent, and knows of it, need not say so by itself.
-        let mut seeks = vec![(0, None::<Instant>); self.boards.len()];
-        let name = |board: usize, agent: &mut AgentClient| {
-            if let Some(name) = agent.name_of(nic)? {
+        let mut seeks = vec![(0, None::<Instant>); self.nics.len()];
+        let name = |nic: usize, agent: &mut AgentClient| {
+            if let Some(name) = agent.name_of(nic_id)? {
                 return Ok(Told::This(name));
             }
-            let (count, at) = &mut seeks[board];
-            if *count >= SEEKS || station_of(nic).is_none() || agent.peer(nic)?.is_some() {
+            let (count, at) = &mut seeks[nic];
+            if *count >= SEEKS || station_of(nic_id).is_none() || agent.peer(nic_id)?.is_some() {
                 return Ok(Told::Nothing);
             }
             if at.is_none_or(|at| at.elapsed() >= SEEK_EVERY) {
                 (*count, *at) = (*count + 1, Some(Instant::now()));
-                agent.seek(nic)?;
+                agent.seek(nic_id)?;
             }
             Ok(Told::NotYet)
         };
@@ -405,12 +332,12 @@ impl Boards {
         mut ask: impl FnMut(usize, &mut AgentClient) -> Result<Told<T>, AgentError>,
         listed: impl Fn() -> Option<T>,
     ) -> Option<T> {
-        let foreign = || self.boards.iter().filter(|board| board.is_foreign);
+        let foreign = || self.nics.iter().filter(|nic| nic.is_foreign);
         let since = foreign().next().map(|_| self.ask_agents());
         loop {
             let mut is_settled = true;
-            for (number, board) in self.boards.iter().enumerate() {
-                let age = match board.agent() {
+            for (number, nic) in self.nics.iter().enumerate() {
+                let age = match nic.agent() {
                     Some(mut agent) => match ask(number, &mut agent) {
                         Ok(Told::This(found)) => return Some(found),
                         Ok(Told::Nothing) => agent.age().unwrap_or(Duration::MAX),
@@ -419,7 +346,7 @@ impl Boards {
                     },
                     None => since.map_or(Duration::MAX, |since| since.elapsed()),
                 };
-                is_settled &= !board.is_foreign || age >= SETTLED_AFTER;
+                is_settled &= !nic.is_foreign || age >= SETTLED_AFTER;
             }
             if let Some(found) = listed() {
                 return Some(found);
@@ -433,7 +360,7 @@ impl Boards {
 
     /// Makes sure that there are agents where MXoE is spoken; since when.
     fn ask_agents(&self) -> Instant {
-        let members = || self.boards.iter().filter(|it| it.is_foreign).filter_map(Board::join);
+        let members = || self.nics.iter().filter(|it| it.is_foreign).filter_map(Nic::join);
         self.asking.0.get_or_init(|| (Instant::now(), members().collect())).0
     }
 }
@@ -447,29 +374,29 @@ enum Told<T> {
 }
 
 /// The address of a card of this number; `None` where none can have it.
-fn station_of(nic: u64) -> Option<Station> {
-    Station::from_nic_id(nic).filter(|station| nic != 0 && station.0[0] & 1 == 0)
+fn station_of(nic_id: u64) -> Option<Station> {
+    Station::from_nic_id(nic_id).filter(|station| nic_id != 0 && station.0[0] & 1 == 0)
 }
 
-/// Boards as the environment lists them.
-fn listed(text: &str) -> Result<Vec<Board>, String> {
+/// NICs as the environment lists them.
+fn listed(text: &str) -> Result<Vec<Nic>, String> {
     let words = text.split([',', ' ']).filter(|word| !word.is_empty());
-    let boards: Vec<Board> = words.map(board).collect::<Result<_, _>>()?;
-    if boards.is_empty() {
+    let nics: Vec<Nic> = words.map(nic).collect::<Result<_, _>>()?;
+    if nics.is_empty() {
         return Err(format!("'{text}' names no board; write one like ether://eth0"));
     }
-    Ok(boards)
+    Ok(nics)
 }
 
-/// A board by its URL.
-fn board(url: &str) -> Result<Board, String> {
+/// A NIC by its URL.
+fn nic(url: &str) -> Result<Nic, String> {
     let foreign = url.strip_prefix("mxoe://");
     let Some(rest) = foreign.or(url.strip_prefix("ether://")) else {
         let like = "ether://eth0, mxoe://eth0 or udp://10.0.0.1:7100";
         let place = Place::from_str(url);
         return match place.map_err(|_| format!("'{url}' is no board; write one like {like}"))? {
             Place::Ether(_) => Err(format!("'{url}': name the interface, like ether://eth0")),
-            place => Ok(Board::at(place, String::new())),
+            place => Ok(Nic::at(place, String::new())),
         };
     };
     let (interface, said) = rest.split_once('?').unwrap_or((rest, ""));
@@ -482,26 +409,26 @@ fn board(url: &str) -> Result<Board, String> {
     }
     wire::check(foreign.is_some(), said, found.mtu).map_err(|error| format!("{url}: {error}"))?;
     let (is_foreign, said) = (foreign.is_some(), said.to_string());
-    Ok(Board { is_foreign, said, ..on_interface(&found) })
+    Ok(Nic { is_foreign, said, ..on_interface(&found) })
 }
 
-fn on_interface(interface: &Interface) -> Board {
-    Board::at(Place::Ether(interface.station), interface.name.clone())
+fn on_interface(interface: &Interface) -> Nic {
+    Nic::at(Place::Ether(interface.station), interface.name.clone())
 }
 
-/// Boards without a word of the user: interfaces in the order of their numbers, without loopback; where raw
+/// NICs without a word of the user: interfaces in the order of their numbers, without loopback; where raw
 /// frames need a right that is missing, UDP.
-fn usual() -> Vec<Board> {
+fn usual() -> Vec<Nic> {
     if may_send_frames() {
         let all = interfaces();
         let usable = all.iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
-        let found: Vec<Board> = usable.map(on_interface).collect();
+        let found: Vec<Nic> = usable.map(on_interface).collect();
         if !found.is_empty() {
             return found;
         }
     }
     let place = Place::Udp(reachable_address());
-    vec![Board::at(place, String::new())]
+    vec![Nic::at(place, String::new())]
 }
 
 /// An address of this host with the port of endpoint 0, one that most peers can use.
@@ -510,39 +437,6 @@ fn reachable_address() -> SocketAddr {
     let found = ropewalk_rail::host::reachable(any);
     let first = found.first().and_then(|address| address.parse().ok());
     first.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT))
-}
-
-/// The byte order mark that editors of some systems put before a text.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
-/// The table of peers: a name and a place on each line, `#` begins a comment.
-fn table(bytes: &[u8]) -> Result<Vec<Peer>, String> {
-    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    let mut peers = Vec::new();
-    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
-        // Comments are not read, in whatever encoding they are.
-        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
-        let line = std::str::from_utf8(line).map_err(|_| {
-            format!(
-                "line {number}: a name or place is not written in UTF-8; \
-                 `iconv -f ENCODING -t UTF-8` translates other texts"
-            )
-        })?;
-        let mut words = line.split_whitespace();
-        match (words.next(), words.next(), words.next()) {
-            (None, ..) => {}
-            (Some(name), Some(place), None) => {
-                let place = place.parse().map_err(|error| format!("line {number}: {error}"))?;
-                peers.push(Peer { name: name.to_string(), place });
-            }
-            _ => {
-                return Err(format!(
-                    "line {number}: give a name and a place, like node2:0 udp://10.0.0.2:7100"
-                ));
-            }
-        }
-    }
-    Ok(peers)
 }
 
 /// A variable, where it is set and not empty.
@@ -561,85 +455,54 @@ fn host_name() -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn places_are_addresses_with_or_without_a_port_or_stations() {
-        let url = |text: &str, endpoint| text.parse::<Place>().unwrap().url(endpoint).unwrap();
-        assert_eq!(url("udp://10.0.0.1:7200", 3), "udp://10.0.0.1:7203");
-        assert_eq!(url("udp://10.0.0.1", 0), "udp://10.0.0.1:7100");
-        assert_eq!(url("udp://[fd00::1]/", 1), "udp://[fd00::1]:7101");
-        assert_eq!(url("02:00:00:00:00:0a", 31), "ether://02:00:00:00:00:0a/31");
-        assert_eq!("udp://10.0.0.1:65530".parse::<Place>().unwrap().url(9), None);
-        for bad in ["eth0", "udp://node1", "udp://0.0.0.0:1", "udp://10.0.0.1:0", ""] {
-            assert!(bad.parse::<Place>().is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_card_has_the_number_of_its_station_or_one_made_of_its_address() {
-        let nic = |text: &str| text.parse::<Place>().unwrap().nic();
-        assert_eq!(nic("02:00:00:00:00:01"), 0x0200_0000_0001);
-        let own = nic("udp://10.0.0.1:7100");
-        assert_eq!(own >> 40, 0x02);
-        assert!(own != nic("udp://10.0.0.1:7101") && own != nic("udp://10.0.0.2:7100"));
-        assert_eq!(own, nic("udp://[::ffff:10.0.0.1]:7100"));
-    }
-
-    fn card(nic: u64) -> Place {
-        Place::Ether(Station::from_nic_id(nic).unwrap())
+    fn card(nic_id: u64) -> Place {
+        Place::Ether(Station::from_nic_id(nic_id).unwrap())
     }
 
     #[test]
     fn a_table_forbids_nobody_where_mxoe_is_spoken() {
         let [ours, mapped, stranger] = [1, 2, 3].map(|number| card(0x0200_0000_0000 + number));
-        let ours = Board::at(ours, "eth0".to_string());
-        let foreign = Board { is_foreign: true, ..ours.clone() };
-        let over_udp = Board::at("udp://10.0.0.1".parse().unwrap(), String::new());
+        let ours = Nic::at(ours, "eth0".to_string());
+        let foreign = Nic { is_foreign: true, ..ours.clone() };
+        let over_udp = Nic::at("udp://10.0.0.1".parse().unwrap(), String::new());
         let peers = vec![Peer { name: "node2:0".to_string(), place: mapped.clone() }];
         let all = vec![ours.clone(), foreign.clone(), over_udp.clone()];
-        let mut boards = Boards { boards: all, peers, has_table: true, ..Boards::default() };
+        let mut nics = Nics { nics: all, peers, has_table: true, ..Nics::default() };
         for from in [&ours, &foreign, &over_udp] {
-            assert_eq!(boards.place_of(mapped.nic(), from), Some(mapped.clone()), "{from:?}");
+            assert_eq!(nics.place_of(mapped.nic_id(), from), Some(mapped.clone()), "{from:?}");
         }
-        let found = [&ours, &foreign, &over_udp].map(|from| boards.place_of(stranger.nic(), from));
+        let found = [&ours, &foreign, &over_udp].map(|from| nics.place_of(stranger.nic_id(), from));
         assert_eq!(found, [None, Some(stranger.clone()), None]);
         for nobody in [0, 0x0300_0000_0001] {
-            assert_eq!(boards.place_of(nobody, &foreign), None, "no card has that number");
+            assert_eq!(nics.place_of(nobody, &foreign), None, "no card has that number");
         }
-        boards.has_table = false;
-        assert_eq!(boards.place_of(stranger.nic(), &ours), Some(stranger));
+        nics.has_table = false;
+        assert_eq!(nics.place_of(stranger.nic_id(), &ours), Some(stranger));
     }
 
     #[test]
     fn a_table_has_names_and_places_and_says_which_line_is_wrong() {
         let peers =
-            table(b"# all\nnode1:0 udp://10.0.0.1 # first\n\nnode2:0 02:0:0:0:0:2\r\n").unwrap();
+            peer_table::parse(b"# all\nnode1:0 udp://10.0.0.1 # first\n\nnode2:0 02:0:0:0:0:2\r\n")
+                .unwrap();
         assert_eq!(peers.len(), 2);
-        let mut boards = Boards { peers, has_table: true, ..Boards::default() };
-        let nic = boards.nic_of_name("node2:0").unwrap();
-        assert_eq!((nic, boards.name_of_nic(nic).as_deref()), (0x0200_0000_0002, Some("node2:0")));
-        let from = Board::at(card(0x0200_0000_0001), "eth0".to_string());
-        assert_eq!(boards.place_of(nic, &from), Some(boards.peers[1].place.clone()));
-        assert_eq!(boards.nic_of_name("node2"), None, "names match as a whole");
-        assert_eq!(boards.place_of(0x0200_0000_0003, &from), None);
+        let mut nics = Nics { peers, has_table: true, ..Nics::default() };
+        let nic_id = nics.nic_id_of_name("node2:0").unwrap();
+        assert_eq!(
+            (nic_id, nics.name_of_nic(nic_id).as_deref()),
+            (0x0200_0000_0002, Some("node2:0"))
+        );
+        let from = Nic::at(card(0x0200_0000_0001), "eth0".to_string());
+        assert_eq!(nics.place_of(nic_id, &from), Some(nics.peers[1].place.clone()));
+        assert_eq!(nics.nic_id_of_name("node2"), None, "names match as a whole");
+        assert_eq!(nics.place_of(0x0200_0000_0003, &from), None);
         // Two places of one number: nobody knows which one is meant.
-        let place = boards.peers[0].place.clone();
+        let place = nics.peers[0].place.clone();
         let other = Peer { name: "twin".to_string(), place };
-        boards.peers.push(other.clone());
-        let found = boards.place_of(other.place.nic(), &from);
+        nics.peers.push(other.clone());
+        let found = nics.place_of(other.place.nic_id(), &from);
         assert_eq!(found, Some(other.place), "the same place twice");
-        assert!(table(b"node1").unwrap_err().contains("line 1"));
-        assert!(table(b"\nnode1 there").unwrap_err().contains("line 2"));
-    }
-
-    #[test]
-    fn a_table_is_written_in_utf_8_but_for_comments() {
-        let peers = table(b"\xef\xbb\xbfnode1:0 udp://10.0.0.1 # Z\xfcrich\n# \xff\n").unwrap();
-        assert_eq!((peers.len(), peers[0].name.as_str()), (1, "node1:0"));
-        let peers = table("z\u{fc}rich:0 udp://10.0.0.1".as_bytes()).unwrap();
-        assert_eq!(peers[0].name, "z\u{fc}rich:0");
-        let error = table(b"node1:0 udp://10.0.0.1\nz\xfcrich:0 udp://10.0.0.2\n").unwrap_err();
-        assert!(error.contains("line 2") && error.contains("UTF-8"), "{error}");
-        // UTF-16.
-        assert!(table(b"\xff\xfen\0o\0d\0e\0").unwrap_err().contains("line 1"));
+        assert!(peer_table::parse(b"node1").unwrap_err().contains("line 1"));
+        assert!(peer_table::parse(b"\nnode1 there").unwrap_err().contains("line 2"));
     }
 }
