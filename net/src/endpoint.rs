@@ -20,7 +20,6 @@ use ropewalk_core::{
 use ropewalk_rail::{Rail, RailOption};
 
 use crate::context::{Completed, Context};
-use crate::counts;
 use crate::engine::{Command, Engine, EngineSetup};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::on_demand::OnDemandRails;
@@ -28,6 +27,7 @@ pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
+use crate::teller::StartTeller;
 
 /// The configuration of an endpoint, apart from its rails.
 pub struct EndpointConfig {
@@ -46,6 +46,8 @@ pub struct EndpointConfig {
     pub staging_bytes: usize,
     /// A thread that makes progress while nobody else does. Not for endpoints of an executor.
     pub service_thread: bool,
+    /// Tells other processes what the rails count; `None`: nobody does. Needs a service thread.
+    pub teller: Option<StartTeller>,
     /// The clock of deadlines.
     pub clock: SharedClock,
     /// Seeds keys and nonces.
@@ -69,6 +71,7 @@ impl EndpointConfig {
             same_host_checksum: false,
             staging_bytes: 320 << 20,
             service_thread: true,
+            teller: None,
             clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),
             seed: random.next_u64(),
         }
@@ -170,6 +173,7 @@ impl Endpoint {
             addresses,
             service: Mutex::new(None),
             teller: Mutex::new(None),
+            start_teller: config.teller,
             on_demand: OnDemandRails::default(),
         });
         let endpoint = Endpoint { shared };
@@ -182,7 +186,7 @@ impl Endpoint {
 
     fn start_service(&self) -> std::io::Result<()> {
         let counts = self.locked().rails.iter().any(|rail| rail.account().is_some());
-        self.shared.set_teller(counts.then(counts::listen).flatten());
+        self.shared.set_teller(self.shared.start_teller.filter(|_| counts).and_then(|it| it()));
         let service = service::start(&self.shared)?;
         *self.shared.service.lock().expect("set once") = Some(service);
         Ok(())
@@ -244,11 +248,11 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Listens for clients that ask for the counters, if there are counters and a thread to answer.
+    /// Starts the teller, if there are counters and a thread to answer.
     fn tell_counts(&self, any: bool) {
         let serves = self.shared.service.lock().expect("set once").is_some();
         if any && serves && self.shared.teller().is_none() {
-            self.shared.set_teller(counts::listen());
+            self.shared.set_teller(self.shared.start_teller.and_then(|start| start()));
         }
     }
 

@@ -13,14 +13,12 @@
 //! * Memory handed to an operation comes back with its completion, never earlier.
 #![forbid(unsafe_code)]
 
-pub mod agent;
-pub mod boards;
 pub mod capture;
 pub mod context;
-pub mod counts;
 mod cpu_latency;
 pub mod endpoint;
 mod engine;
+mod foreign;
 pub mod host;
 
 pub mod election;
@@ -33,12 +31,12 @@ pub mod packets;
 pub mod peers;
 mod posts;
 mod probe;
-pub mod raw;
 pub mod reactor;
 mod requests;
 mod service;
 mod shared;
 mod spin;
+mod teller;
 pub mod threads;
 mod waiting;
 
@@ -51,6 +49,7 @@ pub use ropewalk_core::{
     Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,
     Oversize, PeerId, Waiting,
 };
-pub use ropewalk_rail::RailOption;
 pub use ropewalk_rail::address::{Address, AddressError};
+pub use ropewalk_rail::{Account, RailOption};
 pub use ropewalk_rail_shm::arena as shared_memory;
+pub use teller::{StartTeller, Teller};

@@ -1,41 +1,44 @@
 //! Modules: the rails that an endpoint can be given by the scheme of an address, `tcp` or `shm`.
 //!
-//! Faces ask for a scheme and know no rail; one that is new registers itself here and is reached
-//! through every face.
+//! Faces ask for a scheme and know no rail. One that is new registers itself here and is reached
+//! through every face: so `host/mx` adds MXoE, with what its interfaces need beside a rail.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 pub use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, RawSocket, Sockets};
-pub use ropewalk_rail_ether::{
-    EtherError, Interface, interfaces, may_open as may_send_frames, numa_node,
-};
+pub use ropewalk_rail_ether::EtherError;
+use ropewalk_rail_ether::{EtherConfig, EtherPort, Sockets};
+pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
-pub use ropewalk_rail_shm::{ShmError, user_of as user_of_memory};
 pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
-use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, Order};
+use ropewalk_transport::PacketProtocol;
 
-use crate::agent;
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
-use crate::packets::{MxoeSettings, PacketRail};
-use crate::raw::RawEndpoint;
+use crate::packets::{PacketRail, own_protocol};
 
 /// The function that opens a rail.
-type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
+type Open = dyn Fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
+/// The function that opens a rail which only connects, and reaches an address.
+type Call = dyn Fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
 
 /// A kind of rail.
 #[derive(Clone)]
 pub struct Module {
     scheme: &'static str,
     open: Arc<Open>,
+    /// `None`: one that was opened with `Listen::No` reaches every address.
+    call: Option<Arc<Call>>,
+    makes_sense: fn(&str) -> bool,
+    /// Whether its peers are foreign (see `Capabilities::foreign`).
+    is_foreign: bool,
 }
 
 /// Whether a rail shall accept links, and the address for them.
@@ -78,7 +81,8 @@ impl Options {
         self.sockets().map(drop)
     }
 
-    fn sockets(&self) -> Result<Sockets, ModuleError> {
+    /// The sockets for raw frames. `Environment`: their text has an option that sockets do not have.
+    pub fn sockets(&self) -> Result<Sockets, ModuleError> {
         Sockets::default().read(&self.sockets).map_err(ModuleError::Environment)
     }
 }
@@ -107,23 +111,6 @@ pub enum ModuleError {
     Descriptors(std::io::Error),
     #[error(transparent)]
     Shm(#[from] ShmError),
-    #[error(
-        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
-         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or auto, \
-         queue=N, and poll=MICROSECONDS, with & between"
-    )]
-    BadWire(String),
-    #[error(
-        "frames of {frame_bytes} bytes do not fit an interface that takes {mtu} and the header; raise its MTU \
-         (`ip link set NAME mtu BYTES`), or say frame=BYTES"
-    )]
-    LongFrames { frame_bytes: usize, mtu: usize },
-    #[error(
-        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, and do not fit an \
-         interface that takes {mtu} and the header; raise its MTU (`ip link set NAME mtu {needed}`)",
-        needed = frame_bytes - ETHERNET_BYTES
-    )]
-    LongCompatibleFrames { frame_bytes: usize, mtu: usize },
     #[error("{0}")]
     Other(String),
 }
@@ -148,8 +135,6 @@ impl ModuleError {
 /// A module of every build.
 struct BuiltIn {
     scheme: &'static str,
-    /// Whether its peers are foreign (see `Capabilities::foreign`).
-    foreign: bool,
     /// Whether peers can listen at such an address.
     makes_sense: fn(&str) -> bool,
     open: OpenBuiltIn,
@@ -163,28 +148,24 @@ type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleErro
 const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         scheme: "tcp",
-        foreign: false,
         makes_sense: ropewalk_rail_tcp::is_address,
         open: |listen, _| open_tcp(listen),
         call: |_, _| open_tcp(&Listen::No),
     },
     BuiltIn {
         scheme: "shm",
-        foreign: false,
         makes_sense: |address| !address.is_empty(),
         open: |listen, _| open_shm(listen),
         call: |_, _| open_shm(&Listen::No),
     },
     BuiltIn {
         scheme: "udp",
-        foreign: false,
         makes_sense: ropewalk_rail_udp::is_address,
         open: open_udp,
         call: |_, options| open_udp(&Listen::No, options),
     },
     BuiltIn {
         scheme: "ether",
-        foreign: false,
         makes_sense: |address| ropewalk_rail_ether::is_address(parted(address).0),
         open: |listen, options| {
             let (config, said) = match listen {
@@ -202,24 +183,6 @@ const BUILT_IN: &[BuiltIn] = &[
             open_ether(&EtherConfig { sockets: options.sockets()?, ..config }, options)
         },
     },
-    BuiltIn {
-        scheme: "mxoe",
-        foreign: true,
-        makes_sense: |address| ropewalk_rail_ether::is_address(parted(address).0),
-        open: |listen, options| {
-            let mut wire = Wire { sockets: options.sockets()?, ..Wire::default() };
-            let Listen::At { address, .. } = listen else {
-                return open_mxoe(EtherConfig::default(), wire, options);
-            };
-            let (address, said) = parted(address);
-            wire.read(said)?;
-            open_mxoe(EtherConfig::listening(address)?, wire, options)
-        },
-        call: |address, options| {
-            let wire = Wire { sockets: options.sockets()?, ..Wire::default() };
-            open_mxoe(EtherConfig::calling(address), wire, options)
-        },
-    },
 ];
 
 /// An address, and its query behind `?`.
@@ -234,12 +197,35 @@ fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
 static REGISTERED: Mutex<Vec<Module>> = Mutex::new(Vec::new());
 
 impl Module {
-    /// A module for addresses of this scheme.
+    /// A module for addresses of this scheme, at all of which peers can listen. Its rails reach every address.
     pub fn new(
         scheme: &'static str,
-        open: impl Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync + 'static,
+        open: impl Fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError>
+        + Send
+        + Sync
+        + 'static,
     ) -> Module {
-        Module { scheme, open: Arc::new(open) }
+        let makes_sense = |_: &str| true;
+        Module { scheme, open: Arc::new(open), call: None, makes_sense, is_foreign: false }
+    }
+
+    /// The same module, where a rail that only connects has to know the address, which has no scheme: it may be on one
+    /// of several networks.
+    pub fn with_call(
+        self,
+        call: impl Fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync + 'static,
+    ) -> Module {
+        Module { call: Some(Arc::new(call)), ..self }
+    }
+
+    /// The same module, with a check whether peers can listen at an address, which has no scheme.
+    pub fn with_check(self, makes_sense: fn(&str) -> bool) -> Module {
+        Module { makes_sense, ..self }
+    }
+
+    /// The same module, with peers that are foreign, and take tagged messages only.
+    pub fn with_foreign_peers(self) -> Module {
+        Module { is_foreign: true, ..self }
     }
 }
 
@@ -253,17 +239,24 @@ pub fn register(module: Module) {
 /// The schemes of networks that carry everything, those of every build first: without those whose peers are
 /// foreign, and take tagged messages only.
 pub fn schemes() -> Vec<&'static str> {
-    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let more = registered.iter().map(|module| module.scheme);
-    let more = more.filter(|scheme| built_in(scheme).is_none());
-    let built_in = BUILT_IN.iter().filter(|module| !module.foreign);
-    built_in.map(|module| module.scheme).chain(more).collect()
+    let more = more_schemes(|module| !module.is_foreign);
+    BUILT_IN.iter().map(|module| module.scheme).chain(more).collect()
 }
 
-/// Whether an address without its scheme can be one that peers listen at. For a module that was registered the check
-/// is left to its rail.
+/// The schemes of those registered modules that are like this, without those of every build.
+fn more_schemes(is_so: impl Fn(&Module) -> bool) -> Vec<&'static str> {
+    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let more = registered.iter().filter(|module| is_so(module)).map(|module| module.scheme);
+    more.filter(|scheme| built_in(scheme).is_none()).collect()
+}
+
+/// Whether an address without its scheme can be one that peers listen at.
 pub fn makes_sense(scheme: &str, address: &str) -> bool {
-    built_in(scheme).is_none_or(|module| (module.makes_sense)(address))
+    match (registered(scheme), built_in(scheme)) {
+        (Some(module), _) => (module.makes_sense)(address),
+        (None, Some(module)) => (module.makes_sense)(address),
+        (None, None) => true,
+    }
 }
 
 /// Opens a rail for addresses of this scheme, with the options from the environment.
@@ -271,14 +264,14 @@ pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleEr
     open_with(scheme, listen, &Options::from_environment())
 }
 
-/// Opens a rail for addresses of this scheme. Options are for the modules of every build.
+/// Opens a rail for addresses of this scheme.
 pub fn open_with(
     scheme: &str,
     listen: &Listen<'_>,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
     match (registered(scheme), built_in(scheme)) {
-        (Some(module), _) => (module.open)(listen),
+        (Some(module), _) => (module.open)(listen, options),
         (None, Some(module)) => (module.open)(listen, options),
         (None, None) => Err(unknown(scheme)),
     }
@@ -287,9 +280,11 @@ pub fn open_with(
 /// Opens a rail that only connects, and reaches this address, which has no scheme: a network of several
 /// interfaces takes the one that the address names.
 pub fn open_to_call(scheme: &str, address: &str) -> Result<Box<dyn Rail>, ModuleError> {
+    let options = Options::from_environment();
     match (registered(scheme), built_in(scheme)) {
-        (Some(module), _) => (module.open)(&Listen::No),
-        (None, Some(module)) => (module.call)(address, &Options::from_environment()),
+        (Some(Module { call: Some(call), .. }), _) => call(address, &options),
+        (Some(module), _) => (module.open)(&Listen::No, &options),
+        (None, Some(module)) => (module.call)(address, &options),
         (None, None) => Err(unknown(scheme)),
     }
 }
@@ -300,7 +295,7 @@ fn registered(scheme: &str) -> Option<Module> {
 }
 
 fn unknown(scheme: &str) -> ModuleError {
-    let foreign = BUILT_IN.iter().filter(|module| module.foreign).map(|module| module.scheme);
+    let foreign = more_schemes(|module| module.is_foreign);
     let known = schemes().into_iter().chain(foreign).map(|it| format!("{it}://"));
     ModuleError::Unknown { scheme: scheme.to_string(), known: known.collect::<Vec<_>>().join(", ") }
 }
@@ -337,213 +332,67 @@ fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, Mod
     };
     let port = UdpPort::open(config)?;
     let here = port.local_address();
-    over_packets(port, here, options, Speaks::Ours)
+    let machine = own_protocol(&port, random());
+    over_packets(port, here, options, machine)
 }
 
 fn open_ether(config: &EtherConfig, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
-    let port = EtherPort::open(config)?;
-    tell_refused(&port);
+    let port = open_ether_port(config)?;
     let here = port.interface().station;
-    over_packets(port, here, options, Speaks::Ours)
+    let machine = own_protocol(&port, random());
+    over_packets(port, here, options, machine)
 }
 
-/// Says once that there is no AF_XDP where it was to be used if it can be had.
-fn tell_refused(port: &EtherPort) {
+/// Opens a port for raw frames. Says once that there is no AF_XDP where it was to be used if it can be had.
+pub fn open_ether_port(config: &EtherConfig) -> Result<EtherPort, ModuleError> {
     static SAID: Once = Once::new();
+    let port = EtherPort::open(config)?;
     if let Some(why) = port.xdp_refused() {
         let interface = &port.interface().name;
         SAID.call_once(|| eprintln!("ropewalk: no AF_XDP on {interface}: {why}; going on without"));
     }
+    Ok(port)
 }
 
-/// The parameters of a wire with MXoE, as far as an address gives them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Wire {
-    key: u32,
-    /// Longest frame; 0: the interface's maximum.
-    frame_bytes: u16,
-    /// The time for which a host may leave messages unanswered.
-    silence: Option<Duration>,
-    little: bool,
-    compatible: bool,
-    /// It is spoken with hosts of ours, too, who understand each other better otherwise.
-    with_ours: bool,
-    sockets: Sockets,
-}
-
-impl Wire {
-    /// Reads `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, `ours=mxoe`, and the options
-    /// of sockets, with `&` between.
-    ///
-    /// `ours=mxoe`: endpoints of MX speak MXoE with hosts of ours as well, instead of our own language.
-    ///
-    /// `silence` is the time for which a host may leave messages unanswered before it is given up. The default is
-    /// 512 s, as with Open-MX, whose programs answer nothing while they compute.
-    fn read(&mut self, text: &str) -> Result<(), ModuleError> {
-        for part in text.split('&').filter(|part| !part.is_empty()) {
-            let bad = || ModuleError::BadWire(part.to_string());
-            match part.split_once('=').ok_or_else(bad)? {
-                ("key", key) => self.key = number(key).ok_or_else(bad)?,
-                ("frame", bytes) => self.frame_bytes = bytes.parse().map_err(|_| bad())?,
-                ("silence", seconds) => self.silence = Some(duration(seconds).ok_or_else(bad)?),
-                ("order", "little") => self.little = true,
-                ("order", "big") => self.little = false,
-                ("mode", "compatible") => self.compatible = true,
-                ("mode", "native") => self.compatible = false,
-                ("ours", "mxoe") => self.with_ours = true,
-                ("ours", "own") => self.with_ours = false,
-                _ => self.sockets.set(part).ok_or_else(bad)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn order(self) -> Order {
-        if self.little { Order::Little } else { Order::Big }
-    }
-
-    /// In frames that fit an interface which takes packets of so many bytes.
-    fn dialect(self, mtu: usize) -> Result<Dialect, ModuleError> {
-        let frame_bytes = match self.frame_bytes {
-            // Open-MX counts the Ethernet header, and is told the interface's own figure all the same.
-            0 => mtu.min(MXOE_FRAME_BYTES_MAX) as u16,
-            bytes => bytes,
-        };
-        let dialect = match self.compatible {
-            true => Dialect::compatible(),
-            false => Dialect::native(frame_bytes, self.order())
-                .map_err(|_| ModuleError::BadWire(format!("frame={frame_bytes}")))?,
-        };
-        let frame_bytes = dialect.frame_bytes_max();
-        match dialect.body_bytes_max() <= mtu {
-            true => Ok(dialect),
-            false if self.compatible => Err(ModuleError::LongCompatibleFrames { frame_bytes, mtu }),
-            false => Err(ModuleError::LongFrames { frame_bytes, mtu }),
-        }
-    }
-}
-
-/// The default frame size of Open-MX.
-const MXOE_FRAME_BYTES_MAX: usize = 9000;
-
-/// Whether this may be said behind the `?` of an interface, on which MXoE is spoken or our own language.
-pub fn check_wire(foreign: bool, said: &str, mtu: usize) -> Result<(), ModuleError> {
-    if !foreign {
-        Sockets::default().read(said)?;
-        return Ok(());
-    }
-    dialect(said, mtu).map(drop)
-}
-
-/// Whether MXoE is spoken with hosts of ours, too, where this is said.
-pub fn is_for_all(said: &str) -> bool {
-    let mut wire = Wire::default();
-    wire.read(said).is_ok() && wire.with_ours
-}
-
-/// The dialect of MXoE for this query, on an interface with this MTU.
-pub fn dialect(said: &str, mtu: usize) -> Result<Dialect, ModuleError> {
-    let mut wire = Wire::default();
-    wire.read(said)?;
-    wire.dialect(mtu)
-}
-
-/// A number as people write keys: decimal, or hexadecimal with `0x`.
-pub(crate) fn number(text: &str) -> Option<u32> {
-    match text.strip_prefix("0x") {
-        Some(digits) => u32::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
-/// A number of seconds, more than none and no more than a year, with or without decimals.
-fn duration(text: &str) -> Option<Duration> {
-    const YEAR: f64 = 366.0 * 86_400.0;
-    let seconds: f64 = text.parse().ok()?;
-    (seconds > 0.0 && seconds <= YEAR).then(|| Duration::from_secs_f64(seconds))
-}
-
-fn open_mxoe(
-    config: EtherConfig,
-    wire: Wire,
-    options: &Options,
-) -> Result<Box<dyn Rail>, ModuleError> {
-    let language = Language::Mxoe(wire.order());
-    let mut port = EtherPort::open(&EtherConfig { language, sockets: wire.sockets, ..config })?;
-    tell_refused(&port);
-    let here = port.interface().station;
-    let settings = MxoeSettings {
-        dialect: wire.dialect(port.packet_bytes())?,
-        key: wire.key,
-        give_up_after: wire.silence,
-    };
-    // Hosts with Open-MX talk to those only of whom an agent has told them.
-    if let Some(member) = agent::join(port.interface(), settings.dialect, Some(port.endpoint())) {
-        port.keep(Box::new(member));
-    }
-    over_packets(port, here, options, Speaks::Mxoe(settings))
-}
-
-/// The raw endpoint of an interface, at an address as endpoints of MXoE have there, without a number:
-/// `eth0?order=little`.
-pub fn open_raw(address: &str) -> Result<RawEndpoint, ModuleError> {
-    let (interface, said) = parted(address);
-    let mut wire = Wire::default();
-    wire.read(said)?;
-    let socket = RawSocket::open(interface, wire.order())?;
-    let dialect = wire.dialect(socket.interface().mtu)?;
-    RawEndpoint::start(socket, dialect).map_err(ModuleError::Descriptors)
-}
-
-/// The protocol of a rail of packets.
-#[derive(Debug, Clone, Copy)]
-enum Speaks {
-    Ours,
-    Mxoe(MxoeSettings),
-}
-
-/// A rail of this port, which is at `here`; captured where that is wished.
-fn over_packets<P>(
+/// A rail of this port, which is at `here`, with this protocol on it, this host's clock, and a capture where the options
+/// wish one.
+pub fn over_packets<P, L>(
     port: P,
     here: P::Station,
     options: &Options,
-    speaks: Speaks,
+    machine: L,
 ) -> Result<Box<dyn Rail>, ModuleError>
 where
     P: Port<Station: Place> + 'static,
+    L: PacketProtocol<P::Station> + 'static,
 {
-    let Some(config) = &options.capture else { return rail_of(port, speaks) };
+    let Some(config) = &options.capture else { return rail_of(port, machine) };
     match Capture::open(&port, config) {
-        Ok(capture) => rail_of(Captured::new(port, here, capture), speaks),
+        Ok(capture) => rail_of(Captured::new(port, here, capture), machine),
         Err(error) if config.insist => Err(error.into()),
         Err(error) => {
             static SAID: Once = Once::new();
             SAID.call_once(|| eprintln!("ropewalk: {error}; going on without"));
-            rail_of(port, speaks)
+            rail_of(port, machine)
         }
     }
 }
 
-/// A rail of this port, with this host's clock and randomness.
-fn rail_of<P: Port + 'static>(port: P, speaks: Speaks) -> Result<Box<dyn Rail>, ModuleError> {
+/// A rail of this port, with this host's clock.
+fn rail_of<P, L>(port: P, machine: L) -> Result<Box<dyn Rail>, ModuleError>
+where
+    P: Port + 'static,
+    L: PacketProtocol<P::Station> + 'static,
+{
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
-    let random = Random::from_seed(crate::host::random_seed());
-    let failed = ModuleError::Descriptors;
-    Ok(match speaks {
-        Speaks::Ours => Box::new(PacketRail::new(port, random, clock).map_err(failed)?),
-        Speaks::Mxoe(settings) => {
-            Box::new(PacketRail::foreign(port, settings, random, clock).map_err(failed)?)
-        }
-    })
+    let rail = PacketRail::speaking(machine, port, clock).map_err(ModuleError::Descriptors)?;
+    Ok(Box::new(rail))
 }
 
-/// An address of this host with this port, one that most peers can use.
-pub fn reachable_address(port: u16) -> SocketAddr {
-    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
-    let found = ropewalk_rail::host::reachable(any);
-    let first = found.first().and_then(|address| address.parse().ok());
-    first.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+/// Randomness of this host.
+fn random() -> Random {
+    Random::from_seed(crate::host::random_seed())
 }
 
 /// The address to listen at, and the addresses to advertise instead if the bound one is less specific.

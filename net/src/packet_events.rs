@@ -68,12 +68,18 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
         // The same for the same endpoint, as long as this process lives.
         let Who { station, endpoint, .. } = who;
         let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));
-        self.report.foreign_up(self.id(link), hash(0) << 64 | hash(1) | 1, accepted);
+        let (id, name) = (self.id(link), hash(0) << 64 | hash(1) | 1);
+        if let Some(foreign) = self.report.foreign() {
+            foreign.up(id, name, accepted);
+        }
     }
 
     fn key_judged(&mut self, link: SlotId, key: u32, right: bool) {
         self.told = true;
-        self.report.foreign_key(self.id(link), key, right);
+        let id = self.id(link);
+        if let Some(foreign) = self.report.foreign() {
+            foreign.key_judged(id, key, right);
+        }
     }
 
     fn link_down(&mut self, link: SlotId, fault: Fault) {
@@ -102,7 +108,9 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
 
     fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken {
         self.told = true;
-        match self.report.foreign_message(self.id(link), message, whole) {
+        let id = self.id(link);
+        let Some(foreign) = self.report.foreign() else { return Taken::Nothing };
+        match foreign.message(id, message, whole) {
             None => Taken::Later,
             Some(Placement::Into { slice, token }) => Taken::Into { slice, token },
             Some(Placement::Drop | Placement::Violation(_)) => Taken::Nothing,
@@ -114,7 +122,10 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
 
     fn finished(&mut self, link: SlotId, end: ForeignEnd) {
         self.told = true;
-        self.report.foreign_end(self.id(link), end);
+        let id = self.id(link);
+        if let Some(foreign) = self.report.foreign() {
+            foreign.ended(id, end);
+        }
     }
 
     fn landed(&mut self, link: SlotId, token: Token) {

@@ -15,12 +15,11 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
+use ropewalk_rail::foreign::ForeignRail;
 use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
-use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_transport::packets::{Machine, PacketConfig};
 use ropewalk_transport::{PacketProtocol, Who};
-use ropewalk_wire::mxoe::Dialect;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -45,10 +44,6 @@ const COMPARED_MAX: u32 = 1000;
 const LOOK_UP_FOR: Duration = Duration::from_secs(30);
 /// A peer that owes an answer for so long is gone.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
-/// The same of a foreign peer: hosts with Open-MX acknowledge nothing while their programs compute, and wait for
-/// 1,000 time-outs of 512 ms themselves.
-const FOREIGN_GIVE_UP_AFTER: Duration = Duration::from_secs(512);
-
 /// A rail over packets.
 pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     index: u8,
@@ -76,61 +71,38 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     mtu: MtuMonitor,
 }
 
-impl<P: Port> PacketRail<P, Machine<P::Station>> {
-    /// A rail over `port`. The clock gives the time at which a packet leaves. It may begin with any value, but runs
-    /// at the rate of the polls' clock. Fails if there is no descriptor.
-    pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
-        let config = PacketConfig {
-            endpoint: port.endpoint(),
-            packet_bytes: port.packet_bytes(),
-            // The rest is for streams, and for unsolicited packets.
-            pieces_max: (port.packets_max() / 2).max(1),
-            accepts: !port.addresses().is_empty(),
-            links_max: LINKS_MAX,
-            give_up_after: GIVE_UP_AFTER,
-        };
-        let machine = Machine::new(config, random);
-        PacketRail::speaking(machine, port, clock)
+/// Our own packet protocol, for this port.
+pub fn own_protocol<P: Port>(port: &P, random: Random) -> Machine<P::Station> {
+    let config = PacketConfig {
+        endpoint: port.endpoint(),
+        packet_bytes: port.packet_bytes(),
+        // The rest is for streams, and for unsolicited packets.
+        pieces_max: (port.packets_max() / 2).max(1),
+        accepts: !port.addresses().is_empty(),
+        links_max: LINKS_MAX,
+        give_up_after: GIVE_UP_AFTER,
+    };
+    Machine::new(config, random)
+}
+
+/// A number as people write keys: decimal, or hexadecimal with `0x`.
+pub fn parse_key(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 
-/// The settings of a rail with MXoE: its dialect, and the conditions for peers.
-#[derive(Debug, Clone, Copy)]
-pub struct MxoeSettings {
-    pub dialect: Dialect,
-    /// The key that peers have to give.
-    pub key: u32,
-    /// The time for which a host may leave messages unanswered, if it differs from the default for hosts with Open-MX.
-    pub give_up_after: Option<Duration>,
-}
-
-impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
-    /// A rail over `port` that speaks MXoE, as [`PacketRail::new`].
-    pub fn foreign(
-        port: P,
-        settings: MxoeSettings,
-        random: Random,
-        clock: SharedClock,
-    ) -> std::io::Result<PacketRail<P, Mxoe<P::Station>>> {
-        let give_up_after = settings.give_up_after.unwrap_or(FOREIGN_GIVE_UP_AFTER);
-        let config = MxoeConfig {
-            endpoint: port.endpoint(),
-            dialect: settings.dialect,
-            key: settings.key,
-            accepts: !port.addresses().is_empty(),
-            partners_max: LINKS_MAX,
-            frames_max: (port.packets_max() / 2).max(1),
-            give_up_after,
-            connect_for: GIVE_UP_AFTER.min(give_up_after),
-        };
-        let mtu = MtuMonitor::fixed(settings.dialect.body_bytes_max());
-        let rail = PacketRail::speaking(Mxoe::new(config, random), port, clock)?;
-        Ok(PacketRail { mtu, ..rail })
+impl<P: Port> PacketRail<P, Machine<P::Station>> {
+    /// A rail over `port` that speaks our own packet protocol, as [`PacketRail::speaking`].
+    pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
+        PacketRail::speaking(own_protocol(&port, random), port, clock)
     }
 }
 
 impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
-    /// A rail over `port` that speaks a protocol.
+    /// A rail over `port` that speaks a protocol. The clock gives the time at which a packet leaves. It may begin with
+    /// any value, but runs at the rate of the polls' clock. Fails if there is no descriptor.
     pub fn speaking(machine: L, mut port: P, clock: SharedClock) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -138,7 +110,10 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         port.attach(epoll.as_fd())?;
         Ok(PacketRail {
             index: 0,
-            mtu: MtuMonitor::flexible(port.packet_bytes()),
+            mtu: match machine.fixed_packet_bytes() {
+                Some(bytes) => MtuMonitor::fixed(bytes),
+                None => MtuMonitor::flexible(port.packet_bytes()),
+            },
             port,
             machine,
             clock,
@@ -311,7 +286,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));
         let key = match query.split_once('=') {
-            Some(("key", key)) => Some(crate::modules::number(key).ok_or(Fault::Invalid)?),
+            Some(("key", key)) => Some(parse_key(key).ok_or(Fault::Invalid)?),
             None if query.is_empty() => None,
             _ => return Err(Fault::Invalid),
         };
@@ -498,11 +473,17 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
-    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
-        self.machine.owed_since(link.slot, message)
+    fn foreign(&mut self) -> Option<&mut dyn ForeignRail> {
+        Some(self)
     }
 
-    fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        self.port.host(self.machine.station(link.slot)?)
+    }
+}
+
+impl<P: Port, L: PacketProtocol<P::Station>> ForeignRail for PacketRail<P, L> {
+    fn name(&self, link: LinkId) -> Option<ForeignName> {
         let Who { station, endpoint, session } = self.machine.foreign(link.slot)?;
         Some(ForeignName { station: self.port.host(station)?, endpoint, session })
     }
@@ -513,7 +494,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         Ok(())
     }
 
-    fn peer_host(&self, link: LinkId) -> Option<String> {
-        self.port.host(self.machine.station(link.slot)?)
+    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
+        self.machine.owed_since(link.slot, message)
     }
 }

@@ -1,12 +1,9 @@
 //! Peers of an endpoint: their look-up, and the facts known about them.
 
-use std::time::Duration;
-
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
-use ropewalk_base::time::Time;
-use ropewalk_base::verb::{ForeignName, LinkId};
-use ropewalk_core::{OperationId, PeerId};
+use ropewalk_base::verb::LinkId;
+use ropewalk_core::PeerId;
 use ropewalk_rail::Owner;
 use ropewalk_rail::address::Address;
 
@@ -54,41 +51,12 @@ impl Endpoint {
         engine.rails.of(link).map_or(Some("loop"), |rail| Some(rail.scheme()))
     }
 
-    /// The name of a foreign peer with a session, in the terms of its protocol; `None` for all others.
-    pub fn foreign_name(&self, peer: PeerId) -> Option<ForeignName> {
-        let engine = self.locked();
-        let link = engine.core.peer_link(peer)?;
-        engine.rails.of(link)?.foreign_name(link)
-    }
-
     /// Makes sure that a peer is being connected to: `PeerEvent::Up` or `Down` says how that ended, where it is
     /// not up.
     pub fn connect(&self, peer: PeerId) {
         let mut engine = self.locked();
         engine.core.want_session(peer);
         engine.drain();
-    }
-
-    /// Shows a key to a foreign peer with a session: `PeerEvent::KeyJudged` reports the peer's answer, unless the
-    /// session ends.
-    pub fn show_key(&self, peer: PeerId, key: u32) -> Result<(), Fault> {
-        let mut engine = self.locked();
-        let link = engine.core.peer_link(peer).ok_or(Fault::PeerReset)?;
-        let rail = engine.rails.of_mut(link).ok_or(Fault::Invalid)?;
-        let shown = rail.show_key(link, key);
-        engine.drain();
-        shown
-    }
-
-    /// The time since which the peer of a pending send owes acknowledgements, perhaps of this message, without
-    /// having acknowledged anything. `None` if it owes none, or has the message as far as its rail knows.
-    pub fn owed_for(&self, send: OperationId) -> Option<Duration> {
-        let engine = self.locked();
-        let (peer, channel, message) = engine.core.sent_as(send)?;
-        let link = engine.core.peer_link(peer)?;
-        let rail = engine.rails.of(link)?;
-        let since = rail.owed_since(link, message.map(|number| (channel as u8, number)));
-        (since != Time::NEVER).then(|| engine.now().since(since))
     }
 
     /// The host that a peer is connected from or to, without a port; `None` where there is no session,

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::counts;
 use crate::shared::Shared;
+use crate::teller::Teller;
 
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_millis(10);
@@ -96,7 +96,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             nudged = woken.nudged;
             if let Some(teller) = teller.filter(|_| woken.asked) {
                 let Some(shared) = weak.upgrade() else { return };
-                tell(&shared, &teller);
+                tell(&shared, &*teller);
             }
             continue;
         }
@@ -126,19 +126,18 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     let woken = rest(bell, Some(&shared.epoll), teller.as_deref(), limit);
     shared.disarm(false);
     if let Some(teller) = teller.filter(|_| woken.asked) {
-        tell(shared, &teller);
+        tell(shared, &*teller);
     }
     woken.nudged
 }
 
-/// Answers a client that asks for the counters.
-fn tell(shared: &Shared, teller: &OwnedFd) {
+/// Answers one who asks for the counters.
+fn tell(shared: &Shared, teller: &dyn Teller) {
     let accounts = || {
         let engine = shared.locked();
         engine.rails.iter().filter_map(|rail| rail.account()).collect()
     };
-    // Without a free descriptor the listener would stay readable, and this thread would try without end.
-    if counts::answer(teller, accounts).is_err() {
+    if teller.answer(&accounts).is_err() {
         shared.set_teller(None);
     }
 }
@@ -155,7 +154,7 @@ struct Woken {
 fn rest(
     bell: &OwnedFd,
     rails: Option<&OwnedFd>,
-    teller: Option<&OwnedFd>,
+    teller: Option<&dyn Teller>,
     limit: Duration,
 ) -> Woken {
     let timeout = rustix::time::Timespec {
@@ -163,7 +162,8 @@ fn rest(
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
     let mut descriptors = vec![PollFd::new(bell, PollFlags::IN)];
-    descriptors.extend(teller.map(|teller| PollFd::new(teller, PollFlags::IN)));
+    let teller = teller.map(|teller| teller.descriptor());
+    descriptors.extend(teller.map(|teller| PollFd::from_borrowed_fd(teller, PollFlags::IN)));
     descriptors.extend(rails.map(|rails| PollFd::new(rails, PollFlags::IN)));
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));

@@ -16,6 +16,7 @@ use ropewalk_core::{Identity, OperationId};
 use crate::engine::{Command, Engine, Requests, SharedClock, Signals};
 use crate::on_demand::OnDemandRails;
 use crate::service::Service;
+use crate::teller::{StartTeller, Teller};
 
 /// Orders a write before a look at another thread's write; that thread writes before it looks at ours. On x86-64
 /// both writes in question, counting a command and opening the lock, are locked
@@ -60,8 +61,9 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub addresses: String,
     pub service: Mutex<Option<Service>>,
-    /// The listener at which the service thread is asked for the counters.
-    pub teller: Mutex<Option<Arc<OwnedFd>>>,
+    /// Answers those who ask for the counters, in the service thread.
+    pub teller: Mutex<Option<Arc<dyn Teller>>>,
+    pub start_teller: Option<StartTeller>,
     pub on_demand: OnDemandRails,
 }
 
@@ -94,14 +96,14 @@ impl Drop for Held<'_> {
 }
 
 impl Shared {
-    /// The listener at which the service thread is asked.
-    pub fn teller(&self) -> Option<Arc<OwnedFd>> {
+    /// The teller that the service thread serves.
+    pub fn teller(&self) -> Option<Arc<dyn Teller>> {
         self.teller.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sets this listener, or removes it.
-    pub fn set_teller(&self, teller: Option<OwnedFd>) {
-        *self.teller.lock().unwrap_or_else(PoisonError::into_inner) = teller.map(Arc::new);
+    /// Sets this teller, or removes it.
+    pub fn set_teller(&self, teller: Option<Box<dyn Teller>>) {
+        *self.teller.lock().unwrap_or_else(PoisonError::into_inner) = teller.map(Arc::from);
     }
 
     /// Waits for the engine.

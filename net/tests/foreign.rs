@@ -6,16 +6,13 @@ use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Medium, World, check};
+use common::{Medium, World, check, foreign_rail};
 use ropewalk_base::error::Fault;
-use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
-use ropewalk_net::packets::{MxoeSettings, PacketRail};
 use ropewalk_net::{Channel, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
-use ropewalk_rail_udp::{UdpConfig, UdpPort};
 use ropewalk_wire::mxoe::{
     ConnectReply, Dialect, Fragment, HEADER_BYTES_MAX, Message, Order, Packet, Sequence,
 };
@@ -161,12 +158,9 @@ impl Stranger {
 /// An endpoint of MXoE behind UDP that gives up who is silent for a second.
 fn impatient(world: &mut World) -> Dialect {
     let dialect = Dialect::native(1466, Order::Big).unwrap();
-    let settings = MxoeSettings { dialect, key: 7, give_up_after: Some(Duration::from_secs(1)) };
-    let port = UdpPort::open(UdpConfig::listening("127.0.0.1:0".parse().unwrap())).unwrap();
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
-    let rail = PacketRail::foreign(port, settings, Random::from_seed(9), clock).unwrap();
-    world.add_over(Box::new(rail), |_| {});
+    world.add_over(foreign_rail(dialect, Duration::from_secs(1), 9, clock), |_| {});
     dialect
 }
 

@@ -37,7 +37,9 @@ fn a_peer_of_another_network_is_called_by_a_rail_that_is_opened_for_it() {
 
 #[test]
 fn a_network_that_cannot_be_used_is_told_of_once_and_where_there_is_no_other_way() {
-    modules::register(Module::new("never", |_| Err(ModuleError::Other("no rights".to_string()))));
+    modules::register(Module::new("never", |_, _| {
+        Err(ModuleError::Other("no rights".to_string()))
+    }));
     let (world, heard) = pair();
     let endpoint = &world.nodes[0].endpoint;
     let parse = |text: &str| Address::parse(text).unwrap();

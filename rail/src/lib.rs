@@ -25,12 +25,14 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, ForeignEnd, ForeignMessage, ForeignName, FrameOrder, LinkId, Ordered, Placement,
-    RailCounters, RemoteKey, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
 };
+
+use crate::foreign::{ForeignRail, ForeignReport};
 
 pub mod address;
 pub mod conformance;
+pub mod foreign;
 pub mod host;
 pub mod names;
 pub mod packet;
@@ -167,24 +169,9 @@ pub trait Rail: Send {
         Owner::Unknown
     }
 
-    /// The time, by the clock of polls, since which the other end of a link owes acknowledgements. `NEVER` if it
-    /// owes none, or if the rail does not know. If a message is named (its channel and number), also `NEVER` if the
-    /// other end has that message, and `ZERO` if the message has not left.
-    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
-        let _ = (link, message);
-        Time::NEVER
-    }
-
-    /// The name of the foreign peer at the other end of a link; `None` if the peer is not foreign.
-    fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
-        let _ = link;
+    /// Its further part, where it may have foreign peers.
+    fn foreign(&mut self) -> Option<&mut dyn ForeignRail> {
         None
-    }
-
-    /// Shows a key to the foreign peer at the other end of a link: `foreign_key` reports the peer's answer.
-    fn show_key(&mut self, link: LinkId, key: u32) -> Result<(), Fault> {
-        let _ = (link, key);
-        Err(Fault::Invalid)
     }
 
     /// Whether a payload has arrived in part: its rest is on its way, and nobody waits long for it.
@@ -286,32 +273,9 @@ pub trait Report {
     /// The region is held by nobody any more.
     fn revoked(&mut self, link: LinkId, key: RemoteKey);
 
-    /// A link carries messages with a foreign peer (see `Capabilities::foreign`), instead of `link_up`. `name`
-    /// tells the peer apart from all others.
-    fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
-        let _ = (link, name, accepted);
-    }
-
-    /// The next message of a foreign peer, instead of `place`; `whole` as for `place_whole`. `None` where there
-    /// is no room for it yet: it is told again after the next frame that goes there.
-    fn foreign_message(
-        &mut self,
-        link: LinkId,
-        message: ForeignMessage,
-        whole: bool,
-    ) -> Option<Placement> {
-        let _ = (link, message, whole);
-        Some(Placement::Drop)
-    }
-
-    /// A foreign peer says whether a key that it was shown, by a connect or beside one, is right.
-    fn foreign_key(&mut self, link: LinkId, key: u32, right: bool) {
-        let _ = (link, key, right);
-    }
-
-    /// A message to a foreign peer is over.
-    fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
-        let _ = (link, end);
+    /// The receiver of reports about foreign peers; `None`: there are to be none.
+    fn foreign(&mut self) -> Option<&mut dyn ForeignReport> {
+        None
     }
 }
 

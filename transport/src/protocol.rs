@@ -45,6 +45,10 @@ pub trait PacketProtocol<S>: Send {
     fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
         let _ = (link, station, now);
     }
+    /// The length of the longest packet of every link, where no link can do with shorter ones.
+    fn fixed_packet_bytes(&self) -> Option<usize> {
+        None
+    }
     /// Packets of a link that is being made get through if they are no longer than this.
     fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
         let _ = (link, packet_bytes);

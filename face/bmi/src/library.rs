@@ -269,6 +269,7 @@ impl Library {
             active.push((*scheme).to_string());
         }
         let mut config = EndpointConfig::new(CLUSTER);
+        config.teller = Some(ropewalk_host_mx::counts::start);
         config.core.operations_max = OPERATIONS_MAX;
         config.core.peers_max = PEERS_MAX;
         config.core.links_max = LINKS_MAX;

@@ -157,7 +157,9 @@ fn client(network: &SimNetwork) {
     let context = open_context();
     assert_eq!(look_up("sim://party").0, -ENOPROTOOPT, "nobody has registered it");
     register(network);
-    modules::register(Module::new("never", |_| Err(ModuleError::Other("no rights".to_string()))));
+    modules::register(Module::new("never", |_, _| {
+        Err(ModuleError::Other("no rights".to_string()))
+    }));
     assert_eq!(look_up("never://x").0, -EINVAL, "there is no other way");
     let (result, address) = look_up("never://x,sim://party");
     assert_eq!(result, 0);
@@ -241,7 +243,7 @@ fn server(network: &SimNetwork) {
 
 fn register(network: &SimNetwork) {
     let network = network.clone();
-    modules::register(Module::new("sim", move |listen| match listen {
+    modules::register(Module::new("sim", move |listen, _| match listen {
         Listen::No => Ok(Box::new(network.rail("library", SimConfig::stream()))),
         Listen::At { address: "", .. } => Err(ModuleError::BadAddress("sim://".to_string())),
         Listen::At { address, .. } => Ok(Box::new(network.rail(address, SimConfig::stream()))),

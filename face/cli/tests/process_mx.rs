@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use ropewalk_host_mx::module::register;
+use ropewalk_host_mx::raw::RawEndpoint;
 use ropewalk_net::modules;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets, bare};
@@ -258,6 +260,7 @@ fn peers_are_shown_with_their_names() {
     assert!(nobody.status.success() && nobody.stdout.is_empty());
     assert!(String::from_utf8_lossy(&nobody.stderr).contains("mxoe://"));
     let open = |address: &str| {
+        register();
         let listen = modules::Listen::At { address, exactly: true };
         modules::open("mxoe", &listen).expect("it is up")
     };
@@ -302,6 +305,7 @@ fn hosts_of_another_byte_order_are_told_of() {
     let Some(_namespace) = Namespace::enter("order") else { return };
     cards();
     let open = |address: &str| {
+        register();
         let listen = modules::Listen::At { address, exactly: true };
         modules::open("mxoe", &listen).expect("it is up")
     };
@@ -336,7 +340,7 @@ fn hosts_of_another_byte_order_are_told_of() {
 fn what_a_mapper_says_is_shown() {
     let Some(_namespace) = Namespace::enter("mapper") else { return };
     cards();
-    let mapper = modules::open_raw("card0").expect("it is up");
+    let mapper = RawEndpoint::open("card0").expect("it is up");
     mapper.add_peer(0x0200_0000_1234, Some("switch:7")).expect("this is root");
     mapper.set_name("mapper:0").expect("this is root");
     let all = objects(&shown(&["peers", "--json"]));

@@ -17,7 +17,7 @@ pub const CONTEXT_BITS_MAX: u8 = 16;
 /// `mx_endpoint_t` and `mx_request_t`.
 pub type Handle = *mut c_void;
 
-/// `mx_endpt_handle_t`: a board, or what is waited at for a raw endpoint.
+/// `mx_endpt_handle_t`: a NIC, or what is waited at for a raw endpoint.
 pub type BoardHandle = c_int;
 /// `MX__INVALID_HANDLE`.
 pub const NO_HANDLE: BoardHandle = -1;

@@ -1,5 +1,5 @@
 //! Connecting: a question over the channel of requests, with the key that the other side wants, and its answer.
-//! On an MXoE board the rail's own CONNECT takes the place of both. Hosts of ours that are known by their
+//! On a NIC where MXoE is spoken the rail's own CONNECT takes the place of both. Hosts of ours that are known by their
 //! beacons are the exception: they are asked over our own packets, which have checksums.
 //!
 //! Before one side has heard the other's beacon, the two may connect each in its own way. Each side then sends
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::boards::{Board, Language};
+use ropewalk_host_mx::nics::{Language, Nic};
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
 use ropewalk_wire::mxoe::Station;
 
@@ -78,25 +78,25 @@ impl Ep {
     ) -> Result<SlotId, Code> {
         let mut request = Request::new(Kind::Connect, context, match_info);
         request.hidden = hidden;
-        let (nic, number) = place;
+        let (nic_id, number) = place;
         if number >= 255 {
             return Err(BAD_ENDPOINT_ID);
         }
-        if nic == self.nic && number == u32::from(self.number) {
+        if nic_id == self.nic_id && number == u32::from(self.number) {
             request.outcome.source = self.own_address(state);
             let id = state.requests.add(request).ok_or(NO_RESOURCES)?;
             state.requests.end(id, SUCCESS, true);
             return Ok(id);
         }
-        let (usual, is_local) = self.urls_of(nic, number, key)?;
-        let id = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
+        let (usual, is_local) = self.urls_of(nic_id, number, key)?;
+        let id = state.partners.at(nic_id, number as u8).ok_or(NO_RESOURCES)?;
         let up = state.partners.get(id).filter(|partner| partner.is_up);
         let is_foreign = match up {
             Some(up) => up.is_foreign,
             None => self.is_foreign && !is_local && ours.is_none(),
         };
         if self.is_foreign && !is_local && ours.is_none() && up.is_none() {
-            state.searches.begin(nic);
+            state.searches.begin(nic_id);
         }
         let (urls, otherwise) = match ours.filter(|_| up.is_none() && !is_local) {
             Some(ours) => (ours, Some(usual)),
@@ -161,19 +161,19 @@ impl Ep {
     }
 
     /// Whether endpoints of a card are reached through memory.
-    fn is_shared(&self, nic: u64) -> bool {
-        self.shares && self.process.boards.board_of(nic).is_some()
+    fn is_shared(&self, nic_id: u64) -> bool {
+        self.shares && self.process.nics.number_of(nic_id).is_some()
     }
 
-    /// The URL at which an endpoint takes our own packets, though this board speaks MXoE. An endpoint that was
+    /// The URL at which an endpoint takes our own packets, though this NIC speaks MXoE. An endpoint that was
     /// just opened waits for a moment until beacons have come.
-    pub fn url_of_ours(&self, (nic, number): (u64, u32)) -> Option<String> {
-        let boards = &self.process.boards;
-        let own = boards.boards.get(self.board as usize).filter(|board| board.takes_ours())?;
-        if self.is_shared(nic) || self.is_up((nic, number)) {
+    pub fn url_of_ours(&self, (nic_id, number): (u64, u32)) -> Option<String> {
+        let nics = &self.process.nics;
+        let own = nics.nics.get(self.nic_number as usize).filter(|nic| nic.takes_ours())?;
+        if self.is_shared(nic_id) || self.is_up((nic_id, number)) {
             return None;
         }
-        let place = boards.place_of(nic, own)?;
+        let place = nics.place_of(nic_id, own)?;
         loop {
             match own.language_of(&place) {
                 Language::Ours => return own.url_of_ours(&place, number),
@@ -185,21 +185,21 @@ impl Ep {
         }
     }
 
-    fn is_up(&self, (nic, number): (u64, u32)) -> bool {
+    fn is_up(&self, (nic_id, number): (u64, u32)) -> bool {
         let state = self.lock();
         let found =
-            u8::try_from(number).ok().and_then(|number| state.partners.find_at(nic, number));
+            u8::try_from(number).ok().and_then(|number| state.partners.find_at(nic_id, number));
         found.and_then(|id| state.partners.get(id)).is_some_and(|partner| partner.is_up)
     }
 
     /// The URL of an endpoint of a card, and whether it is on this host.
-    fn urls_of(&self, nic: u64, number: u32, key: u32) -> Result<(String, bool), Code> {
-        if self.is_shared(nic) {
-            return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
+    fn urls_of(&self, nic_id: u64, number: u32, key: u32) -> Result<(String, bool), Code> {
+        if self.is_shared(nic_id) {
+            return Ok((format!("shm://{}", Nic::shared_name(nic_id, number)), true));
         }
-        let boards = &self.process.boards;
-        let own = boards.boards.get(self.board as usize).ok_or(BOARD_UNKNOWN)?;
-        let place = boards.place_of(nic, own).ok_or(NIC_NOT_FOUND)?;
+        let nics = &self.process.nics;
+        let own = nics.nics.get(self.nic_number as usize).ok_or(BOARD_UNKNOWN)?;
+        let place = nics.place_of(nic_id, own).ok_or(NIC_NOT_FOUND)?;
         own.url(&place, number, key).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
     }
 
@@ -230,8 +230,8 @@ impl Ep {
             number,
             key: connect.key,
             session: self.session,
-            from: (self.nic, self.number.into()),
-            to: (partner.nic, partner.endpoint.into()),
+            from: (self.nic_id, self.number.into()),
+            to: (partner.nic_id, partner.endpoint.into()),
         };
         match self.send(connect.peer, &message, number.into()) {
             Ok(operation) => connect.operation = operation,
@@ -288,8 +288,9 @@ impl Ep {
         let partner = state.partners.get(connect.partner);
         let is_up = partner.is_some_and(|partner| partner.is_up);
         if connect.is_local && !is_up {
-            let place = partner.map(|partner| (partner.nic, partner.endpoint));
-            let absent = place.map(|(nic, number)| self.why_absent(nic, number, connect.misses));
+            let place = partner.map(|partner| (partner.nic_id, partner.endpoint));
+            let absent =
+                place.map(|(nic_id, number)| self.why_absent(nic_id, number, connect.misses));
             if let Some(code) = absent.unwrap_or(Some(ENDPOINT_CLOSED)) {
                 return self.connected(state, number, code);
             }
@@ -316,8 +317,8 @@ impl Ep {
 
     /// The reason that an endpoint of this host is not reached through memory; `None` if it may be reached
     /// soon. `misses`: the number of earlier attempts that did not reach it, though it was there.
-    fn why_absent(&self, nic: u64, number: u8, misses: u32) -> Option<Code> {
-        let why = match Board::shared_user(nic, number.into()) {
+    fn why_absent(&self, nic_id: u64, number: u8, misses: u32) -> Option<Code> {
+        let why = match Nic::shared_user(nic_id, number.into()) {
             None => return Some(ENDPOINT_CLOSED),
             // It may have been opened just now.
             Some((_, true)) if misses < MISSES_MAX => return None,
@@ -330,11 +331,11 @@ impl Ep {
         };
         static SAID: Once = Once::new();
         SAID.call_once(|| {
-            let boards = &self.process.boards.boards;
-            let board = boards.iter().find(|board| board.place.nic() == nic).map(Board::own_url);
-            let board = board.unwrap_or_default();
+            let nics = &self.process.nics.nics;
+            let nic = nics.iter().find(|nic| nic.place.nic_id() == nic_id).map(Nic::own_url);
+            let nic = nic.unwrap_or_default();
             eprintln!(
-                "libmyriexpress: endpoint {number} of {board} {why}; give both programs a board like udp://10.0.0.1 in \
+                "libmyriexpress: endpoint {number} of {nic} {why}; give both programs a board like udp://10.0.0.1 in \
                  ROPEWALK_MX_BOARDS, and OMX_DISABLE_SHARED=1"
             );
         });
@@ -411,7 +412,7 @@ impl Ep {
 
     /// Somebody connects to us.
     fn asked(&self, state: &mut State, letter: &Letter, message: &Message) {
-        let own = (self.nic, u32::from(self.number));
+        let own = (self.nic_id, u32::from(self.number));
         let status = match self.welcome(state, letter.peer, message) {
             _ if message.to != own => ENDPOINT_CLOSED,
             None => NO_RESOURCES,
@@ -499,11 +500,11 @@ impl Ep {
     }
 
     /// Questions to a card with which there is no session.
-    pub fn unanswered(&self, state: &State, nic: u64) -> Vec<u32> {
+    pub fn unanswered(&self, state: &State, nic_id: u64) -> Vec<u32> {
         let asked = &state.connects.asked;
         let such = |(number, connect): (&u32, &Connect)| {
             let partner = state.partners.get(connect.partner)?;
-            (partner.nic == nic && !partner.is_up).then_some(*number)
+            (partner.nic_id == nic_id && !partner.is_up).then_some(*number)
         };
         asked.iter().filter_map(such).collect()
     }

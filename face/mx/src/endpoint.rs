@@ -1,4 +1,4 @@
-//! An endpoint of MX: one endpoint of `net` with the rail of its board and shared memory, and what MX says
+//! An endpoint of MX: one endpoint of `net` with the rail of its NIC and shared memory, and what MX says
 //! about it.
 //!
 //! Invariants
@@ -15,7 +15,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::boards::{Board, ENDPOINTS_MAX};
+use ropewalk_host_mx::nics::{ENDPOINTS_MAX, Nic};
 use ropewalk_net::election::WaiterElection;
 use ropewalk_net::modules::{self, Listen, ModuleError};
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
@@ -38,7 +38,7 @@ const PEERS_MAX: usize = 1 << 16;
 /// The time that a close waits for sent messages that have not reached their peers.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The arguments of `mx_open_endpoint` besides board and number.
+/// The arguments of `mx_open_endpoint` besides NIC and number.
 #[derive(Clone, Copy, Default)]
 pub struct Settings {
     pub key: u32,
@@ -53,8 +53,8 @@ pub struct Ep {
     /// Its place in the table of endpoints.
     pub place: usize,
     error_handler: Mutex<Option<ErrorHandler>>,
-    pub board: u32,
-    pub nic: u64,
+    pub nic_number: u32,
+    pub nic_id: u64,
     pub number: u8,
     pub session: u32,
     pub settings: Settings,
@@ -158,37 +158,37 @@ fn short(error: std::io::Error) -> Code {
     NO_RESOURCES
 }
 
-/// Opens an endpoint at this place of the table. `ANY`: the first number that is free on any board.
+/// Opens an endpoint at this place of the table. `ANY`: the first number that is free on any NIC.
 pub fn open(
     process: &Arc<Process>,
     place: usize,
-    board: u32,
+    nic_number: u32,
     number: u32,
     settings: Settings,
 ) -> Result<Arc<Ep>, Code> {
-    let count = process.boards.boards.len() as u32;
-    if board != ANY && board >= count {
+    let count = process.nics.nics.len() as u32;
+    if nic_number != ANY && nic_number >= count {
         return Err(BOARD_UNKNOWN);
     }
     let number = if process.options.any_endpoint { ANY } else { number };
     if number != ANY && number >= ENDPOINTS_MAX {
         return Err(BAD_ENDPOINT);
     }
-    let boards = if board == ANY { 0..count } else { board..board + 1 };
+    let nic_numbers = if nic_number == ANY { 0..count } else { nic_number..nic_number + 1 };
     let numbers = if number == ANY { 0..ENDPOINTS_MAX } else { number..number + 1 };
-    let mut boards: Vec<u32> = boards.collect();
+    let mut nic_numbers: Vec<u32> = nic_numbers.collect();
     let mut code = NO_DEVICE;
-    // All boards for a number, then the next number: load is spread over boards.
+    // All NICs for a number, then the next number: load is spread over NICs.
     for number in numbers {
         let mut next = 0;
-        while let Some(board) = boards.get(next).copied() {
-            match Ep::open(process, place, board, number, settings) {
+        while let Some(nic_number) = nic_numbers.get(next).copied() {
+            match Ep::open(process, place, nic_number, number, settings) {
                 Ok(endpoint) => return Ok(endpoint),
                 Err(BUSY) => (code, next) = (BUSY, next + 1),
                 Err(other) => {
                     // Nor would there be any other of its endpoints.
                     code = other;
-                    boards.remove(next);
+                    nic_numbers.remove(next);
                 }
             }
         }
@@ -200,15 +200,16 @@ impl Ep {
     fn open(
         process: &Arc<Process>,
         place: usize,
-        board: u32,
+        nic_number: u32,
         number: u32,
         settings: Settings,
     ) -> Result<Arc<Ep>, Code> {
         let alive = Alive::begin();
-        let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
-        let nic = own.place.nic();
+        let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+        let nic_id = own.place.nic_id();
         let rails = rails(&process.options, &own, number, settings.key)?;
         let mut config = EndpointConfig::new(CLUSTER);
+        config.teller = Some(ropewalk_host_mx::counts::start);
         config.core.eager_bytes_max = process.options.rendezvous_bytes;
         config.core.eager_bytes_min = EAGER_BYTES_SHORT;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
@@ -222,13 +223,13 @@ impl Ep {
         [&main, &control].into_iter().for_each(|context| net.tell_of_events(context));
         // Neither 0, which is none, nor what stands for an unknown one.
         let session = (ropewalk_net::host::random_seed() as u32).clamp(1, u32::MAX - 1);
-        let state = State::new(&net, nic, number as u8, session)?;
+        let state = State::new(&net, nic_id, number as u8, session)?;
         let endpoint = Arc::new(Ep {
             process: process.clone(),
             place,
             error_handler: Mutex::new(settings.error_handler),
-            board,
-            nic,
+            nic_number,
+            nic_id,
             number: number as u8,
             session,
             settings,
@@ -319,36 +320,36 @@ impl Ep {
     }
 }
 
-/// The rails of an endpoint: the rail of the board, the rail to hosts of ours if MXoE is spoken with others,
-/// and shared memory. The rail of the board makes sure that nobody else has the number.
+/// The rails of an endpoint: the rail of the NIC, the rail to hosts of ours if MXoE is spoken with others,
+/// and shared memory. The rail of the NIC makes sure that nobody else has the number.
 fn rails(
     options: &Options,
-    board: &Board,
+    nic: &Nic,
     number: u32,
     key: u32,
 ) -> Result<Vec<Box<dyn ropewalk_net::modules::Rail>>, Code> {
     let silence = options.give_up_after;
-    let (scheme, address) = board.listen(number, key, silence).ok_or(BAD_ENDPOINT)?;
+    let (scheme, address) = nic.listen(number, key, silence).ok_or(BAD_ENDPOINT)?;
     let open = |scheme, address: &str| {
         let listen = Listen::At { address, exactly: true };
         modules::open(scheme, &listen).map_err(|error| code_of(&error))
     };
     let mut rails = vec![open(scheme, &address)?];
-    if let Some(address) = board.listen_for_ours(number) {
+    if let Some(address) = nic.listen_for_ours(number) {
         rails.push(open("ether", &address)?);
     }
     if !options.shared_disabled {
-        rails.push(open("shm", &Board::shared_name(board.place.nic(), number))?);
+        rails.push(open("shm", &Nic::shared_name(nic.place.nic_id(), number))?);
     }
     Ok(rails)
 }
 
 impl State {
-    fn new(net: &Endpoint, nic: u64, number: u8, session: u32) -> Result<State, Code> {
+    fn new(net: &Endpoint, nic_id: u64, number: u8, session: u32) -> Result<State, Code> {
         // Another one of this place had other handles and addresses, in all likelihood.
         let first = (ropewalk_net::host::random_seed() as u32 >> 1) + 1;
         let mut partners = Partners::new(first);
-        let own = partners.at(nic, number).ok_or(NO_RESOURCES)?;
+        let own = partners.at(nic_id, number).ok_or(NO_RESOURCES)?;
         let peer = net.own_peer().map_err(|_| NO_RESOURCES)?;
         partners.name(peer, own);
         if let Some(partner) = partners.get_mut(own) {

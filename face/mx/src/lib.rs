@@ -3,7 +3,7 @@
 //!
 //! A face has no protocol of its own. It expresses MX in the terms of `net`: match information is 64 match bits
 //! from anybody, a message nobody posted a receive for is an unmatched one, an address is a peer, an endpoint
-//! is an endpoint with the rail of its board and shared memory. `docs/design/092-mx.md` has the decisions,
+//! is an endpoint with the rail of its NIC and shared memory. `docs/design/092-mx.md` has the decisions,
 //! `README.md` the open points.
 //!
 //! Files: `entry` (the C functions), `process` (what one process has), `endpoint`, `operations` (what it is

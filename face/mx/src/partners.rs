@@ -20,7 +20,7 @@ const _: () = assert!(PARTNERS_MAX <= 1 << INDEX_BITS);
 /// An endpoint of somebody's.
 #[derive(Debug)]
 pub struct Partner {
-    pub nic: u64,
+    pub nic_id: u64,
     pub endpoint: u8,
     /// Of its endpoint; 0 while it is unknown.
     pub session: u32,
@@ -67,12 +67,12 @@ impl Partners {
     }
 
     /// The partner at this place, a new one where there was none.
-    pub fn at(&mut self, nic: u64, endpoint: u8) -> Option<SlotId> {
-        if let Some(id) = self.by_place.get(&(nic, endpoint)) {
+    pub fn at(&mut self, nic_id: u64, endpoint: u8) -> Option<SlotId> {
+        if let Some(id) = self.by_place.get(&(nic_id, endpoint)) {
             return Some(*id);
         }
         let partner = Partner {
-            nic,
+            nic_id,
             endpoint,
             session: 0,
             peer: None,
@@ -85,13 +85,13 @@ impl Partners {
             context: 0,
         };
         let id = self.slots.insert(partner).ok()?;
-        self.by_place.insert((nic, endpoint), id);
+        self.by_place.insert((nic_id, endpoint), id);
         Some(id)
     }
 
     /// The partner at this place.
-    pub fn find_at(&self, nic: u64, endpoint: u8) -> Option<SlotId> {
-        self.by_place.get(&(nic, endpoint)).copied()
+    pub fn find_at(&self, nic_id: u64, endpoint: u8) -> Option<SlotId> {
+        self.by_place.get(&(nic_id, endpoint)).copied()
     }
 
     pub fn get(&self, id: SlotId) -> Option<&Partner> {
@@ -131,7 +131,7 @@ impl Partners {
     /// Takes a partner out; addresses of it name nothing from here on.
     pub fn remove(&mut self, id: SlotId) -> Option<Partner> {
         let partner = self.slots.remove(id)?;
-        self.by_place.remove(&(partner.nic, partner.endpoint));
+        self.by_place.remove(&(partner.nic_id, partner.endpoint));
         self.by_peer.retain(|_, other| *other != id);
         Some(partner)
     }

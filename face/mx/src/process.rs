@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
-use ropewalk_net::boards::Boards;
+use ropewalk_host_mx::nics::Nics;
 
 use crate::abi::{API, Handle};
 use crate::codes::NOT_INITIALIZED;
@@ -23,7 +23,7 @@ pub const PLACE_BITS: u32 = 12;
 /// The results of initialize.
 #[derive(Debug)]
 pub struct Process {
-    pub boards: Boards,
+    pub nics: Nics,
     pub options: Options,
 }
 
@@ -168,6 +168,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         return Err(FAILURE);
     }
     watch_forks();
+    ropewalk_host_mx::module::register();
     // Before the table is locked: a child would find it so for ever.
     let alive = Alive::begin();
     let mut table = table();
@@ -175,7 +176,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         return Err(ALREADY_INITIALIZED);
     }
     let options = Options::read();
-    let boards = Boards::find().map_err(|error| {
+    let nics = Nics::find().map_err(|error| {
         eprintln!("libmyriexpress: {error}");
         FAILURE
     })?;
@@ -183,11 +184,11 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         for name in environment::meaningless() {
             eprintln!("libmyriexpress: {name} means nothing here");
         }
-        for board in &boards.boards {
-            eprintln!("libmyriexpress: board {} is {:?}", board.name, board.place);
+        for nic in &nics.nics {
+            eprintln!("libmyriexpress: board {} is {:?}", nic.name, nic.place);
         }
     }
-    table.process = Some(Arc::new(Process { boards, options }));
+    table.process = Some(Arc::new(Process { nics, options }));
     table.alive = Some(alive);
     LIFE.fetch_add(1, Ordering::Release);
     Ok(())

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ropewalk_net::agent::AgentError;
-use ropewalk_net::modules;
-use ropewalk_net::raw::{RawEndpoint, RawError};
+use ropewalk_host_mx::agent::AgentError;
+use ropewalk_host_mx::raw::{RawEndpoint, RawError};
 
 use crate::abi::{ErrorHandler, Handle};
 use crate::codes::*;
@@ -15,7 +14,7 @@ use crate::process::{self, Alive, Process};
 
 /// A raw endpoint.
 pub struct Raw {
-    pub board: u32,
+    pub nic_number: u32,
     pub error_handler: Option<ErrorHandler>,
     pub net: RawEndpoint,
     _alive: Alive,
@@ -36,26 +35,26 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the raw endpoint of a board.
+/// Opens the raw endpoint of a NIC.
 pub fn open(
     process: &Process,
-    board: u32,
+    nic_number: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
     let alive = Alive::begin();
-    let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+    let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
-            "libmyriexpress: board {board} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \
+            "libmyriexpress: board {nic_number} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \
              in ROPEWALK_MX_BOARDS"
         );
         NO_DEVICE
     })?;
-    let net = modules::open_raw(&address).map_err(|error| code_of(&error))?;
+    let net = RawEndpoint::open(&address).map_err(|error| code_of(&error))?;
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;
-    table.open.insert(number, Arc::new(Raw { board, error_handler, net, _alive: alive }));
+    table.open.insert(number, Arc::new(Raw { nic_number, error_handler, net, _alive: alive }));
     Ok(ptr::without_provenance_mut(number))
 }
 
@@ -72,9 +71,9 @@ pub fn remove(handle: Handle) -> Option<Arc<Raw>> {
     table().open.remove(&handle.addr())
 }
 
-/// All of a board.
-pub fn of_board(board: u32) -> Vec<Arc<Raw>> {
-    table().open.values().filter(|raw| raw.board == board).cloned().collect()
+/// All of a NIC.
+pub fn of_nic(nic_number: u32) -> Vec<Arc<Raw>> {
+    table().open.values().filter(|raw| raw.nic_number == nic_number).cloned().collect()
 }
 
 /// The code for an error of a raw endpoint.

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use ropewalk_net::boards::{SEEK_EVERY, SEEKS};
+use ropewalk_host_mx::nics::{SEEK_EVERY, SEEKS};
 
 use crate::codes::NIC_NOT_FOUND;
 use crate::endpoint::{Ep, State};
@@ -26,24 +26,24 @@ struct Search {
 
 impl Searches {
     /// Somebody connects to this card.
-    pub fn begin(&mut self, nic: u64) {
-        self.0.entry(nic).or_insert(Search { next_at: Instant::now(), missed: 0 });
+    pub fn begin(&mut self, nic_id: u64) {
+        self.0.entry(nic_id).or_insert(Search { next_at: Instant::now(), missed: 0 });
     }
 
     /// Cards that are to be asked for.
     fn due(&self, now: Instant) -> Vec<u64> {
         let due = self.0.iter().filter(|(_, search)| search.next_at <= now);
-        due.map(|(nic, _)| *nic).collect()
+        due.map(|(nic_id, _)| *nic_id).collect()
     }
 
     /// Takes the agent's answer about a card; true if the search is over and the card is missing.
-    fn told(&mut self, nic: u64, is_missing: Option<bool>, now: Instant) -> bool {
-        let Some(search) = self.0.get_mut(&nic) else { return false };
+    fn told(&mut self, nic_id: u64, is_missing: Option<bool>, now: Instant) -> bool {
+        let Some(search) = self.0.get_mut(&nic_id) else { return false };
         search.next_at = now + SEEK_EVERY;
         search.missed += u32::from(is_missing == Some(true));
         let is_over = is_missing == Some(false) || search.missed > SEEKS;
         if is_over {
-            self.0.remove(&nic);
+            self.0.remove(&nic_id);
         }
         is_over && is_missing == Some(true)
     }
@@ -56,23 +56,23 @@ impl Searches {
 impl Ep {
     /// Looks for cards, without the endpoint's lock. Returns the time of the next look, `due` at the latest.
     pub fn search(&self, due: Instant) -> Instant {
-        let nics = self.lock().searches.due(Instant::now());
-        for nic in nics {
-            let is_asked = !self.unanswered(&self.lock(), nic).is_empty();
-            let board = self.process.boards.boards.get(self.board as usize).filter(|_| is_asked);
-            // Without a board to ask, or a request that connects, the search ends.
-            let answer = board.map_or(Ok(Some(false)), |board| board.is_missing(nic));
+        let nic_ids = self.lock().searches.due(Instant::now());
+        for nic_id in nic_ids {
+            let is_asked = !self.unanswered(&self.lock(), nic_id).is_empty();
+            let nic = self.process.nics.nics.get(self.nic_number as usize).filter(|_| is_asked);
+            // Without a NIC to ask, or a request that connects, the search ends.
+            let answer = nic.map_or(Ok(Some(false)), |nic| nic.is_missing(nic_id));
             let mut state = self.lock();
-            if state.searches.told(nic, answer.unwrap_or(Some(false)), Instant::now()) {
-                self.is_nowhere(&mut state, nic);
+            if state.searches.told(nic_id, answer.unwrap_or(Some(false)), Instant::now()) {
+                self.is_nowhere(&mut state, nic_id);
             }
         }
         self.lock().searches.next().map_or(due, |next| due.min(next))
     }
 
     /// Connects to a card that is not there end.
-    fn is_nowhere(&self, state: &mut State, nic: u64) {
-        for number in self.unanswered(state, nic) {
+    fn is_nowhere(&self, state: &mut State, nic_id: u64) {
+        for number in self.unanswered(state, nic_id) {
             self.connected(state, number, NIC_NOT_FOUND);
         }
     }

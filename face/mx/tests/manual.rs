@@ -47,14 +47,12 @@ fn every_function_and_every_variable_is_named() {
 
 #[test]
 fn variables_that_all_faces_have_are_described_here() {
-    use ropewalk_net::{boards, capture, modules};
+    use ropewalk_host_mx::nics;
+    use ropewalk_net::{capture, modules};
     let page = page();
-    for variable in [
-        boards::BOARDS_VARIABLE,
-        boards::PEERS_VARIABLE,
-        modules::SOCKETS_VARIABLE,
-        capture::VARIABLE,
-    ] {
+    for variable in
+        [nics::NICS_VARIABLE, nics::PEERS_VARIABLE, modules::SOCKETS_VARIABLE, capture::VARIABLE]
+    {
         assert!(page.contains(&format!(".TP\n.B {variable}\n")), "{variable} has no entry");
     }
 }

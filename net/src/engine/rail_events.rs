@@ -7,6 +7,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_core::Core;
 use ropewalk_rail::Report;
+use ropewalk_rail::foreign::ForeignReport;
 use ropewalk_wire::frame;
 
 /// The engine as a rail sees it during a poll.
@@ -86,28 +87,8 @@ impl Report for RailEvents<'_> {
         self.core.failed(token, fault);
     }
 
-    fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
-        self.core.foreign_up(link, name, accepted);
-    }
-
-    fn foreign_message(
-        &mut self,
-        link: LinkId,
-        message: ForeignMessage,
-        whole: bool,
-    ) -> Option<Placement> {
-        match self.core.foreign_message(link, message, whole)? {
-            Placement::Stage { bytes, token } => Some(self.stage(bytes, token)),
-            placement => Some(placement),
-        }
-    }
-
-    fn foreign_key(&mut self, link: LinkId, key: u32, right: bool) {
-        self.core.foreign_key(link, key, right);
-    }
-
-    fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
-        self.core.foreign_end(link, end);
+    fn foreign(&mut self) -> Option<&mut dyn ForeignReport> {
+        Some(self)
     }
 
     fn crowded(&mut self) {
@@ -116,5 +97,26 @@ impl Report for RailEvents<'_> {
 
     fn revoked(&mut self, link: LinkId, key: RemoteKey) {
         self.core.revoked(link, key);
+    }
+}
+
+impl ForeignReport for RailEvents<'_> {
+    fn up(&mut self, link: LinkId, name: u128, accepted: bool) {
+        self.core.foreign_up(link, name, accepted);
+    }
+
+    fn message(&mut self, link: LinkId, message: ForeignMessage, whole: bool) -> Option<Placement> {
+        match self.core.foreign_message(link, message, whole)? {
+            Placement::Stage { bytes, token } => Some(self.stage(bytes, token)),
+            placement => Some(placement),
+        }
+    }
+
+    fn key_judged(&mut self, link: LinkId, key: u32, right: bool) {
+        self.core.foreign_key(link, key, right);
+    }
+
+    fn ended(&mut self, link: LinkId, end: ForeignEnd) {
+        self.core.foreign_end(link, end);
     }
 }

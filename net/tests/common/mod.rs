@@ -11,16 +11,19 @@ use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::context::Completed;
-use ropewalk_net::packets::{MxoeSettings, PacketRail};
+use ropewalk_net::endpoint::SharedClock;
+use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
+use ropewalk_rail::port::Port;
 use ropewalk_rail_shm::{Attach, ShmConfig, ShmRail};
 use ropewalk_rail_sim::{SimConfig, SimNetwork};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
+use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_wire::mxoe::{Dialect, Order};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,12 +136,8 @@ impl World {
                 Box::new(PacketRail::new(port, random, clock).unwrap())
             }
             Medium::Mxoe => {
-                let config = UdpConfig::listening("127.0.0.1:0".parse().unwrap());
-                let (random, clock) = (Random::from_seed(number), self.config(number).clock);
-                let port = UdpPort::open(config).unwrap();
                 let dialect = Dialect::native(1466, Order::Big).unwrap();
-                let settings = MxoeSettings { dialect, key: 7, give_up_after: None };
-                Box::new(PacketRail::foreign(port, settings, random, clock).unwrap())
+                foreign_rail(dialect, Duration::from_secs(512), number, self.config(number).clock)
             }
         }
     }
@@ -281,6 +280,28 @@ impl World {
             Err((_, fault)) => panic!("a post was refused: {fault}"),
         }
     }
+}
+
+/// A rail with MXoE behind UDP, whose peers have to give the key 7.
+pub fn foreign_rail(
+    dialect: Dialect,
+    give_up_after: Duration,
+    seed: u64,
+    clock: SharedClock,
+) -> Box<dyn Rail> {
+    let port = UdpPort::open(UdpConfig::listening("127.0.0.1:0".parse().unwrap())).unwrap();
+    let config = MxoeConfig {
+        endpoint: port.endpoint(),
+        dialect,
+        key: 7,
+        accepts: true,
+        partners_max: 16_000,
+        frames_max: port.packets_max() / 2,
+        give_up_after,
+        connect_for: give_up_after.min(Duration::from_secs(10)),
+    };
+    let machine = Mxoe::new(config, Random::from_seed(seed));
+    Box::new(PacketRail::speaking(machine, port, clock).unwrap())
 }
 
 pub fn pattern(index: usize, seed: u8) -> u8 {

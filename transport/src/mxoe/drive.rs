@@ -222,6 +222,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Mxoe<S>
         Some((station, leaving))
     }
 
+    fn fixed_packet_bytes(&self) -> Option<usize> {
+        Some(self.config.dialect.body_bytes_max())
+    }
+
     fn held_up(&mut self, now: Time) {
         self.hold_up(now);
     }

@@ -22,7 +22,7 @@ struct Room {
 }
 
 const RAIL: &[&str] = &["base", "wire", "rail"];
-const FACE: &[&str] = &["base", "wire", "net", "rma", "client"];
+const FACE: &[&str] = &["base", "wire", "net", "rma", "host-*", "client"];
 const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim"];
 
 const fn room(
@@ -57,6 +57,12 @@ const ROOMS: &[Room] = &[
         &["sim"],
         "net joins core and rails, and knows nothing above",
     ),
+    room(
+        "host-mx",
+        &["base", "wire", "transport", "rail", "rail-ether", "rail-shm", "net"],
+        ANY_RAIL,
+        "host/mx stands on net, and on the ports and protocols of the interfaces that it manages",
+    ),
     room("rma", &["base", "wire", "net"], ANY_RAIL, "rma is a user of net"),
     room("rpc", &["base", "wire", "net"], ANY_RAIL, "rpc is an ordinary user of net"),
     room("store", &["base", "wire"], &["sim"], "store stands on base and wire and never names rpc"),
@@ -81,8 +87,8 @@ const ROOMS: &[Room] = &[
     room(
         "cli",
         &[
-            "base", "wire", "rail", "rail-*", "net", "rma", "rpc", "store", "meta", "data",
-            "client", "mount", "bench",
+            "base", "wire", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store", "meta",
+            "data", "client", "mount", "bench",
         ],
         &["sim"],
         "cli alone assembles a cluster; of lab it may use bench only",
@@ -91,12 +97,32 @@ const ROOMS: &[Room] = &[
         "mount",
         FACE,
         ANY_RAIL,
-        "a face uses net, rma or fs/client; it has no protocol of its own",
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
     ),
-    room("bmi", FACE, ANY_RAIL, "a face uses net, rma or fs/client; it has no protocol of its own"),
-    room("mx", FACE, ANY_RAIL, "a face uses net, rma or fs/client; it has no protocol of its own"),
-    room("ofi", FACE, ANY_RAIL, "a face uses net, rma or fs/client; it has no protocol of its own"),
-    room("py", FACE, ANY_RAIL, "a face uses net, rma or fs/client; it has no protocol of its own"),
+    room(
+        "bmi",
+        FACE,
+        ANY_RAIL,
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
+    ),
+    room(
+        "mx",
+        FACE,
+        ANY_RAIL,
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
+    ),
+    room(
+        "ofi",
+        FACE,
+        ANY_RAIL,
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
+    ),
+    room(
+        "py",
+        FACE,
+        ANY_RAIL,
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
+    ),
     room("sim", &["*"], &["*"], "lab may use anything"),
     room("bench", &["*"], &["*"], "lab may use anything"),
     room("fuzz", &["*"], &["*"], "lab may use anything"),
@@ -174,6 +200,8 @@ mod tests {
             ("sim", "meta"),
             ("rail-tcp", "rail"),
             ("cli", "rail-shm"),
+            ("host-mx", "net"),
+            ("mx", "host-mx"),
         ];
         for (from, to) in good {
             assert_eq!(complaint(from, to, false), None);
@@ -193,6 +221,8 @@ mod tests {
             ("xtask", "base"),
             ("attic", "base"),
             ("net", "rpc"),
+            ("net", "host-mx"),
+            ("host-mx", "rail-tcp"),
         ];
         for (from, to) in bad {
             let text =

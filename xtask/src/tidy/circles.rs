@@ -22,7 +22,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("fs/store/src", 9),
     ("lab/bench/src", 14),
     ("lab/sim/src", 4),
-    ("net/src", 10),
+    ("net/src", 6),
     ("rail/ether/src", 2),
     ("rail/sim/src", 4),
     ("transport/src", 9),

@@ -51,6 +51,7 @@ const SANITIZED: &[&str] = &[
     "ropewalk-rail-udp",
     "ropewalk-rail-ether",
     "ropewalk-net",
+    "ropewalk-host-mx",
 ];
 
 /// The test that runs suites of others.

@@ -1,12 +1,12 @@
-//! Problems of a host or a board, and the settings that remedy them.
+//! Problems of a host or a NIC, and the settings that remedy them.
 
-use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
+use ropewalk_host_mx::nics::{NICS_VARIABLE, NicsError, PEERS_FILE, PEERS_VARIABLE};
 use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
 
 use ropewalk_wire::mxoe::Station;
 
 use super::host::Host;
-use super::info::{Board, order_name};
+use super::info::{Nic, order_name};
 
 /// Longest payload of frames that most networks can be set to.
 const MTU_WANTED: usize = 9000;
@@ -25,7 +25,7 @@ const RECEIVE_BUFFER_WANTED: u64 = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
     /// Of one board, or of the host.
-    pub board: Option<String>,
+    pub nic: Option<String>,
     pub topic: &'static str,
     /// The problem, and its cost.
     pub problem: String,
@@ -36,35 +36,35 @@ pub struct Advice {
 #[derive(Debug, Default)]
 pub struct Faults {
     /// The error that leaves programs without boards.
-    pub boards: Option<BoardsError>,
+    pub nics: Option<NicsError>,
     /// The error that keeps endpoints with raw frames from opening.
     pub sockets: Option<ModuleError>,
 }
 
 /// All advice: that of the host first.
-pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
+pub fn advice(host: &Host, nics: &[Nic], faults: &Faults) -> Vec<Advice> {
     let mut all = of_host(host);
-    all.extend(faults.boards.as_ref().map(of_no_boards));
+    all.extend(faults.nics.as_ref().map(of_no_nics));
     all.extend(faults.sockets.as_ref().map(of_no_sockets));
-    let is_up = |board: &Board| board.interface.as_ref().is_some_and(|it| it.is_up);
-    if !boards.iter().any(is_up) {
+    let is_up = |nic: &Nic| nic.interface.as_ref().is_some_and(|it| it.is_up);
+    if !nics.iter().any(is_up) {
         all.push(Advice {
-            board: None,
+            nic: None,
             topic: "boards",
             problem: "no Ethernet interface is up, so that ether:// has nowhere to go".to_string(),
             remedy: "`ip link set NAME up` brings one up".to_string(),
         });
     }
-    let speaks = |other: &Board, board: &Board| {
-        let name = |board: &Board| board.interface.as_ref().map(|it| it.name.clone());
-        other.dialect.is_some() && name(other) == name(board)
+    let speaks = |other: &Nic, nic: &Nic| {
+        let name = |nic: &Nic| nic.interface.as_ref().map(|it| it.name.clone());
+        other.dialect.is_some() && name(other) == name(nic)
     };
-    let is_agreed = |board: &Board| boards.iter().any(|other| speaks(other, board));
-    let numbered = boards.iter().filter(|board| board.number.is_some());
-    let of_boards = numbered.flat_map(|board| of_board(board, is_agreed(board)));
-    // The boards in use on an interface need not be the boards that programs would get there now.
-    for advice in of_boards.chain(boards.iter().flat_map(of_strangers)) {
-        // Several boards may be of one interface.
+    let is_agreed = |nic: &Nic| nics.iter().any(|other| speaks(other, nic));
+    let numbered = nics.iter().filter(|nic| nic.number.is_some());
+    let of_nics = numbered.flat_map(|nic| of_nic(nic, is_agreed(nic)));
+    // The NICs in use on an interface need not be the NICs that programs would get there now.
+    for advice in of_nics.chain(nics.iter().flat_map(of_strangers)) {
+        // Several NICs may be of one interface.
         if !all.contains(&advice) {
             all.push(advice);
         }
@@ -73,11 +73,11 @@ pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
 }
 
 /// Hosts that speak MXoE otherwise than what runs here.
-fn of_strangers(board: &Board) -> Vec<Advice> {
-    let (Some(interface), strange) = (&board.interface, &board.strange) else { return Vec::new() };
+fn of_strangers(nic: &Nic) -> Vec<Advice> {
+    let (Some(interface), strange) = (&nic.interface, &nic.strange) else { return Vec::new() };
     let mut all = Vec::new();
     let mut say = |topic, problem, remedy: String| {
-        all.push(Advice { board: Some(interface.name.clone()), topic, problem, remedy });
+        all.push(Advice { nic: Some(interface.name.clone()), topic, problem, remedy });
     };
     if let Some((own, others)) = &strange.order {
         let (own, theirs) = (order_name(*own), order_name(own.other()));
@@ -110,24 +110,24 @@ fn of_strangers(board: &Board) -> Vec<Advice> {
     all
 }
 
-fn of_no_boards(why: &BoardsError) -> Advice {
+fn of_no_nics(why: &NicsError) -> Advice {
     let (topic, without) = match why {
-        BoardsError::Peers { .. } => (
+        NicsError::Peers { .. } => (
             "peers",
             format!(
                 "without {PEERS_VARIABLE} they have the table {PEERS_FILE}, where there is one"
             ),
         ),
-        BoardsError::UsualPeers(_) => (
+        NicsError::UsualPeers(_) => (
             "peers",
             format!(
                 "without the file they know nobody by name; {PEERS_VARIABLE} names another one"
             ),
         ),
-        _ => ("list", format!("without {BOARDS_VARIABLE} they have what there is")),
+        _ => ("list", format!("without {NICS_VARIABLE} they have what there is")),
     };
     let remedy = format!("programs that use MX do not begin before that is mended; {without}");
-    Advice { board: None, topic, problem: why.to_string(), remedy }
+    Advice { nic: None, topic, problem: why.to_string(), remedy }
 }
 
 fn of_no_sockets(why: &ModuleError) -> Advice {
@@ -135,13 +135,13 @@ fn of_no_sockets(why: &ModuleError) -> Advice {
         "no endpoint of ether:// or mxoe:// opens before that is mended; without {SOCKETS_VARIABLE} frames go by packet \
          sockets"
     );
-    Advice { board: None, topic: "sockets", problem: why.to_string(), remedy }
+    Advice { nic: None, topic: "sockets", problem: why.to_string(), remedy }
 }
 
 fn of_host(host: &Host) -> Vec<Advice> {
     let mut all = Vec::new();
     let mut say = |topic, problem: String, remedy: &str| {
-        all.push(Advice { board: None, topic, problem, remedy: remedy.to_string() });
+        all.push(Advice { nic: None, topic, problem, remedy: remedy.to_string() });
     };
     if !host.raw {
         say(
@@ -177,12 +177,12 @@ fn of_host(host: &Host) -> Vec<Advice> {
 }
 
 /// `is_agreed`: MXoE is spoken on its interface, by another board or by this one, in frames that all hosts have.
-fn of_board(board: &Board, is_agreed: bool) -> Vec<Advice> {
-    let Some(interface) = &board.interface else { return Vec::new() };
+fn of_nic(nic: &Nic, is_agreed: bool) -> Vec<Advice> {
+    let Some(interface) = &nic.interface else { return Vec::new() };
     let name = &interface.name;
     let mut all = Vec::new();
     let mut say = |topic, problem, remedy| {
-        all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
+        all.push(Advice { nic: Some(name.clone()), topic, problem, remedy });
     };
     // The MTU that hosts with MXoE agree upon is not for this host alone to change.
     if interface.mtu < MTU_WANTED && !is_agreed {
@@ -192,7 +192,7 @@ fn of_board(board: &Board, is_agreed: bool) -> Vec<Advice> {
             format!("`ip link set {name} mtu 9000`, where all hosts and switches take that"),
         );
     }
-    if board.dialect.is_some() && interface.mtu < FOREIGN_MTU {
+    if nic.dialect.is_some() && interface.mtu < FOREIGN_MTU {
         say(
             "MTU",
             format!(
@@ -206,7 +206,7 @@ fn of_board(board: &Board, is_agreed: bool) -> Vec<Advice> {
             ),
         );
     }
-    let settings = &board.settings;
+    let settings = &nic.settings;
     if let Some(wait) = settings.receive_wait_us.filter(|wait| *wait > WAIT_US_MAX) {
         say(
             "interrupts",
@@ -245,11 +245,11 @@ mod tests {
     use ropewalk_wire::mxoe::{Dialect, Order};
 
     use super::super::info::Strange;
-    use super::super::info::tests::board;
+    use super::super::info::tests::nic;
     use super::*;
 
-    fn topics(host: &Host, boards: &[Board]) -> Vec<&'static str> {
-        advice(host, boards, &Faults::default()).iter().map(|advice| advice.topic).collect()
+    fn topics(host: &Host, nics: &[Nic]) -> Vec<&'static str> {
+        advice(host, nics, &Faults::default()).iter().map(|advice| advice.topic).collect()
     }
 
     #[test]
@@ -257,14 +257,14 @@ mod tests {
         let host =
             Host { raw: true, admin: false, receive_buffer_max: Some(8 << 20), wake_us: Some(2) };
         let settings = Settings { receive_wait_us: Some(0), ..Settings::default() };
-        let good = Board { settings, ..board("eth0", 9000) };
+        let good = Nic { settings, ..nic("eth0", 9000) };
         assert_eq!(topics(&host, std::slice::from_ref(&good)), [""; 0]);
         let foreign = Dialect::native(1500, Order::Big).unwrap();
         let settings = good.settings.clone();
-        let agreed = Board { dialect: Some(foreign), settings, ..board("eth0", 1500) };
+        let agreed = Nic { dialect: Some(foreign), settings, ..nic("eth0", 1500) };
         assert_eq!(topics(&host, &[agreed]), [""; 0], "all hosts would have to change it");
         let short = Dialect::native(1400, Order::Big).ok();
-        let narrow = [Board { dialect: short, ..board("eth0", 1400) }];
+        let narrow = [Nic { dialect: short, ..nic("eth0", 1400) }];
         assert_eq!(topics(&host, &narrow), ["MTU"]);
         let all = advice(&host, &narrow, &Faults::default());
         assert!(all[0].remedy.contains("mtu 1500") && all[0].remedy.contains("frame=1400"));
@@ -283,7 +283,7 @@ mod tests {
         };
         let settings =
             Settings { receive_wait_us: Some(50), adaptive: true, ..Settings::default() };
-        let bad = Board { settings: settings.clone(), ..board("eth0", 1500) };
+        let bad = Nic { settings: settings.clone(), ..nic("eth0", 1500) };
         let expected = ["rights", "receive buffer", "sleeping processors", "MTU", "interrupts"];
         assert_eq!(topics(&host, std::slice::from_ref(&bad)), expected);
         let all = advice(&host, &[bad], &Faults::default());
@@ -292,7 +292,7 @@ mod tests {
         assert!(all[3].remedy.contains("ip link set eth0 mtu 9000"));
         assert!(all[4].problem.contains("50 us") && all[4].remedy.contains("ethtool -C eth0"));
         let adaptive = Settings { receive_wait_us: Some(3), ..settings };
-        let bad = Board { settings: adaptive, ..board("eth1", 9000) };
+        let bad = Nic { settings: adaptive, ..nic("eth1", 9000) };
         assert_eq!(topics(&Host { raw: true, ..Host::default() }, &[bad]), ["interrupts"]);
         let deferred = |nanos, times| Settings {
             deferred_ns: Some(nanos),
@@ -305,11 +305,11 @@ mod tests {
             (deferred(200_000, 0), vec![]),
             (deferred(1000, 2), vec![]),
         ] {
-            assert_eq!(topics(&host, &[Board { settings, ..board("eth1", 9000) }]), told);
+            assert_eq!(topics(&host, &[Nic { settings, ..nic("eth1", 9000) }]), told);
         }
-        let down = board("eth2", 1500);
+        let down = nic("eth2", 1500);
         let interface = down.interface.clone().map(|it| Interface { is_up: false, ..it });
-        let down = Board { number: None, interface, ..down };
+        let down = Nic { number: None, interface, ..down };
         assert_eq!(topics(&host, std::slice::from_ref(&down)), ["boards"]);
     }
 
@@ -319,13 +319,13 @@ mod tests {
         let of = |cards: u8, frame| {
             let others = (1..=cards).map(|number| Station([2, 0, 0, 0, 0, number])).collect();
             let order = (cards > 0).then_some((Order::Big, others));
-            // No board that programs would have now.
-            Board { number: None, strange: Strange { order, frame }, ..board("eth0", 9000) }
+            // No NIC that programs would have now.
+            Nic { number: None, strange: Strange { order, frame }, ..nic("eth0", 9000) }
         };
         assert_eq!(topics(&host, &[of(0, STRANGE_PIECES - 1)]), [""; 0]);
-        let boards = [of(4, STRANGE_PIECES), of(4, STRANGE_PIECES)];
-        assert_eq!(topics(&host, &boards), ["byte order", "frame length"], "it is one interface");
-        let all = advice(&host, &boards, &Faults::default());
+        let nics = [of(4, STRANGE_PIECES), of(4, STRANGE_PIECES)];
+        assert_eq!(topics(&host, &nics), ["byte order", "frame length"], "it is one interface");
+        let all = advice(&host, &nics, &Faults::default());
         assert!(all[0].problem.starts_with("02:00:00:00:00:01, 02:00:00:00:00:02, 02:"), "{all:?}");
         assert!(all[0].problem.contains(" and others") && all[0].remedy.contains("order=little"));
         assert!(all[1].problem.starts_with("10 pieces"), "{all:?}");
@@ -334,8 +334,8 @@ mod tests {
     #[test]
     fn where_mxoe_is_spoken_the_mtu_is_left_to_all_hosts() {
         let host = Host { raw: true, ..Host::default() };
-        let ether = board("eth0", 1500);
-        let mxoe = Board { dialect: Dialect::native(1500, Order::Big).ok(), ..ether.clone() };
+        let ether = nic("eth0", 1500);
+        let mxoe = Nic { dialect: Dialect::native(1500, Order::Big).ok(), ..ether.clone() };
         assert_eq!(topics(&host, &[ether.clone(), ether.clone()]), ["MTU"], "it is said once");
         assert_eq!(topics(&host, &[mxoe, ether]), [""; 0]);
     }
@@ -343,21 +343,21 @@ mod tests {
     #[test]
     fn a_fault_of_the_environment_is_told_with_its_own_remedy() {
         let host = Host { raw: true, ..Host::default() };
-        let told = |boards, sockets| {
-            let all = advice(&host, &[board("eth0", 9000)], &Faults { boards, sockets });
+        let told = |nics, sockets| {
+            let all = advice(&host, &[nic("eth0", 9000)], &Faults { nics, sockets });
             assert_eq!(all.len(), 1, "{all:?}");
             let Advice { topic, problem, remedy, .. } = all[0].clone();
             (topic, problem, remedy)
         };
         let why = || "line 3".to_string();
-        let (topic, problem, remedy) = told(Some(BoardsError::List(why())), None);
+        let (topic, problem, remedy) = told(Some(NicsError::List(why())), None);
         assert_eq!((topic, problem.as_str()), ("list", "ROPEWALK_MX_BOARDS: line 3"));
         assert!(remedy.contains("without ROPEWALK_MX_BOARDS"), "{remedy}");
-        let named = BoardsError::Peers { path: "/a/b".to_string(), why: why() };
+        let named = NicsError::Peers { path: "/a/b".to_string(), why: why() };
         let (topic, problem, remedy) = told(Some(named), None);
         assert_eq!((topic, problem.as_str()), ("peers", "ROPEWALK_MX_PEERS: /a/b: line 3"));
         assert!(remedy.contains("without ROPEWALK_MX_PEERS"), "{remedy}");
-        let (topic, problem, remedy) = told(Some(BoardsError::UsualPeers(why())), None);
+        let (topic, problem, remedy) = told(Some(NicsError::UsualPeers(why())), None);
         assert_eq!((topic, problem.as_str()), ("peers", "/etc/ropewalk/mx-peers: line 3"));
         assert!(remedy.contains("without the file"), "{remedy}");
         let options = Options { sockets: "banana".to_string(), ..Options::default() };

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use ropewalk_net::agent::AgentClient;
-use ropewalk_net::counts::counted;
+use ropewalk_host_mx::agent::AgentClient;
+use ropewalk_host_mx::counts::counted;
 use ropewalk_rail_ether::{Interface, interfaces};
 use serde_json::json;
 

@@ -67,14 +67,14 @@ fn row(claim: &Claim, interface: Option<&Interface>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::info::tests::board;
+    use super::super::info::tests::nic;
     use super::*;
 
     #[test]
     fn a_row_says_whose_endpoint_it_is_where_that_is_known() {
         let process = Some((77, "serv\x1ber".to_string()));
         let claim = Claim { interface: 7, scheme: "mxoe", endpoint: 3, process };
-        let interface = board("eth0", 1500).interface.expect("one");
+        let interface = nic("eth0", 1500).interface.expect("one");
         let address = "mxoe://02:00:00:00:00:01/3";
         assert_eq!(row(&claim, Some(&interface)), ["eth0", "mxoe", "3", address, "77", "serv?er"]);
         let claim = Claim { process: None, ..claim };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ropewalk_net::agent::{AgentClient, KnownPeer};
-use ropewalk_net::boards::{self, Boards, BoardsError};
-use ropewalk_net::counts::{Counted, counted};
+use ropewalk_host_mx::agent::{AgentClient, KnownPeer};
+use ropewalk_host_mx::counts::{Counted, counted};
+use ropewalk_host_mx::nics::{self, Nics, NicsError};
 use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
 use ropewalk_wire::mxoe::{Dialect, Mode, Order, Station};
@@ -39,12 +39,12 @@ pub struct Info {
 
 /// A network, or an Ethernet interface that programs do not have as one.
 #[derive(Debug, Clone)]
-pub struct Board {
+pub struct Nic {
     /// The number by which programs know it.
     pub number: Option<u32>,
     /// Its name in lists of boards, and the number that stands for its card.
     pub url: String,
-    pub nic: u64,
+    pub nic_id: u64,
     /// `None` over UDP.
     pub interface: Option<Interface>,
     pub settings: Settings,
@@ -97,21 +97,21 @@ impl Strange {
 }
 
 /// The boards of programs that are started now, and the Ethernet interfaces that are none; or why there are no boards.
-fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
+fn all_nics(files: &Files) -> (Vec<Nic>, Option<NicsError>) {
     let (claims, queues) = (files.claims(), files.queues());
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
     let mut interfaces: Vec<Interface> = interfaces().into_iter().filter(ethernet).collect();
     let counted = counted();
-    let of = |number, url: String, nic, interface: Option<Interface>| {
+    let of = |number, url: String, nic_id, interface: Option<Interface>| {
         let index = interface.as_ref().map(|it| it.index);
         let scheme = url.split("://").next().unwrap_or_default().to_string();
         let is_there = |it: &&Claim, index| it.interface == index && it.scheme == scheme;
         let taken = |index| claims.iter().filter(|claim| is_there(claim, index)).count();
         let queue = queues.iter().find(|it| Some(it.0) == index);
-        Board {
+        Nic {
             number,
             url,
-            nic,
+            nic_id,
             settings: interface.as_ref().map(|it| settings(&it.name)).unwrap_or_default(),
             dialect: None,
             is_for_all: false,
@@ -121,23 +121,22 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             interface,
         }
     };
-    let (found, why) = match Boards::find() {
-        Ok(found) => (found.boards, None),
+    let (found, why) = match Nics::find() {
+        Ok(found) => (found.nics, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    let known =
-        |board: &boards::Board| interfaces.iter().find(|it| it.name == board.interface).cloned();
+    let known = |nic: &nics::Nic| interfaces.iter().find(|it| it.name == nic.interface).cloned();
     let numbered = (0..).zip(&found);
-    let mut all: Vec<Board> = numbered
-        .map(|(number, board)| {
-            let interface = known(board);
-            let dialect = interface.as_ref().and_then(|it| board.dialect(it.mtu));
-            let shown = of(Some(number), board.own_url(), board.place.nic(), interface);
-            let is_for_all = dialect.is_some() && !board.takes_ours();
-            Board { dialect, is_for_all, ..shown }
+    let mut all: Vec<Nic> = numbered
+        .map(|(number, nic)| {
+            let interface = known(nic);
+            let dialect = interface.as_ref().and_then(|it| nic.dialect(it.mtu));
+            let shown = of(Some(number), nic.own_url(), nic.place.nic_id(), interface);
+            let is_for_all = dialect.is_some() && !nic.takes_ours();
+            Nic { dialect, is_for_all, ..shown }
         })
         .collect();
-    interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
+    interfaces.retain(|it| !found.iter().any(|nic| nic.interface == it.name));
     all.extend(interfaces.into_iter().map(|interface| {
         let url = format!("ether://{}", interface.name);
         of(None, url, interface.station.nic_id(), Some(interface))
@@ -145,7 +144,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     (all, why)
 }
 
-impl Board {
+impl Nic {
     /// Its state as people say it.
     fn state(&self) -> &'static str {
         match self.interface.as_ref().map(|it| (it.is_up, it.is_running)) {
@@ -158,8 +157,8 @@ impl Board {
     /// The address of its card, or the number that stands for it.
     fn card(&self) -> String {
         match &self.interface {
-            Some(interface) => format!("{} ({:#014x})", interface.station, self.nic),
-            None => format!("{:#014x}", self.nic),
+            Some(interface) => format!("{} ({:#014x})", interface.station, self.nic_id),
+            None => format!("{:#014x}", self.nic_id),
         }
     }
 }
@@ -167,17 +166,17 @@ impl Board {
 /// Shows the boards.
 pub fn run(arguments: &Info) -> anyhow::Result<()> {
     let files = Files::default();
-    let (boards, why) = all_boards(&files);
-    let faults = Faults { boards: why, sockets: Options::from_environment().check().err() };
+    let (nics, why) = all_nics(&files);
+    let faults = Faults { nics: why, sockets: Options::from_environment().check().err() };
     let host = files.host();
-    let advice = advice(&host, &boards, &faults);
+    let advice = advice(&host, &nics, &faults);
     if arguments.json {
-        return print_objects(&host, &boards, &advice);
+        return print_objects(&host, &nics, &advice);
     }
-    let mut text = format!("{}\n", table(&HEADER, boards.iter().map(row).collect()));
-    for Advice { board, problem, remedy, .. } in advice {
-        let board = board.unwrap_or_else(|| "this host".to_string());
-        text += &format!("\n{board}: {problem}\n    {remedy}\n");
+    let mut text = format!("{}\n", table(&HEADER, nics.iter().map(row).collect()));
+    for Advice { nic, problem, remedy, .. } in advice {
+        let nic = nic.unwrap_or_else(|| "this host".to_string());
+        text += &format!("\n{nic}: {problem}\n    {remedy}\n");
     }
     print(text.as_bytes())
 }
@@ -211,16 +210,16 @@ fn mode_of(dialect: Dialect) -> &'static str {
     }
 }
 
-fn row(board: &Board) -> Vec<String> {
+fn row(nic: &Nic) -> Vec<String> {
     let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
     vec![
-        or_not(board.number.map(|number| number.to_string())),
-        board.url.clone(),
-        board.state().to_string(),
-        board.card(),
-        or_not(board.interface.as_ref().map(|it| it.mtu.to_string())),
-        or_not(board.dialect.map(|it| {
-            let all = if board.is_for_all { ", with all" } else { "" };
+        or_not(nic.number.map(|number| number.to_string())),
+        nic.url.clone(),
+        nic.state().to_string(),
+        nic.card(),
+        or_not(nic.interface.as_ref().map(|it| it.mtu.to_string())),
+        or_not(nic.dialect.map(|it| {
+            let all = if nic.is_for_all { ", with all" } else { "" };
             format!(
                 "frame {}, {}, {}{all}",
                 it.frame_bytes_max(),
@@ -228,21 +227,21 @@ fn row(board: &Board) -> Vec<String> {
                 mode_of(it)
             )
         })),
-        or_not(board.settings.speed.map(|speed| match speed {
+        or_not(nic.settings.speed.map(|speed| match speed {
             0..1000 => format!("{speed} Mbit/s"),
             _ => format!("{} Gbit/s", f64::from(speed) / 1000.0),
         })),
-        or_not(board.settings.driver.clone()),
-        or_not(board.settings.receive_wait_us.map(|wait| match board.settings.adaptive {
+        or_not(nic.settings.driver.clone()),
+        or_not(nic.settings.receive_wait_us.map(|wait| match nic.settings.adaptive {
             true => format!("{wait}, adaptive"),
             false => wait.to_string(),
         })),
-        or_not(board.xdp_queue.map(|queue| format!("queue {queue}"))),
-        or_not(board.endpoints.map(|count| count.to_string())),
+        or_not(nic.xdp_queue.map(|queue| format!("queue {queue}"))),
+        or_not(nic.endpoints.map(|count| count.to_string())),
     ]
 }
 
-fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Result<()> {
+fn print_objects(host: &Host, nics: &[Nic], advice: &[Advice]) -> anyhow::Result<()> {
     print_json(&json!({
         "kind": "host",
         "cap_net_raw": host.raw,
@@ -250,37 +249,37 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
         "receive_buffer_bytes_max": host.receive_buffer_max,
         "processor_wake_us": host.wake_us,
     }))?;
-    for board in boards {
-        let interface = board.interface.as_ref();
+    for nic in nics {
+        let interface = nic.interface.as_ref();
         print_json(&json!({
             "kind": "board",
-            "board": board.number,
-            "url": board.url,
+            "board": nic.number,
+            "url": nic.url,
             "interface": interface.map(|it| &it.name),
-            "state": board.state(),
+            "state": nic.state(),
             "address": interface.map(|it| it.station.to_string()),
-            "nic_id": board.nic,
+            "nic_id": nic.nic_id,
             "mtu": interface.map(|it| it.mtu),
-            "frame_bytes": board.dialect.map(Dialect::frame_bytes_max),
-            "order": board.dialect.map(|it| order_name(it.order())),
-            "mode": board.dialect.map(mode_of),
-            "ours": board.dialect.map(|_| if board.is_for_all { "mxoe" } else { "packets" }),
-            "speed_mbits": board.settings.speed,
-            "driver": board.settings.driver,
-            "receive_wait_us": board.settings.receive_wait_us,
-            "adaptive": board.settings.adaptive,
-            "deferred_ns": board.settings.deferred_ns,
-            "deferred_times": board.settings.deferred_times,
-            "xdp_queue": board.xdp_queue,
-            "endpoints": board.endpoints,
-            "other_order": board.strange.order.as_ref().map(|(_, others)| {
+            "frame_bytes": nic.dialect.map(Dialect::frame_bytes_max),
+            "order": nic.dialect.map(|it| order_name(it.order())),
+            "mode": nic.dialect.map(mode_of),
+            "ours": nic.dialect.map(|_| if nic.is_for_all { "mxoe" } else { "packets" }),
+            "speed_mbits": nic.settings.speed,
+            "driver": nic.settings.driver,
+            "receive_wait_us": nic.settings.receive_wait_us,
+            "adaptive": nic.settings.adaptive,
+            "deferred_ns": nic.settings.deferred_ns,
+            "deferred_times": nic.settings.deferred_times,
+            "xdp_queue": nic.xdp_queue,
+            "endpoints": nic.endpoints,
+            "other_order": nic.strange.order.as_ref().map(|(_, others)| {
                 others.iter().map(Station::to_string).collect::<Vec<_>>()
             }),
-            "wrong_place": board.strange.frame,
+            "wrong_place": nic.strange.frame,
         }))?;
     }
-    for Advice { board, topic, problem, remedy } in advice {
-        let (topic, interface) = (*topic, board);
+    for Advice { nic, topic, problem, remedy } in advice {
+        let (topic, interface) = (*topic, nic);
         let kind = "advice";
         print_json(&json!({
             "kind": kind, "interface": interface, "topic": topic, "problem": problem,
@@ -295,7 +294,7 @@ pub mod tests {
     use super::*;
 
     /// One that is up.
-    pub fn board(name: &str, mtu: usize) -> Board {
+    pub fn nic(name: &str, mtu: usize) -> Nic {
         let interface = Interface {
             name: name.to_string(),
             index: 7,
@@ -306,10 +305,10 @@ pub mod tests {
             is_loopback: false,
             is_ethernet: true,
         };
-        Board {
+        Nic {
             number: Some(0),
             url: format!("ether://{name}"),
-            nic: interface.station.nic_id(),
+            nic_id: interface.station.nic_id(),
             interface: Some(interface),
             settings: Settings::default(),
             dialect: None,
@@ -323,25 +322,23 @@ pub mod tests {
     #[test]
     fn a_board_over_udp_has_no_interface() {
         let url = "udp://10.0.0.1:7100".to_string();
-        let board = Board { url, nic: 0x0212, interface: None, endpoints: None, ..board("", 0) };
+        let nic = Nic { url, nic_id: 0x0212, interface: None, endpoints: None, ..nic("", 0) };
         let id = "0x000000000212";
         let shown = ["0", "udp://10.0.0.1:7100", "up", id, "-", "-", "-", "-", "-", "-", "-"];
-        assert_eq!(row(&board), shown);
+        assert_eq!(row(&nic), shown);
     }
 
     #[test]
     fn a_row_says_what_is_known_and_states_are_words() {
         let id = "02:00:00:00:00:01 (0x020000000001)";
         let idle = ["0", "ether://eth0", "up", id, "1500", "-", "-", "-", "-", "-", "0"];
-        assert_eq!(row(&board("eth0", 1500)), idle);
+        assert_eq!(row(&nic("eth0", 1500)), idle);
         let [native, compatible] =
             [Dialect::native(1500, Order::Little).unwrap(), Dialect::compatible()]
-                .map(|it| Board { dialect: Some(it), ..board("eth0", 9000) });
+                .map(|it| Nic { dialect: Some(it), ..nic("eth0", 9000) });
         assert_eq!(row(&native)[5], "frame 1500, little, native");
         assert!(row(&compatible)[5].ends_with(", big, compatible"));
-        assert!(
-            row(&Board { is_for_all: true, ..compatible })[5].ends_with("compatible, with all")
-        );
+        assert!(row(&Nic { is_for_all: true, ..compatible })[5].ends_with("compatible, with all"));
         let settings = Settings {
             driver: Some("mlx5".into()),
             speed: Some(25_000),
@@ -350,7 +347,7 @@ pub mod tests {
             ..Settings::default()
         };
         let mut busy =
-            Board { settings, endpoints: Some(2), xdp_queue: Some(3), ..board("eth1", 9000) };
+            Nic { settings, endpoints: Some(2), xdp_queue: Some(3), ..nic("eth1", 9000) };
         assert_eq!(row(&busy)[6..], ["25 Gbit/s", "mlx5", "8, adaptive", "queue 3", "2"]);
         assert_eq!(busy.state(), "up");
         let interface = busy.interface.clone().unwrap();

@@ -32,6 +32,7 @@ pub enum Mx {
 
 /// Runs one.
 pub fn run(what: &Mx) -> anyhow::Result<()> {
+    ropewalk_host_mx::module::register();
     match what {
         Mx::Info(arguments) => info::run(arguments),
         Mx::Endpoints(arguments) => endpoints::run(arguments),

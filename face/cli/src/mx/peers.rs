@@ -1,6 +1,6 @@
 //! `ropewalk mx peers`.
 
-use ropewalk_net::agent::{AgentClient, KnownPeer};
+use ropewalk_host_mx::agent::{AgentClient, KnownPeer};
 use ropewalk_rail_ether::{Interface, interfaces};
 use serde_json::json;
 
@@ -128,7 +128,7 @@ mod tests {
 
     use ropewalk_wire::mxoe::Order;
 
-    use super::super::info::tests::board;
+    use super::super::info::tests::nic;
     use super::*;
 
     #[test]
@@ -144,7 +144,7 @@ mod tests {
             is_own: false,
             age: Duration::from_millis(7900),
         };
-        let interface = board("eth0", 1500).interface.expect("one");
+        let interface = nic("eth0", 1500).interface.expect("one");
         let id = "02:00:00:00:00:02 (0x020000000002)";
         let row = |peer, shared| row(&interface, peer, kind(peer, &[]), shared);
         assert_eq!(row(&peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);

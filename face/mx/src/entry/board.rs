@@ -1,4 +1,4 @@
-//! Internals of boards that Open MPI looks at.
+//! Internals of NICs that Open MPI looks at; MX calls a NIC a board here.
 
 use std::ffi::c_int;
 
@@ -7,26 +7,26 @@ use crate::abi::{BoardHandle, MapperState};
 use crate::codes::{BOARD_UNKNOWN, Family};
 use crate::process;
 
-/// A board as a handle for [`mx__get_mapper_state`].
+/// A NIC as a handle for [`mx__get_mapper_state`].
 ///
 /// # Safety
 /// `to` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut BoardHandle) -> u32 {
+pub unsafe extern "C" fn mx_open_board(nic_number: u32, to: *mut BoardHandle) -> u32 {
     let answer = ask_process(c"open a board", |process| {
-        let count = process.boards.boards.len();
-        if board as usize >= count {
+        let count = process.nics.nics.len();
+        if nic_number as usize >= count {
             return Err(BOARD_UNKNOWN);
         }
         // SAFETY: the caller vouches for it.
-        unsafe { put(to, board as BoardHandle) };
+        unsafe { put(to, nic_number as BoardHandle) };
         Ok(())
     });
     returned(Family::Mx, answer)
 }
 
-/// The state of a board's network: Open MPI compares the mapper's address to tell networks apart. `state` has
-/// the number of the board.
+/// The state of a NIC's network: Open MPI compares the mapper's address to tell networks apart. `state` has
+/// the number of the NIC.
 ///
 /// # Safety
 /// `state` may be read and written.
@@ -38,21 +38,21 @@ pub unsafe extern "C" fn mx__get_mapper_state(
     let Some(process) = process::current().filter(|_| !state.is_null()) else { return -1 };
     // SAFETY: not null, and the caller vouches for the rest.
     let number = unsafe { (*state).board };
-    let boards = &process.boards;
-    let Some(board) = boards.boards.get(number as usize) else { return -1 };
-    // Without a mapper, all boards are of one network, to which every host belongs.
+    let nics = &process.nics;
+    let Some(nic) = nics.nics.get(number as usize) else { return -1 };
+    // Without a mapper, all NICs are of one network, to which every host belongs.
     let unmapped = MapperState {
         board: number,
         mapper_station: [0; 6],
         port: 0,
         map_version: 1,
-        hosts: (boards.boards.len() + boards.peers.len()) as u32,
+        hosts: (nics.nics.len() + nics.peers.len()) as u32,
         network_configured: 1,
         routes_valid: 1,
         level: 0,
         flags: 0,
     };
-    let found = board.map().map_or(unmapped, |map| {
+    let found = nic.map().map_or(unmapped, |map| {
         let [_, _, mapper @ ..] = map.mapper.to_be_bytes();
         MapperState {
             mapper_station: mapper,

@@ -60,8 +60,8 @@ unsafe fn open(
         let usual = (process.options.context_bits, process.options.context_shift);
         // SAFETY: the caller vouches for the list.
         let settings = unsafe { settings(key, list, count, usual) }?;
-        let (board, number) = place;
-        process::add(|at| endpoint::open(&process, at, board, number, settings))
+        let (nic_number, number) = place;
+        process::add(|at| endpoint::open(&process, at, nic_number, number, settings))
     };
     let answer = open().map_err(|code| errors::raise(None, c"open an endpoint", code));
     // SAFETY: the caller vouches for it.
@@ -74,7 +74,7 @@ unsafe fn open(
 /// `list` has `count` entries or is null; `to` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_open_endpoint(
-    board: u32,
+    nic_number: u32,
     number: u32,
     key: u32,
     list: *mut Parameter,
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn mx_open_endpoint(
     to: *mut Handle,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Mx, (board, number), key, list, count, to) }
+    unsafe { open(Family::Mx, (nic_number, number), key, list, count, to) }
 }
 
 /// Native name of [`mx_open_endpoint`].
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn mx_open_endpoint(
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_open_endpoint(
-    board: u32,
+    nic_number: u32,
     number: u32,
     key: u32,
     list: *mut Parameter,
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn omx_open_endpoint(
     to: *mut Handle,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Native, (board, number), key, list, count, to) }
+    unsafe { open(Family::Native, (nic_number, number), key, list, count, to) }
 }
 
 fn close(family: Family, handle: Handle) -> u32 {
@@ -204,14 +204,14 @@ unsafe fn connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_connect(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     number: u32,
     key: u32,
     ms: u32,
     to: *mut Address,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { connect(Family::Mx, endpoint, (nic, number), key, ms, to) }
+    unsafe { connect(Family::Mx, endpoint, (nic_id, number), key, ms, to) }
 }
 
 /// Native name of [`mx_connect`].
@@ -221,14 +221,14 @@ pub unsafe extern "C" fn mx_connect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_connect(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     number: u32,
     key: u32,
     ms: u32,
     to: *mut Address,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { connect(Family::Native, endpoint, (nic, number), key, ms, to) }
+    unsafe { connect(Family::Native, endpoint, (nic_id, number), key, ms, to) }
 }
 
 unsafe fn iconnect(
@@ -255,7 +255,7 @@ unsafe fn iconnect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_iconnect(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     number: u32,
     key: u32,
     match_info: u64,
@@ -264,7 +264,7 @@ pub unsafe extern "C" fn mx_iconnect(
 ) -> u32 {
     let posting = Posting { segments: &[], match_info, context, is_wanted: !to.is_null() };
     // SAFETY: the caller vouches for it.
-    unsafe { iconnect(Family::Mx, endpoint, (nic, number), key, &posting, to) }
+    unsafe { iconnect(Family::Mx, endpoint, (nic_id, number), key, &posting, to) }
 }
 
 /// Native name of [`mx_iconnect`].
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn mx_iconnect(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_iconnect(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     number: u32,
     key: u32,
     match_info: u64,
@@ -283,7 +283,7 @@ pub unsafe extern "C" fn omx_iconnect(
 ) -> u32 {
     let posting = Posting { segments: &[], match_info, context, is_wanted: !to.is_null() };
     // SAFETY: the caller vouches for it.
-    unsafe { iconnect(Family::Native, endpoint, (nic, number), key, &posting, to) }
+    unsafe { iconnect(Family::Native, endpoint, (nic_id, number), key, &posting, to) }
 }
 
 fn disconnect(family: Family, handle: Handle, address: Address) -> u32 {
@@ -305,16 +305,16 @@ pub extern "C" fn omx_disconnect(endpoint: Handle, address: Address) -> u32 {
 unsafe fn decompose(
     family: Family,
     address: Address,
-    nic: *mut u64,
+    nic_id: *mut u64,
     number: *mut u32,
     session: *mut u32,
 ) -> u32 {
-    let found = with_partner(address, |partner| (partner.nic, partner.endpoint));
+    let found = with_partner(address, |partner| (partner.nic_id, partner.endpoint));
     let found = found.map_err(|code| errors::raise(None, c"decompose an address", code));
     let answer = found.map(|(card, endpoint)| {
         // SAFETY: the caller vouches for all of it.
         unsafe {
-            put(nic, card);
+            put(nic_id, card);
             put(number, endpoint.into());
             put(session, session_of(address));
         }
@@ -329,11 +329,11 @@ unsafe fn decompose(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_decompose_endpoint_addr(
     address: Address,
-    nic: *mut u64,
+    nic_id: *mut u64,
     number: *mut u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Mx, address, nic, number, std::ptr::null_mut()) }
+    unsafe { decompose(Family::Mx, address, nic_id, number, std::ptr::null_mut()) }
 }
 
 /// The same with its session.
@@ -343,12 +343,12 @@ pub unsafe extern "C" fn mx_decompose_endpoint_addr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
     address: Address,
-    nic: *mut u64,
+    nic_id: *mut u64,
     number: *mut u32,
     session: *mut u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Mx, address, nic, number, session) }
+    unsafe { decompose(Family::Mx, address, nic_id, number, session) }
 }
 
 /// Native name of [`mx_decompose_endpoint_addr`].
@@ -358,11 +358,11 @@ pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_decompose_endpoint_addr(
     address: Address,
-    nic: *mut u64,
+    nic_id: *mut u64,
     number: *mut u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Native, address, nic, number, std::ptr::null_mut()) }
+    unsafe { decompose(Family::Native, address, nic_id, number, std::ptr::null_mut()) }
 }
 
 /// Native name of [`mx_decompose_endpoint_addr2`].
@@ -372,12 +372,12 @@ pub unsafe extern "C" fn omx_decompose_endpoint_addr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_decompose_endpoint_addr_with_session(
     address: Address,
-    nic: *mut u64,
+    nic_id: *mut u64,
     number: *mut u32,
     session: *mut u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Native, address, nic, number, session) }
+    unsafe { decompose(Family::Native, address, nic_id, number, session) }
 }
 
 fn set_context(family: Family, address: Address, context: *mut c_void) -> u32 {

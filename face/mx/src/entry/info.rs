@@ -1,9 +1,9 @@
-//! Information about the library and its boards.
+//! Information about the library and its NICs.
 
 use std::ffi::{c_char, c_void};
 
-use ropewalk_net::boards::ENDPOINTS_MAX;
-use ropewalk_net::raw::RawCounts;
+use ropewalk_host_mx::nics::ENDPOINTS_MAX;
+use ropewalk_host_mx::raw::RawCounts;
 
 use super::{ask_process, returned};
 use crate::abi::{Handle, LABEL_BYTES};
@@ -47,19 +47,19 @@ mod native_key {
     pub const COUNTER_LABEL: u32 = 9;
 }
 
-/// Programs go through so many numbers of boards at least.
+/// Programs go through so many numbers of NICs at least.
 const BOARDS_MAX: u32 = 32;
 
 /// Longest message that MX sends without asking the processor for its memory again.
 const PIO_SEND_MAX: u32 = 128;
-/// A board that is next to no memory, or whose place is not known.
+/// A NIC that is next to no memory, or whose place is not known.
 const UNKNOWN_NODE: u32 = u32::MAX;
 /// Ethernet.
 const NET_TYPE: u32 = 1;
 /// The line speed of Open-MX.
 pub(super) const LINE_SPEED: u32 = 2;
 
-/// Counters of a board, over the endpoints that this process has on it.
+/// Counters of a NIC, over the endpoints that this process has on it.
 const LABELS: [&str; 13] = [
     "messages sent before they were asked for",
     "messages announced",
@@ -76,9 +76,10 @@ const LABELS: [&str; 13] = [
     "raw packets dropped",
 ];
 
-fn counters(board: u32) -> [u32; LABELS.len()] {
+fn counters(nic_number: u32) -> [u32; LABELS.len()] {
     let mut sums = [0u64; LABELS.len()];
-    for endpoint in process::endpoints().iter().filter(|endpoint| endpoint.board == board) {
+    for endpoint in process::endpoints().iter().filter(|endpoint| endpoint.nic_number == nic_number)
+    {
         let (core, _) = endpoint.net.counters();
         let values = [
             core.messages_eager_sent,
@@ -94,7 +95,7 @@ fn counters(board: u32) -> [u32; LABELS.len()] {
         ];
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
-    for raw in raw::of_board(board) {
+    for raw in raw::of_nic(nic_number) {
         let RawCounts { sent, received, unsent, no_room, wrong_length } = raw.net.counts();
         let [.., sent_sum, received_sum, dropped_sum] = &mut sums;
         *sent_sum += sent;
@@ -104,8 +105,8 @@ fn counters(board: u32) -> [u32; LABELS.len()] {
     sums.map(|sum| sum as u32)
 }
 
-fn counter_bytes(board: u32) -> Vec<u8> {
-    counters(board).into_iter().flat_map(u32::to_ne_bytes).collect()
+fn counter_bytes(nic_number: u32) -> Vec<u8> {
+    counters(nic_number).into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
 /// Writes a text, cut to what there is room for, and a zero.
@@ -171,7 +172,7 @@ impl Out {
     /// # Safety
     /// As for `bytes`.
     unsafe fn cards(&self, process: &Process) -> Result<(), Code> {
-        let ids = process.boards.boards.iter().map(|it| it.place.nic());
+        let ids = process.nics.nics.iter().map(|it| it.place.nic_id());
         let mut bytes: Vec<u8> = ids.flat_map(u64::to_ne_bytes).collect();
         if self.room >= bytes.len() + size_of::<u64>() {
             bytes.extend(0u64.to_ne_bytes());
@@ -206,49 +207,53 @@ impl Question<'_> {
         }
     }
 
-    /// The board of the endpoint, if one is given.
-    fn board_of_endpoint(&self) -> Result<Option<u32>, Code> {
+    /// The NIC of the endpoint, if one is given.
+    fn nic_number_of_endpoint(&self) -> Result<Option<u32>, Code> {
         if self.endpoint.is_null() {
             return Ok(None);
         }
         let endpoint = process::endpoint(self.endpoint).ok_or(BAD_ENDPOINT)?;
-        Ok(Some(endpoint.board))
+        Ok(Some(endpoint.nic_number))
     }
 
-    fn checked(&self, board: u32) -> Result<u32, Code> {
-        let count = self.process.boards.boards.len();
-        if (board as usize) < count { Ok(board) } else { Err(BOARD_UNKNOWN) }
+    fn checked(&self, nic_number: u32) -> Result<u32, Code> {
+        let count = self.process.nics.nics.len();
+        if (nic_number as usize) < count { Ok(nic_number) } else { Err(BOARD_UNKNOWN) }
     }
 
-    /// The board that is asked about. If both are given, MX takes the board that is named, and Open-MX the
+    /// The NIC that is asked about. If both are given, MX takes the NIC that is named, and Open-MX the
     /// endpoint's.
     ///
     /// # Safety
     /// As for `number`.
-    unsafe fn board(&self, family: Family) -> Result<u32, Code> {
+    unsafe fn nic_number(&self, family: Family) -> Result<u32, Code> {
         // SAFETY: the caller vouches for it.
         let named = || unsafe { self.number() };
-        let board = match family {
-            Family::Mx => named()?.map_or_else(|| self.board_of_endpoint(), |it| Ok(Some(it)))?,
-            Family::Native => self.board_of_endpoint()?.map_or_else(named, |it| Ok(Some(it)))?,
+        let nic_number = match family {
+            Family::Mx => {
+                named()?.map_or_else(|| self.nic_number_of_endpoint(), |it| Ok(Some(it)))?
+            }
+            Family::Native => {
+                self.nic_number_of_endpoint()?.map_or_else(named, |it| Ok(Some(it)))?
+            }
         };
-        self.checked(board.ok_or(BAD_INFO_VALUE)?)
+        self.checked(nic_number.ok_or(BAD_INFO_VALUE)?)
     }
 
-    /// Checks a board that the caller need not name: a board that is named has to exist.
+    /// Checks a NIC that the caller need not name: a NIC that is named has to exist.
     ///
     /// # Safety
     /// As for `number`.
-    unsafe fn check_board(&self) -> Result<(), Code> {
+    unsafe fn check_nic_number(&self) -> Result<(), Code> {
         // SAFETY: the caller vouches for it.
         match unsafe { self.number() }? {
-            Some(board) => self.checked(board).map(drop),
+            Some(nic_number) => self.checked(nic_number).map(drop),
             None => Ok(()),
         }
     }
 
-    fn numa_node(&self, board: u32) -> u32 {
-        self.process.boards.boards[board as usize].numa_node().unwrap_or(UNKNOWN_NODE)
+    fn numa_node(&self, nic_number: u32) -> u32 {
+        self.process.nics.nics[nic_number as usize].numa_node().unwrap_or(UNKNOWN_NODE)
     }
 
     /// # Safety
@@ -258,7 +263,7 @@ impl Question<'_> {
         // SAFETY: the caller vouches for input and output.
         unsafe {
             match self.key {
-                key::NIC_COUNT => out.word(process.boards.boards.len() as u32),
+                key::NIC_COUNT => out.word(process.nics.nics.len() as u32),
                 key::NIC_IDS => out.cards(process),
                 key::MAX_NATIVE_ENDPOINTS => out.word(ENDPOINTS_MAX),
                 key::NATIVE_REQUESTS => out.word(u32::MAX),
@@ -270,18 +275,18 @@ impl Question<'_> {
                     }
                     out.bytes(&labels)
                 }
-                key::COUNTERS_VALUES => out.bytes(&counter_bytes(self.board(Family::Mx)?)),
+                key::COUNTERS_VALUES => out.bytes(&counter_bytes(self.nic_number(Family::Mx)?)),
                 key::PRODUCT_CODE | key::PART_NUMBER | key::SERIAL_NUMBER => {
-                    self.check_board()?;
+                    self.check_nic_number()?;
                     out.bytes(b"N/A\0")
                 }
                 key::PORT_COUNT => {
-                    self.check_board()?;
+                    self.check_nic_number()?;
                     out.word(1)
                 }
                 key::PIO_SEND_MAX => out.word(PIO_SEND_MAX),
                 key::COPY_SEND_MAX => out.word(process.options.copy_bytes()),
-                key::NUMA_NODE => out.word(self.numa_node(self.board(Family::Mx)?)),
+                key::NUMA_NODE => out.word(self.numa_node(self.nic_number(Family::Mx)?)),
                 key::NET_TYPE => out.word(NET_TYPE),
                 key::LINE_SPEED => out.word(LINE_SPEED),
                 _ => Err(BAD_INFO_KEY),
@@ -292,31 +297,31 @@ impl Question<'_> {
     /// # Safety
     /// As for `answer_mx`.
     unsafe fn answer_native(&self, out: &Out) -> Result<(), Code> {
-        let boards = &self.process.boards;
+        let nics = &self.process.nics;
         // SAFETY: the caller vouches for input and output.
         unsafe {
             match self.key {
-                native_key::BOARD_MAX => out.word(BOARDS_MAX.max(boards.boards.len() as u32)),
+                native_key::BOARD_MAX => out.word(BOARDS_MAX.max(nics.nics.len() as u32)),
                 native_key::ENDPOINT_MAX => out.word(ENDPOINTS_MAX),
-                native_key::BOARD_COUNT => out.word(boards.boards.len() as u32),
+                native_key::BOARD_COUNT => out.word(nics.nics.len() as u32),
                 native_key::BOARD_IDS => out.cards(self.process),
                 native_key::BOARD_HOSTNAME => {
-                    let board = self.board(Family::Native)?;
-                    let nic = boards.boards[board as usize].place.nic();
-                    out.text(&boards.name_of_nic(nic).unwrap_or_default())
+                    let nic_number = self.nic_number(Family::Native)?;
+                    let nic_id = nics.nics[nic_number as usize].place.nic_id();
+                    out.text(&nics.name_of_nic(nic_id).unwrap_or_default())
                 }
                 native_key::BOARD_IFACENAME => {
-                    let board = self.board(Family::Native)?;
-                    // A board over UDP is an address, whichever interface has it.
-                    let name = &boards.boards[board as usize].interface;
+                    let nic_number = self.nic_number(Family::Native)?;
+                    // A NIC over UDP is an address, whichever interface has it.
+                    let name = &nics.nics[nic_number as usize].interface;
                     out.text(if name.is_empty() { "udp" } else { name })
                 }
                 native_key::BOARD_NUMA_NODE => {
-                    out.word(self.numa_node(self.board(Family::Native)?))
+                    out.word(self.numa_node(self.nic_number(Family::Native)?))
                 }
                 native_key::COUNTER_MAX => out.word(LABELS.len() as u32),
                 native_key::COUNTER_VALUES => {
-                    out.bytes(&counter_bytes(self.board(Family::Native)?))
+                    out.bytes(&counter_bytes(self.nic_number(Family::Native)?))
                 }
                 native_key::COUNTER_LABEL => {
                     let index = self.number()?.ok_or(BAD_INFO_VALUE)?;
@@ -352,7 +357,7 @@ unsafe fn get_info(
     returned(family, asked)
 }
 
-/// Answers by key. `endpoint` may be null: its board is meant where a key is about a board, and none is named.
+/// Answers by key. `endpoint` may be null: its NIC is meant where a key is about a NIC, and none is named.
 ///
 /// # Safety
 /// `input` has `input_bytes` bytes, `to` has room for `room` bytes, or they are null.

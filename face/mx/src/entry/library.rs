@@ -80,25 +80,25 @@ pub extern "C" fn mx_strstatus(code: u32) -> *const c_char {
     codes::status_text(code).as_ptr()
 }
 
-unsafe fn nic_of_board(family: Family, board: u32, nic: *mut u64) -> u32 {
+unsafe fn nic_id_of(family: Family, nic_number: u32, nic_id: *mut u64) -> u32 {
     let answer = ask_process(c"number of a board to a card", |process| {
-        let boards = &process.boards;
-        let found = boards.boards.get(board as usize).ok_or(BOARD_UNKNOWN)?;
+        let nics = &process.nics;
+        let found = nics.nics.get(nic_number as usize).ok_or(BOARD_UNKNOWN)?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(nic, found.place.nic()) };
+        unsafe { put(nic_id, found.place.nic_id()) };
         Ok(())
     });
     returned(family, answer)
 }
 
-/// The card of a board.
+/// The `nic_id` of the NIC with this number.
 ///
 /// # Safety
-/// `nic` is null or may be written.
+/// `nic_id` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
+pub unsafe extern "C" fn mx_board_number_to_nic_id(nic_number: u32, nic_id: *mut u64) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { nic_of_board(Family::Mx, board, nic) }
+    unsafe { nic_id_of(Family::Mx, nic_number, nic_id) }
 }
 
 /// Native name of [`mx_board_number_to_nic_id`].
@@ -106,29 +106,29 @@ pub unsafe extern "C" fn mx_board_number_to_nic_id(board: u32, nic: *mut u64) ->
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
+pub unsafe extern "C" fn omx_board_number_to_nic_id(nic_number: u32, nic_id: *mut u64) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { nic_of_board(Family::Native, board, nic) }
+    unsafe { nic_id_of(Family::Native, nic_number, nic_id) }
 }
 
-unsafe fn board_of_nic(family: Family, nic: u64, board: *mut u32) -> u32 {
+unsafe fn nic_number_of(family: Family, nic_id: u64, nic_number: *mut u32) -> u32 {
     let answer = ask_process(c"card to the number of a board", |process| {
-        let found = process.boards.board_of(nic).ok_or(BOARD_UNKNOWN)?;
+        let found = process.nics.number_of(nic_id).ok_or(BOARD_UNKNOWN)?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(board, found) };
+        unsafe { put(nic_number, found) };
         Ok(())
     });
     returned(family, answer)
 }
 
-/// The board of a card.
+/// The number of the NIC with this `nic_id`.
 ///
 /// # Safety
-/// `board` is null or may be written.
+/// `nic_number` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
+pub unsafe extern "C" fn mx_nic_id_to_board_number(nic_id: u64, nic_number: *mut u32) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { board_of_nic(Family::Mx, nic, board) }
+    unsafe { nic_number_of(Family::Mx, nic_id, nic_number) }
 }
 
 /// Native name of [`mx_nic_id_to_board_number`].
@@ -136,21 +136,21 @@ pub unsafe extern "C" fn mx_nic_id_to_board_number(nic: u64, board: *mut u32) ->
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
+pub unsafe extern "C" fn omx_nic_id_to_board_number(nic_id: u64, nic_number: *mut u32) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { board_of_nic(Family::Native, nic, board) }
+    unsafe { nic_number_of(Family::Native, nic_id, nic_number) }
 }
 
-unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32 {
+unsafe fn nic_id_of_name(family: Family, name: *const c_char, nic_id: *mut u64) -> u32 {
     let answer = ask_process(c"name of a host to a card", |process| {
         if name.is_null() {
             return Err(HOST_NOT_FOUND);
         }
         // SAFETY: not null, and the caller vouches for the rest.
         let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy();
-        let found = process.boards.nic_of_name(&name).ok_or(HOST_NOT_FOUND)?;
+        let found = process.nics.nic_id_of_name(&name).ok_or(HOST_NOT_FOUND)?;
         // SAFETY: the caller vouches for it.
-        unsafe { put(nic, found) };
+        unsafe { put(nic_id, found) };
         Ok(())
     });
     returned(family, answer)
@@ -159,11 +159,11 @@ unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32
 /// The card of a host's name.
 ///
 /// # Safety
-/// `name` is null or ends with a zero, `nic` is null or may be written.
+/// `name` is null or ends with a zero, `nic_id` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
+pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic_id: *mut u64) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { nic_of_name(Family::Mx, name, nic) }
+    unsafe { nic_id_of_name(Family::Mx, name, nic_id) }
 }
 
 /// Native name of [`mx_hostname_to_nic_id`].
@@ -171,15 +171,15 @@ pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic: *mut u6
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
+pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic_id: *mut u64) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { nic_of_name(Family::Native, name, nic) }
+    unsafe { nic_id_of_name(Family::Native, name, nic_id) }
 }
 
-unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
+unsafe fn name_of_nic(family: Family, nic_id: u64, name: *mut c_char) -> u32 {
     let answer = ask_process(c"card to the name of a host", |process| {
-        let boards = &process.boards;
-        let found = boards.name_of_nic(nic).ok_or(match family {
+        let nics = &process.nics;
+        let found = nics.name_of_nic(nic_id).ok_or(match family {
             Family::Mx => HOST_NOT_FOUND,
             Family::Native => NIC_NOT_FOUND,
         })?;
@@ -195,9 +195,9 @@ unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
 /// # Safety
 /// `name` is null or has room for 80 bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
+pub unsafe extern "C" fn mx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Mx, nic, name) }
+    unsafe { name_of_nic(Family::Mx, nic_id, name) }
 }
 
 /// Native name of [`mx_nic_id_to_hostname`].
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn mx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
+pub unsafe extern "C" fn omx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Native, nic, name) }
+    unsafe { name_of_nic(Family::Native, nic_id, name) }
 }

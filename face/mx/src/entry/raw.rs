@@ -5,8 +5,8 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::time::Duration;
 
-use ropewalk_net::agent::Map;
-use ropewalk_net::raw::{RawError, RawEvent};
+use ropewalk_host_mx::agent::Map;
+use ropewalk_host_mx::raw::{RawError, RawEvent};
 use ropewalk_wire::mxoe::{HOST_NAME_BYTES_MAX, RAW_BYTES_MAX};
 
 use super::info::LINE_SPEED;
@@ -48,7 +48,7 @@ fn ask_open<T>(
 
 unsafe fn open(
     family: Family,
-    board: u32,
+    nic_number: u32,
     list: *const Parameter,
     count: u32,
     to: *mut Handle,
@@ -57,26 +57,26 @@ unsafe fn open(
         let process = process::current().ok_or(NOT_INITIALIZED)?;
         // SAFETY: the caller vouches for the list.
         let settings = unsafe { endpoint::settings(0, list, count, (0, 0)) }?;
-        raw::open(&process, board, settings.error_handler)
+        raw::open(&process, nic_number, settings.error_handler)
     };
     let answer = open().map_err(|code| errors::raise(None, c"open a raw endpoint", code));
     // SAFETY: the caller vouches for it.
     returned(family, answer.map(|handle| unsafe { put(to, handle) }))
 }
 
-/// Opens the raw endpoint of a board: each has one.
+/// Opens the raw endpoint of a NIC: each has one.
 ///
 /// # Safety
 /// `list` has `count` entries or is null; `to` may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_raw_open_endpoint(
-    board: u32,
+    nic_number: u32,
     list: *mut Parameter,
     count: u32,
     to: *mut Handle,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Mx, board, list, count, to) }
+    unsafe { open(Family::Mx, nic_number, list, count, to) }
 }
 
 /// Native name of [`mx_raw_open_endpoint`].
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn mx_raw_open_endpoint(
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_raw_open_endpoint(
-    board: u32,
+    nic_number: u32,
     list: *const Parameter,
     count: u32,
     to: *mut Handle,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Native, board, list, count, to) }
+    unsafe { open(Family::Native, nic_number, list, count, to) }
 }
 
 fn close(family: Family, handle: Handle) -> u32 {
@@ -309,22 +309,22 @@ pub extern "C" fn mx_raw_set_route_end(endpoint: Handle) -> u32 {
     accept(endpoint, c"end setting routes")
 }
 
-fn set_route(handle: Handle, nic: u64) -> u32 {
-    returned(Family::Mx, ask(handle, c"set a route", |raw| raw.net.add_peer(nic, None)))
+fn set_route(handle: Handle, nic_id: u64) -> u32 {
+    returned(Family::Mx, ask(handle, c"set a route", |raw| raw.net.add_peer(nic_id, None)))
 }
 
 /// There is a route to this card: it is in the table of peers from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_set_route(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     _route: *mut c_void,
     _route_bytes: u32,
     _input_port: u32,
     _output_port: u32,
     _host_type: c_int,
 ) -> u32 {
-    set_route(endpoint, nic)
+    set_route(endpoint, nic_id)
 }
 
 /// As [`mx_raw_set_route`].
@@ -332,7 +332,7 @@ pub extern "C" fn mx_raw_set_route(
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_set_route_mag(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     _route: *mut c_void,
     _route_bytes: u32,
     _input_port: u32,
@@ -340,7 +340,7 @@ pub extern "C" fn mx_raw_set_route_mag(
     _host_type: c_int,
     _mag: u32,
 ) -> u32 {
-    set_route(endpoint, nic)
+    set_route(endpoint, nic_id)
 }
 
 /// No route leads to this card, which stays in the table: as there are no routes, nothing is left to do.
@@ -351,11 +351,11 @@ pub extern "C" fn mx_raw_clear_routes(endpoint: Handle, _nic: u64, _port: u32) -
 
 /// This card is out of the table of peers, until it is heard again.
 #[unsafe(no_mangle)]
-pub extern "C" fn mx_raw_remove_peer(endpoint: Handle, nic: u64) -> u32 {
-    returned(Family::Mx, ask(endpoint, c"remove a peer", |raw| raw.net.remove_peer(nic)))
+pub extern "C" fn mx_raw_remove_peer(endpoint: Handle, nic_id: u64) -> u32 {
+    returned(Family::Mx, ask(endpoint, c"remove a peer", |raw| raw.net.remove_peer(nic_id)))
 }
 
-/// Sets the map that `mx__get_mapper_state` reports for the board from now on. If the map is complete, all
+/// Sets the map that `mx__get_mapper_state` reports for the NIC from now on. If the map is complete, all
 /// peers that have not told their names are asked for them.
 #[unsafe(no_mangle)]
 pub extern "C" fn mx_raw_set_map_version(
@@ -409,26 +409,26 @@ unsafe fn name_peer(
     handle: Handle,
     text: &CStr,
     name: *const c_char,
-    nic: impl FnOnce(&Raw) -> u64,
+    nic_id: impl FnOnce(&Raw) -> u64,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
     let name = unsafe { name_in(name) };
     let answer = match name {
-        Some(name) => ask(handle, text, |raw| raw.net.add_peer(nic(raw), Some(&name))),
+        Some(name) => ask(handle, text, |raw| raw.net.add_peer(nic_id(raw), Some(&name))),
         None => ask(handle, text, |raw| Ok(raw.error_handler))
             .and_then(|handler| Err(errors::raise(handler, text, BAD_HOST_NAME))),
     };
     returned(Family::Mx, answer)
 }
 
-/// Others shall call the board so.
+/// Others shall call the NIC so.
 ///
 /// # Safety
 /// `name` is null or ends with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_raw_set_hostname(endpoint: Handle, name: *mut c_char) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { name_peer(endpoint, c"set a host's name", name, |raw| raw.net.nic()) }
+    unsafe { name_peer(endpoint, c"set a host's name", name, |raw| raw.net.nic_id()) }
 }
 
 /// This card is there, and called so, until it says otherwise.
@@ -438,11 +438,11 @@ pub unsafe extern "C" fn mx_raw_set_hostname(endpoint: Handle, name: *mut c_char
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_raw_set_peer_name(
     endpoint: Handle,
-    nic: u64,
+    nic_id: u64,
     name: *mut c_char,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { name_peer(endpoint, c"set a peer's name", name, |_| nic) }
+    unsafe { name_peer(endpoint, c"set a peer's name", name, |_| nic_id) }
 }
 
 /// Sets the reply of native cards to mappers. No host with MXoE asks for it, so the call is accepted and the

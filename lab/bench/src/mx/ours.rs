@@ -57,12 +57,14 @@ fn place(role: &Role) -> (&'static str, String) {
 
 impl Ours {
     pub fn open(role: &Role) -> anyhow::Result<Ours> {
+        ropewalk_host_mx::module::register();
         let (scheme, address) = place(role);
         let rail = modules::open(scheme, &Listen::At { address: &address, exactly: true })?;
         let mut config = EndpointConfig::new(ClusterId(77));
         // As between two machines: no shared memory.
         config.host = 0;
         config.service_thread = role.service;
+        config.teller = Some(ropewalk_host_mx::counts::start);
         if role.eager > 0 {
             config.core.eager_bytes_max = Some(role.eager as u32);
         }

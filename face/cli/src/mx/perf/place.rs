@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket}
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use ropewalk_net::agent::{AgentClient, AgentError};
+use ropewalk_host_mx::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
 use ropewalk_rail::{Account, Rail, names};
 use ropewalk_rail_ether::{Interface, interfaces, parse_address};
@@ -229,6 +229,7 @@ mod tests {
 
     #[test]
     fn what_no_peer_can_be_at_is_said_before_it_is_called() {
+        ropewalk_host_mx::module::register();
         let check = |text: &str| check(&Address::parse(text).unwrap()).map_err(|it| it.to_string());
         for good in ["udp://10.0.0.1:7", "mxoe://02:00:00:00:00:07%eth1/3?key=0x10", "shm://there"]
         {

@@ -66,6 +66,7 @@ impl Side {
     /// An endpoint on this rail.
     pub fn open(rail: Box<dyn Rail>, stop: Stop) -> anyhow::Result<Side> {
         let mut config = EndpointConfig::new(CLUSTER);
+        config.teller = Some(ropewalk_host_mx::counts::start);
         // The measurement is of the network that was asked for, and not of shared memory in its place.
         config.host = 0;
         let endpoint = Endpoint::open(config, vec![rail])?;

@@ -4,12 +4,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use ropewalk_transport::mxoe::Map;
-use ropewalk_wire::mxoe::{Announcement, Order, Station};
-use ropewalk_wire::packets;
 use rustix::io::Errno;
 
-use super::local;
+use super::known::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Question};
+use crate::local;
 
 /// An agent that does not answer for so long is none.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,38 +18,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct AgentClient {
     socket: OwnedFd,
     buffer: Box<[u8]>,
-}
-
-/// An interface as the agent knows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownPeer {
-    /// In the agent's table; 0 is the agent's own interface.
-    pub index: u16,
-    pub station: Station,
-    /// The index of the agent's interface in the peer's table.
-    pub reverse: Option<u16>,
-    /// Of its life, where it has sent a beacon.
-    pub serial: Option<u32>,
-    /// It is one of ours.
-    pub ours: Option<Announcement>,
-    /// The byte order of its fields, where it is known: another one than that of the agent's interface is understood by
-    /// neither.
-    pub order: Option<Order>,
-    pub name: Option<String>,
-    /// It is the agent's own interface.
-    pub is_own: bool,
-    /// The time for which nothing was heard of it.
-    pub age: Duration,
-}
-
-impl KnownPeer {
-    /// Whether its endpoints take our own packets, in the version that we speak.
-    pub fn takes_ours(&self) -> bool {
-        let takes = |it: Announcement| {
-            it.version == packets::VERSION && it.features & Announcement::TAKES_OURS != 0
-        };
-        self.ours.is_some_and(takes)
-    }
 }
 
 /// The reason why an agent does not answer.
@@ -118,8 +85,8 @@ impl AgentClient {
     }
 
     /// Has a card asked that it does not know: a moment later it knows it, if it is there.
-    pub fn seek(&mut self, nic: u64) -> Result<(), AgentError> {
-        match self.ask(Question::Seek(nic))? {
+    pub fn seek(&mut self, nic_id: u64) -> Result<(), AgentError> {
+        match self.ask(Question::Seek(nic_id))? {
             Answer::Done => Ok(()),
             _ => Err(AgentError::Unknown),
         }
@@ -140,9 +107,9 @@ impl AgentClient {
     }
 
     /// The card of this name.
-    pub fn nic_of(&mut self, name: &str) -> Result<Option<u64>, AgentError> {
-        match self.ask(Question::NicOf(name))? {
-            Answer::Nic(nic) => Ok(Some(nic)),
+    pub fn nic_id_of(&mut self, name: &str) -> Result<Option<u64>, AgentError> {
+        match self.ask(Question::NicIdOf(name))? {
+            Answer::NicId(nic_id) => Ok(Some(nic_id)),
             Answer::Nobody => Ok(None),
             Answer::Several => Err(AgentError::Several),
             _ => Err(AgentError::Unknown),
@@ -150,8 +117,8 @@ impl AgentClient {
     }
 
     /// The name of this card.
-    pub fn name_of(&mut self, nic: u64) -> Result<Option<String>, AgentError> {
-        match self.ask(Question::NameOf(nic))? {
+    pub fn name_of(&mut self, nic_id: u64) -> Result<Option<String>, AgentError> {
+        match self.ask(Question::NameOf(nic_id))? {
             Answer::Name(name) => Ok(Some(name)),
             Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
@@ -159,8 +126,8 @@ impl AgentClient {
     }
 
     /// The agent's entry for this card of another host; `None` if it has none.
-    pub fn peer(&mut self, nic: u64) -> Result<Option<KnownPeer>, AgentError> {
-        match self.ask(Question::Peer(nic))? {
+    pub fn peer(&mut self, nic_id: u64) -> Result<Option<KnownPeer>, AgentError> {
+        match self.ask(Question::Peer(nic_id))? {
             Answer::Peers(mut found) if found.len() == 1 => Ok(found.pop()),
             Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
@@ -185,18 +152,18 @@ impl AgentClient {
     }
 
     /// A mapper says: this card is there, and perhaps called so.
-    pub fn add_peer(&mut self, nic: u64, name: Option<&str>) -> Result<(), AgentError> {
-        match self.ask(Question::AddPeer(nic, name))? {
+    pub fn add_peer(&mut self, nic_id: u64, name: Option<&str>) -> Result<(), AgentError> {
+        match self.ask(Question::AddPeer(nic_id, name))? {
             Answer::Done => Ok(()),
-            Answer::Nobody => Err(AgentError::NoCard(nic)),
+            Answer::Nobody => Err(AgentError::NoCard(nic_id)),
             Answer::NotPermitted => Err(AgentError::NotPermitted),
             _ => Err(AgentError::Unknown),
         }
     }
 
     /// A mapper says: this card is not there any more. Whether it was.
-    pub fn remove_peer(&mut self, nic: u64) -> Result<bool, AgentError> {
-        match self.ask(Question::RemovePeer(nic))? {
+    pub fn remove_peer(&mut self, nic_id: u64) -> Result<bool, AgentError> {
+        match self.ask(Question::RemovePeer(nic_id))? {
             Answer::Done => Ok(true),
             Answer::Nobody => Ok(false),
             Answer::NotPermitted => Err(AgentError::NotPermitted),

@@ -8,7 +8,7 @@
 //! The keeper of a process with the raw endpoint remembers the statements of its mapper, for agents that start later
 //! ([`mapped`]). It also sends the counters of the raw endpoint to each process that asks.
 //!
-//! * [`protocol`]: the messages of the connection; [`local`]: the sockets; [`client`]: for programs that ask.
+//! * [`protocol`]: the messages of the connection; [`client`]: for programs that ask.
 //!
 //! Invariants:
 //! * nobody refuses for an endpoint that a process has claimed;
@@ -20,7 +20,7 @@
 //! A process that forks without starting another program leaves the agent's name to its child as long as that lives.
 
 mod client;
-pub(crate) mod local;
+mod known;
 mod mapped;
 mod protocol;
 mod service;
@@ -33,12 +33,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use client::{AgentClient, AgentError, KnownPeer, Map};
+pub use client::{AgentClient, AgentError, Map};
+pub use known::KnownPeer;
 use mapped::Mapped;
+use ropewalk_net::Teller;
 use ropewalk_rail::Account;
 use ropewalk_rail_ether::{Interface, RAW_ENDPOINT, interfaces};
 use ropewalk_wire::mxoe::Dialect;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use crate::counts::Listener;
+use crate::local;
 
 /// Waits between two attempts to become the agent, or to find it.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
@@ -79,21 +84,21 @@ struct State {
     name: Option<String>,
     /// The statements of a mapper of this process.
     mapped: Mapped,
-    /// The listener at which the raw endpoint of this process is asked for its counters.
-    teller: Option<Arc<Teller>>,
+    /// Tells the counters of the raw endpoint of this process.
+    teller: Option<Arc<RawTeller>>,
     ended: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Sends the counters to each client that connects.
-pub(crate) struct Teller {
-    pub listener: OwnedFd,
+/// Sends the counters of a raw endpoint to each client that connects.
+pub(crate) struct RawTeller {
+    pub listener: Listener,
     pub account: Box<dyn Fn() -> Account + Send + Sync>,
 }
 
-impl std::fmt::Debug for Teller {
+impl std::fmt::Debug for RawTeller {
     fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        to.debug_struct("Teller").finish_non_exhaustive()
+        to.debug_struct("RawTeller").finish_non_exhaustive()
     }
 }
 
@@ -148,7 +153,7 @@ pub(crate) fn join(
 
 impl Membership {
     /// Serves the counters of this teller to every process that asks for them.
-    pub fn tell_by(&self, teller: Teller) {
+    pub fn tell_by(&self, teller: RawTeller) {
         self.keeper.state().teller = Some(Arc::new(teller));
         self.keeper.ring();
     }
@@ -220,8 +225,8 @@ impl Keeper {
     }
 
     /// Answers a client that asks for the counters.
-    fn tell(&self, teller: &Teller) {
-        if crate::counts::answer(&teller.listener, || vec![(teller.account)()]).is_err() {
+    fn tell(&self, teller: &RawTeller) {
+        if teller.listener.answer(&|| vec![(teller.account)()]).is_err() {
             // Without a free descriptor the listener would stay readable, and this thread would try without end.
             self.state().teller = None;
         }
@@ -272,11 +277,10 @@ pub(crate) fn say_stranger(index: u32, error: &AgentError) {
     }
 }
 
-/// The default name of an interface: the host's name and the number of the board.
+/// The default name of an interface: the host's name and the number of the NIC.
 fn usual_name(interface: &Interface) -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let boards =
-        interfaces().into_iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
-    let number = boards.take_while(|it| it.index != interface.index).count();
+    let nics = interfaces().into_iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
+    let number = nics.take_while(|it| it.index != interface.index).count();
     format!("{host}:{number}")
 }

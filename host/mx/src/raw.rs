@@ -11,15 +11,18 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use ropewalk_net::modules::ModuleError;
 use ropewalk_rail::Account;
 pub use ropewalk_rail_ether::RawCounts;
-use ropewalk_rail_ether::{RAW_ENDPOINT, RawSocket};
+use ropewalk_rail_ether::{RAW_ENDPOINT, RawSocket, Sockets};
 use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, RAW_BYTES_MAX};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::agent::{self, AgentClient, AgentError, Map, Membership, Teller};
-use crate::counts;
+use crate::agent::{self, AgentClient, AgentError, Map, Membership, RawTeller};
+use crate::counts::Listener;
+use crate::module::parted;
+use crate::wire::Wire;
 
 /// Sends whose events wait; more are refused.
 pub const SENDS_MAX: usize = 64;
@@ -83,7 +86,7 @@ pub enum RawError {
 impl From<AgentError> for RawError {
     fn from(error: AgentError) -> RawError {
         match error {
-            AgentError::NoCard(nic) => RawError::NoCard(nic),
+            AgentError::NoCard(nic_id) => RawError::NoCard(nic_id),
             error => RawError::Agent(error),
         }
     }
@@ -117,8 +120,17 @@ fn account(socket: &RawSocket) -> Account {
 }
 
 impl RawEndpoint {
-    /// At a socket. The process is from now on one of those that may be the interface's agent.
-    pub(crate) fn start(socket: RawSocket, dialect: Dialect) -> std::io::Result<RawEndpoint> {
+    /// The raw endpoint of an interface, at an address as endpoints of MXoE have there, without a number:
+    /// `eth0?order=little`. The process is from now on one of those that may be the interface's agent.
+    pub fn open(address: &str) -> Result<RawEndpoint, ModuleError> {
+        let (interface, query) = parted(address);
+        let wire = Wire::parse(query, Sockets::default())?;
+        let socket = RawSocket::open(interface, wire.order())?;
+        let dialect = wire.dialect(socket.interface().mtu)?;
+        RawEndpoint::start(socket, dialect).map_err(ModuleError::Descriptors)
+    }
+
+    fn start(socket: RawSocket, dialect: Dialect) -> std::io::Result<RawEndpoint> {
         let (sent, closed) = (bell()?, bell()?);
         let all = epoll::create(CreateFlags::CLOEXEC)?;
         for fd in [socket.as_fd(), sent.as_fd(), closed.as_fd()] {
@@ -127,9 +139,9 @@ impl RawEndpoint {
         let socket = Arc::new(socket);
         let member = agent::join(socket.interface(), dialect, Some(RAW_ENDPOINT))
             .ok_or(std::io::ErrorKind::OutOfMemory)?;
-        if let Some(listener) = counts::listen() {
+        if let Some(listener) = Listener::new() {
             let socket = socket.clone();
-            member.tell_by(Teller { listener, account: Box::new(move || account(&socket)) });
+            member.tell_by(RawTeller { listener, account: Box::new(move || account(&socket)) });
         }
         let state = Mutex::new(State { member: Some(member), sent: VecDeque::new() });
         Ok(RawEndpoint { socket, state, sent, closed, all })
@@ -140,7 +152,7 @@ impl RawEndpoint {
     }
 
     /// The card, as a number.
-    pub fn nic(&self) -> u64 {
+    pub fn nic_id(&self) -> u64 {
         self.socket.interface().station.nic_id()
     }
 
@@ -239,31 +251,31 @@ impl RawEndpoint {
     }
 
     /// This card is there, and perhaps called so.
-    pub fn add_peer(&self, nic: u64, name: Option<&str>) -> Result<(), RawError> {
+    pub fn add_peer(&self, nic_id: u64, name: Option<&str>) -> Result<(), RawError> {
         match name {
             // It is always there, and the agent has its name inherited.
-            Some(name) if nic == self.nic() => return self.set_name(name),
-            None if nic == self.nic() => return Ok(()),
+            Some(name) if nic_id == self.nic_id() => return self.set_name(name),
+            None if nic_id == self.nic_id() => return Ok(()),
             _ => {}
         }
         // Before the agent is told: one that begins meanwhile is told by the keeper.
-        if !self.with_member(|it| it.with_mapped(|mapped| mapped.add(nic, name)))? {
+        if !self.with_member(|it| it.with_mapped(|mapped| mapped.add(nic_id, name)))? {
             return Err(RawError::NoRoom);
         }
-        let told = self.agent(|agent| agent.add_peer(nic, name));
+        let told = self.agent(|agent| agent.add_peer(nic_id, name));
         if told.is_err() {
-            self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
+            self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic_id)))?;
         }
         told
     }
 
     /// This card is not there any more, until it is heard again.
-    pub fn remove_peer(&self, nic: u64) -> Result<(), RawError> {
-        if nic == self.nic() {
-            return Err(RawError::NoCard(nic));
+    pub fn remove_peer(&self, nic_id: u64) -> Result<(), RawError> {
+        if nic_id == self.nic_id() {
+            return Err(RawError::NoCard(nic_id));
         }
-        self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
-        self.agent(|agent| agent.remove_peer(nic)).map(drop)
+        self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic_id)))?;
+        self.agent(|agent| agent.remove_peer(nic_id)).map(drop)
     }
 
     /// Sets the state of the map that others are told.

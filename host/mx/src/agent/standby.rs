@@ -5,14 +5,16 @@
 //! secret, and an agent that serves several users then refuses nobody's. The messages of a stranger are ignored.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use ropewalk_net::Teller;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Question};
-use super::{AgentError, Keeper, local};
+use super::{AgentError, Keeper};
+use crate::local;
 
 /// An agent that does not read for so long is asked no more.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,9 +47,10 @@ pub fn stand_by(keeper: &Keeper, name: &str) {
         }
         told = endpoints;
         let teller = keeper.state().teller.clone();
-        let mut fds = vec![&agent, &keeper.bell];
-        fds.extend(teller.as_deref().map(|it| &it.listener));
-        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        let mut fds = vec![agent.as_fd(), keeper.bell.as_fd()];
+        fds.extend(teller.as_deref().map(|it| it.listener.descriptor()));
+        let mut fds: Vec<_> =
+            fds.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,

@@ -1,5 +1,6 @@
 //! Raw endpoints beside agents, which may be in other processes, and on interfaces that come and go.
 
+#[path = "../../../net/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::io::{BufRead, BufReader};
@@ -10,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use namespace::{Namespace, card, ip};
-use ropewalk_net::agent::{AgentClient, Map};
-use ropewalk_net::counts::counted;
-use ropewalk_net::modules::{EtherError, Listen, ModuleError, interfaces, open, open_raw};
-use ropewalk_net::raw::{RawCounts, RawEndpoint, RawError, RawEvent};
-use ropewalk_rail_ether::{agent_name, bare};
+use ropewalk_host_mx::agent::{AgentClient, Map};
+use ropewalk_host_mx::counts::counted;
+use ropewalk_host_mx::module::register;
+use ropewalk_host_mx::raw::{RawCounts, RawEndpoint, RawError, RawEvent};
+use ropewalk_net::modules::{self, EtherError, Listen, ModuleError, Rail};
+use ropewalk_rail_ether::{agent_name, bare, interfaces};
 use ropewalk_wire::mxoe::{ETHERTYPE, Ethernet, Station, Type};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
@@ -43,6 +45,12 @@ fn of(card: &str) -> (u32, Station) {
     let all = interfaces();
     let found = all.iter().find(|interface| interface.name == card).expect("the card");
     (found.index, found.station)
+}
+
+/// A rail with MXoE at this address.
+fn open(address: &str) -> Result<Box<dyn Rail>, ModuleError> {
+    register();
+    modules::open("mxoe", &Listen::At { address, exactly: true })
 }
 
 fn name_of(index: u32) -> Option<String> {
@@ -81,7 +89,7 @@ fn is_readable(raw: &RawEndpoint, time: Duration) -> bool {
 #[test]
 fn child() {
     let Ok(address) = std::env::var(CHILD) else { return };
-    let rail = open("mxoe", &Listen::At { address: &address, exactly: true }).expect("it is up");
+    let rail = open(&address).expect("it is up");
     println!("\n{address} is open");
     let _ = std::io::stdin().lock().lines().count();
     drop(rail);
@@ -104,10 +112,10 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
     let ((index, station), (_, other)) = (of(&here), of(&there));
     let mut agent = process(&format!("{here}/3"));
     let own = until("agent", || AgentClient::of(index)?.peers().ok()?.pop());
-    let raw = open_raw(&here).expect("it is up");
-    assert!(matches!(open_raw(&here), Err(ModuleError::Ether(EtherError::RawTaken(_)))));
+    let raw = RawEndpoint::open(&here).expect("it is up");
+    assert!(matches!(RawEndpoint::open(&here), Err(ModuleError::Ether(EtherError::RawTaken(_)))));
     // Its agent sends beacons, which both hear.
-    let far = open_raw(&there).expect("each card has one");
+    let far = RawEndpoint::open(&there).expect("each card has one");
     until("the other side", || {
         let peers = AgentClient::of(index)?.peers().ok()?;
         peers.into_iter().find(|peer| peer.station == other)?.serial
@@ -153,7 +161,7 @@ fn a_raw_endpoint_and_an_agent_of_another_process_hear_the_same() {
     drop(raw);
     // A program that another test starts has descriptors of this one for a moment.
     until("end of the agent", || AgentClient::of(index).is_none().then_some(()));
-    let _rail = open("mxoe", &Listen::At { address: &format!("{here}/3"), exactly: true });
+    let _rail = open(&format!("{here}/3"));
     until("agent", || AgentClient::of(index));
     assert_eq!(name_of(index), None, "with the mapper its word is gone");
     far.send(&frame(other, station, 77), None).expect("it is up");
@@ -225,7 +233,7 @@ fn each_agent_that_follows_is_told_what_the_mapper_said() {
     let here = card(1500);
     let (index, _) = of(&here);
     let first = Fake::new(index).expect("nobody is there");
-    let raw = open_raw(&here).expect("it is up");
+    let raw = RawEndpoint::open(&here).expect("it is up");
     let (keeper, question) = first.asked(HOLD);
     assert_eq!(question, [HOLD, 255]);
     raw.add_peer(NIC, None).expect("it is done");
@@ -258,7 +266,7 @@ fn frames_that_no_raw_packet_can_be_are_dropped_and_counted() {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(9000), card(9000));
     let ((_, station), (_, other)) = (of(&here), of(&there));
-    let raw = open_raw(&here).expect("it is up");
+    let raw = RawEndpoint::open(&here).expect("it is up");
     let stranger = bare::frames_of(&there, ETHERTYPE).expect("root may");
     // One that does not even fit a slot, one too long, one of another type, one for somebody else.
     let mut typed = frame(other, station, 60);
@@ -293,8 +301,8 @@ fn an_interface_that_is_down_loses_frames_and_one_that_is_gone_is_told() {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(1500), card(1500));
     let ((_, station), (_, other)) = (of(&here), of(&there));
-    let raw = open_raw(&here).expect("it is up");
-    let far = open_raw(&there).expect("it is up");
+    let raw = RawEndpoint::open(&here).expect("it is up");
+    let far = RawEndpoint::open(&there).expect("it is up");
     assert!(ip(&format!("link set {here} down")));
     raw.send(&frame(station, other, 60), Some(5)).expect("as if it were lost on its way");
     assert_eq!(raw.counts(), RawCounts { unsent: 1, ..raw.counts() });
@@ -323,7 +331,10 @@ fn an_interface_that_is_down_loses_frames_and_one_that_is_gone_is_told() {
     assert!(
         waits(&raw) && matches!(raw.send(&frame(station, other, 60), None), Err(RawError::Gone))
     );
-    assert!(matches!(open_raw(&here), Err(ModuleError::Ether(EtherError::NoInterface(_)))));
+    assert!(matches!(
+        RawEndpoint::open(&here),
+        Err(ModuleError::Ether(EtherError::NoInterface(_)))
+    ));
 }
 
 #[test]
@@ -335,7 +346,7 @@ fn a_network_that_is_said_wrongly_has_no_raw_endpoint() {
     {
         // An earlier endpoint, or a failed attempt, leaves nothing behind. But a program that another test starts
         // has descriptors of this one for a moment.
-        let opened = until("answer", || match open_raw(&format!("{here}{said}")) {
+        let opened = until("answer", || match RawEndpoint::open(&format!("{here}{said}")) {
             Err(ModuleError::Ether(EtherError::RawTaken(_))) => None,
             opened => Some(opened),
         });

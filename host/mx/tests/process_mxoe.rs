@@ -1,11 +1,14 @@
 //! MXoE in raw Ethernet frames: endpoints on two cards of a network namespace, in both modes and byte orders.
 
+#[path = "../../../net/tests/common/mod.rs"]
 mod common;
+#[path = "../../../net/tests/namespace/mod.rs"]
 mod namespace;
 
 use common::{Medium, World, check};
 use namespace::{Namespace, card};
 use ropewalk_base::error::Fault;
+use ropewalk_host_mx::module::register;
 use ropewalk_net::modules::{self, Listen, ModuleError};
 use ropewalk_net::{Channel, Level, Oversize};
 use ropewalk_rail::Rail;
@@ -16,6 +19,7 @@ const LENGTHS: [usize; 15] =
     [0, 1, 32, 33, 128, 129, 1452, 1453, 4096, 4097, 16_384, 16_385, 32_769, 300_000, 2_000_000];
 
 fn rail(address: &str) -> Result<Box<dyn Rail>, ModuleError> {
+    register();
     modules::open("mxoe", &Listen::At { address, exactly: true })
 }
 

@@ -1,7 +1,10 @@
 //! The agent of an interface, with two hosts: network namespaces that a pair of virtual cards joins.
 
+#[path = "../../../net/tests/captures/mod.rs"]
 mod captures;
+#[path = "../../../net/tests/common/mod.rs"]
 mod common;
+#[path = "../../../net/tests/namespace/mod.rs"]
 mod namespace;
 
 use std::io::{BufRead, BufReader};
@@ -18,11 +21,13 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
-use ropewalk_net::agent::{AgentClient, AgentError, KnownPeer};
+use ropewalk_host_mx::agent::{AgentClient, AgentError, KnownPeer};
+use ropewalk_host_mx::module::register;
 use ropewalk_net::capture::CaptureConfig;
-use ropewalk_net::modules::{Listen, Options, Rail, interfaces, open, open_with};
+use ropewalk_net::modules::{self, Listen, Options, Rail};
 use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Posted};
 use ropewalk_rail::address::Address;
+use ropewalk_rail_ether::interfaces;
 use ropewalk_wire::mxoe::{Station, Type};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType, recv};
@@ -83,7 +88,7 @@ impl Host {
     fn rail(&self, endpoint: u8) -> Box<dyn Rail> {
         self.within(|| {
             let address = format!("eth0/{endpoint}");
-            open("mxoe", &Listen::At { address: &address, exactly: true }).expect("it is up")
+            open(&address, &Options::from_environment())
         })
     }
 
@@ -129,14 +134,20 @@ impl Host {
         let name = file.to_str().expect("text").to_string();
         let capture = CaptureConfig { file: name, buffer_bytes: 1 << 20, insist: true };
         let options = Options { capture: Some(capture), ..Options::default() };
-        let listen = Listen::At { address: "eth0/77", exactly: true };
-        let rail = self.within(|| open_with("mxoe", &listen, &options).expect("it is up"));
+        let rail = self.within(|| open("eth0/77", &options));
         let outcome = send(rail, &format!("mxoe://{to}/{endpoint}"));
         let captured = captures::read(&file);
         let _ = std::fs::remove_file(&file);
         let came = captured.packets.iter().filter(|packet| !packet.sent);
         (outcome, came.map(|packet| packet.frame[16]).collect())
     }
+}
+
+/// A rail with MXoE at this address.
+fn open(address: &str, options: &Options) -> Box<dyn Rail> {
+    register();
+    let listen = Listen::At { address, exactly: true };
+    modules::open_with("mxoe", &listen, options).expect("it is up")
 }
 
 /// Number and address of `eth0` where this thread is.
@@ -202,7 +213,7 @@ fn send(rail: Box<dyn Rail>, address: &str) -> Result<(), Fault> {
 #[test]
 fn child() {
     let Ok(address) = std::env::var(CHILD) else { return };
-    let rail = open("mxoe", &Listen::At { address: &address, exactly: true }).expect("it is up");
+    let rail = open(&address, &Options::from_environment());
     println!("\n{address} is open");
     let _ = std::io::stdin().lock().lines().count();
     drop(rail);
@@ -221,13 +232,13 @@ fn agents_find_each_other_and_know_their_names() {
     assert!(name.ends_with(":0") && seen.name == Some(name.clone()), "{seen:?}");
     // Both have the name of this machine.
     let mut agent = a.agent().expect("it runs");
-    assert!(matches!(agent.nic_of(&name), Err(AgentError::Several)));
+    assert!(matches!(agent.nic_id_of(&name), Err(AgentError::Several)));
     b.agent().expect("it runs").set_name("node-b:0").expect("this is root");
-    until("new name", || agent.nic_of("node-b:0").expect("it answers"));
-    assert_eq!(agent.nic_of("node-b:0").expect("it answers"), Some(at_b.nic_id()));
+    until("new name", || agent.nic_id_of("node-b:0").expect("it answers"));
+    assert_eq!(agent.nic_id_of("node-b:0").expect("it answers"), Some(at_b.nic_id()));
     assert_eq!(agent.name_of(at_b.nic_id()).expect("it answers").as_deref(), Some("node-b:0"));
-    assert_eq!(agent.nic_of("nobody:0").expect("it answers"), None);
-    assert_eq!(agent.nic_of(&name).expect("it answers"), Some(at_a.nic_id()), "its own");
+    assert_eq!(agent.nic_id_of("nobody:0").expect("it answers"), None);
+    assert_eq!(agent.nic_id_of(&name).expect("it answers"), Some(at_a.nic_id()), "its own");
     drop(rails);
     assert!(a.agent().is_none() && b.agent().is_none(), "it ends with the last endpoint");
 }

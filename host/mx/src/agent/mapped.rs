@@ -23,22 +23,23 @@ pub(crate) struct Mapped {
 
 impl Mapped {
     /// A card is there, and perhaps called so; false where there is no room for it.
-    pub fn add(&mut self, nic: u64, name: Option<&str>) -> bool {
-        let has_room = self.peers.len() < PEERS_MAX || self.peers.contains_key(&nic);
+    pub fn add(&mut self, nic_id: u64, name: Option<&str>) -> bool {
+        let has_room = self.peers.len() < PEERS_MAX || self.peers.contains_key(&nic_id);
         if has_room {
-            let known = self.peers.entry(nic).or_default();
+            let known = self.peers.entry(nic_id).or_default();
             *known = name.map(str::to_string).or(known.take());
         }
         has_room
     }
 
-    pub fn remove(&mut self, nic: u64) {
-        self.peers.remove(&nic);
+    pub fn remove(&mut self, nic_id: u64) {
+        self.peers.remove(&nic_id);
     }
 
     /// The questions that tell an agent all of these statements.
     pub fn questions(&self) -> impl Iterator<Item = Question<'_>> {
-        let peers = self.peers.iter().map(|(nic, name)| Question::AddPeer(*nic, name.as_deref()));
+        let peers =
+            self.peers.iter().map(|(nic_id, name)| Question::AddPeer(*nic_id, name.as_deref()));
         peers.chain(self.map.map(Question::SetMap))
     }
 }
@@ -50,8 +51,9 @@ mod tests {
     #[test]
     fn the_last_word_on_each_card_is_remembered() {
         let mut mapped = Mapped::default();
-        for (nic, name) in [(1, None), (2, Some("b")), (3, Some("c")), (1, Some("a")), (2, None)] {
-            assert!(mapped.add(nic, name));
+        for (nic_id, name) in [(1, None), (2, Some("b")), (3, Some("c")), (1, Some("a")), (2, None)]
+        {
+            assert!(mapped.add(nic_id, name));
         }
         mapped.remove(3);
         mapped.remove(4);
@@ -68,7 +70,7 @@ mod tests {
     #[test]
     fn there_are_no_more_than_a_table_has() {
         let mut mapped = Mapped::default();
-        assert!((0..PEERS_MAX as u64).all(|nic| mapped.add(nic, None)));
+        assert!((0..PEERS_MAX as u64).all(|nic_id| mapped.add(nic_id, None)));
         assert!(!mapped.add(PEERS_MAX as u64, None) && mapped.add(0, Some("a")));
         mapped.remove(1);
         assert!(mapped.add(PEERS_MAX as u64, None));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropewalk_transport::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Order, Station};
 
-use super::client::KnownPeer;
+use super::known::KnownPeer;
 
 /// Longest question and answer.
 pub const QUESTION_BYTES_MAX: usize = 9 + HOST_NAME_BYTES_MAX;
@@ -23,7 +23,7 @@ pub enum Question<'a> {
     /// Peers from an index on.
     Peers(u16),
     /// The card of this name; the name of this card.
-    NicOf(&'a str),
+    NicIdOf(&'a str),
     NameOf(u64),
     /// The interface shall be called so.
     SetName(&'a str),
@@ -51,7 +51,7 @@ pub enum Answer {
     Nobody,
     /// Several have that name.
     Several,
-    Nic(u64),
+    NicId(u64),
     Name(String),
     /// It is done.
     Done,
@@ -76,14 +76,17 @@ impl<'a> Question<'a> {
             1 => Question::Hold(*rest.first()?),
             2 => Question::Release(*rest.first()?),
             3 => Question::Peers(u16::from_ne_bytes(*rest.first_chunk()?)),
-            4 => Question::NicOf(name()?),
+            4 => Question::NicIdOf(name()?),
             5 => Question::NameOf(u64::from_ne_bytes(*rest.first_chunk()?)),
             6 => Question::SetName(name()?),
             7 => Question::Counts,
             8 => {
-                let (nic, name) = rest.split_first_chunk()?;
+                let (nic_id, name) = rest.split_first_chunk()?;
                 let name = text(name).ok().filter(fits)?;
-                Question::AddPeer(u64::from_ne_bytes(*nic), Some(name).filter(|it| !it.is_empty()))
+                Question::AddPeer(
+                    u64::from_ne_bytes(*nic_id),
+                    Some(name).filter(|it| !it.is_empty()),
+                )
             }
             9 => Question::RemovePeer(u64::from_ne_bytes(*rest.first_chunk()?)),
             10 => Question::SetMap(parse_map(rest)?),
@@ -100,19 +103,19 @@ impl<'a> Question<'a> {
             Question::Hold(endpoint) => vec![1, *endpoint],
             Question::Release(endpoint) => vec![2, *endpoint],
             Question::Peers(from) => [&[3], &from.to_ne_bytes()[..]].concat(),
-            Question::NicOf(name) => [&[4], name.as_bytes()].concat(),
-            Question::NameOf(nic) => [&[5], &nic.to_ne_bytes()[..]].concat(),
+            Question::NicIdOf(name) => [&[4], name.as_bytes()].concat(),
+            Question::NameOf(nic_id) => [&[5], &nic_id.to_ne_bytes()[..]].concat(),
             Question::SetName(name) => [&[6], name.as_bytes()].concat(),
             Question::Counts => vec![7],
-            Question::AddPeer(nic, name) => {
-                [&[8], &nic.to_ne_bytes()[..], name.unwrap_or_default().as_bytes()].concat()
+            Question::AddPeer(nic_id, name) => {
+                [&[8], &nic_id.to_ne_bytes()[..], name.unwrap_or_default().as_bytes()].concat()
             }
-            Question::RemovePeer(nic) => [&[9], &nic.to_ne_bytes()[..]].concat(),
+            Question::RemovePeer(nic_id) => [&[9], &nic_id.to_ne_bytes()[..]].concat(),
             Question::SetMap(map) => emit_map(10, map),
             Question::Map => vec![11],
-            Question::Peer(nic) => [&[12], &nic.to_ne_bytes()[..]].concat(),
+            Question::Peer(nic_id) => [&[12], &nic_id.to_ne_bytes()[..]].concat(),
             Question::Age => vec![13],
-            Question::Seek(nic) => [&[14], &nic.to_ne_bytes()[..]].concat(),
+            Question::Seek(nic_id) => [&[14], &nic_id.to_ne_bytes()[..]].concat(),
         }
     }
 }
@@ -131,7 +134,7 @@ impl Answer {
             }
             2 => Answer::Nobody,
             3 => Answer::Several,
-            4 => Answer::Nic(u64::from_ne_bytes(*rest.first_chunk()?)),
+            4 => Answer::NicId(u64::from_ne_bytes(*rest.first_chunk()?)),
             5 => Answer::Name(name()),
             6 => Answer::Done,
             7 => Answer::NotPermitted,
@@ -152,7 +155,7 @@ impl Answer {
             }
             Answer::Nobody => vec![2],
             Answer::Several => vec![3],
-            Answer::Nic(nic) => [&[4], &nic.to_ne_bytes()[..]].concat(),
+            Answer::NicId(nic_id) => [&[4], &nic_id.to_ne_bytes()[..]].concat(),
             Answer::Name(name) => [&[5], name.as_bytes()].concat(),
             Answer::Done => vec![6],
             Answer::NotPermitted => vec![7],
@@ -265,7 +268,7 @@ mod tests {
             Question::Hold(3),
             Question::Release(255),
             Question::Peers(0x1234),
-            Question::NicOf("node1:0"),
+            Question::NicIdOf("node1:0"),
             Question::NameOf(7 << 40),
             Question::SetName("ä"),
             Question::Counts,
@@ -318,7 +321,7 @@ mod tests {
             Answer::Peers(Vec::new()),
             Answer::Nobody,
             Answer::Several,
-            Answer::Nic(5),
+            Answer::NicId(5),
             Answer::Age(1 << 50),
             Answer::Name("a".into()),
             Answer::Done,

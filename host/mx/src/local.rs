@@ -1,5 +1,5 @@
-//! Sockets between the agent and its clients: packets in order, under a name of the network namespace, which nobody
-//! has to delete.
+//! Sockets between the processes of a host: packets in order, under a name of the network namespace, which nobody has
+//! to delete.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! The counters of this host's endpoints, for any process that asks.
 //!
-//! An endpoint that has a service thread and carries packets listens at a name of its network namespace. The
-//! service thread sends all counters to each client that connects there, in one packet of text. It sleeps at
-//! that socket beside its other descriptors: nothing is counted, copied or looked at for this purpose before
-//! somebody asks.
+//! An endpoint that has a service thread and carries packets listens at a name of its network namespace, if its
+//! configuration names [`start`]. The service thread sends all counters to each client that connects there, in one
+//! packet of text. It sleeps at that socket beside its other descriptors: nothing is counted, copied or looked at for
+//! this purpose before somebody asks.
 //!
 //! Invariants:
 //! * the name ends with the endpoint, however that ends;
@@ -11,14 +11,16 @@
 //! * anybody may have such a name: words that are not of our form are skipped. A terminal can show all others.
 
 use std::fmt::Write;
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use ropewalk_net::Teller;
 use ropewalk_rail::{Account, Count};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 
-use crate::agent::local;
+use crate::local;
 
 /// The prefix of the names; a unique number follows.
 const NAME: &str = "ropewalk/counts/";
@@ -40,27 +42,43 @@ pub struct Counted {
     pub counts: Vec<(String, u64)>,
 }
 
-/// A socket at which an endpoint is asked; `None` where there is no descriptor for it.
-pub(crate) fn listen() -> Option<OwnedFd> {
-    local::listen(&format!("{NAME}{:016x}", crate::host::random_seed())).ok()
+/// A socket at which an endpoint is asked for its counters.
+#[derive(Debug)]
+pub(crate) struct Listener(OwnedFd);
+
+impl Listener {
+    /// Under a name of its own; `None` where there is no descriptor for it.
+    pub fn new() -> Option<Listener> {
+        let name = format!("{NAME}{:016x}", ropewalk_net::host::random_seed());
+        local::listen(&name).ok().map(Listener)
+    }
 }
 
-/// Answers a client. An error if no client can be accepted.
-pub(crate) fn answer(
-    listener: &OwnedFd,
-    accounts: impl FnOnce() -> Vec<Account>,
-) -> Result<(), Errno> {
-    let socket = match local::accept(listener) {
-        Ok(socket) => socket,
-        Err(Errno::INTR | Errno::CONNABORTED) => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    let own = rustix::process::geteuid();
-    if socket_peercred(&socket).is_ok_and(|it| it.uid.is_root() || it.uid == own) {
-        // A client that has gone meanwhile misses the answer.
-        let _ = local::say(&socket, emit(&accounts()).as_bytes(), false);
+impl Teller for Listener {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
-    Ok(())
+
+    /// An error if no client can be accepted.
+    fn answer(&self, accounts: &dyn Fn() -> Vec<Account>) -> io::Result<()> {
+        let socket = match local::accept(&self.0) {
+            Ok(socket) => socket,
+            Err(Errno::INTR | Errno::CONNABORTED) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let own = rustix::process::geteuid();
+        if socket_peercred(&socket).is_ok_and(|it| it.uid.is_root() || it.uid == own) {
+            // A client that has gone meanwhile misses the answer.
+            let _ = local::say(&socket, emit(&accounts()).as_bytes(), false);
+        }
+        Ok(())
+    }
+}
+
+/// Starts to tell the counters of an endpoint: for `EndpointConfig::teller`. `None` where there is no descriptor for
+/// it.
+pub fn start() -> Option<Box<dyn Teller>> {
+    Some(Box::new(Listener::new()?))
 }
 
 /// The counters of all endpoints of this network namespace that may be asked and answer.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_net::Teller;
 use ropewalk_rail_ether::{AgentSocket, Claims, EtherError, RAW_ENDPOINT};
 use ropewalk_transport::mxoe::{Agent, AgentConfig, Named, Peer};
 use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
@@ -15,9 +16,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Resource, Uid, getrlimit};
 
-use super::client::KnownPeer;
+use super::known::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, PEER_BYTES_MAX, QUESTION_BYTES_MAX, Question};
-use super::{Keeper, Teller, local, usual_name};
+use super::{Keeper, RawTeller, usual_name};
+use crate::local;
 
 /// Connections at a time: so many, but of the descriptors that this process may have a part only, and half of them of
 /// one user who is neither root nor ours.
@@ -65,9 +67,9 @@ pub fn serve(keeper: &Keeper, listener: OwnedFd) -> Result<(), EtherError> {
         station: keeper.interface.station,
         dialect: keeper.dialect,
         name: name.unwrap_or_else(|| usual_name(&keeper.interface)),
-        host: crate::host::host_number(),
+        host: ropewalk_net::host::host_number(),
     };
-    let random = Random::from_seed(crate::host::random_seed());
+    let random = Random::from_seed(ropewalk_net::host::random_seed());
     let mut service = Service {
         keeper,
         agent: Agent::new(config, random, Time::ZERO),
@@ -146,7 +148,7 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn wait(&self, teller: Option<&Teller>) -> std::io::Result<Ready> {
+    fn wait(&self, teller: Option<&RawTeller>) -> std::io::Result<Ready> {
         let now = Instant::now();
         let deaf = self.deaf_until.map_or(Duration::ZERO, |until| until - now);
         let due = self.agent.deadline().since(self.now());
@@ -162,7 +164,8 @@ impl Service<'_> {
             PollFd::new(&self.keeper.bell, PollFlags::IN),
             PollFd::new(&self.listener, hears),
         ];
-        fds.extend(teller.map(|it| PollFd::new(&it.listener, PollFlags::IN)));
+        let asks = teller.map(|it| it.listener.descriptor());
+        fds.extend(asks.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
         fds.extend(self.clients.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
         match poll(&mut fds, due.as_ref()) {
             Ok(_) => {}
@@ -262,17 +265,17 @@ impl Service<'_> {
             Question::SetName(_) if !client.may_change => Some(Answer::NotPermitted),
             Question::SetName(name) => Some(self.call(name)),
             Question::Peers(from) => Some(Answer::Peers(self.page(from))),
-            Question::NicOf(name) => Some(match self.agent.named(name) {
+            Question::NicIdOf(name) => Some(match self.agent.named(name) {
                 Named::Nobody => Answer::Nobody,
-                Named::One(station) => Answer::Nic(station.nic_id()),
+                Named::One(station) => Answer::NicId(station.nic_id()),
                 Named::Several => Answer::Several,
             }),
-            Question::NameOf(nic) => Some(self.name_of(nic)),
-            Question::Peer(nic) => Some(self.peer(nic)),
+            Question::NameOf(nic_id) => Some(self.name_of(nic_id)),
+            Question::Peer(nic_id) => Some(self.peer(nic_id)),
             Question::Age => Some(Answer::Age(self.start.elapsed().as_millis() as u64)),
-            Question::Seek(nic) => {
+            Question::Seek(nic_id) => {
                 let now = self.now();
-                Station::from_nic_id(nic).into_iter().for_each(|it| self.agent.seek(it, now));
+                Station::from_nic_id(nic_id).into_iter().for_each(|it| self.agent.seek(it, now));
                 Some(Answer::Done)
             }
             Question::Counts => Some(Answer::Counts(self.counts())),
@@ -294,11 +297,11 @@ impl Service<'_> {
         let now = self.now();
         let answer = |is_so| if is_so { Answer::Done } else { Answer::Nobody };
         match question {
-            Question::AddPeer(nic, name) => answer(
-                Station::from_nic_id(nic).is_some_and(|it| self.agent.add_peer(it, name, now)),
+            Question::AddPeer(nic_id, name) => answer(
+                Station::from_nic_id(nic_id).is_some_and(|it| self.agent.add_peer(it, name, now)),
             ),
-            Question::RemovePeer(nic) => {
-                answer(Station::from_nic_id(nic).is_some_and(|it| self.agent.remove_peer(it)))
+            Question::RemovePeer(nic_id) => {
+                answer(Station::from_nic_id(nic_id).is_some_and(|it| self.agent.remove_peer(it)))
             }
             Question::SetMap(map) => {
                 self.agent.set_map(map, now);
@@ -342,8 +345,8 @@ impl Service<'_> {
         ])
     }
 
-    fn name_of(&self, nic: u64) -> Answer {
-        let Some(station) = Station::from_nic_id(nic) else { return Answer::Nobody };
+    fn name_of(&self, nic_id: u64) -> Answer {
+        let Some(station) = Station::from_nic_id(nic_id) else { return Answer::Nobody };
         if station == self.agent.station() {
             return Answer::Name(self.agent.name().to_string());
         }
@@ -351,8 +354,8 @@ impl Service<'_> {
         name.map_or(Answer::Nobody, |name| Answer::Name(String::from_utf8_lossy(name).into_owned()))
     }
 
-    fn peer(&self, nic: u64) -> Answer {
-        let peer = Station::from_nic_id(nic).and_then(|station| self.agent.peer(station));
+    fn peer(&self, nic_id: u64) -> Answer {
+        let peer = Station::from_nic_id(nic_id).and_then(|station| self.agent.peer(station));
         peer.map_or(Answer::Nobody, |peer| Answer::Peers(vec![self.known(peer)]))
     }
 
