@@ -22,7 +22,7 @@ struct Room {
 }
 
 const RAIL: &[&str] = &["base", "wire", "rail"];
-const FACE: &[&str] = &["base", "wire", "net", "rma", "client"];
+const FACE: &[&str] = &["base", "wire", "net", "rma", "client", "face-common"];
 const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim"];
 
 const fn room(
@@ -86,6 +86,12 @@ const ROOMS: &[Room] = &[
         ],
         &["sim"],
         "cli alone assembles a cluster; of lab it may use bench only",
+    ),
+    room(
+        "face-common",
+        &["base", "wire", "net"],
+        ANY_RAIL,
+        "what the faces share is below them all, and knows none of their interfaces",
     ),
     room(
         "mount",
@@ -174,6 +180,7 @@ mod tests {
             ("sim", "meta"),
             ("rail-tcp", "rail"),
             ("cli", "rail-shm"),
+            ("bmi", "face-common"),
         ];
         for (from, to) in good {
             assert_eq!(complaint(from, to, false), None);
@@ -193,6 +200,8 @@ mod tests {
             ("xtask", "base"),
             ("attic", "base"),
             ("net", "rpc"),
+            ("face-common", "bmi"),
+            ("rpc", "face-common"),
         ];
         for (from, to) in bad {
             let text =
