@@ -22,8 +22,6 @@ mod cpu_latency;
 pub mod endpoint;
 mod engine;
 pub mod host;
-
-pub mod election;
 pub mod local;
 pub mod modules;
 mod mtu;

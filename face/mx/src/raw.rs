@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ropewalk_face_common::Living;
 use ropewalk_net::agent::AgentError;
 use ropewalk_net::modules;
 use ropewalk_net::raw::{RawEndpoint, RawError};
@@ -11,14 +12,14 @@ use ropewalk_net::raw::{RawEndpoint, RawError};
 use crate::abi::{ErrorHandler, Handle};
 use crate::codes::*;
 use crate::endpoint::code_of;
-use crate::process::{self, Alive, Process};
+use crate::process::{self, Process};
 
 /// A raw endpoint.
 pub struct Raw {
     pub board: u32,
     pub error_handler: Option<ErrorHandler>,
     pub net: RawEndpoint,
-    _alive: Alive,
+    _living: Living,
 }
 
 struct Table {
@@ -42,7 +43,7 @@ pub fn open(
     board: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
-    let alive = Alive::begin();
+    let living = process::begin();
     let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
@@ -55,7 +56,7 @@ pub fn open(
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;
-    table.open.insert(number, Arc::new(Raw { board, error_handler, net, _alive: alive }));
+    table.open.insert(number, Arc::new(Raw { board, error_handler, net, _living: living }));
     Ok(ptr::without_provenance_mut(number))
 }
 
