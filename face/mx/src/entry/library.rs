@@ -13,16 +13,9 @@ fn initialize(family: Family, api: c_int) -> u32 {
     returned(family, answer.map_err(|code| errors::raise(None, text, code)))
 }
 
-/// Begins; `mx_init()` passes what the program was compiled with.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx__init_api(api: c_int) -> u32 {
-    initialize(Family::Mx, api)
-}
-
-/// Native name of [`mx__init_api`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx__init_api(api: c_int) -> u32 {
-    initialize(Family::Native, api)
+twins! {
+    /// Begins; `mx_init()` passes what the program was compiled with.
+    fn mx__init_api, omx__init_api(api: c_int) = |family| initialize(family, api)
 }
 
 fn finalize(family: Family) -> u32 {
@@ -30,16 +23,9 @@ fn finalize(family: Family) -> u32 {
     returned(family, answer.map_err(|code| errors::raise(None, c"finalize", code)))
 }
 
-/// Ends; it may begin again.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_finalize() -> u32 {
-    finalize(Family::Mx)
-}
-
-/// Native name of [`mx_finalize`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_finalize() -> u32 {
-    finalize(Family::Native)
+twins! {
+    /// Ends; it may begin again.
+    fn mx_finalize, omx_finalize() = |family| finalize(family)
 }
 
 /// Sets the process's handler of errors; the one before it.
@@ -91,24 +77,15 @@ unsafe fn nic_of_board(family: Family, board: u32, nic: *mut u64) -> u32 {
     returned(family, answer)
 }
 
-/// The card of a board.
-///
-/// # Safety
-/// `nic` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_of_board(Family::Mx, board, nic) }
-}
-
-/// Native name of [`mx_board_number_to_nic_id`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_of_board(Family::Native, board, nic) }
+twins! {
+    /// The card of a board.
+    ///
+    /// # Safety
+    /// `nic` is null or may be written.
+    unsafe fn mx_board_number_to_nic_id, omx_board_number_to_nic_id(
+        board: u32,
+        nic: *mut u64,
+    ) = |family| nic_of_board(family, board, nic)
 }
 
 unsafe fn board_of_nic(family: Family, nic: u64, board: *mut u32) -> u32 {
@@ -121,24 +98,15 @@ unsafe fn board_of_nic(family: Family, nic: u64, board: *mut u32) -> u32 {
     returned(family, answer)
 }
 
-/// The board of a card.
-///
-/// # Safety
-/// `board` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { board_of_nic(Family::Mx, nic, board) }
-}
-
-/// Native name of [`mx_nic_id_to_board_number`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { board_of_nic(Family::Native, nic, board) }
+twins! {
+    /// The board of a card.
+    ///
+    /// # Safety
+    /// `board` is null or may be written.
+    unsafe fn mx_nic_id_to_board_number, omx_nic_id_to_board_number(
+        nic: u64,
+        board: *mut u32,
+    ) = |family| board_of_nic(family, nic, board)
 }
 
 unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32 {
@@ -156,24 +124,15 @@ unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32
     returned(family, answer)
 }
 
-/// The card of a host's name.
-///
-/// # Safety
-/// `name` is null or ends with a zero, `nic` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_of_name(Family::Mx, name, nic) }
-}
-
-/// Native name of [`mx_hostname_to_nic_id`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_of_name(Family::Native, name, nic) }
+twins! {
+    /// The card of a host's name.
+    ///
+    /// # Safety
+    /// `name` is null or ends with a zero, `nic` is null or may be written.
+    unsafe fn mx_hostname_to_nic_id, omx_hostname_to_nic_id(
+        name: *const c_char,
+        nic: *mut u64,
+    ) = |family| nic_of_name(family, name, nic)
 }
 
 unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
@@ -190,22 +149,11 @@ unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
     returned(family, answer)
 }
 
-/// The name of a card's host.
-///
-/// # Safety
-/// `name` is null or has room for 80 bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Mx, nic, name) }
-}
-
-/// Native name of [`mx_nic_id_to_hostname`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Native, nic, name) }
+twins! {
+    /// The name of a card's host.
+    ///
+    /// # Safety
+    /// `name` is null or has room for 80 bytes.
+    unsafe fn mx_nic_id_to_hostname, omx_nic_id_to_hostname(nic: u64, name: *mut c_char) = |family|
+        name_of_nic(family, nic, name)
 }

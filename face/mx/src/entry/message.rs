@@ -95,118 +95,61 @@ impl Call {
     }
 }
 
-/// Sends a message; complete when its memory may be used again.
-///
-/// # Safety
-/// The list has `count` entries; its memory stays as it is until the request is complete.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_isend(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: false }) }
+twins! {
+    /// Sends a message; complete when its memory may be used again.
+    ///
+    /// # Safety
+    /// The list has `count` entries; its memory stays as it is until the request is complete.
+    unsafe fn mx_isend, omx_isendv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        to: Address,
+        match_info: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Send { to, synchronous: false })
+    }
 }
 
-/// Sends a message; complete when a receive took it.
-///
-/// # Safety
-/// As for [`mx_isend`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_issend(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: true }) }
+twins! {
+    /// Sends a message; complete when a receive took it.
+    ///
+    /// # Safety
+    /// As for [`mx_isend`].
+    unsafe fn mx_issend, omx_issendv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        to: Address,
+        match_info: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Send { to, synchronous: true })
+    }
 }
 
-/// Receives a message whose match information, under the mask, is this.
-///
-/// # Safety
-/// The list has `count` entries; its memory is the request's until that is complete.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_irecv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    match_info: u64,
-    mask: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Receive { mask }) }
-}
-
-/// Native name of [`mx_isend`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_isendv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: false }) }
-}
-
-/// Native name of [`mx_issend`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_issendv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: true }) }
-}
-
-/// Native name of [`mx_irecv`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_irecvv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    match_info: u64,
-    mask: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Receive { mask }) }
+twins! {
+    /// Receives a message whose match information, under the mask, is this.
+    ///
+    /// # Safety
+    /// The list has `count` entries; its memory is the request's until that is complete.
+    unsafe fn mx_irecv, omx_irecvv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        match_info: u64,
+        mask: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Receive { mask })
+    }
 }
 
 /// [`omx_isendv`] of one buffer.
