@@ -11,6 +11,57 @@
 //! | translate why a network could not be opened | [`OpenErrorKind`] |
 //! | bound what peers make it keep | [`endpoint_config`] |
 //!
+//! The state of a library, found by each call:
+//!
+//! ```
+//! use std::cell::RefCell;
+//! use std::sync::{Arc, Weak};
+//!
+//! use ropewalk_face_common::{ForkGuard, Living, ThreadCopy, Versioned};
+//!
+//! struct Library {
+//!     _living: Living,
+//! }
+//!
+//! static FORKS: ForkGuard = ForkGuard::new();
+//! static STATE: Versioned<Option<Arc<Library>>> = Versioned::new(None);
+//!
+//! thread_local! {
+//!     static SEEN: RefCell<ThreadCopy<Weak<Library>>> = const { RefCell::new(ThreadCopy::new(Weak::new())) };
+//! }
+//!
+//! extern "C" fn in_child() {
+//!     if FORKS.in_child() {
+//!         STATE.outdate();
+//!     }
+//! }
+//!
+//! fn initialize() {
+//!     // In a face: `unsafe { libc::pthread_atfork(None, None, Some(in_child)) }`.
+//!     FORKS.watch("libexample", || 0);
+//!     let living = FORKS.begin();
+//!     STATE.change(|state| *state = Some(Arc::new(Library { _living: living })));
+//! }
+//!
+//! /// The library; `None` before it is initialized and in a child.
+//! fn library() -> Option<Arc<Library>> {
+//!     let renew = |seen: &mut Weak<Library>| {
+//!         *seen = match FORKS.is_child() {
+//!             // A lock may be held by a thread that the child does not have.
+//!             true => Weak::new(),
+//!             false => STATE.look(|state| state.as_ref().map_or(Weak::new(), Arc::downgrade)),
+//!         };
+//!     };
+//!     ThreadCopy::with(&SEEN, &STATE, renew, Weak::upgrade)
+//! }
+//!
+//! assert!(library().is_none());
+//! initialize();
+//! assert!(library().is_some());
+//! in_child();
+//! assert!(library().is_none());
+//! ```
+//!
 //! A function of a C interface has four steps: check the pointers, find the state, work, translate the error. The
 //! second is one call of a function of the face; the others are the face's own, since pointers need unsafe code and
 //! each interface has codes of its own. A panic needs no step: it cannot leave an `extern "C"` function and ends the
