@@ -162,13 +162,14 @@ impl ContextSlot {
         idle: Duration,
         mut report: impl FnMut(usize, Completed),
     ) -> Result<usize, ErrorCode> {
-        let mut first = endpoint.test(&self.queue);
         let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
-        let mut looks_in_vain = 0;
-        let look = |met: Option<Completed>| {
-            let mut next = met.or(first.take());
+        let (mut is_first, mut looks_in_vain) = (true, 0);
+        let look = |met: &mut Option<Completed>| {
+            if std::mem::take(&mut is_first) {
+                *met = endpoint.test(&self.queue);
+            }
             loop {
-                let count = self.find_some(endpoint, ids, next, &mut report);
+                let count = self.find_some(endpoint, ids, met, &mut report);
                 if count > 0 {
                     return Some(Ok(count));
                 }
@@ -176,8 +177,8 @@ impl ContextSlot {
                     return None;
                 }
                 // Nobody waits for what will never come. Another thread may be about to keep it.
-                next = endpoint.take(&self.queue);
-                if next.is_none() && looks_in_vain == LOOKS_IN_VAIN {
+                *met = endpoint.take(&self.queue);
+                if met.is_none() && looks_in_vain == LOOKS_IN_VAIN {
                     return Some(Err(-EINVAL));
                 }
                 looks_in_vain += 1;
@@ -189,22 +190,22 @@ impl ContextSlot {
     }
 
     /// Reports those of these operations that have ended, by their places; how many. Keeps all other completions
-    /// that it meets, the first of which is `next`.
+    /// that it meets, the first of which is `met`.
     #[inline]
     fn find_some(
         &self,
         endpoint: &Endpoint,
         ids: &[i64],
-        mut next: Option<Completed>,
+        met: &mut Option<Completed>,
         report: &mut impl FnMut(usize, Completed),
     ) -> usize {
-        while let Some(completed) = next {
+        while let Some(completed) = met.take() {
             if ids.len() == 1 && completed.operation == operation(ids[0]) {
                 report(0, completed);
                 return 1;
             }
             self.keep(completed);
-            next = endpoint.take(&self.queue);
+            *met = endpoint.take(&self.queue);
         }
         let mut count = 0;
         for (place, id) in ids.iter().enumerate().filter(|(_, id)| **id != 0) {
@@ -231,10 +232,9 @@ impl ContextSlot {
         mut report: impl FnMut(Completed),
     ) -> usize {
         let deadline = (!idle.is_zero() && most > 0).then(|| Instant::now() + idle);
-        let look = |met: Option<Completed>| {
+        let look = |met: &mut Option<Completed>| {
             let mut count = 0;
-            let mut next = met;
-            if next.is_none() {
+            if met.is_none() {
                 while count < most
                     && let Some(completed) = self.first_kept()
                 {
@@ -242,16 +242,18 @@ impl ContextSlot {
                     count += 1;
                 }
                 // A pass is made where nothing is there.
-                next = match count {
+                *met = match count {
                     0 if most > 0 => endpoint.test(&self.queue),
                     count if count < most => endpoint.take(&self.queue),
                     _ => None,
                 };
             }
-            while let Some(completed) = next {
+            while let Some(completed) = met.take() {
                 report(completed);
                 count += 1;
-                next = if count < most { endpoint.take(&self.queue) } else { None };
+                if count < most {
+                    *met = endpoint.take(&self.queue);
+                }
             }
             (count > 0).then_some(count)
         };

@@ -130,7 +130,7 @@ impl Unexpected {
         mut report: impl FnMut(Request),
     ) -> usize {
         let deadline = (!idle.is_zero() && most > 0).then(|| Instant::now() + idle);
-        let look = |_: Option<()>| {
+        let look = |_: &mut Option<()>| {
             let mut count = 0;
             if !self.may_be(endpoint, class) {
                 endpoint.progress();

@@ -66,6 +66,11 @@ fn seen<R>(look: impl Fn(&Seen) -> Option<R>) -> Option<R> {
 }
 
 impl Seen {
+    #[inline]
+    fn endpoint(&self, handle: Handle) -> Option<Arc<Ep>> {
+        self.endpoints.get(find(&self.endpoints, handle)?)?.upgrade()
+    }
+
     fn look_again(&mut self) {
         if is_child() {
             // Its threads are the parent's, and so may be its locks.
@@ -175,7 +180,13 @@ fn find<T>(endpoints: &Places<T>, handle: Handle) -> Option<SlotId> {
 /// The endpoint of a handle.
 #[inline]
 pub fn endpoint(handle: Handle) -> Option<Arc<Ep>> {
-    seen(|seen| seen.endpoints.get(find(&seen.endpoints, handle)?)?.upgrade())
+    seen(|seen| seen.endpoint(handle))
+}
+
+/// The endpoint of a handle; `None` also before initialize and after finalize.
+#[inline]
+pub fn endpoint_in_life(handle: Handle) -> Option<Arc<Ep>> {
+    seen(|seen| seen.process.as_ref().and_then(|_| seen.endpoint(handle)))
 }
 
 /// The endpoint at this place of the table, whichever it is.

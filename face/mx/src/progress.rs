@@ -287,7 +287,7 @@ impl Ep {
     ) -> Result<Option<T>, Code> {
         let wakeups = self.wakeups.load(Ordering::SeqCst);
         let seen = Cell::default();
-        let look = |_: Option<()>| {
+        let look = |_: &mut Option<()>| {
             let (arrivals, events) = (self.net.arrivals(), self.net.event_count());
             let mut state = self.progress();
             if let Some(found) = find(&mut state) {

@@ -101,10 +101,7 @@ fn ask<T>(
     text: &CStr,
     work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    if !process::is_initialized() {
-        return Err(errors::raise(None, text, NOT_INITIALIZED));
-    }
-    ask_open(handle, text, work)
+    ask_found(process::endpoint_in_life(handle), text, work)
 }
 
 /// Asks an endpoint that is open, also where finalize was called before it is closed.
@@ -113,7 +110,16 @@ fn ask_open<T>(
     text: &CStr,
     work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    let Some(endpoint) = process::endpoint(handle) else {
+    ask_found(process::endpoint(handle), text, work)
+}
+
+#[inline]
+fn ask_found<T>(
+    endpoint: Option<Arc<Ep>>,
+    text: &CStr,
+    work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let Some(endpoint) = endpoint else {
         return Err(errors::raise(None, text, no_endpoint()));
     };
     work(&endpoint).map_err(|code| errors::raise(endpoint.error_handler(), text, code))
