@@ -20,8 +20,6 @@ pub mod endpoint;
 mod engine;
 mod foreign;
 pub mod host;
-
-pub mod election;
 pub mod local;
 pub mod modules;
 mod mtu;

@@ -4,12 +4,12 @@
 //! It keeps the others that it meets here, in order, for the tests that ask for them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::election::WaiterElection;
+use ropewalk_face_common::{Places, Sleep, ThreadCopy, Versioned, WaiterElection, wait};
 use ropewalk_net::{Completed, Context, Endpoint, OperationId};
 
 use crate::errors::{EBUSY, EINVAL, EMFILE, ErrorCode};
@@ -20,13 +20,13 @@ pub const CONTEXTS_MAX: usize = 1024;
 /// Looks for an operation that is not under way, before it counts as unknown.
 const LOOKS_IN_VAIN: u32 = 64;
 
-/// The contexts by their numbers.
-#[derive(Default)]
-pub struct Contexts {
-    slots: Mutex<Vec<Option<Arc<ContextSlot>>>>,
-    /// Changes with every open and close.
-    version: AtomicU64,
-}
+/// The contexts by their numbers. The interface's numbers are small ones, without a generation.
+pub struct Contexts(Versioned<ByNumber>);
+
+type ByNumber = Places<Arc<ContextSlot>>;
+
+/// The contexts that a thread remembers.
+pub type Copied = ThreadCopy<ByNumber>;
 
 /// One context.
 pub struct ContextSlot {
@@ -58,49 +58,39 @@ pub fn number(id: OperationId) -> i64 {
 }
 
 impl Contexts {
-    fn slots(&self) -> MutexGuard<'_, Vec<Option<Arc<ContextSlot>>>> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new() -> Contexts {
+        Contexts(Versioned::new(Places::with_limit(CONTEXTS_MAX)))
     }
 
-    /// A number that is never 0: threads that have seen nothing have seen 0.
+    /// The context of this number, in what a thread remembers.
     #[inline]
-    pub fn version(&self) -> u64 {
-        self.version.load(Ordering::Acquire) + 1
-    }
-
-    pub fn all(&self) -> Vec<Option<Arc<ContextSlot>>> {
-        self.slots().clone()
+    pub fn find<'a>(&self, copied: &'a mut Copied, id: i64) -> Option<&'a ContextSlot> {
+        let renew = |copy: &mut ByNumber| *copy = self.0.look(ByNumber::clone);
+        let slot = copied.of(&self.0, renew).at(usize::try_from(id).ok()?)?;
+        Some(slot)
     }
 
     /// A new context with the smallest free number.
     pub fn open(&self, endpoint: &Endpoint) -> Result<i64, ErrorCode> {
-        let mut slots = self.slots();
-        let free = slots.iter().position(Option::is_none).unwrap_or(slots.len());
-        if free >= CONTEXTS_MAX {
-            return Err(-EBUSY);
-        }
-        let queue = endpoint.context(true).map_err(|_| -EMFILE)?;
-        let slot = Arc::new(ContextSlot {
-            queue,
-            kept: Mutex::default(),
-            kept_count: AtomicUsize::new(0),
-            election: WaiterElection::default(),
-            unexpected_seen: AtomicUsize::new(usize::MAX),
-        });
-        if free == slots.len() {
-            slots.push(None);
-        }
-        slots[free] = Some(slot);
-        self.version.fetch_add(1, Ordering::Release);
-        Ok(free as i64)
+        let make = |_| {
+            let queue = endpoint.context(true).map_err(|_| -EMFILE)?;
+            Ok(Arc::new(ContextSlot {
+                queue,
+                kept: Mutex::default(),
+                kept_count: AtomicUsize::new(0),
+                election: WaiterElection::default(),
+                unexpected_seen: AtomicUsize::new(usize::MAX),
+            }))
+        };
+        let id = self.0.change(|contexts| contexts.add(-EBUSY, make))?;
+        Ok(id.index.into())
     }
 
     /// Ends a context; its completions are dropped.
     pub fn close(&self, endpoint: &Endpoint, id: i64) {
-        let mut slots = self.slots();
-        let Some(place) = usize::try_from(id).ok().and_then(|id| slots.get_mut(id)) else { return };
-        if let Some(slot) = place.take() {
-            self.version.fetch_add(1, Ordering::Release);
+        let Ok(number) = u32::try_from(id) else { return };
+        let taken = self.0.change(|contexts| contexts.remove(contexts.id_at(number)?));
+        if let Some(slot) = taken {
             endpoint.retire(&slot.queue);
         }
     }
@@ -148,21 +138,19 @@ impl ContextSlot {
         None
     }
 
-    /// Waits for a completion, at most until `deadline`. `None` also where there may be news that another
-    /// thread met, and where `news` says so.
-    fn wait(
+    /// Sleeps until there is a completion, another thread met one, or `news` says that there is something else
+    /// to look at.
+    fn sleep(
         &self,
         endpoint: &Endpoint,
-        deadline: Instant,
+        until: Instant,
         news: &dyn Fn() -> bool,
-    ) -> Option<Completed> {
-        if !self.election.take(deadline, &|| false) {
-            return None;
+    ) -> Sleep<Completed> {
+        if endpoint.is_closed() {
+            return Sleep::Over;
         }
-        let limit = deadline.saturating_duration_since(Instant::now());
-        let completed = endpoint.wait_for(&self.queue, limit, news);
-        self.election.give_back();
-        completed
+        let at_context = |limit| endpoint.wait_for(&self.queue, limit, news);
+        Sleep::News(self.election.sleep(until, &|| false, at_context).flatten())
     }
 
     /// The completions of those operations that have ended, by their places among `ids`, waiting for the
@@ -174,43 +162,59 @@ impl ContextSlot {
         idle: Duration,
         mut report: impl FnMut(usize, Completed),
     ) -> Result<usize, ErrorCode> {
-        let mut next = endpoint.test(&self.queue);
         let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
-        let mut looks_in_vain = 0;
-        loop {
-            while let Some(completed) = next {
-                if ids.len() == 1 && completed.operation == operation(ids[0]) {
-                    report(0, completed);
-                    return Ok(1);
-                }
-                self.keep(completed);
-                next = endpoint.take(&self.queue);
+        let (mut is_first, mut looks_in_vain) = (true, 0);
+        let look = |met: &mut Option<Completed>| {
+            if std::mem::take(&mut is_first) {
+                *met = endpoint.test(&self.queue);
             }
-            let mut count = 0;
-            for (place, id) in ids.iter().enumerate().filter(|(_, id)| **id != 0) {
-                if let Some(completed) = self.take_kept(operation(*id)) {
-                    report(place, completed);
-                    count += 1;
+            loop {
+                let count = self.find_some(endpoint, ids, met, &mut report);
+                if count > 0 {
+                    return Some(Ok(count));
                 }
-            }
-            let Some(deadline) = deadline.filter(|_| count == 0) else { break Ok(count) };
-            // Nobody waits for what will never come. Another thread may be about to keep it.
-            if !self.any_pending(endpoint, ids) {
-                next = endpoint.take(&self.queue);
-                if next.is_none() && looks_in_vain == LOOKS_IN_VAIN {
-                    break Err(-EINVAL);
+                if deadline.is_none() || self.any_pending(endpoint, ids) {
+                    return None;
+                }
+                // Nobody waits for what will never come. Another thread may be about to keep it.
+                *met = endpoint.take(&self.queue);
+                if met.is_none() && looks_in_vain == LOOKS_IN_VAIN {
+                    return Some(Err(-EINVAL));
                 }
                 looks_in_vain += 1;
                 std::thread::yield_now();
-                continue;
             }
-            if Instant::now() >= deadline || endpoint.is_closed() {
-                break Ok(0);
+        };
+        let sleep = |until| self.sleep(endpoint, until, &|| false);
+        wait(deadline, look, sleep).unwrap_or(Ok(0))
+    }
+
+    /// Reports those of these operations that have ended, by their places; how many. Keeps all other completions
+    /// that it meets, the first of which is `met`.
+    #[inline]
+    fn find_some(
+        &self,
+        endpoint: &Endpoint,
+        ids: &[i64],
+        met: &mut Option<Completed>,
+        report: &mut impl FnMut(usize, Completed),
+    ) -> usize {
+        while let Some(completed) = met.take() {
+            if ids.len() == 1 && completed.operation == operation(ids[0]) {
+                report(0, completed);
+                return 1;
             }
-            if next.is_none() {
-                next = self.wait(endpoint, deadline, &|| false);
+            self.keep(completed);
+            *met = endpoint.take(&self.queue);
+        }
+        let mut count = 0;
+        for (place, id) in ids.iter().enumerate().filter(|(_, id)| **id != 0) {
+            if let Some(completed) = self.take_kept(operation(*id)) {
+                report(place, completed);
+                count += 1;
             }
         }
+        count
     }
 
     fn any_pending(&self, endpoint: &Endpoint, ids: &[i64]) -> bool {
@@ -227,41 +231,33 @@ impl ContextSlot {
         news: &dyn Fn() -> bool,
         mut report: impl FnMut(Completed),
     ) -> usize {
-        let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
-        loop {
+        let deadline = (!idle.is_zero() && most > 0).then(|| Instant::now() + idle);
+        let look = |met: &mut Option<Completed>| {
             let mut count = 0;
-            while count < most
-                && let Some(completed) = self.first_kept()
-            {
-                report(completed);
-                count += 1;
-            }
-            // A pass is made where nothing is there.
-            let mut next = match count {
-                0 if most > 0 => endpoint.test(&self.queue),
-                count if count < most => endpoint.take(&self.queue),
-                _ => None,
-            };
-            while let Some(completed) = next {
-                report(completed);
-                count += 1;
-                next = if count < most { endpoint.take(&self.queue) } else { None };
-            }
-            let Some(deadline) = deadline.filter(|_| count == 0 && most > 0) else { return count };
-            if news() || Instant::now() >= deadline || endpoint.is_closed() {
-                return 0;
-            }
-            if let Some(completed) = self.wait(endpoint, deadline, news) {
-                report(completed);
-                count = 1;
+            if met.is_none() {
                 while count < most
-                    && let Some(completed) = endpoint.take(&self.queue)
+                    && let Some(completed) = self.first_kept()
                 {
                     report(completed);
                     count += 1;
                 }
-                return count;
+                // A pass is made where nothing is there.
+                *met = match count {
+                    0 if most > 0 => endpoint.test(&self.queue),
+                    count if count < most => endpoint.take(&self.queue),
+                    _ => None,
+                };
             }
-        }
+            while let Some(completed) = met.take() {
+                report(completed);
+                count += 1;
+                if count < most {
+                    *met = endpoint.take(&self.queue);
+                }
+            }
+            (count > 0).then_some(count)
+        };
+        let sleep = |until| if news() { Sleep::Over } else { self.sleep(endpoint, until, news) };
+        wait(deadline, look, sleep).unwrap_or(0)
     }
 }

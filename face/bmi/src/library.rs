@@ -5,13 +5,14 @@
 //! ports, connections, descriptors.
 
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
+use ropewalk_face_common::{ForkGuard, Living, OpenErrorKind, endpoint_config};
+use ropewalk_net::Endpoint;
 use ropewalk_net::modules::{self, Listen, ModuleError};
-use ropewalk_net::{Endpoint, EndpointConfig};
 
 use crate::addresses::{Addresses, BETWEEN_URLS};
 use crate::buffers::Buffers;
@@ -26,16 +27,8 @@ use crate::unexpected::Unexpected;
 /// Programs that use BMI are among themselves: they reach no file system by mistake, nor each other's.
 const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2042_4d49_0000_0001);
 
-/// Operations that may be under way at a time.
-const OPERATIONS_MAX: usize = 1 << 22;
-/// Peers, those that are only known included.
-const PEERS_MAX: usize = 1 << 16;
-
 /// Connections that are kept open; idle ones beyond are closed and made again when they are needed.
 const LINKS_MAX: usize = 512;
-
-/// Messages of one peer that may wait here for their receives: 16 MiB, with what it takes to keep them.
-const WAITING_BYTES_MAX: u32 = 14 << 20;
 
 pub const INIT_SERVER: i32 = 1;
 pub const TCP_BIND_SPECIFIC: i32 = 2;
@@ -63,37 +56,36 @@ const LEAVING_LOOK: Duration = Duration::from_micros(100);
 
 /// The library; null where there is none. Changed under the lock of `REFERENCES`.
 static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
-/// Initializations without their finalizations.
-static REFERENCES: Mutex<usize> = Mutex::new(0);
+/// The users of the library.
+static REFERENCES: Mutex<References> = Mutex::new(References { count: 0, living: None });
 
-/// This process is a child that has only a copy of its parent's library: no threads, and connections that
-/// are its parent's.
-static IS_CHILD: AtomicBool = AtomicBool::new(false);
+struct References {
+    /// Initializations without their finalizations.
+    count: usize,
+    /// From the first initialization to the end of the last finalization.
+    living: Option<Living>,
+}
+
+/// Tells children of this process that the library is their parent's.
+static FORKS: ForkGuard = ForkGuard::new();
 
 extern "C" fn in_child() {
-    if !LIBRARY.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
-        IS_CHILD.store(true, Ordering::Relaxed);
+    if FORKS.in_child() {
+        LIBRARY.store(ptr::null_mut(), Ordering::Relaxed);
     }
 }
 
-/// Has children of this process told that the library is none of theirs.
 fn watch_forks() {
-    static WATCHED: Once = Once::new();
     // SAFETY: the handler is a function of this object, which stays loaded, and only stores numbers.
-    WATCHED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
-        0 => {}
-        _ => {
-            eprintln!("libbmi: without memory for it, children of this process are not told apart")
-        }
-    });
+    FORKS.watch("libbmi", || unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
 }
 
 /// Whether the library was made by a process whose child we are.
 pub fn is_child() -> bool {
-    IS_CHILD.load(Ordering::Relaxed)
+    FORKS.is_child()
 }
 
-fn references() -> MutexGuard<'static, usize> {
+fn references() -> MutexGuard<'static, References> {
     REFERENCES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -124,12 +116,7 @@ fn enter<R>(work: impl FnOnce(&Library, &mut Memory) -> Option<R>) -> Option<R> 
 #[inline]
 pub fn with_context<R>(id: i64, work: impl FnOnce(&Library, &ContextSlot) -> R) -> Option<R> {
     enter(|library, memory| {
-        let version = library.contexts.version();
-        if memory.contexts_version != version {
-            memory.contexts = library.contexts.all();
-            memory.contexts_version = version;
-        }
-        let context = memory.contexts.get(usize::try_from(id).ok()?)?.as_deref()?;
+        let context = library.contexts.find(&mut memory.contexts, id)?;
         Some(work(library, context))
     })
 }
@@ -149,6 +136,8 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
     }
     watch_forks();
     presence::prepare();
+    // Before the lock is taken: a child that is forked meanwhile would find it held for ever.
+    let living = FORKS.begin();
     let mut references = references();
     let plan = plan(start)?;
     if LIBRARY.load(Ordering::Relaxed).is_null() {
@@ -157,8 +146,9 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
             -code_of(&error)
         })?;
         LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
+        references.living = Some(living);
     }
-    *references += 1;
+    references.count += 1;
     Ok(())
 }
 
@@ -169,8 +159,8 @@ pub fn finalize() {
     }
     // Held until the end: another library would find ports that are still taken.
     let mut references = references();
-    *references = references.saturating_sub(1);
-    if *references > 0 {
+    references.count = references.count.saturating_sub(1);
+    if references.count > 0 {
         return;
     }
     let library = LIBRARY.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -193,6 +183,7 @@ pub fn finalize() {
     } else {
         eprintln!("libbmi: a thread does not leave its call; what the library has stays open");
     }
+    references.living = None;
 }
 
 /// A module to open, with where it listens.
@@ -232,28 +223,14 @@ fn complain(error: &ModuleError) {
 }
 
 fn code_of(error: &ModuleError) -> ErrorCode {
-    use ropewalk_net::modules::{EtherError, TcpError, UdpError};
-    match error {
-        ModuleError::Unknown { .. } => ENOPROTOOPT,
-        ModuleError::UnknownHost(_) => EHOSTNTFD,
-        ModuleError::Tcp(TcpError::PortInUse(_)) => EADDRINUSE,
-        ModuleError::Tcp(TcpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
-        ModuleError::Tcp(TcpError::PortReserved(_)) => EACCES,
-        ModuleError::Udp(UdpError::PortInUse(_)) => EADDRINUSE,
-        ModuleError::Udp(UdpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
-        ModuleError::Ether(
-            EtherError::Taken { .. } | EtherError::Held { .. } | EtherError::AllTaken(_),
-        ) => EADDRINUSE,
-        ModuleError::Ether(EtherError::NotPermitted(_)) => EACCES,
-        ModuleError::Ether(
-            EtherError::NoInterface(_)
-            | EtherError::NoneUp
-            | EtherError::Several { .. }
-            | EtherError::Down(_),
-        ) => EADDRNOTAVAIL,
-        ModuleError::Shm(modules::ShmError::NameInUse { .. }) => EADDRINUSE,
-        error if error.is_shortage() => EMFILE,
-        _ => EINVAL,
+    match OpenErrorKind::of(error) {
+        OpenErrorKind::UnknownModule => ENOPROTOOPT,
+        OpenErrorKind::UnknownHost => EHOSTNTFD,
+        OpenErrorKind::InUse => EADDRINUSE,
+        OpenErrorKind::NoSuchAddress => EADDRNOTAVAIL,
+        OpenErrorKind::NotPermitted => EACCES,
+        OpenErrorKind::Shortage => EMFILE,
+        OpenErrorKind::Other => EINVAL,
     }
 }
 
@@ -268,12 +245,9 @@ impl Library {
             rails.push(modules::open(scheme, &listen)?);
             active.push((*scheme).to_string());
         }
-        let mut config = EndpointConfig::new(CLUSTER);
+        let mut config = endpoint_config(CLUSTER);
         config.teller = Some(ropewalk_host_mx::counts::start);
-        config.core.operations_max = OPERATIONS_MAX;
-        config.core.peers_max = PEERS_MAX;
         config.core.links_max = LINKS_MAX;
-        config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         config.core.separate_sessions = true;
         from_environment(&mut config).map_err(ModuleError::Other)?;
         let options = Options::new().map_err(ModuleError::Other)?;
@@ -282,7 +256,7 @@ impl Library {
         Ok(Library {
             endpoint,
             addresses: Mutex::new(Addresses::default()),
-            contexts: Contexts::default(),
+            contexts: Contexts::new(),
             unexpected,
             buffers: Buffers::default(),
             options,

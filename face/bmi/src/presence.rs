@@ -15,13 +15,12 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::contexts::ContextSlot;
+use crate::contexts::Copied;
 
 /// The library state that a thread remembers.
 #[derive(Default)]
 pub struct Memory {
-    pub contexts_version: u64,
-    pub contexts: Vec<Option<Arc<ContextSlot>>>,
+    pub contexts: Copied,
 }
 
 struct Presence {

@@ -10,9 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::pool::PoolBuffer;
+use ropewalk_face_common::{Sleep, WaiterElection, wait};
 use ropewalk_net::{Context, Endpoint, Request};
-
-use ropewalk_net::election::WaiterElection;
 
 /// The longest unexpected message.
 pub const UNEXPECTED_BYTES_MAX: i64 = 16 * 1024;
@@ -130,8 +129,8 @@ impl Unexpected {
         idle: Duration,
         mut report: impl FnMut(Request),
     ) -> usize {
-        let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
-        loop {
+        let deadline = (!idle.is_zero() && most > 0).then(|| Instant::now() + idle);
+        let look = |_: &mut Option<()>| {
             let mut count = 0;
             if !self.may_be(endpoint, class) {
                 endpoint.progress();
@@ -144,16 +143,18 @@ impl Unexpected {
                 report(request);
                 count += 1;
             }
-            let Some(deadline) = deadline.filter(|_| count == 0 && most > 0) else { return count };
-            if Instant::now() >= deadline || endpoint.is_closed() {
-                return 0;
+            (count > 0).then_some(count)
+        };
+        let sleep = |until| {
+            if endpoint.is_closed() {
+                return Sleep::Over;
             }
-            if self.election.take(deadline, &|| false) {
-                let limit = deadline.saturating_duration_since(Instant::now());
-                endpoint.wait_for(&self.queue, limit, &|| self.may_be(endpoint, class));
-                self.election.give_back();
-            }
-        }
+            let news = || self.may_be(endpoint, class);
+            let at_context = |limit| endpoint.wait_for(&self.queue, limit, &news);
+            self.election.sleep(until, &|| false, at_context);
+            Sleep::News(None)
+        };
+        wait(deadline, look, sleep).unwrap_or(0)
     }
 
     /// Hands a message's bytes out, until `take_back`.

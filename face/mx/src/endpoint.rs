@@ -15,26 +15,22 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
+use ropewalk_face_common::{Living, OpenErrorKind, WaiterElection, endpoint_config};
 use ropewalk_host_mx::nics::{ENDPOINTS_MAX, Nic};
-use ropewalk_net::election::WaiterElection;
-use ropewalk_net::modules::{self, Listen, ModuleError};
-use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
+use ropewalk_net::modules::{self, EtherError, Listen, ModuleError};
+use ropewalk_net::{Channel, Context, Endpoint};
 
 use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
 use crate::codes::*;
 use crate::connect::Connects;
 use crate::environment::Options;
 use crate::partners::Partners;
-use crate::process::{Alive, Process};
-use crate::requests::{REQUESTS_MAX, Requests};
+use crate::process::{self, Process};
+use crate::requests::Requests;
 use crate::search::Searches;
 
 /// Programs that use MX are among themselves.
 const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2020_4d58_0000_0001);
-/// Messages of one peer that may wait here for their receives, with what it takes to keep them.
-const WAITING_BYTES_MAX: u32 = 14 << 20;
-/// Peers, those that are only known included.
-const PEERS_MAX: usize = 1 << 16;
 /// The time that a close waits for sent messages that have not reached their peers.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -79,7 +75,7 @@ pub struct Ep {
     pub calls: AtomicU64,
     pub is_closing: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
-    _alive: Alive,
+    _living: Living,
 }
 
 /// The mutable state of an endpoint.
@@ -127,18 +123,10 @@ impl State {
 /// The code for a rail or a raw endpoint that could not be opened. Prints the details that the code does not
 /// carry.
 pub fn code_of(error: &ModuleError) -> Code {
-    use modules::{EtherError, ShmError, UdpError};
-    let code = match error {
-        ModuleError::Udp(UdpError::PortInUse(_)) => BUSY,
-        ModuleError::Shm(ShmError::NameInUse { .. }) => BUSY,
-        ModuleError::Ether(
-            EtherError::Taken { .. }
-            | EtherError::Held { .. }
-            | EtherError::AllTaken(_)
-            | EtherError::RawTaken(_),
-        ) => BUSY,
-        ModuleError::Ether(EtherError::NotPermitted(_)) => NO_PERMISSION,
-        error if error.is_shortage() => NO_RESOURCES,
+    let code = match OpenErrorKind::of(error) {
+        OpenErrorKind::InUse => BUSY,
+        OpenErrorKind::NotPermitted => NO_PERMISSION,
+        OpenErrorKind::Shortage => NO_RESOURCES,
         _ => NO_DEVICE,
     };
     let is_held = matches!(error, ModuleError::Ether(EtherError::Held { .. }));
@@ -204,17 +192,14 @@ impl Ep {
         number: u32,
         settings: Settings,
     ) -> Result<Arc<Ep>, Code> {
-        let alive = Alive::begin();
+        let living = process::begin();
         let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
         let nic_id = own.place.nic_id();
         let rails = rails(&process.options, &own, number, settings.key)?;
-        let mut config = EndpointConfig::new(CLUSTER);
+        let mut config = endpoint_config(CLUSTER);
         config.teller = Some(ropewalk_host_mx::counts::start);
         config.core.eager_bytes_max = process.options.rendezvous_bytes;
         config.core.eager_bytes_min = EAGER_BYTES_SHORT;
-        config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
-        config.core.operations_max = REQUESTS_MAX;
-        config.core.peers_max = PEERS_MAX;
         let net = Endpoint::open(config, rails).map_err(short)?;
         let main = net.context(false).map_err(short)?;
         let control = net.context(true).map_err(short)?;
@@ -247,7 +232,7 @@ impl Ep {
             calls: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             keeper: Mutex::new(None),
-            _alive: alive,
+            _living: living,
         });
         let keeper = crate::keeper::start(&endpoint).map_err(short)?;
         *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);

@@ -7,14 +7,16 @@
 use std::collections::HashMap;
 
 use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_face_common::{HandleBits, PEERS_MAX};
 use ropewalk_net::PeerId;
 
 use crate::abi::Address;
 use crate::process::PLACE_BITS;
 
 /// The most partners of an endpoint. Every peer that reaches us makes one.
-const PARTNERS_MAX: usize = 1 << 16;
+const PARTNERS_MAX: usize = PEERS_MAX;
 const INDEX_BITS: u32 = 20;
+const BITS: HandleBits = HandleBits::new(PLACE_BITS, INDEX_BITS);
 const _: () = assert!(PARTNERS_MAX <= 1 << INDEX_BITS);
 
 /// An endpoint of somebody's.
@@ -139,22 +141,18 @@ impl Partners {
     /// The address of a partner.
     pub fn address(&self, place: usize, id: SlotId) -> Address {
         let session = self.slots.get(id).map_or(0, |partner| partner.session);
-        let generation = u64::from(id.generation) << (INDEX_BITS + PLACE_BITS);
-        let number = generation | u64::from(id.index) << PLACE_BITS | place as u64;
-        Address { stuff: [number, u64::from(session) << 32] }
+        Address { stuff: [BITS.handle(place, id), u64::from(session) << 32] }
     }
 
     /// The place of the endpoint that an address belongs to.
     pub fn place_of(address: Address) -> usize {
-        (address.stuff[0] & ((1 << PLACE_BITS) - 1)) as usize
+        BITS.owner(address.stuff[0])
     }
 
     /// The partner of an address.
     #[inline]
     pub fn find(&self, place: usize, address: Address) -> Option<SlotId> {
-        let index = (address.stuff[0] >> PLACE_BITS) as u32 & ((1 << INDEX_BITS) - 1);
-        let id = self.slots.id_at(index)?;
-        (self.address(place, id).stuff[0] == address.stuff[0]).then_some(id)
+        BITS.find(place, address.stuff[0], |index| self.slots.id_at(index))
     }
 }
 

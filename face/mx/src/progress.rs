@@ -1,5 +1,6 @@
 //! Progress within calls: completions are taken in, handlers are told, and threads wait.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -7,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
+use ropewalk_face_common::{Sleep, wait};
 use ropewalk_net::endpoint::PeerEvent;
 use ropewalk_net::{Completed, PeerId};
 
@@ -284,36 +286,51 @@ impl Ep {
         mut find: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<Option<T>, Code> {
         let wakeups = self.wakeups.load(Ordering::SeqCst);
-        loop {
+        let seen = Cell::default();
+        let look = |_: &mut Option<()>| {
             let (arrivals, events) = (self.net.arrivals(), self.net.event_count());
             let mut state = self.progress();
             if let Some(found) = find(&mut state) {
-                return Ok(Some(found));
+                return Some(Ok(found));
             }
             if state.is_handling() {
-                return Err(NOT_IN_HANDLER);
+                return Some(Err(NOT_IN_HANDLER));
             }
             let version = self.version.load(Ordering::SeqCst);
-            let frozen = state.is_frozen();
+            seen.set(SeenInVain { arrivals, events, version, is_frozen: state.is_frozen() });
             drop(state);
-            if self.is_closing.load(Ordering::SeqCst) {
-                return Err(BAD_ENDPOINT);
+            self.is_closing.load(Ordering::SeqCst).then_some(Err(BAD_ENDPOINT))
+        };
+        let sleep = |deadline: Instant| {
+            if self.wakeups.load(Ordering::SeqCst) != wakeups {
+                return Sleep::Over;
             }
-            let now = Instant::now();
-            if self.wakeups.load(Ordering::SeqCst) != wakeups || now >= deadline {
-                return Ok(None);
-            }
-            let until = deadline.min(now + LOOK_AFTER);
-            let changed = || self.version.load(Ordering::SeqCst) != version;
-            let told = || self.net.arrivals() != arrivals || self.net.event_count() != events;
-            let news = || changed() || told();
-            if frozen {
-                self.election.rest(until, &changed);
-            } else if self.election.take(until, &news) {
-                let limit = until.saturating_duration_since(Instant::now());
-                self.net.wait_ready(&self.main, limit, &news);
-                self.election.give_back();
-            }
+            self.sleep(deadline.min(Instant::now() + LOOK_AFTER), seen.get());
+            Sleep::News(None)
+        };
+        wait(Some(deadline), look, sleep).transpose()
+    }
+
+    /// Sleeps until something is other than it was seen.
+    fn sleep(&self, until: Instant, seen: SeenInVain) {
+        let changed = || self.version.load(Ordering::SeqCst) != seen.version;
+        let (arrivals, events) = (seen.arrivals, seen.events);
+        let told = || self.net.arrivals() != arrivals || self.net.event_count() != events;
+        let news = || changed() || told();
+        if seen.is_frozen {
+            self.election.rest(until, &changed);
+        } else {
+            let at_context = |limit| self.net.wait_ready(&self.main, limit, &news);
+            self.election.sleep(until, &news, at_context);
         }
     }
+}
+
+/// The counts of an endpoint, and whether it was frozen, at a look that found nothing.
+#[derive(Clone, Copy, Default)]
+struct SeenInVain {
+    arrivals: u64,
+    events: u64,
+    version: u64,
+    is_frozen: bool,
 }

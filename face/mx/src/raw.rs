@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ropewalk_face_common::Living;
 use ropewalk_host_mx::agent::AgentError;
 use ropewalk_host_mx::raw::{RawEndpoint, RawError};
 
 use crate::abi::{ErrorHandler, Handle};
 use crate::codes::*;
 use crate::endpoint::code_of;
-use crate::process::{self, Alive, Process};
+use crate::process::{self, Process};
 
 /// A raw endpoint.
 pub struct Raw {
     pub nic_number: u32,
     pub error_handler: Option<ErrorHandler>,
     pub net: RawEndpoint,
-    _alive: Alive,
+    _living: Living,
 }
 
 struct Table {
@@ -41,7 +42,7 @@ pub fn open(
     nic_number: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
-    let alive = Alive::begin();
+    let living = process::begin();
     let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
@@ -54,7 +55,7 @@ pub fn open(
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;
-    table.open.insert(number, Arc::new(Raw { nic_number, error_handler, net, _alive: alive }));
+    table.open.insert(number, Arc::new(Raw { nic_number, error_handler, net, _living: living }));
     Ok(ptr::without_provenance_mut(number))
 }
 

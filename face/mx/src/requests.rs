@@ -6,18 +6,17 @@ use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_face_common::{HandleBits, OPERATIONS_MAX};
 use ropewalk_net::OperationId;
 
 use crate::abi::{Address, Handle};
 use crate::codes::{Code, SUCCESS};
 use crate::process::PLACE_BITS;
 
-/// Requests of an endpoint.
-pub const REQUESTS_MAX: usize = 1 << INDEX_BITS;
 /// A handle has the endpoint's place, the request's, and as much of its generation as there is room for.
 const INDEX_BITS: u32 = 22;
-const GENERATION_BITS: u32 = 64 - INDEX_BITS - PLACE_BITS;
-const _: () = assert!(GENERATION_BITS <= 32);
+const BITS: HandleBits = HandleBits::new(PLACE_BITS, INDEX_BITS);
+const _: () = assert!(OPERATIONS_MAX <= 1 << INDEX_BITS);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -116,7 +115,7 @@ impl Requests {
     /// None; `first` is where handles begin to count.
     pub fn new(first: u32) -> Requests {
         Requests {
-            slots: Slots::counting_from(REQUESTS_MAX, first),
+            slots: Slots::counting_from(OPERATIONS_MAX, first),
             done: VecDeque::new(),
             done_count: 0,
             failing: VecDeque::new(),
@@ -137,24 +136,19 @@ impl Requests {
 
     /// The handle by which a program of this endpoint's names a request.
     pub fn handle(place: usize, id: SlotId) -> Handle {
-        let generation = u64::from(id.generation) << (INDEX_BITS + PLACE_BITS);
-        let number = generation | u64::from(id.index) << PLACE_BITS | place as u64;
-        std::ptr::without_provenance_mut(number as usize)
+        std::ptr::without_provenance_mut(BITS.handle(place, id) as usize)
     }
 
     /// The place of the endpoint that a handle names.
     pub fn place_of(handle: Handle) -> usize {
-        handle.addr() & ((1 << PLACE_BITS) - 1)
+        BITS.owner(handle.addr() as u64)
     }
 
     /// The request of a handle that its user still has.
     pub fn find(&self, place: usize, handle: Handle) -> Option<SlotId> {
-        let number = handle.addr() as u64;
-        let index = (number >> PLACE_BITS) as u32 & ((1 << INDEX_BITS) - 1);
-        let id = self.slots.id_at(index)?;
+        let id = BITS.find(place, handle.addr() as u64, |index| self.slots.id_at(index))?;
         let request = self.slots.get(id)?;
-        let same = Requests::handle(place, id).addr() as u64 == number;
-        (same && !request.forgotten && !request.hidden).then_some(id)
+        (!request.forgotten && !request.hidden).then_some(id)
     }
 
     /// A request is complete.

@@ -22,7 +22,7 @@ struct Room {
 }
 
 const RAIL: &[&str] = &["base", "wire", "rail"];
-const FACE: &[&str] = &["base", "wire", "net", "rma", "host-*", "client"];
+const FACE: &[&str] = &["base", "wire", "net", "rma", "host-*", "client", "face-common"];
 const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim"];
 
 const fn room(
@@ -92,6 +92,12 @@ const ROOMS: &[Room] = &[
         ],
         &["sim"],
         "cli alone assembles a cluster; of lab it may use bench only",
+    ),
+    room(
+        "face-common",
+        &["base", "wire", "net"],
+        ANY_RAIL,
+        "what the faces share is below them all, and knows none of their interfaces",
     ),
     room(
         "mount",
@@ -202,6 +208,7 @@ mod tests {
             ("cli", "rail-shm"),
             ("host-mx", "net"),
             ("mx", "host-mx"),
+            ("bmi", "face-common"),
         ];
         for (from, to) in good {
             assert_eq!(complaint(from, to, false), None);
@@ -223,6 +230,8 @@ mod tests {
             ("net", "rpc"),
             ("net", "host-mx"),
             ("host-mx", "rail-tcp"),
+            ("face-common", "bmi"),
+            ("rpc", "face-common"),
         ];
         for (from, to) in bad {
             let text =

@@ -1,12 +1,12 @@
 //! Posts: sends, receives and unexpected messages, of one buffer or a list.
 
-use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use ropewalk_base::memory::{Memory, Segment};
+use ropewalk_face_common::{segment, with_segments};
 use ropewalk_net::{Channel, Completed, Level, Oversize, Posted};
 
-use super::put;
+use super::{code, put};
 use crate::addresses::{Handle, peer_of};
 use crate::contexts::{ContextSlot, number};
 use crate::errors::{self, EFAULT, EINVAL, EMSGSIZE, ENETDOWN, ErrorCode};
@@ -16,46 +16,10 @@ use crate::unexpected::{UNEXPECTED_BYTES_MAX, bits_of};
 /// Hints of OrangeFS, which are for tracing only.
 type Hints = *mut c_void;
 
-thread_local! {
-    /// The pieces of a list while the list is posted.
-    static PIECES: Cell<Vec<Segment>> = const { Cell::new(Vec::new()) };
-}
-
-/// A list that is longer leaves no memory behind.
-const PIECES_KEPT_MAX: usize = 8192;
-
-/// Adds up the pieces of a list.
-///
-/// # Safety
-/// Both lists have `count` entries.
-unsafe fn pieces(
-    buffers: *const *mut c_void,
-    sizes: *const i64,
-    count: c_int,
-    segments: &mut Vec<Segment>,
-) -> Result<i64, ErrorCode> {
-    let count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(-EINVAL)?;
-    if buffers.is_null() || sizes.is_null() {
-        return Err(-EINVAL);
-    }
-    let mut total = 0i64;
-    segments.reserve(count);
-    for index in 0..count {
-        // SAFETY: the lists have `count` entries.
-        let (buffer, size) = unsafe { (*buffers.add(index), *sizes.add(index)) };
-        segments.push(piece(buffer, size)?);
-        total = total.checked_add(size).ok_or(-EINVAL)?;
-    }
-    Ok(total)
-}
-
 #[inline]
 fn piece(buffer: *mut c_void, size: i64) -> Result<Segment, ErrorCode> {
     let bytes = usize::try_from(size).map_err(|_| -EINVAL)?;
-    if buffer.is_null() && bytes > 0 {
-        return Err(-EFAULT);
-    }
-    Ok(Segment::new(buffer.cast(), bytes))
+    segment(buffer, bytes).ok_or(-EFAULT)
 }
 
 /// The output pointer of a post, and its peer, context and user pointer.
@@ -235,19 +199,22 @@ unsafe fn with_list(
     total: i64,
     post: impl FnOnce(&[Segment]) -> c_int,
 ) -> c_int {
-    // A thread that ends may post from its last destructors.
-    let mut segments = PIECES.try_with(Cell::take).unwrap_or_default();
-    // SAFETY: the caller vouches for it.
-    let answer = match unsafe { pieces(buffers, sizes, count, &mut segments) } {
-        Ok(sum) if sum == total => post(&segments),
-        Ok(_) => -EINVAL,
-        Err(error) => error,
-    };
-    segments.clear();
-    if segments.capacity() <= PIECES_KEPT_MAX {
-        let _ = PIECES.try_with(|kept| kept.set(segments));
+    let count = usize::try_from(count).unwrap_or(0);
+    if count == 0 || buffers.is_null() || sizes.is_null() {
+        return -EINVAL;
     }
-    answer
+    let pieces = (0..count).map(|index| {
+        // SAFETY: the lists have `count` entries.
+        let (buffer, size) = unsafe { (*buffers.add(index), *sizes.add(index)) };
+        piece(buffer, size)
+    });
+    code(with_segments(pieces, |segments| {
+        let add = |sum: i64, segment: &Segment| sum.checked_add(segment.len() as i64);
+        match segments.iter().try_fold(0, add) {
+            Some(sum) if sum == total => Ok(post(segments)),
+            _ => Err(-EINVAL),
+        }
+    }))
 }
 
 /// Receives the next message of this tag from `src`. A longer one fails the receive with `BMI_EPROTO` and

@@ -20,34 +20,17 @@ unsafe fn test(
     }
 }
 
-/// Whether a request is complete; then it is reported and gone.
-///
-/// # Safety
-/// `request` may be read and written, the others are null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_test(
-    endpoint: Handle,
-    request: *mut Handle,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { test(Family::Mx, endpoint, request, status, result) }
-}
-
-/// Native name of [`mx_test`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_test(
-    endpoint: Handle,
-    request: *mut Handle,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { test(Family::Native, endpoint, request, status, result) }
+twins! {
+    /// Whether a request is complete; then it is reported and gone.
+    ///
+    /// # Safety
+    /// `request` may be read and written, the others are null or may be written.
+    unsafe fn mx_test, omx_test(
+        endpoint: Handle,
+        request: *mut Handle,
+        status: *mut Status,
+        result: *mut u32,
+    ) = |family| test(family, endpoint, request, status, result)
 }
 
 unsafe fn wait(
@@ -111,36 +94,18 @@ unsafe fn test_any(
     unsafe { report(family, answer, std::ptr::null_mut(), status, result) }
 }
 
-/// Reports the first complete request whose match information, under the mask, is this.
-///
-/// # Safety
-/// Each pointer is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_test_any(
-    endpoint: Handle,
-    bits: u64,
-    mask: u64,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { test_any(Family::Mx, endpoint, (bits, mask), status, result) }
-}
-
-/// Native name of [`mx_test_any`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_test_any(
-    endpoint: Handle,
-    bits: u64,
-    mask: u64,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { test_any(Family::Native, endpoint, (bits, mask), status, result) }
+twins! {
+    /// Reports the first complete request whose match information, under the mask, is this.
+    ///
+    /// # Safety
+    /// Each pointer is null or may be written.
+    unsafe fn mx_test_any, omx_test_any(
+        endpoint: Handle,
+        bits: u64,
+        mask: u64,
+        status: *mut Status,
+        result: *mut u32,
+    ) = |family| test_any(family, endpoint, (bits, mask), status, result)
 }
 
 unsafe fn wait_any(
@@ -212,30 +177,19 @@ unsafe fn peeked(
     returned(family, answer)
 }
 
-/// The oldest complete request, which stays so.
-///
-/// # Safety
-/// Each pointer is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_ipeek(endpoint: Handle, request: *mut Handle, result: *mut u32) -> u32 {
-    let answer = ask(endpoint, c"peek", |endpoint| endpoint.ipeek());
-    // SAFETY: the caller vouches for it.
-    unsafe { peeked(Family::Mx, answer, request, result) }
-}
-
-/// Native name of [`mx_ipeek`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_ipeek(
-    endpoint: Handle,
-    request: *mut Handle,
-    result: *mut u32,
-) -> u32 {
-    let answer = ask(endpoint, c"peek", |endpoint| endpoint.ipeek());
-    // SAFETY: the caller vouches for it.
-    unsafe { peeked(Family::Native, answer, request, result) }
+twins! {
+    /// The oldest complete request, which stays so.
+    ///
+    /// # Safety
+    /// Each pointer is null or may be written.
+    unsafe fn mx_ipeek, omx_ipeek(
+        endpoint: Handle,
+        request: *mut Handle,
+        result: *mut u32,
+    ) = |family| {
+        let answer = ask(endpoint, c"peek", |endpoint| endpoint.ipeek());
+        peeked(family, answer, request, result)
+    }
 }
 
 /// Waits for the oldest complete request, which stays so.
@@ -291,38 +245,21 @@ unsafe fn probed(
     returned(family, answer)
 }
 
-/// The first message that waits for a receive like this; it stays.
-///
-/// # Safety
-/// Each pointer is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_iprobe(
-    endpoint: Handle,
-    bits: u64,
-    mask: u64,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    let answer = ask(endpoint, c"probe", |endpoint| endpoint.iprobe(bits, mask));
-    // SAFETY: the caller vouches for it.
-    unsafe { probed(Family::Mx, answer, status, result) }
-}
-
-/// Native name of [`mx_iprobe`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_iprobe(
-    endpoint: Handle,
-    bits: u64,
-    mask: u64,
-    status: *mut Status,
-    result: *mut u32,
-) -> u32 {
-    let answer = ask(endpoint, c"probe", |endpoint| endpoint.iprobe(bits, mask));
-    // SAFETY: the caller vouches for it.
-    unsafe { probed(Family::Native, answer, status, result) }
+twins! {
+    /// The first message that waits for a receive like this; it stays.
+    ///
+    /// # Safety
+    /// Each pointer is null or may be written.
+    unsafe fn mx_iprobe, omx_iprobe(
+        endpoint: Handle,
+        bits: u64,
+        mask: u64,
+        status: *mut Status,
+        result: *mut u32,
+    ) = |family| {
+        let answer = ask(endpoint, c"probe", |endpoint| endpoint.iprobe(bits, mask));
+        probed(family, answer, status, result)
+    }
 }
 
 /// Waits for a message that waits for a receive like this; it stays.
@@ -378,32 +315,16 @@ unsafe fn ibuffered(
     }
 }
 
-/// Whether a send has left its memory.
-///
-/// # Safety
-/// `request` may be read, `result` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_ibuffered(
-    endpoint: Handle,
-    request: *mut Handle,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { ibuffered(Family::Mx, endpoint, request, result) }
-}
-
-/// Native name of [`mx_ibuffered`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_ibuffered(
-    endpoint: Handle,
-    request: *mut Handle,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { ibuffered(Family::Native, endpoint, request, result) }
+twins! {
+    /// Whether a send has left its memory.
+    ///
+    /// # Safety
+    /// `request` may be read, `result` is null or may be written.
+    unsafe fn mx_ibuffered, omx_ibuffered(
+        endpoint: Handle,
+        request: *mut Handle,
+        result: *mut u32,
+    ) = |family| ibuffered(family, endpoint, request, result)
 }
 
 unsafe fn cancel(
@@ -432,32 +353,16 @@ unsafe fn cancel(
     }
 }
 
-/// Cancels a receive without a message, or a connect without an answer.
-///
-/// # Safety
-/// `request` may be read and written, `result` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_cancel(
-    endpoint: Handle,
-    request: *mut Handle,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { cancel(Family::Mx, endpoint, request, result, false) }
-}
-
-/// Native name of [`mx_cancel`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_cancel(
-    endpoint: Handle,
-    request: *mut Handle,
-    result: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { cancel(Family::Native, endpoint, request, result, false) }
+twins! {
+    /// Cancels a receive without a message, or a connect without an answer.
+    ///
+    /// # Safety
+    /// `request` may be read and written, `result` is null or may be written.
+    unsafe fn mx_cancel, omx_cancel(
+        endpoint: Handle,
+        request: *mut Handle,
+        result: *mut u32,
+    ) = |family| cancel(family, endpoint, request, result, false)
 }
 
 /// The same, but the request is still to be tested, and reports that it was cancelled.
@@ -483,22 +388,11 @@ unsafe fn forget(family: Family, endpoint: Handle, request: *mut Handle) -> u32 
     }
 }
 
-/// Nobody will test for a request.
-///
-/// # Safety
-/// `request` may be read and written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_forget(endpoint: Handle, request: *mut Handle) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { forget(Family::Mx, endpoint, request) }
-}
-
-/// Native name of [`mx_forget`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_forget(endpoint: Handle, request: *mut Handle) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { forget(Family::Native, endpoint, request) }
+twins! {
+    /// Nobody will test for a request.
+    ///
+    /// # Safety
+    /// `request` may be read and written.
+    unsafe fn mx_forget, omx_forget(endpoint: Handle, request: *mut Handle) = |family|
+        forget(family, endpoint, request)
 }

@@ -68,38 +68,19 @@ unsafe fn open(
     returned(family, answer.map(|handle| unsafe { put(to, handle) }))
 }
 
-/// Opens an endpoint.
-///
-/// # Safety
-/// `list` has `count` entries or is null; `to` may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_open_endpoint(
-    nic_number: u32,
-    number: u32,
-    key: u32,
-    list: *mut Parameter,
-    count: u32,
-    to: *mut Handle,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Mx, (nic_number, number), key, list, count, to) }
-}
-
-/// Native name of [`mx_open_endpoint`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_open_endpoint(
-    nic_number: u32,
-    number: u32,
-    key: u32,
-    list: *mut Parameter,
-    count: u32,
-    to: *mut Handle,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { open(Family::Native, (nic_number, number), key, list, count, to) }
+twins! {
+    /// Opens an endpoint.
+    ///
+    /// # Safety
+    /// `list` has `count` entries or is null; `to` may be written.
+    unsafe fn mx_open_endpoint, omx_open_endpoint(
+        nic_number: u32,
+        number: u32,
+        key: u32,
+        list: *mut Parameter,
+        count: u32,
+        to: *mut Handle,
+    ) = |family| open(family, (nic_number, number), key, list, count, to)
 }
 
 fn close(family: Family, handle: Handle) -> u32 {
@@ -116,16 +97,9 @@ fn close(family: Family, handle: Handle) -> u32 {
     returned(family, answer)
 }
 
-/// Closes an endpoint.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_close_endpoint(endpoint: Handle) -> u32 {
-    close(Family::Mx, endpoint)
-}
-
-/// Native name of [`mx_close_endpoint`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_close_endpoint(endpoint: Handle) -> u32 {
-    close(Family::Native, endpoint)
+twins! {
+    /// Closes an endpoint.
+    fn mx_close_endpoint, omx_close_endpoint(endpoint: Handle) = |family| close(family, endpoint)
 }
 
 fn wake_up(family: Family, handle: Handle) -> u32 {
@@ -138,16 +112,9 @@ fn wake_up(family: Family, handle: Handle) -> u32 {
     )
 }
 
-/// Ends all waits of an endpoint.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_wakeup(endpoint: Handle) -> u32 {
-    wake_up(Family::Mx, endpoint)
-}
-
-/// Native name of [`mx_wakeup`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_wakeup(endpoint: Handle) -> u32 {
-    wake_up(Family::Native, endpoint)
+twins! {
+    /// Ends all waits of an endpoint.
+    fn mx_wakeup, omx_wakeup(endpoint: Handle) = |family| wake_up(family, endpoint)
 }
 
 unsafe fn own_address(family: Family, handle: Handle, to: *mut Address) -> u32 {
@@ -160,24 +127,15 @@ unsafe fn own_address(family: Family, handle: Handle, to: *mut Address) -> u32 {
     returned(family, answer)
 }
 
-/// The endpoint's own address.
-///
-/// # Safety
-/// `to` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_get_endpoint_addr(endpoint: Handle, to: *mut Address) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { own_address(Family::Mx, endpoint, to) }
-}
-
-/// Native name of [`mx_get_endpoint_addr`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_get_endpoint_addr(endpoint: Handle, to: *mut Address) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { own_address(Family::Native, endpoint, to) }
+twins! {
+    /// The endpoint's own address.
+    ///
+    /// # Safety
+    /// `to` is null or may be written.
+    unsafe fn mx_get_endpoint_addr, omx_get_endpoint_addr(
+        endpoint: Handle,
+        to: *mut Address,
+    ) = |family| own_address(family, endpoint, to)
 }
 
 unsafe fn connect(
@@ -197,38 +155,19 @@ unsafe fn connect(
     returned(family, answer)
 }
 
-/// Connects to an endpoint of a card.
-///
-/// # Safety
-/// `to` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_connect(
-    endpoint: Handle,
-    nic_id: u64,
-    number: u32,
-    key: u32,
-    ms: u32,
-    to: *mut Address,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { connect(Family::Mx, endpoint, (nic_id, number), key, ms, to) }
-}
-
-/// Native name of [`mx_connect`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_connect(
-    endpoint: Handle,
-    nic_id: u64,
-    number: u32,
-    key: u32,
-    ms: u32,
-    to: *mut Address,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { connect(Family::Native, endpoint, (nic_id, number), key, ms, to) }
+twins! {
+    /// Connects to an endpoint of a card.
+    ///
+    /// # Safety
+    /// `to` is null or may be written.
+    unsafe fn mx_connect, omx_connect(
+        endpoint: Handle,
+        nic_id: u64,
+        number: u32,
+        key: u32,
+        ms: u32,
+        to: *mut Address,
+    ) = |family| connect(family, endpoint, (nic_id, number), key, ms, to)
 }
 
 unsafe fn iconnect(
@@ -248,58 +187,33 @@ unsafe fn iconnect(
     returned(family, answer)
 }
 
-/// Begins to connect: a request like others, whose status has the address as its source.
-///
-/// # Safety
-/// `to` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_iconnect(
-    endpoint: Handle,
-    nic_id: u64,
-    number: u32,
-    key: u32,
-    match_info: u64,
-    context: *mut c_void,
-    to: *mut Handle,
-) -> u32 {
-    let posting = Posting { segments: &[], match_info, context, is_wanted: !to.is_null() };
-    // SAFETY: the caller vouches for it.
-    unsafe { iconnect(Family::Mx, endpoint, (nic_id, number), key, &posting, to) }
-}
-
-/// Native name of [`mx_iconnect`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_iconnect(
-    endpoint: Handle,
-    nic_id: u64,
-    number: u32,
-    key: u32,
-    match_info: u64,
-    context: *mut c_void,
-    to: *mut Handle,
-) -> u32 {
-    let posting = Posting { segments: &[], match_info, context, is_wanted: !to.is_null() };
-    // SAFETY: the caller vouches for it.
-    unsafe { iconnect(Family::Native, endpoint, (nic_id, number), key, &posting, to) }
+twins! {
+    /// Begins to connect: a request like others, whose status has the address as its source.
+    ///
+    /// # Safety
+    /// `to` is null or may be written.
+    unsafe fn mx_iconnect, omx_iconnect(
+        endpoint: Handle,
+        nic_id: u64,
+        number: u32,
+        key: u32,
+        match_info: u64,
+        context: *mut c_void,
+        to: *mut Handle,
+    ) = |family| {
+        let posting = Posting { segments: &[], match_info, context, is_wanted: !to.is_null() };
+        iconnect(family, endpoint, (nic_id, number), key, &posting, to)
+    }
 }
 
 fn disconnect(family: Family, handle: Handle, address: Address) -> u32 {
     returned(family, ask(handle, c"disconnect", |endpoint| endpoint.disconnect(address)))
 }
 
-/// Forgets a partner.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_disconnect(endpoint: Handle, address: Address) -> u32 {
-    disconnect(Family::Mx, endpoint, address)
-}
-
-/// Native name of [`mx_disconnect`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_disconnect(endpoint: Handle, address: Address) -> u32 {
-    disconnect(Family::Native, endpoint, address)
+twins! {
+    /// Forgets a partner.
+    fn mx_disconnect, omx_disconnect(endpoint: Handle, address: Address) = |family|
+        disconnect(family, endpoint, address)
 }
 
 unsafe fn decompose(
@@ -322,62 +236,29 @@ unsafe fn decompose(
     returned(family, answer)
 }
 
-/// Card and number of an address.
-///
-/// # Safety
-/// Each pointer is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_decompose_endpoint_addr(
-    address: Address,
-    nic_id: *mut u64,
-    number: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Mx, address, nic_id, number, std::ptr::null_mut()) }
+twins! {
+    /// Card and number of an address.
+    ///
+    /// # Safety
+    /// Each pointer is null or may be written.
+    unsafe fn mx_decompose_endpoint_addr, omx_decompose_endpoint_addr(
+        address: Address,
+        nic_id: *mut u64,
+        number: *mut u32,
+    ) = |family| decompose(family, address, nic_id, number, std::ptr::null_mut())
 }
 
-/// The same with its session.
-///
-/// # Safety
-/// Each pointer is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_decompose_endpoint_addr2(
-    address: Address,
-    nic_id: *mut u64,
-    number: *mut u32,
-    session: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Mx, address, nic_id, number, session) }
-}
-
-/// Native name of [`mx_decompose_endpoint_addr`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_decompose_endpoint_addr(
-    address: Address,
-    nic_id: *mut u64,
-    number: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Native, address, nic_id, number, std::ptr::null_mut()) }
-}
-
-/// Native name of [`mx_decompose_endpoint_addr2`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_decompose_endpoint_addr_with_session(
-    address: Address,
-    nic_id: *mut u64,
-    number: *mut u32,
-    session: *mut u32,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { decompose(Family::Native, address, nic_id, number, session) }
+twins! {
+    /// The same with its session.
+    ///
+    /// # Safety
+    /// Each pointer is null or may be written.
+    unsafe fn mx_decompose_endpoint_addr2, omx_decompose_endpoint_addr_with_session(
+        address: Address,
+        nic_id: *mut u64,
+        number: *mut u32,
+        session: *mut u32,
+    ) = |family| decompose(family, address, nic_id, number, session)
 }
 
 fn set_context(family: Family, address: Address, context: *mut c_void) -> u32 {
@@ -387,16 +268,12 @@ fn set_context(family: Family, address: Address, context: *mut c_void) -> u32 {
     returned(family, set.map_err(|code| errors::raise(None, text, code)))
 }
 
-/// Sets the partner's pointer of the user's.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_set_endpoint_addr_context(address: Address, context: *mut c_void) -> u32 {
-    set_context(Family::Mx, address, context)
-}
-
-/// Native name of [`mx_set_endpoint_addr_context`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_set_endpoint_addr_context(address: Address, context: *mut c_void) -> u32 {
-    set_context(Family::Native, address, context)
+twins! {
+    /// Sets the partner's pointer of the user's.
+    fn mx_set_endpoint_addr_context, omx_set_endpoint_addr_context(
+        address: Address,
+        context: *mut c_void,
+    ) = |family| set_context(family, address, context)
 }
 
 unsafe fn get_context(family: Family, address: Address, to: *mut *mut c_void) -> u32 {
@@ -409,30 +286,15 @@ unsafe fn get_context(family: Family, address: Address, to: *mut *mut c_void) ->
     returned(family, answer)
 }
 
-/// The partner's pointer of the user's; null where none was set.
-///
-/// # Safety
-/// `to` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_get_endpoint_addr_context(
-    address: Address,
-    to: *mut *mut c_void,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { get_context(Family::Mx, address, to) }
-}
-
-/// Native name of [`mx_get_endpoint_addr_context`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_get_endpoint_addr_context(
-    address: Address,
-    to: *mut *mut c_void,
-) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { get_context(Family::Native, address, to) }
+twins! {
+    /// The partner's pointer of the user's; null where none was set.
+    ///
+    /// # Safety
+    /// `to` is null or may be written.
+    unsafe fn mx_get_endpoint_addr_context, omx_get_endpoint_addr_context(
+        address: Address,
+        to: *mut *mut c_void,
+    ) = |family| get_context(family, address, to)
 }
 
 fn register(
@@ -449,24 +311,13 @@ fn register(
     returned(family, answer)
 }
 
-/// Sets the handler of messages that nobody posted a receive for; null: there is none any more.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_register_unexp_handler(
-    endpoint: Handle,
-    function: Option<UnexpectedHandler>,
-    context: *mut c_void,
-) -> u32 {
-    register(Family::Mx, endpoint, function, context)
-}
-
-/// Native name of [`mx_register_unexp_handler`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_register_unexp_handler(
-    endpoint: Handle,
-    function: Option<UnexpectedHandler>,
-    context: *mut c_void,
-) -> u32 {
-    register(Family::Native, endpoint, function, context)
+twins! {
+    /// Sets the handler of messages that nobody posted a receive for; null: there is none any more.
+    fn mx_register_unexp_handler, omx_register_unexp_handler(
+        endpoint: Handle,
+        function: Option<UnexpectedHandler>,
+        context: *mut c_void,
+    ) = |family| register(family, endpoint, function, context)
 }
 
 fn progress(family: Family, handle: Handle) -> u32 {
@@ -479,40 +330,21 @@ fn progress(family: Family, handle: Handle) -> u32 {
     )
 }
 
-/// One round of progress.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_progress(endpoint: Handle) -> u32 {
-    progress(Family::Mx, endpoint)
+twins! {
+    /// One round of progress.
+    fn mx_progress, omx_progress(endpoint: Handle) = |family| progress(family, endpoint)
 }
 
-/// Native name of [`mx_progress`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_progress(endpoint: Handle) -> u32 {
-    progress(Family::Native, endpoint)
+twins! {
+    /// From here on nothing is progressed.
+    fn mx_disable_progression, omx_disable_progression(endpoint: Handle) = |family|
+        returned(family, ask(endpoint, c"disable progression", |endpoint| endpoint.disable()))
 }
 
-/// From here on nothing is progressed.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_disable_progression(endpoint: Handle) -> u32 {
-    returned(Family::Mx, ask(endpoint, c"disable progression", |endpoint| endpoint.disable()))
-}
-
-/// Native name of [`mx_disable_progression`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_disable_progression(endpoint: Handle) -> u32 {
-    returned(Family::Native, ask(endpoint, c"disable progression", |endpoint| endpoint.disable()))
-}
-
-/// It is again.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_reenable_progression(endpoint: Handle) -> u32 {
-    returned(Family::Mx, ask(endpoint, c"enable progression", |endpoint| endpoint.reenable()))
-}
-
-/// Native name of [`mx_reenable_progression`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_reenable_progression(endpoint: Handle) -> u32 {
-    returned(Family::Native, ask(endpoint, c"enable progression", |endpoint| endpoint.reenable()))
+twins! {
+    /// It is again.
+    fn mx_reenable_progression, omx_reenable_progression(endpoint: Handle) = |family|
+        returned(family, ask(endpoint, c"enable progression", |endpoint| endpoint.reenable()))
 }
 
 fn set_timeout(family: Family, handle: Handle, request: Handle, ms: u32) -> u32 {
@@ -521,17 +353,14 @@ fn set_timeout(family: Family, handle: Handle, request: Handle, ms: u32) -> u32 
     returned(family, ask(handle, c"set a time-out", |endpoint| endpoint.set_timeout(request, ms)))
 }
 
-/// Sets the time that a request may wait for a peer that does not answer. Without a request, sets it for all
-/// later requests.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_set_request_timeout(endpoint: Handle, request: Handle, ms: u32) -> u32 {
-    set_timeout(Family::Mx, endpoint, request, ms)
-}
-
-/// Native name of [`mx_set_request_timeout`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_set_request_timeout(endpoint: Handle, request: Handle, ms: u32) -> u32 {
-    set_timeout(Family::Native, endpoint, request, ms)
+twins! {
+    /// Sets the time that a request may wait for a peer that does not answer. Without a request, sets it for all
+    /// later requests.
+    fn mx_set_request_timeout, omx_set_request_timeout(
+        endpoint: Handle,
+        request: Handle,
+        ms: u32,
+    ) = |family| set_timeout(family, endpoint, request, ms)
 }
 
 unsafe fn context(family: Family, request: *const Handle, to: *mut *mut c_void) -> u32 {
@@ -548,22 +377,11 @@ unsafe fn context(family: Family, request: *const Handle, to: *mut *mut c_void) 
     returned(family, answer)
 }
 
-/// The user's pointer of a request.
-///
-/// # Safety
-/// `request` may be read, `to` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_context(request: *mut Handle, to: *mut *mut c_void) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { context(Family::Mx, request, to) }
-}
-
-/// Native name of [`mx_context`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_context(request: *mut Handle, to: *mut *mut c_void) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { context(Family::Native, request, to) }
+twins! {
+    /// The user's pointer of a request.
+    ///
+    /// # Safety
+    /// `request` may be read, `to` is null or may be written.
+    unsafe fn mx_context, omx_context(request: *mut Handle, to: *mut *mut c_void) = |family|
+        context(family, request, to)
 }

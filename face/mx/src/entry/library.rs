@@ -13,16 +13,9 @@ fn initialize(family: Family, api: c_int) -> u32 {
     returned(family, answer.map_err(|code| errors::raise(None, text, code)))
 }
 
-/// Begins; `mx_init()` passes what the program was compiled with.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx__init_api(api: c_int) -> u32 {
-    initialize(Family::Mx, api)
-}
-
-/// Native name of [`mx__init_api`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx__init_api(api: c_int) -> u32 {
-    initialize(Family::Native, api)
+twins! {
+    /// Begins; `mx_init()` passes what the program was compiled with.
+    fn mx__init_api, omx__init_api(api: c_int) = |family| initialize(family, api)
 }
 
 fn finalize(family: Family) -> u32 {
@@ -30,16 +23,9 @@ fn finalize(family: Family) -> u32 {
     returned(family, answer.map_err(|code| errors::raise(None, c"finalize", code)))
 }
 
-/// Ends; it may begin again.
-#[unsafe(no_mangle)]
-pub extern "C" fn mx_finalize() -> u32 {
-    finalize(Family::Mx)
-}
-
-/// Native name of [`mx_finalize`].
-#[unsafe(no_mangle)]
-pub extern "C" fn omx_finalize() -> u32 {
-    finalize(Family::Native)
+twins! {
+    /// Ends; it may begin again.
+    fn mx_finalize, omx_finalize() = |family| finalize(family)
 }
 
 /// Sets the process's handler of errors; the one before it.
@@ -91,24 +77,15 @@ unsafe fn nic_id_of(family: Family, nic_number: u32, nic_id: *mut u64) -> u32 {
     returned(family, answer)
 }
 
-/// The `nic_id` of the NIC with this number.
-///
-/// # Safety
-/// `nic_id` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_board_number_to_nic_id(nic_number: u32, nic_id: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_id_of(Family::Mx, nic_number, nic_id) }
-}
-
-/// Native name of [`mx_board_number_to_nic_id`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_board_number_to_nic_id(nic_number: u32, nic_id: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_id_of(Family::Native, nic_number, nic_id) }
+twins! {
+    /// The `nic_id` of the NIC with this number.
+    ///
+    /// # Safety
+    /// `nic_id` is null or may be written.
+    unsafe fn mx_board_number_to_nic_id, omx_board_number_to_nic_id(
+        nic_number: u32,
+        nic_id: *mut u64,
+    ) = |family| nic_id_of(family, nic_number, nic_id)
 }
 
 unsafe fn nic_number_of(family: Family, nic_id: u64, nic_number: *mut u32) -> u32 {
@@ -121,24 +98,15 @@ unsafe fn nic_number_of(family: Family, nic_id: u64, nic_number: *mut u32) -> u3
     returned(family, answer)
 }
 
-/// The number of the NIC with this `nic_id`.
-///
-/// # Safety
-/// `nic_number` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_board_number(nic_id: u64, nic_number: *mut u32) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_number_of(Family::Mx, nic_id, nic_number) }
-}
-
-/// Native name of [`mx_nic_id_to_board_number`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_board_number(nic_id: u64, nic_number: *mut u32) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_number_of(Family::Native, nic_id, nic_number) }
+twins! {
+    /// The number of the NIC with this `nic_id`.
+    ///
+    /// # Safety
+    /// `nic_number` is null or may be written.
+    unsafe fn mx_nic_id_to_board_number, omx_nic_id_to_board_number(
+        nic_id: u64,
+        nic_number: *mut u32,
+    ) = |family| nic_number_of(family, nic_id, nic_number)
 }
 
 unsafe fn nic_id_of_name(family: Family, name: *const c_char, nic_id: *mut u64) -> u32 {
@@ -156,24 +124,15 @@ unsafe fn nic_id_of_name(family: Family, name: *const c_char, nic_id: *mut u64) 
     returned(family, answer)
 }
 
-/// The card of a host's name.
-///
-/// # Safety
-/// `name` is null or ends with a zero, `nic_id` is null or may be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic_id: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_id_of_name(Family::Mx, name, nic_id) }
-}
-
-/// Native name of [`mx_hostname_to_nic_id`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic_id: *mut u64) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { nic_id_of_name(Family::Native, name, nic_id) }
+twins! {
+    /// The card of a host's name.
+    ///
+    /// # Safety
+    /// `name` is null or ends with a zero, `nic_id` is null or may be written.
+    unsafe fn mx_hostname_to_nic_id, omx_hostname_to_nic_id(
+        name: *const c_char,
+        nic_id: *mut u64,
+    ) = |family| nic_id_of_name(family, name, nic_id)
 }
 
 unsafe fn name_of_nic(family: Family, nic_id: u64, name: *mut c_char) -> u32 {
@@ -190,22 +149,11 @@ unsafe fn name_of_nic(family: Family, nic_id: u64, name: *mut c_char) -> u32 {
     returned(family, answer)
 }
 
-/// The name of a card's host.
-///
-/// # Safety
-/// `name` is null or has room for 80 bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Mx, nic_id, name) }
-}
-
-/// Native name of [`mx_nic_id_to_hostname`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) -> u32 {
-    // SAFETY: the caller vouches for it.
-    unsafe { name_of_nic(Family::Native, nic_id, name) }
+twins! {
+    /// The name of a card's host.
+    ///
+    /// # Safety
+    /// `name` is null or has room for 80 bytes.
+    unsafe fn mx_nic_id_to_hostname, omx_nic_id_to_hostname(nic_id: u64, name: *mut c_char) = |family|
+        name_of_nic(family, nic_id, name)
 }

@@ -1,17 +1,14 @@
 //! Messages: sends and receives.
 
 use std::ffi::c_void;
-use std::ptr;
 
 use ropewalk_base::memory::Segment;
+use ropewalk_face_common::{segment, with_segments};
 
 use super::{ask, put, returned};
 use crate::abi::{Address, Handle, MAX_SEGMENTS, SegmentEntry};
 use crate::codes::{BAD_SEGMENT_COUNT, BAD_SEGMENT_LIST, BAD_SEGMENT_MEMORY, Code, Family};
 use crate::operations::Posting;
-
-/// Lists that are kept without a memory of their own.
-const FEW: usize = 8;
 
 /// The arguments of a call besides its memory.
 struct Call {
@@ -28,13 +25,6 @@ enum Verb {
     Receive { mask: u64 },
 }
 
-fn segment(address: *mut c_void, bytes: usize) -> Result<Segment, Code> {
-    if address.is_null() && bytes > 0 {
-        return Err(BAD_SEGMENT_MEMORY);
-    }
-    Ok(Segment::new(address.cast(), bytes))
-}
-
 impl Call {
     /// # Safety
     /// The list has `count` entries; its memory is the request's until that is complete; `self.request` is
@@ -47,23 +37,13 @@ impl Call {
             if list.is_null() && count > 0 {
                 return Err(BAD_SEGMENT_LIST);
             }
-            let count = count as usize;
-            let mut few = [Segment::new(ptr::null_mut(), 0); FEW];
-            let mut many = Vec::new();
-            let segments = match few.get_mut(..count) {
-                Some(few) => few,
-                None => {
-                    many.resize(count, Segment::new(ptr::null_mut(), 0));
-                    &mut many[..]
-                }
-            };
-            for (index, to) in segments.iter_mut().enumerate() {
+            let entries = (0..count as usize).map(|index| {
                 // SAFETY: the caller vouches for the list.
                 let entry = unsafe { list.add(index).read() };
-                *to = segment(entry.address, entry.bytes as usize)?;
-            }
+                segment(entry.address, entry.bytes as usize).ok_or(BAD_SEGMENT_MEMORY)
+            });
             // SAFETY: the caller vouches for the memory.
-            unsafe { self.post(endpoint, segments, verb) }
+            with_segments(entries, |segments| unsafe { self.post(endpoint, segments, verb) })
         });
         returned(self.family, answer)
     }
@@ -74,7 +54,7 @@ impl Call {
     /// As for a list.
     unsafe fn buffer(&self, address: *mut c_void, bytes: usize, verb: &Verb) -> u32 {
         let answer = ask(self.endpoint, self.text(verb), |endpoint| {
-            let segments = [segment(address, bytes)?];
+            let segments = [segment(address, bytes).ok_or(BAD_SEGMENT_MEMORY)?];
             // SAFETY: the caller vouches for the memory.
             unsafe { self.post(endpoint, &segments, verb) }
         });
@@ -115,118 +95,61 @@ impl Call {
     }
 }
 
-/// Sends a message; complete when its memory may be used again.
-///
-/// # Safety
-/// The list has `count` entries; its memory stays as it is until the request is complete.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_isend(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: false }) }
+twins! {
+    /// Sends a message; complete when its memory may be used again.
+    ///
+    /// # Safety
+    /// The list has `count` entries; its memory stays as it is until the request is complete.
+    unsafe fn mx_isend, omx_isendv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        to: Address,
+        match_info: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Send { to, synchronous: false })
+    }
 }
 
-/// Sends a message; complete when a receive took it.
-///
-/// # Safety
-/// As for [`mx_isend`].
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_issend(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: true }) }
+twins! {
+    /// Sends a message; complete when a receive took it.
+    ///
+    /// # Safety
+    /// As for [`mx_isend`].
+    unsafe fn mx_issend, omx_issendv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        to: Address,
+        match_info: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Send { to, synchronous: true })
+    }
 }
 
-/// Receives a message whose match information, under the mask, is this.
-///
-/// # Safety
-/// The list has `count` entries; its memory is the request's until that is complete.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_irecv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    match_info: u64,
-    mask: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Mx, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Receive { mask }) }
-}
-
-/// Native name of [`mx_isend`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_isendv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: false }) }
-}
-
-/// Native name of [`mx_issend`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_issendv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    to: Address,
-    match_info: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Send { to, synchronous: true }) }
-}
-
-/// Native name of [`mx_irecv`].
-///
-/// # Safety
-/// As there.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn omx_irecvv(
-    endpoint: Handle,
-    list: *mut SegmentEntry,
-    count: u32,
-    match_info: u64,
-    mask: u64,
-    context: *mut c_void,
-    request: *mut Handle,
-) -> u32 {
-    let call = Call { family: Family::Native, endpoint, match_info, context, request };
-    // SAFETY: the caller vouches for it.
-    unsafe { call.list(list, count, &Verb::Receive { mask }) }
+twins! {
+    /// Receives a message whose match information, under the mask, is this.
+    ///
+    /// # Safety
+    /// The list has `count` entries; its memory is the request's until that is complete.
+    unsafe fn mx_irecv, omx_irecvv(
+        endpoint: Handle,
+        list: *mut SegmentEntry,
+        count: u32,
+        match_info: u64,
+        mask: u64,
+        context: *mut c_void,
+        request: *mut Handle,
+    ) = |family| {
+        let call = Call { family, endpoint, match_info, context, request };
+        call.list(list, count, &Verb::Receive { mask })
+    }
 }
 
 /// [`omx_isendv`] of one buffer.

@@ -1,5 +1,51 @@
 //! The C functions: MX's (`mx_*`) and the native ones (`omx_*`), which differ in the numbers of their codes
 //! and in the order of some arguments. Each checks its arguments, asks the endpoint, and translates.
+//! `twins!` declares two functions that differ in the family alone.
+
+/// Declares a function of MX and its native twin: `unsafe fn mx_test, omx_test(arguments) = |family| work`. Both have
+/// these arguments, return a code of their own family, and do the work on the right, in which `family` is that family.
+macro_rules! twins {
+    (
+        $(#[$doc:meta])*
+        unsafe fn $mx:ident, $native:ident($($argument:ident: $type:ty),* $(,)?) = |$family:ident|
+        $work:expr
+    ) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $mx($($argument: $type),*) -> u32 {
+            let $family = $crate::codes::Family::Mx;
+            // SAFETY: the caller vouches for it.
+            unsafe { $work }
+        }
+
+        #[doc = concat!("Native name of [`", stringify!($mx), "`].\n\n# Safety\nAs there.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $native($($argument: $type),*) -> u32 {
+            let $family = $crate::codes::Family::Native;
+            // SAFETY: the caller vouches for it.
+            unsafe { $work }
+        }
+    };
+    (
+        $(#[$doc:meta])*
+        fn $mx:ident, $native:ident($($argument:ident: $type:ty),* $(,)?) = |$family:ident|
+        $work:expr
+    ) => {
+        $(#[$doc])*
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $mx($($argument: $type),*) -> u32 {
+            let $family = $crate::codes::Family::Mx;
+            $work
+        }
+
+        #[doc = concat!("Native name of [`", stringify!($mx), "`].")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $native($($argument: $type),*) -> u32 {
+            let $family = $crate::codes::Family::Native;
+            $work
+        }
+    };
+}
 
 mod board;
 mod completion;
@@ -55,10 +101,7 @@ fn ask<T>(
     text: &CStr,
     work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    if !process::is_initialized() {
-        return Err(errors::raise(None, text, NOT_INITIALIZED));
-    }
-    ask_open(handle, text, work)
+    ask_found(process::endpoint_in_life(handle), text, work)
 }
 
 /// Asks an endpoint that is open, also where finalize was called before it is closed.
@@ -67,7 +110,16 @@ fn ask_open<T>(
     text: &CStr,
     work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    let Some(endpoint) = process::endpoint(handle) else {
+    ask_found(process::endpoint(handle), text, work)
+}
+
+#[inline]
+fn ask_found<T>(
+    endpoint: Option<Arc<Ep>>,
+    text: &CStr,
+    work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let Some(endpoint) = endpoint else {
         return Err(errors::raise(None, text, no_endpoint()));
     };
     work(&endpoint).map_err(|code| errors::raise(endpoint.error_handler(), text, code))
