@@ -150,7 +150,10 @@ impl FromStr for Place {
     /// `udp://10.0.0.1:7100`, `udp://[fd00::1]`, `02:00:00:00:00:01`, `ether://02:00:00:00:00:01`.
     fn from_str(text: &str) -> Result<Place, String> {
         let bad = || {
-            format!("'{text}' is no place; write one like udp://10.0.0.1:7100 or 02:00:00:00:00:01")
+            format!(
+                "'{text}' is not an address; write it like udp://10.0.0.1:7100 or \
+                 02:00:00:00:00:01"
+            )
         };
         if let Some(address) = text.strip_prefix("udp://") {
             let address = address.trim_end_matches('/');
@@ -453,7 +456,7 @@ fn listed(text: &str) -> Result<Vec<Board>, String> {
     let words = text.split([',', ' ']).filter(|word| !word.is_empty());
     let boards: Vec<Board> = words.map(board).collect::<Result<_, _>>()?;
     if boards.is_empty() {
-        return Err(format!("'{text}' names no board; write one like ether://eth0"));
+        return Err(format!("'{text}' is not a board; write it like ether://eth0"));
     }
     Ok(boards)
 }
@@ -464,18 +467,22 @@ fn board(url: &str) -> Result<Board, String> {
     let Some(rest) = foreign.or(url.strip_prefix("ether://")) else {
         let like = "ether://eth0, mxoe://eth0 or udp://10.0.0.1:7100";
         let place = Place::from_str(url);
-        return match place.map_err(|_| format!("'{url}' is no board; write one like {like}"))? {
-            Place::Ether(_) => Err(format!("'{url}': name the interface, like ether://eth0")),
+        return match place.map_err(|_| format!("'{url}' is not a board; write it like {like}"))? {
+            Place::Ether(_) => Err(format!(
+                "'{url}' is an address of a card: name an interface of this host, like \
+                 ether://eth0"
+            )),
             place => Ok(Board::at(place, String::new())),
         };
     };
     let (interface, said) = rest.split_once('?').unwrap_or((rest, ""));
     let interface = interface.trim_end_matches('/');
     let found = modules::interfaces().into_iter().find(|it| it.name == interface);
-    let found = found
-        .ok_or_else(|| format!("{url}: there is no interface {interface}; `ip link` shows them"))?;
+    let found = found.ok_or_else(|| {
+        format!("{url}: there is no interface {interface}; `ip link` lists the interfaces")
+    })?;
     if !found.is_ethernet || found.is_loopback {
-        return Err(format!("{url}: {interface} is no Ethernet interface"));
+        return Err(format!("{url}: {interface} is not an Ethernet interface"));
     }
     modules::check_wire(foreign.is_some(), said, found.mtu)
         .map_err(|error| format!("{url}: {error}"))?;
@@ -514,8 +521,8 @@ fn table(bytes: &[u8]) -> Result<Vec<Peer>, String> {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
         let line = std::str::from_utf8(line).map_err(|_| {
             format!(
-                "line {number}: a name or place is not written in UTF-8; \
-                 `iconv -f ENCODING -t UTF-8` translates other texts"
+                "line {number}: a name or an address is not valid UTF-8; `iconv -f ENCODING -t \
+                 UTF-8` converts other texts"
             )
         })?;
         let mut words = line.split_whitespace();
@@ -527,7 +534,7 @@ fn table(bytes: &[u8]) -> Result<Vec<Peer>, String> {
             }
             _ => {
                 return Err(format!(
-                    "line {number}: give a name and a place, like node2:0 udp://10.0.0.2:7100"
+                    "line {number}: give a name and an address, like node2:0 udp://10.0.0.2:7100"
                 ));
             }
         }

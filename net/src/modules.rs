@@ -87,11 +87,11 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    #[error("there is no module for {scheme}://; there is {known}")]
+    #[error("unknown scheme {scheme}://; known are {known}")]
     Unknown { scheme: String, known: String },
-    #[error("'{0}' is no address to listen at; write one like node1:7000 or [::1]:0")]
+    #[error("'{0}' is not an address to listen at; write it like node1:7000 or [::1]:0")]
     BadAddress(String),
-    #[error("the host of '{0}' is unknown; `getent hosts NAME` shows what is")]
+    #[error("cannot resolve the host name in '{0}'; check it with `getent hosts NAME`")]
     UnknownHost(String),
     #[error(transparent)]
     Tcp(#[from] TcpError),
@@ -103,24 +103,25 @@ pub enum ModuleError {
     Environment(EtherError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
+    #[error("cannot open another transport: {0}; raise the limit on open files (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]
     Shm(#[from] ShmError),
     #[error(
-        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
-         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or auto, \
-         queue=N, and poll=MICROSECONDS, with & between"
+        "'{0}' is not a valid setting for MXoE; valid are key=N, frame=BYTES (256 to 65000), \
+         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or \
+         auto, queue=N, and poll=MICROSECONDS, separated by &"
     )]
     BadWire(String),
     #[error(
-        "frames of {frame_bytes} bytes do not fit an interface that takes {mtu} and the header; raise its MTU \
-         (`ip link set NAME mtu BYTES`), or say frame=BYTES"
+        "frames of {frame_bytes} bytes do not fit the interface's MTU of {mtu}; raise the MTU (`ip \
+         link set NAME mtu BYTES`), or set a smaller frame=BYTES"
     )]
     LongFrames { frame_bytes: usize, mtu: usize },
     #[error(
-        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, and do not fit an \
-         interface that takes {mtu} and the header; raise its MTU (`ip link set NAME mtu {needed}`)",
+        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, \
+         and do not fit the interface's MTU of {mtu}; raise the MTU (`ip link set NAME mtu \
+         {needed}`)",
         needed = frame_bytes - ETHERNET_BYTES
     )]
     LongCompatibleFrames { frame_bytes: usize, mtu: usize },
@@ -352,7 +353,9 @@ fn tell_refused(port: &EtherPort) {
     static SAID: Once = Once::new();
     if let Some(why) = port.xdp_refused() {
         let interface = &port.interface().name;
-        SAID.call_once(|| eprintln!("ropewalk: no AF_XDP on {interface}: {why}; going on without"));
+        SAID.call_once(|| {
+            eprintln!("ropewalk: cannot use AF_XDP on {interface}: {why}; continuing without it")
+        });
     }
 }
 
@@ -518,7 +521,7 @@ where
         Err(error) if config.insist => Err(error.into()),
         Err(error) => {
             static SAID: Once = Once::new();
-            SAID.call_once(|| eprintln!("ropewalk: {error}; going on without"));
+            SAID.call_once(|| eprintln!("ropewalk: {error}; continuing without it"));
             rail_of(port, speaks)
         }
     }
