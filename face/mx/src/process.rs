@@ -135,7 +135,10 @@ fn watch_forks() {
     // SAFETY: the handler is a function of this object, which stays loaded, and only stores numbers.
     WATCHED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => {}
-        _ => eprintln!("libmyriexpress: children of this process are not told apart"),
+        _ => eprintln!(
+            "libmyriexpress: not enough memory to notice forks: a forked child must not call MX \
+             functions"
+        ),
     });
 }
 
@@ -162,8 +165,9 @@ pub fn initialize(api: u32) -> Result<(), Code> {
     }
     if is_child() {
         eprintln!(
-            "libmyriexpress: this process was forked after mx_init, whose threads its parent alone has; fork before \
-             mx_init, or after mx_finalize when all endpoints are closed, or exec in the child"
+            "libmyriexpress: this process was forked after mx_init, and only its parent has the \
+             threads of the library; fork before mx_init, or after mx_finalize with all endpoints \
+             closed, or call exec in the child"
         );
         return Err(FAILURE);
     }
@@ -181,7 +185,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
     })?;
     if options.verbose {
         for name in environment::meaningless() {
-            eprintln!("libmyriexpress: {name} means nothing here");
+            eprintln!("libmyriexpress: {name} is ignored: it has no effect in this library");
         }
         for board in &boards.boards {
             eprintln!("libmyriexpress: board {} is {:?}", board.name, board.place);
