@@ -266,7 +266,7 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
     let said = site.servers.said();
     assert!(
-        said.contains("nearly full: nothing new is made until") && said.contains("MiB"),
+        said.contains("nearly full: nothing new is created until") && said.contains("MiB"),
         "{said}"
     );
     let made = made - 5;

@@ -210,5 +210,5 @@ fn a_mount_without_an_address_asks_the_one_of_the_environment() {
     unmount(&path);
     // A lone word with a port is an address, not a directory.
     let nowhere = run(&["mount", "127.0.0.1:7700"]);
-    assert!(said(&nowhere).contains("nowhere to mount"), "{}", said(&nowhere));
+    assert!(said(&nowhere).contains("no directory to mount on"), "{}", said(&nowhere));
 }
