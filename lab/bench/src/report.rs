@@ -151,15 +151,14 @@ fn conditions(main: &Outcome) -> Vec<String> {
         "lost_ppm",
         "storage",
     ];
-    let speaks = |value: &str| !value.starts_with(|c: char| c.is_ascii_digit());
     let mut all = Vec::new();
     for name in names {
         let value = main.param(name);
+        let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic());
+        let speaks = is_word && !matches!(value, "true" | "false" | "none" | "one" | "two");
         match value.is_empty() {
             true => {}
-            false if speaks(value) && !matches!(value, "true" | "false" | "none") => {
-                all.push(value.to_string());
-            }
+            false if speaks && !matches!(name, "wait" | "cores") => all.push(value.to_string()),
             false => all.push(format!("{name} {value}")),
         }
     }
@@ -417,7 +416,7 @@ mod tests {
         assert_eq!(table.add(&outcome) + &table.add(&cpu), "");
         let text = table.finish();
         assert!(text.contains("5.50") && text.contains("0.50 x raw"), "{text}");
-        assert!(text.contains("  ropewalk: spin, bytes 8\n"), "{text}");
+        assert!(text.contains("  ropewalk: wait spin, bytes 8\n"), "{text}");
         assert!(text.contains("5.50 s/1000") && text.lines().count() == 4, "{text}");
         assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
         let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
