@@ -375,7 +375,7 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
     // A copy without the mount says of which file, and from where.
     let copy = ["cp", ":/file", "copy"];
     let error = ropewalk(place.path(), &site.servers.address(), &copy).badly();
-    assert!(error.contains(&format!("inode {inode}: data server 0 does not give")), "{error}");
+    assert!(error.contains(&format!("inode {inode}: data server 0 cannot read")), "{error}");
     // The rest of the file is served, if the kernel does not ask for more than is read.
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(direct).open(fresh.join("file")).unwrap();

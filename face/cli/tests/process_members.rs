@@ -147,7 +147,10 @@ fn up_serves_as_many_data_servers_as_there_were() {
     assert_eq!(served(), 2);
     let fewer = ["up", &directory, "--listen", "127.0.0.1:0", "--data-servers", "1"];
     let error = ropewalk(place.path(), "", &fewer).badly();
-    assert!(error.contains("has 2 data servers") && error.contains("leave it out"), "{error}");
+    assert!(
+        error.contains("has 2 data servers") && error.contains("leave the option out"),
+        "{error}"
+    );
     let mut more = start(&["--data-servers", "3"]);
     more.stop();
     assert_eq!(served(), 3);
@@ -296,7 +299,8 @@ fn a_server_of_another_cluster_says_so_and_ends() {
         .map(|word| if word == site.cluster_file() { file.clone() } else { word })
         .collect();
     let error = refused(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    let found = format!("the metadata server at that address serves {}", site.servers.cluster);
+    let found =
+        format!("the metadata server at that address serves cluster {}", site.servers.cluster);
     assert!(error.contains("belongs to cluster") && error.contains(&found), "{error}");
     assert!(error.contains(&other) && !own.exists(), "{error}");
     site.is_whole();

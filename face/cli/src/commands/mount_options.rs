@@ -179,7 +179,7 @@ mod tests {
         assert!(closed.nosuid && closed.nodev && closed.noexec);
         let again = "remount,ro,user_id=0,group_id=0,default_permissions,allow_other";
         assert_eq!(wishes(again).unwrap().read_only, Some(true));
-        assert!(wishes("user_id=0").unwrap_err().to_string().contains("'user_id=0' is not known"));
+        assert!(wishes("user_id=0").unwrap_err().to_string().contains("mount option 'user_id=0'"));
     }
 
     #[test]

@@ -338,7 +338,7 @@ mod tests {
         let all = advice(&host, &boards, &Faults::default());
         assert!(all[0].problem.starts_with("02:00:00:00:00:01, 02:00:00:00:00:02, 02:"), "{all:?}");
         assert!(all[0].problem.contains(" and others") && all[0].remedy.contains("order=little"));
-        assert!(all[1].problem.starts_with("10 pieces"), "{all:?}");
+        assert!(all[1].problem.starts_with("10 packets of long messages"), "{all:?}");
     }
 
     #[test]

@@ -251,8 +251,8 @@ mod tests {
             ("mxoe://02:00:00:00:00:07/300", "like mxoe://02:00:00:00:00:07/0"),
             ("mxoe://02:00:00:00:00:07/3?key=x", "?key=NUMBER"),
             ("ether://02:00:00:00:00:07/3?key=1", "?key=NUMBER"),
-            ("ether://ff:ff:ff:ff:ff:ff/0", "group"),
-            ("mxoe://01:00:5e:00:00:01/0", "group"),
+            ("ether://ff:ff:ff:ff:ff:ff/0", "multicast"),
+            ("mxoe://01:00:5e:00:00:01/0", "multicast"),
         ] {
             let error = check(bad).expect_err(bad);
             assert!(error.contains(why), "{bad}: {error}");
