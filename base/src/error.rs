@@ -39,7 +39,7 @@ pub enum Fault {
     #[error("the operation was cancelled")]
     Cancelled,
     /// The message is longer than the receive allows (policy `Refuse`), or than a limit.
-    #[error("the message is longer than its receive")]
+    #[error("the message is longer than the receive buffer, or than a limit")]
     Oversize,
     /// The message was cut to the length of its receive (policy `Truncate`).
     #[error("the message was truncated")]
@@ -54,7 +54,7 @@ pub enum Fault {
     #[error("invalid argument")]
     Invalid,
     /// A checksum did not hold.
-    #[error("a checksum did not hold")]
+    #[error("a checksum does not match")]
     Corrupt,
     /// The endpoint is shutting down.
     #[error("the endpoint is closed")]
@@ -63,7 +63,7 @@ pub enum Fault {
     #[error("the peer broke the protocol")]
     Protocol,
     /// The rail does not allow this here (rights, limits of the machine).
-    #[error("the rail does not allow this here")]
+    #[error("the transport does not allow this operation (permissions, or limits of the host)")]
     NotPermitted,
 }
 

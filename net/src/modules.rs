@@ -91,11 +91,11 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    #[error("there is no module for {scheme}://; there is {known}")]
+    #[error("unknown scheme {scheme}://; known are {known}")]
     Unknown { scheme: String, known: String },
-    #[error("'{0}' is no address to listen at; write one like node1:7000 or [::1]:0")]
+    #[error("'{0}' is not an address to listen at; write it like node1:7000 or [::1]:0")]
     BadAddress(String),
-    #[error("the host of '{0}' is unknown; `getent hosts NAME` shows what is")]
+    #[error("cannot resolve the host name in '{0}'; check it with `getent hosts NAME`")]
     UnknownHost(String),
     #[error(transparent)]
     Tcp(#[from] TcpError),
@@ -107,7 +107,7 @@ pub enum ModuleError {
     Environment(EtherError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
+    #[error("cannot open another transport: {0}; raise the limit on open files (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]
     Shm(#[from] ShmError),
@@ -349,7 +349,9 @@ pub fn open_ether_port(config: &EtherConfig) -> Result<EtherPort, ModuleError> {
     let port = EtherPort::open(config)?;
     if let Some(why) = port.xdp_refused() {
         let interface = &port.interface().name;
-        SAID.call_once(|| eprintln!("ropewalk: no AF_XDP on {interface}: {why}; going on without"));
+        SAID.call_once(|| {
+            eprintln!("ropewalk: cannot use AF_XDP on {interface}: {why}; continuing without it")
+        });
     }
     Ok(port)
 }
@@ -372,7 +374,7 @@ where
         Err(error) if config.insist => Err(error.into()),
         Err(error) => {
             static SAID: Once = Once::new();
-            SAID.call_once(|| eprintln!("ropewalk: {error}; going on without"));
+            SAID.call_once(|| eprintln!("ropewalk: {error}; continuing without it"));
             rail_of(port, machine)
         }
     }

@@ -203,31 +203,33 @@ fn say_once(interface: &str, bytes: usize, words: impl FnOnce() -> String) {
 
 fn down_words(interface: &str, scheme: &str) -> String {
     format!(
-        "the interface {interface} is down: over {scheme}://{interface} nothing leaves or comes before it is up again (ip link set \
-         {interface} up), and links whose peers are silent for too long by then end"
+        "the interface {interface} is down: no messages pass over {scheme}://{interface} before it \
+         is up again (ip link set {interface} up), and connections whose peers are silent for too \
+         long by then end"
     )
 }
 
 fn gone_words(interface: &str, scheme: &str) -> String {
     format!(
-        "the interface {interface} is gone, and with it every link over {scheme}://{interface}; one of that name that is \
-         made anew is another one, for which endpoints have to be opened anew"
+        "the interface {interface} is gone, and with it all connections over \
+         {scheme}://{interface}; if an interface of that name is created again, programs have to \
+         open new endpoints on it"
     )
 }
 
 fn words(interface: &str, scheme: &str, is_fixed: bool, needed: usize, bytes: usize) -> String {
     let (long, short) = (needed + ETHERNET_BYTES, bytes + ETHERNET_BYTES);
     let begin =
-        format!("{interface} takes frames of {long} bytes no more, since its MTU is {bytes} now");
-    let remedy = format!("make it {needed} at least (ip link set {interface} mtu {needed})");
+        format!("the MTU of {interface} is {bytes} now, too small for frames of {long} bytes");
+    let remedy = format!("raise it to at least {needed} (ip link set {interface} mtu {needed})");
     match is_fixed {
         true => format!(
-            "{begin}: longer messages over {scheme}://{interface} end as if their peers could not be reached; {remedy}, \
-             or open endpoints with frame={short} on all hosts"
+            "{begin}: longer messages over {scheme}://{interface} fail as if their peers could not \
+             be reached; {remedy}, or open endpoints with frame={short} on all hosts"
         ),
         false => format!(
-            "{begin}: links over {scheme}://{interface} that send longer ones end, and new ones send shorter ones; \
-             {remedy}, or leave it as it is"
+            "{begin}: connections over {scheme}://{interface} that send such frames end, and new \
+             connections send shorter ones; {remedy}, or leave it as it is"
         ),
     }
 }
@@ -273,7 +275,7 @@ mod tests {
     #[test]
     fn it_is_told_what_to_do() {
         let said = words("e0", "mxoe", true, 8986, 1000);
-        assert!(said.starts_with("e0 takes frames of 9000 bytes no more, since its MTU is 1000"));
+        assert!(said.starts_with("the MTU of e0 is 1000 now, too small for frames of 9000 bytes"));
         assert!(said.contains("ip link set e0 mtu 8986") && said.contains("frame=1014"), "{said}");
         assert!(words("e0", "ether", false, 9000, 1500).contains("ip link set e0 mtu 9000"));
         assert!(gone_words("e0", "ether").contains("ether://e0"));

@@ -71,7 +71,7 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     let language = Language::Mxoe(Order::Big);
     let several = EtherPort::open(&EtherConfig { language, ..EtherConfig::default() });
     let several = several.unwrap_err().to_string();
-    assert!(several.contains("as in mxoe://bridge/3"), "{several}");
+    assert!(several.contains("an address like mxoe://bridge/3"), "{several}");
     let calling = EtherConfig::calling(&format!("02:00:00:00:00:01%{card}/3"));
     assert_eq!(EtherPort::open(&calling).unwrap().interface().name, card);
     assert!(matches!(open(&format!("{card}/7")), Err(EtherError::Taken { endpoint: 7, .. })));
@@ -88,7 +88,7 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     assert!(refused.contains("Too many open files"), "{refused}");
     assert!(ip(&format!("link set {card} mtu 255")));
     let narrow = open(&card).unwrap_err().to_string();
-    assert!(narrow.contains("255 bytes") && narrow.contains("mtu 1500"), "{narrow}");
+    assert!(narrow.contains("is 255, but") && narrow.contains("mtu 1500"), "{narrow}");
     assert!(ip(&format!("link set {card} mtu 256")));
     drop(
         ropewalk_net::modules::open("ether", &Listen::At { address: &card, exactly: true })

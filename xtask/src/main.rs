@@ -16,21 +16,30 @@ mod verify;
 use std::process::ExitCode;
 
 const USAGE: &str = "\
-usage: cargo xtask tidy
+Usage: cargo xtask tidy
        cargo xtask verify [--quick | --changed [BASE] | --deep [--from STEP]]
-                                                                (short: cargo verify)
        cargo xtask install --prefix DIR [--destdir DIR]
 
-tidy    the rules of the house: dependencies between crates, places of unsafe code, file sizes,
-        module headers, leftovers, documents that name what does not exist
-verify  formatting, lints, tidy, documentation, all tests, model checks
-        --quick  formatting, lints, tidy, unit tests
-        --changed  the same for the crates that a change can reach: what differs from BASE (or from
-                 where this branch left main); it says what it leaves out
-        --deep   adds 10,000 simulator seeds, long fuzzing, suites of others, peers, sanitizers;
-                 it takes two hours, and --from goes on at a step, for instance --from suites
-install  a release build of libbmi (shared and archive, headers, pkg-config, manual pages), of MX's
-        libmyriexpress and libopen-mx, and of the command ropewalk into DIR; --destdir is put before it while files are written, for packages";
+tidy     Checks rules of this repository: dependencies between crates, places
+         of unsafe code, file sizes, module headers, leftovers, and documents
+         that name missing things.
+
+verify   Runs formatting, lints, tidy, documentation, all tests and model
+         checks. 'cargo verify' is the same.
+  --quick      Runs formatting, lints, tidy and unit tests only.
+  --changed    Does the same for the crates that a change can affect: the
+               difference to BASE (default: to where this branch left main).
+               It prints the crates that it leaves out.
+  --deep       Adds 10,000 simulator seeds, long fuzzing, foreign test suites,
+               comparisons with other systems, and sanitizers. It takes two
+               hours; --from STEP continues at a step, for example 'suites'.
+
+install  Builds a release and installs it below DIR: libbmi (shared library,
+         archive, headers, pkg-config file, manual pages), libmyriexpress and
+         libopen-mx for MX, and the command ropewalk.
+  --destdir    Writes the files below this directory, for packages.
+
+Example: cargo xtask install --prefix ~/.local";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -49,6 +58,9 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         _ => {
+            if !words.is_empty() {
+                eprintln!("xtask: unknown arguments '{}'\n", words.join(" "));
+            }
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }

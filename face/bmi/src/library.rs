@@ -131,7 +131,10 @@ pub struct Start<'a> {
 /// The first call makes the library; later ones are counted.
 pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
     if is_child() {
-        eprintln!("libbmi: initialize in a child only before its parent does, or after an exec");
+        eprintln!(
+            "libbmi: a child cannot use BMI if its parent was initialized before the fork: \
+             initialize after the fork, or call exec in the child"
+        );
         return Err(-ENETDOWN);
     }
     watch_forks();
@@ -181,7 +184,10 @@ pub fn finalize() {
         // SAFETY: nobody sees it any more, and all who saw it have left.
         drop(unsafe { Box::from_raw(library) });
     } else {
-        eprintln!("libbmi: a thread does not leave its call; what the library has stays open");
+        eprintln!(
+            "libbmi: a thread is still in a call of the library, so its connections and memory \
+             stay open"
+        );
     }
     references.living = None;
 }

@@ -51,13 +51,13 @@ pub fn start(
     let mut command = again();
     command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-    let mut child = command.spawn().context("no process in the background")?;
-    let output = child.stdout.take().context("it was asked for")?;
+    let mut child = command.spawn().context("cannot start the background process")?;
+    let output = child.stdout.take().context("the background process has no output")?;
     for line in BufReader::new(output).lines() {
         let line = line?;
         if line == READY {
             announce!(
-                "in the background as process {}, with its log in {}",
+                "running in the background as process {}; its log is {}",
                 child.id(),
                 log.display()
             );
@@ -75,7 +75,10 @@ pub fn start(
         // All that it has is said now. If the file cannot be removed, it stays.
         let _ = fs::remove_file(log);
     }
-    bail!("it did not start ({status}): {}", said.trim_end().trim_start_matches("ropewalk: "))
+    bail!(
+        "the background process did not start ({status}): {}",
+        said.trim_end().trim_start_matches("ropewalk: ")
+    )
 }
 
 /// It serves: from now on nobody waits for it any more.
@@ -87,7 +90,7 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
     if !is_it() {
         return Ok(());
     }
-    rustix::process::setsid().context("no session of its own")?;
+    rustix::process::setsid().context("cannot leave the terminal (setsid)")?;
     let stop = stop.clone();
     threads::start("starter", move || {
         let out = std::io::stdout();
@@ -127,7 +130,11 @@ pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
     let file = builder.prefix(&format!("ropewalk-{name}-")).suffix(".log").tempfile();
     let file = file.with_context(|| {
         let place = std::env::temp_dir();
-        format!("no log in {}: say --log FILE, or set TMPDIR to a directory", place.display())
+        format!(
+            "cannot create a log file in {}: give --log FILE, or set TMPDIR to an existing \
+             directory",
+            place.display()
+        )
     })?;
     Ok(file.keep()?.1)
 }

@@ -22,81 +22,97 @@ use crate::stop;
 /// Which benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// Messages: latency and bandwidth by size over each rail, beside bare sockets.
+    /// Messages: latency and bandwidth by size over each transport, compared with plain sockets.
     Net,
-    /// Data: 1 MiB and 4 KiB through the library and the mount, beside bare calls and a passthrough.
+    /// File data: 1 MiB and 4 KiB accesses through the library and the mount, compared with system
+    /// calls and a FUSE passthrough.
     Io,
-    /// The figures of the BMI paper through libbmi, beside bare sockets and the MPIs of this machine.
+    /// The figures of the BMI paper through libbmi, compared with plain sockets and the MPIs of
+    /// this host.
     Bmi,
-    /// The figures of the MX papers between two network namespaces, beside bare frames, UDP and TCP (needs root).
+    /// The figures of the MX papers between two network namespaces, compared with raw frames, UDP
+    /// and TCP (needs root).
     Mx,
-    /// Names: create, stat, open, PostMark, messages by operation, restarts, memory of idle servers.
+    /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
+    /// idle servers.
     Meta,
 }
 
 /// Arguments of `ropewalk bench`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk bench net --quick           measures all transports in two minutes
+  ropewalk bench io --only mount.write --only mount.read
+  ropewalk bench mx --list             prints the names of rows
+
+Each row of the result has the median, least and greatest value of its runs. A ratio compares Ropewalk \
+with the system that it names.")]
 pub struct BenchArguments {
-    /// What to measure.
+    /// The benchmark to run.
     #[arg(value_enum)]
     name: Name,
-    /// Less work and fewer runs: within two minutes.
+    /// Do less work in fewer runs; it ends within two minutes.
     #[arg(long)]
     quick: bool,
-    /// One JSON object a line, as each figure is known.
+    /// Print each figure as a JSON object on its own line, as soon as it is known.
     #[arg(long)]
     json: bool,
-    /// Draw the figures into this file, too.
+    /// Also draw the figures into this SVG file.
     #[arg(long, value_name = "FILE.svg")]
     figure: Option<PathBuf>,
-    /// Only rows whose name contains this; can be given several times.
+    /// Measure only rows whose name contains PART; can be given several times.
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
-    /// Print the names of the rows, and end.
+    /// Print the names of the rows and exit.
     #[arg(long)]
     list: bool,
-    /// Runs of each row.
+    /// Run each row this many times.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
-    /// Multiplies the amount of work in each run.
+    /// Multiply the amount of work in each run by this factor.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f64,
-    /// Of `mx`, only messages of these lengths, with K and M for 1024 and 1024 times that.
+    /// Measure only messages of these sizes in bytes, separated by commas, such as 64,4K,1M (for
+    /// 'mx' only).
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = crate::mx::perf::size)]
     sizes: Vec<u64>,
-    /// Leave peers and bare references out.
+    /// Measure Ropewalk alone, without the systems that it is compared with.
     #[arg(long)]
     no_peers: bool,
-    /// Data servers, where a row does not say how many.
+    /// Start this many data servers, unless a row sets their number.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = at_least_one::<u32>)]
     data_servers: u32,
-    /// A directory of a file system in memory.
+    /// Measure in-memory storage in this directory; it must lie on a file system in memory.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
     memory: PathBuf,
-    /// A directory on a disk; its file system is named with each figure.
+    /// Measure disk storage in this directory; each figure names its file system.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     disk: PathBuf,
-    /// Keep the processors from sleeping deeply meanwhile (needs root).
+    /// Keep the processors out of deep sleep during the measurements (needs root).
     #[arg(long)]
     hold_dma_latency: bool,
-    /// Say on stderr what is being measured.
+    /// Print each measurement on stderr when it begins.
     #[arg(long)]
     progress: bool,
 }
 
 fn at_least_one<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
     let count = text.parse::<T>().ok().filter(|count| *count >= T::from(1));
-    count.ok_or_else(|| "it takes a number from 1 on".to_string())
+    count.ok_or_else(|| "give a whole number of at least 1".to_string())
 }
 
 /// The benchmark's options: its selection, and its thoroughness.
 fn options(arguments: &BenchArguments) -> anyhow::Result<Options> {
     if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
-        bail!("--scale is a factor, such as 0.1 or 2");
+        bail!(
+            "--scale {}: give a factor greater than 0 and at most 1000, such as 0.1 or 2",
+            arguments.scale
+        );
     }
     if !arguments.sizes.is_empty() && arguments.name != Name::Mx {
         bail!(
-            "--sizes picks rows of mx; the others have their sizes in their names (--list, --only)"
+            "--sizes is only for 'ropewalk bench mx': in other benchmarks the name of a row has \
+             its size (--list prints the names, --only selects rows)"
         );
     }
     Ok(Options {
@@ -165,9 +181,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     }
     if outcomes.is_empty() {
         bail!(
-            "nothing was measured; 'ropewalk bench NAME --list' prints the rows there are, with --quick those that it \
-             leaves{}",
-            if arguments.sizes.is_empty() { "" } else { "; and a row has some sizes only" }
+            "nothing was measured, because no row matches: 'ropewalk bench NAME --list' prints the \
+             names of the rows (with --quick: of those that a quick run measures){}",
+            if arguments.sizes.is_empty() { "" } else { "; a row measures only some of the sizes" }
         );
     }
     if let Some(file) = &arguments.figure {

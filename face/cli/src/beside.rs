@@ -37,7 +37,7 @@ fn unfit(kind: FileType) -> io::Error {
         () => "a device",
     };
     io::Error::other(format!(
-        "it is {what}, and not a regular file: look who made it, and remove it"
+        "it is {what}, not a regular file: find out who made it, then remove it"
     ))
 }
 
@@ -47,8 +47,8 @@ pub fn open_own(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     match stranger(&file.metadata()?) {
         None => Ok(file),
         Some(owner) => Err(io::Error::other(format!(
-            "it belongs to user {owner}, who can change it: look what it says, and remove it or \
-             give it away by 'chown {}'",
+            "it belongs to user {owner}, who can change it at any time: check its content, then \
+             remove the file or change its owner (chown {})",
             rustix::process::geteuid().as_raw()
         ))),
     }
@@ -63,11 +63,12 @@ pub fn stranger(found: &Metadata) -> Option<u32> {
 /// Refuses a cluster's directory of another user.
 pub fn check_directory(directory: &Path) -> anyhow::Result<()> {
     let path = directory.display();
-    let found = directory.metadata().with_context(|| format!("cannot look at {path}"))?;
+    let found =
+        directory.metadata().with_context(|| format!("cannot read the attributes of {path}"))?;
     if let Some(owner) = stranger(&found) {
         bail!(
-            "{path} belongs to user {owner}, who can change what is served from it: run this command as \
-             that user, or give the directory away by 'chown -R {} {path}'",
+            "{path} belongs to user {owner}, who can change the data in it at any time: run this \
+             command as that user, or change the owner by 'chown -R {} {path}'",
             rustix::process::geteuid().as_raw()
         );
     }

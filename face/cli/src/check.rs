@@ -27,56 +27,67 @@ pub struct Check {
     target: Target,
     #[command(flatten)]
     keys: Keys,
-    /// Read every object that a file needs, and compare each block with its checksum; read all metadata
-    /// of files, links and directories, too.
+    /// Also read all data and compare each block with its checksum, and read all metadata.
     #[arg(long)]
     read: bool,
-    /// Have garbage removed: objects called orphan or stale.
+    /// Remove unused objects: those that are reported as orphan or stale.
     #[arg(long)]
     repair: bool,
-    /// Wait this long after each page of some hundred files or objects, to leave the servers to others.
+    /// Pause this long after every few hundred files or objects, which leaves the servers more time
+    /// for clients.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     pause: u64,
-    /// How long a server has for each answer.
+    /// Wait this long for each answer of a server.
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     patience: Duration,
-    /// One JSON object a line: each finding when it is found, the summary last.
+    /// Print each finding as a JSON object on its own line, and a summary at the end.
     #[arg(long)]
     json: bool,
 }
 
 const REMEDIES: &str = "\
-What is found, and what to do:
-  orphan      An object without an inode. Garbage: --repair removes it.
-  stale       An object of a generation that was thrown away. Garbage: --repair
-              removes it.
-  unrecorded  An object of which its file does not know, while nobody has the
-              file open: a client died before it told of it, or its write
-              failed (a full disk). Its bytes do not count as written. Copy the
-              file and remove the old one.
-  newer       An object that is newer than its inode: the metadata were put back
-              to an earlier state. Nothing of it is lost, but nobody can say to
-              what it belongs.
-  misplaced   An object on a server where nobody looks for it: data directories
-              were mixed up.
-  absent      Bytes that were written are gone; reading them gives EIO. Bring
-              the disk of this server back, or restore the file from elsewhere.
-  damaged     Another file lies under the object's name; do as for absent.
+Examples:
+  ropewalk check            compares the lists of files and of objects
+  ropewalk check --read     also reads all data and verifies its checksums
+  ropewalk check --repair   also removes unused objects
+
+The metadata server keeps the inodes of files. Each data server keeps objects; an object holds \
+one stripe of a file.
+
+Findings, and what to do:
+  orphan      No file owns the object. It only takes space: --repair removes it.
+  stale       The object has discarded contents of a file. It only takes space:
+              --repair removes it.
+  unrecorded  The file does not know that this stripe was written, and nobody
+              has the file open: a client died before it reported the write, or
+              the write failed (disk full). Readers do not see these bytes.
+              Copy the file and remove the old one.
+  newer       The object is newer than its inode: somebody restored the metadata
+              to an earlier state. No data is lost, but nobody knows which file
+              the object belongs to.
+  misplaced   The object is on a data server on which no client looks for it:
+              the directories of data servers were swapped. Swap them back.
+  absent      The object is missing; reading its bytes fails with EIO. Bring the
+              disk of this server back, or restore the file from a backup.
+  damaged     The disk has another object's file in place of this object. Bring
+              the right disk back, or restore the file from a backup.
   corrupt     A block does not match its checksum (found with --read); reading
-              it gives EIO, writing it whole heals it. Restore the file from
-              elsewhere, and look after the disk.
-  unreadable  The server's disk does not give the object; its log says why.
+              it fails with EIO until the whole block is overwritten. Restore
+              the file from a backup, and check the disk.
+  unreadable  The data server cannot read the object from its disk; its log
+              gives the reason.
   metadata    The metadata server cannot read the inode, or (found with --read)
-              what it has: a small file's bytes, a link's target, attributes, a
-              directory's entries. Using that gives EIO; the server's log names
-              the place. Restore it from elsewhere, and look after the disk.
-              Where several inodes are named, 'ropewalk ls' of their directories
-              tells which files they are: those that give EIO.
+              the data in it: the content of a small file, a link's target,
+              attributes, directory entries. Using it fails with EIO; the
+              server's log names the place. Restore it from a backup, and check
+              the disk. If several inodes are named, 'ropewalk ls' of their
+              directories shows which files fail with EIO.
 
-The cluster may be in use meanwhile: whatever looks wrong is asked for again, and counts when \
-it is certain.
+The cluster may be in use during the check: the command looks again at everything that seems \
+wrong, and reports it only if it is certain.
 
-Exit status: 0 nothing is wrong, 1 something was found, 2 not everything could be compared.";
+Exit status: 0 if nothing is wrong, 1 if something was found, 2 if not everything could be \
+compared.";
 
 /// Compares, prints, and says by its exit status what was found.
 pub fn check(arguments: &Check) -> ExitCode {
@@ -177,24 +188,24 @@ fn print(summary: &CheckSummary, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
         say!("and {} more; --json prints all of them", summary.problems() - shown)?;
     }
     let Looked { inodes, objects, needed } = summary.looked;
-    say!("compared {inodes} inodes with {objects} objects, of which files need {needed}")?;
+    say!("compared {inodes} inodes with {objects} objects; files use {needed} of these objects")?;
     if summary.unsettled > 0 {
-        say!("{} objects kept changing, and were not judged", summary.unsettled)?;
+        say!("{} objects kept changing and could not be checked", summary.unsettled)?;
     }
     for (server, why) in &summary.unreached {
-        say!("data server {server} was not compared to the end: {why}")?;
+        say!("data server {server} could not be checked completely: {why}")?;
     }
     let found: Vec<String> =
         summary.found.iter().map(|(name, count)| format!("{count} {name}")).collect();
     match found.is_empty() {
-        true if summary.unreached.is_empty() => say!("nothing is wrong")?,
-        true => say!("nothing wrong was found elsewhere")?,
+        true if summary.unreached.is_empty() => say!("no problem was found")?,
+        true => say!("no problem was found on the other servers")?,
         false => {
-            say!("found: {}; 'ropewalk check --help' says what to do", found.join(", "))?;
+            say!("found: {}; 'ropewalk check --help' explains what to do", found.join(", "))?;
         }
     }
     if summary.discarded > 0 {
-        say!("{} pieces of garbage are being removed", summary.discarded)?;
+        say!("{} unused objects are being removed", summary.discarded)?;
     }
     Ok(())
 }

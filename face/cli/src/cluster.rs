@@ -39,7 +39,7 @@ pub struct Cluster {
 
 fn rails(name: &str) -> anyhow::Result<Vec<Box<dyn Rail>>> {
     let rail = ShmRail::open(ShmConfig::within_process(name))
-        .with_context(|| format!("no shared-memory rail '{name}'"))?;
+        .with_context(|| format!("cannot open shared memory under the name '{name}'"))?;
     Ok(vec![Box::new(rail)])
 }
 
@@ -91,8 +91,8 @@ fn warn_of_readers(role: &str, directory: &Path) {
     if mode & 0o077 != 0 {
         let path = directory.display();
         complain!(
-            "{role}: {path} is open to other users of this host (mode {mode:03o}), who may read there \
-             what the file system keeps from them: chmod -R go= {path}"
+            "{role}: other users of this host can access {path} (mode {mode:03o}), and may read \
+             files there without permission: close it by 'chmod -R go= {path}'"
         );
     }
 }
@@ -273,8 +273,8 @@ pub fn data_servers(directory: &Path) -> anyhow::Result<Option<u32>> {
         let count = text.and_then(|text| text.trim().parse().ok());
         count.filter(|count| (1..=DATA_SERVERS_MAX).contains(count)).with_context(|| {
             format!(
-                "{} is damaged: it does not say how many data servers there are; write their number \
-                 into it (a line of digits)",
+                "{} is damaged: it must have the number of data servers; write that number into \
+                 it, as one line of digits",
                 path.display()
             )
         })
@@ -312,15 +312,15 @@ pub fn found_or_new(directory: &Path) -> anyhow::Result<(Identity, Expect)> {
         // Somebody began to make it, and did not come to the end.
         (Some((id, _)), None) => Ok((Identity::of(id), Expect::Any)),
         (None, Some((name, id))) => bail!(
-            "{} has objects of cluster {id} in {name}, but the metadata are gone, and so is the \
-             file 'cluster': restore them, or choose another directory",
+            "{} has file data of cluster {id} in {name}, but the metadata and the file 'cluster' \
+             are missing: restore both from a backup, or give another directory",
             directory.display()
         ),
         (None, None) => match stranger_in(directory)? {
             None => Ok((Identity::new(), Expect::Any)),
             Some(name) => bail!(
-                "{0} is no cluster's directory, but it is not empty either ('{name}' is in there): \
-                 name an empty or a new one, for instance {0}/cluster",
+                "{0} is not the directory of a cluster and is not empty (it contains '{name}'): \
+                 give an empty or a new directory, for instance {0}/cluster",
                 directory.display()
             ),
         },

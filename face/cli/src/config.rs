@@ -24,7 +24,8 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The flag that names a configuration file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Source {
-    /// A file with settings (docs/ropewalk.toml shows all of them); flags take precedence.
+    /// Read settings from this file; options of the command line override them. The file
+    /// docs/ropewalk.toml of the source tree lists all settings.
     #[arg(long = "config", value_name = "FILE", id = "config")]
     path: Option<PathBuf>,
 }
@@ -35,11 +36,19 @@ impl Source {
         let Some(path) = &self.path else { return Ok(Config::default()) };
         let cannot = || format!("cannot read the config file {}", path.display());
         let bytes = std::fs::metadata(path).with_context(cannot)?.len();
-        anyhow::ensure!(bytes <= BYTES_MAX, "{} is too long for a config file", path.display());
+        anyhow::ensure!(
+            bytes <= BYTES_MAX,
+            "{} is longer than 1 MiB, and cannot be a config file: \
+             check its name",
+            path.display()
+        );
         let bytes = std::fs::read(path).with_context(cannot)?;
         let text = String::from_utf8(bytes).map_err(|error| {
             let at = error.utf8_error().valid_up_to();
-            anyhow::anyhow!("{} is no text in UTF-8: see its byte {at}", path.display())
+            anyhow::anyhow!(
+                "the config file {} is not valid UTF-8: correct it at byte {at}",
+                path.display()
+            )
         })?;
         Ok(parse(path, &text)?)
     }
@@ -104,8 +113,9 @@ impl Config {
         let urls: Vec<String> = listen.iter().filter_map(Listen::to_call).collect();
         anyhow::ensure!(
             !urls.is_empty(),
-            "where the config file lets the metadata server listen ('{}') is no address to call: give \
-             it a line 'address = \"…\"' with what the server prints when it serves",
+            "the config file does not give the address of the metadata server, which listens at \
+             '{}': add a line 'address = \"…\"' with the address that the server prints when it \
+             starts",
             network::list(&listen)
         );
         Ok(urls.join(","))
@@ -172,11 +182,11 @@ impl fmt::Display for Cause {
             Cause::Unknown { key, known } => (key, known),
             Cause::Other(text) => return f.write_str(text),
         };
-        write!(f, "there is no key '{key}' here")?;
+        write!(f, "unknown key '{key}'")?;
         if let Some(nearest) = nearest(key, known) {
             write!(f, "; did you mean '{nearest}'?")?;
         }
-        write!(f, " (known here: {})", known.join(", "))
+        write!(f, " (known keys here: {})", known.join(", "))
     }
 }
 
@@ -209,7 +219,10 @@ fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     let mut seen = BTreeSet::new();
     for Number { server } in &numbers.data {
         if !seen.insert(*server.get_ref()) {
-            let said = format!("there is a data server {} already", server.get_ref());
+            let said = format!(
+                "another section defines data server {} already: give this one another number",
+                server.get_ref()
+            );
             return Err(wrong(Some(server.span()), Cause::Other(said)));
         }
     }
@@ -274,8 +287,8 @@ mod tests {
     fn a_typo_is_reported_with_line_column_and_the_nearest_key() {
         assert_eq!(
             error("directory = '/d'\n\n[meta]\n  lisen = '127.0.0.1:7700'\n"),
-            "site.toml, line 4, column 3: there is no key 'lisen' here; did you mean 'listen'? \
-             (known here: directory, listen, term_seconds)"
+            "site.toml, line 4, column 3: unknown key 'lisen'; did you mean 'listen'? \
+             (known keys here: directory, listen, term_seconds)"
         );
         let top = error("# Ünïcödé\nadress = 'tcp://a:1'\n");
         assert!(top.starts_with("site.toml, line 2, column 1: "), "{top}");
@@ -288,7 +301,10 @@ mod tests {
     #[test]
     fn a_word_that_resembles_no_key_gets_the_list_without_a_guess() {
         let text = error("[mount]\nxyzzy = 1\n");
-        assert!(text.contains("line 2, column 1: there is no key 'xyzzy' here (known"), "{text}");
+        assert!(
+            text.contains("line 2, column 1: unknown key 'xyzzy' (known keys here: "),
+            "{text}"
+        );
         assert!(text.contains("directory, patience_seconds, read_only"), "{text}");
     }
 
@@ -297,7 +313,10 @@ mod tests {
         let port = error("[meta]\nlisten = 'localhost'\n");
         assert!(port.starts_with("site.toml, line 2, column 10: "), "{port}");
         let time = error("[mount]\npatience_seconds = 0\n");
-        assert!(time.contains("line 2, column 20: between 0.2 and 86400 seconds"), "{time}");
+        assert!(
+            time.contains("line 2, column 20: give a time from 0.2 to 86400 seconds"),
+            "{time}"
+        );
         let cluster = error("cluster = 'hemp'\n");
         assert!(cluster.contains("line 1, column 11: "), "{cluster}");
         let number = error("[[data]]\ndirectory = '/d'\n");
@@ -321,7 +340,7 @@ mod tests {
         assert!(text.contains("'directory' takes text, in quotes"), "{text}");
         let short = error("[mount]\npatience = 3\n");
         assert!(
-            short.contains("no key 'patience' here; did you mean 'patience_seconds'?"),
+            short.contains("unknown key 'patience'; did you mean 'patience_seconds'?"),
             "{short}"
         );
     }
@@ -330,7 +349,8 @@ mod tests {
     fn a_number_of_two_data_servers_is_an_error_where_it_comes_again() {
         assert_eq!(
             error("[[data]]\nserver = 0\n[[data]]\nserver = 1\n[[data]]\n  server = 0\n"),
-            "site.toml, line 6, column 12: there is a data server 0 already"
+            "site.toml, line 6, column 12: another section defines data server 0 already: give this one \
+             another number"
         );
     }
 

@@ -68,7 +68,8 @@ pub fn parse_id(text: &str) -> Result<ClusterId, String> {
     let text = text.trim();
     let parsed = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
     parsed.map(ClusterId).ok_or_else(|| {
-        "a cluster is named by 32 hexadecimal digits, as 'ropewalk format' prints them".to_string()
+        "the identity of a cluster has 32 hexadecimal digits, as 'ropewalk format' prints it"
+            .to_string()
     })
 }
 
@@ -102,8 +103,8 @@ fn read_for_server(path: &Path) -> anyhow::Result<Option<Said>> {
     };
     if let Some(owner) = beside::stranger(&file.metadata().with_context(cannot)?) {
         bail!(
-            "{} belongs to user {owner}, who can change the secret in it: make a copy that belongs to \
-             who runs the server (chown, and mode 600)",
+            "{} belongs to user {owner}, who can change the secret in it: make a copy that belongs \
+             to the user who runs the server (chown, mode 600)",
             path.display()
         );
     }
@@ -117,22 +118,24 @@ fn said_in(file: std::io::Result<File>, path: &Path) -> anyhow::Result<Said> {
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes).with_context(cannot)?;
     let damaged = |what: &str| damaged(path, what);
-    let text = String::from_utf8(bytes).map_err(|_| damaged("it does not name a cluster"))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|_| damaged("its first line is not the identity of a cluster"))?;
     let mut lines = text.lines();
     let id = parse_id(lines.next().unwrap_or_default())
-        .map_err(|_| damaged("it does not name a cluster"))?;
+        .map_err(|_| damaged("its first line is not the identity of a cluster"))?;
     let secret = match lines.next() {
         None => None,
         Some(line) => {
             let secret = line.strip_prefix(SECRET).and_then(parse_secret);
-            Some(secret.ok_or_else(|| damaged("its second line is no secret"))?)
+            Some(secret.ok_or_else(|| damaged("its second line is not a valid secret"))?)
         }
     };
     if secret.is_some() && mode & 0o077 != 0 {
         bail!(
-            "{0} has the cluster's secret, and other users of this host can get at it (mode \
-             {mode:03o}): chmod 600 {0}, and where somebody may have read it, take its second line \
-             out, start the metadata server, and copy the file to the other hosts anew",
+            "{0} has the cluster's secret, but other users of this host can access it (mode \
+             {mode:03o}): close it by 'chmod 600 {0}'. If somebody may have read it, also delete \
+             its second line, restart the metadata server, which adds a new secret, and copy the \
+             file to the other hosts again",
             path.display()
         );
     }
@@ -145,12 +148,13 @@ fn damaged(path: &Path, what: &str) -> anyhow::Error {
     // The stores beside it know whose it is, too.
     match path.parent().and_then(known_below) {
         Some(id) => anyhow::anyhow!(
-            "{error}. Its stores are of cluster {id}: restore the file from a copy, or write one with the one \
-             line {id} (mode 600); at its next start the metadata server adds a new secret, which other \
-             hosts need a copy of"
+            "{error}. The data beside it belongs to cluster {id}: restore that file from a backup, \
+             or write a new one (mode 600) with the single line {id}; the metadata server then \
+             adds a new secret at its next start, and the other hosts need new copies of the file"
         ),
         None => anyhow::anyhow!(
-            "{error}. Restore it from a copy: a line of 32 hexadecimal digits, and one with the secret"
+            "{error}. Restore it from a backup; it has a line of 32 hexadecimal digits, and a line \
+             with the secret"
         ),
     }
 }
@@ -192,7 +196,7 @@ pub fn keep_name(path: &Path) -> anyhow::Result<()> {
     match HostDisk.sync_directory(path.parent().unwrap_or(Path::new("."))) {
         // A process that may not even open the directory has not written the file either.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
-        result => result.with_context(|| format!("cannot keep {}", path.display())),
+        result => result.with_context(|| format!("cannot write {} to disk", path.display())),
     }
 }
 
@@ -227,7 +231,9 @@ pub fn find(
             let said = read_for_server(path)?;
             Some((
                 path.to_path_buf(),
-                said.with_context(|| format!("there is no file {}", path.display()))?,
+                said.with_context(|| {
+                    format!("the cluster file {} (--cluster-file) does not exist", path.display())
+                })?,
             ))
         }
         None => {
@@ -245,7 +251,7 @@ pub fn find(
         && said.id != expected
     {
         bail!(
-            "{} is of cluster {}, and not of {expected}: name the right file (--cluster-file)",
+            "{} belongs to cluster {}, not to {expected}: give the right file by --cluster-file",
             path.display(),
             said.id
         );

@@ -25,10 +25,11 @@ use std::sync::Arc;
 use clap::{CommandFactory, Parser, Subcommand};
 use report::complain;
 
-/// A user-space network layer and parallel file system.
+/// A parallel file system and a message layer that run in user space.
 ///
-/// Starts a cluster in about a second, needs no kernel module and no special hardware, and keeps what
-/// it acknowledged.
+/// A cluster has one metadata server and one or more data servers. Clients mount it over FUSE, or
+/// use 'ropewalk cp', 'ropewalk ls' and the other commands, which need no mount. Ropewalk needs no
+/// kernel module of its own and no special hardware.
 #[derive(Debug, Parser)]
 #[command(name = "ropewalk", version, about, long_about, after_help = TOUR)]
 struct Arguments {
@@ -38,71 +39,75 @@ struct Arguments {
 
 const TOUR: &str = "\
 Begin with:
-  ropewalk demo                              shows it at work on real data, and
-                                             cleans up
-  ropewalk up /var/tmp/rope --mount /mnt     a cluster of your own; --background
-                                             leaves you the terminal, and
-                                             'ropewalk down' ends it
-  ropewalk cp -r /usr/share/doc :/           works without the mount, too: ':/'
-                                             is the cluster
-  ropewalk ls -l :/doc; ropewalk df; ropewalk status
-  ropewalk COMMAND --help                    has examples of each";
+  ropewalk demo                              copies a directory tree into a
+                                             temporary cluster, compares it,
+                                             and removes the cluster
+  ropewalk up /var/tmp/rope --mount /mnt     starts a cluster and mounts it on
+                                             /mnt; --background gives you the
+                                             terminal back
+  ropewalk down /var/tmp/rope                stops that cluster
+  ropewalk cp -r /usr/share/doc :/           copies files into the cluster, also
+                                             without a mount: ':/' is its root
+  ropewalk ls -l :/doc                       lists them
+  ropewalk status                            shows the servers and their load
+  ropewalk COMMAND --help                    explains a command with examples
+
+Commands look for the cluster at the address of --address, or at $ROPEWALK_ADDRESS, or at \
+tcp://127.0.0.1:7700.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Starts a cluster in this process, moves a real directory tree in and out, compares all of
-    /// it, and prints what happened.
+    /// Starts a temporary cluster, copies a directory tree into it, reads it back, compares every
+    /// byte, and shows how long that took.
     Demo(demo::DemoArguments),
-    /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
+    /// Starts a whole cluster (metadata server and data servers) in one process, and serves it
+    /// until Ctrl-C.
     Up(commands::up::Up),
-    /// Ends what `up` serves, wherever it runs, and waits for the end.
+    /// Stops a cluster that 'ropewalk up' serves, and waits until it has stopped.
     Down(commands::down::Down),
-    /// Gives a directory the identity of a new cluster and prints it.
+    /// Creates an empty cluster in a directory and prints its identity; 'ropewalk serve' needs that
+    /// first.
     Format(commands::format::Format),
-    /// Runs one server, or all of a config file, until Ctrl-C.
+    /// Runs one server, or all servers of a config file, until Ctrl-C.
     #[command(subcommand, after_help = "Example: ropewalk serve all --config ropewalk.toml")]
     Serve(commands::serve::Serve),
-    /// Says which data servers may join a cluster.
+    /// Adds data servers to a cluster.
     #[command(subcommand, after_help = "Example: ropewalk server add 4")]
     Server(commands::server::ServerCommand),
-    /// Mounts a cluster and serves the mount until it is unmounted.
+    /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
-    /// Unmounts, also what a killed process left behind.
+    /// Unmounts a cluster, also after the mounting process was killed.
     Umount(commands::mount::UnmountArguments),
-    /// Measures messages, data or names, beside peers and bare references in the same run.
-    ///
-    /// Example: ropewalk bench io --quick --only mount.write
+    /// Measures messages, file data or metadata, and compares Ropewalk with other systems in the
+    /// same run.
     Bench(bench::BenchArguments),
-    /// Shows servers, capacity, rates and sessions.
-    ///
-    /// Example: ropewalk status --watch
+    /// Shows the servers of a cluster with their state, capacity and load, and its clients.
     Status(status::Status),
-    /// Compares inodes with objects: finds what is lost, rotten, or garbage.
-    ///
-    /// Example: ropewalk check --read
+    /// Checks a cluster for lost, damaged and unused data, as fsck does.
     Check(check::Check),
-    /// Copies files and trees into a cluster, out of it, or within it.
+    /// Copies files and directory trees into a cluster, out of it, or within it.
     Cp(copy::Cp),
     /// Lists files and directories of a cluster.
     Ls(remote::ls::Ls),
-    /// Shows what a path is, its layout, and on which data server each stripe lies.
+    /// Shows the attributes of a path, its striping, and the data server of each stripe.
     Stat(remote::stat::Stat),
-    /// Shows the room on each data server.
+    /// Shows used and free space on each server.
     Df(remote::df::Df),
     /// Makes directories in a cluster.
     Mkdir(remote::mkdir::Mkdir),
-    /// Removes files, and directories with all that they hold.
+    /// Removes files and, with -r, directories with everything in them.
     Rm(remote::rm::Rm),
-    /// Shows what this host has for messages over Ethernet.
+    /// Shows and measures this host's Ethernet and MX networks: interfaces, endpoints, peers,
+    /// counters.
     #[command(subcommand, after_help = "Example: ropewalk mx info")]
     Mx(mx::Mx),
-    /// Prints a completion script for a shell.
+    /// Prints a script with which a shell completes the commands and options of ropewalk.
     #[command(after_help = "Examples:
   . <(ropewalk completions bash)                    in ~/.bashrc
   ropewalk completions zsh > ~/.zfunc/_ropewalk
   ropewalk completions fish > ~/.config/fish/completions/ropewalk.fish")]
     Completions {
-        /// The shell.
+        /// Print the script for this shell.
         shell: clap_complete::Shell,
     },
 }

@@ -92,7 +92,9 @@ impl Mounted {
                 }
             })?;
             let mount = ClusterMount::new(&reactor, &world, &client, &place, &options)?;
-            let unmounter = mount.unmounter().context("the mount is gone already")?;
+            let unmounter = mount
+                .unmounter()
+                .context("the directory was unmounted before the mount was ready")?;
             let mut watch = Watch(unmounter.clone(), false);
             // The thread that started us may have given up.
             let _ = sender.send(unmounter);
@@ -112,7 +114,7 @@ impl Mounted {
             }
             Err(_) => match thread.join() {
                 Ok(Err(error)) => Err(error),
-                _ => Err(anyhow!("the mount's thread ended")),
+                _ => Err(anyhow!("the thread of the mount ended unexpectedly")),
             },
         }
     }
@@ -146,15 +148,17 @@ impl Mounted {
             let path = self.unmounter.path().display();
             if let Some(stop) = stop {
                 complain!(
-                    "{path} is unmounted, and in use still: it is served until its last user has left, or \
-                     until a second signal (Ctrl-C)"
+                    "{path} is unmounted, but processes still use it: this process serves them \
+                     until they end, or until a second signal (Ctrl-C)"
                 );
                 while !thread.is_finished() && !stop.is_asked_again() {
                     std::thread::sleep(LOOK);
                 }
             }
             if !thread.is_finished() {
-                complain!("{path} is in use still: what was written is kept, the rest fails");
+                complain!(
+                    "{path} is still in use: written data is kept, and further operations fail"
+                );
             }
             self.leave.store(true, Ordering::SeqCst);
         }
@@ -164,12 +168,13 @@ impl Mounted {
         }
         if !thread.is_finished() {
             complain!(
-                "{0} is unmounted, and in use still: its servers do not answer, or a process in another \
-                 mount namespace has it ('grep {0} /proc/*/mountinfo' shows which); waiting for that",
+                "{0} is unmounted, but still in use: its servers do not answer, or a process in \
+                 another mount namespace uses it ('grep {0} /proc/*/mountinfo' shows that \
+                 process); waiting for the end of that",
                 self.unmounter.path().display()
             );
         }
-        thread.join().map_err(|_| anyhow!("the mount's thread panicked"))?
+        thread.join().map_err(|_| anyhow!("the thread of the mount failed (panic)"))?
     }
 }
 
@@ -197,11 +202,11 @@ fn unmount_beside(unmounter: &Unmounter) -> anyhow::Result<bool> {
     command.env(UNMOUNT, OsStr::from_bytes(&order)).stdin(Stdio::null()).stdout(Stdio::null());
     // Ctrl-C is for us; it would tear the unmount.
     command.process_group(0);
-    let status = command.status().context("no process to unmount with")?;
+    let status = command.status().context("cannot start a process that unmounts")?;
     match status.code() {
         Some(0) => Ok(true),
         Some(BUSY) => Ok(false),
-        _ => bail!("{} could not be unmounted ({status})", unmounter.path().display()),
+        _ => bail!("cannot unmount {} ({status})", unmounter.path().display()),
     }
 }
 
@@ -218,7 +223,7 @@ pub fn unmount_if_child() {
         Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(0),
         Err(error) => {
             if !matches!(error, UnmountError::Busy(_)) {
-                complain!("{error}; it is out of the tree now");
+                complain!("{error}; it is now detached from the directory tree");
             }
             write_back(unmounter.path());
             unmounter.unmount_lazily().map(|()| BUSY)
@@ -235,7 +240,7 @@ fn write_back(path: &Path) {
     let synced = std::fs::File::open(path)
         .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
     if let Err(error) = synced {
-        complain!("not all that was written on {} could be kept: {error}", path.display());
+        complain!("some data that was written on {} may be lost: {error}", path.display());
     }
 }
 

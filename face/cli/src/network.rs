@@ -99,15 +99,15 @@ impl FromStr for Listen {
             let said = match (bare.parse::<IpAddr>(), place.rsplit_once(':')) {
                 (Ok(host), _) => {
                     let try_this = SocketAddr::new(host, PORT);
-                    return format!("no port: try {scheme}://{try_this}");
+                    return format!("the port is missing: write {scheme}://{try_this}");
                 }
                 (_, Some((host, port))) if port.parse::<u16>().is_ok() => {
-                    format!("'{host}' is not an address of this host in digits")
+                    format!("'{host}' is not a numeric address")
                 }
                 (_, Some((_, port))) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
                     format!("'{port}' is not a port (0 to 65535)")
                 }
-                _ => "it takes an address and a port".to_string(),
+                _ => "an address and a port are needed".to_string(),
             };
             format!("{said}; write it like 127.0.0.1:7700 or [::1]:7700")
         })?;
@@ -141,8 +141,8 @@ pub fn list(listen: &[Listen]) -> String {
 pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
     if let Some(open) = listen.iter().find(|listen| listen.is_open() && !insecure) {
         bail!(
-            "{open} can be reached by other hosts, and there is no authentication yet; listen on \
-             127.0.0.1 or ::1, or say --insecure"
+            "{open} can be reached by other hosts, and the servers do not authenticate clients: \
+             listen on 127.0.0.1 or [::1], or allow it by --insecure"
         );
     }
     let memory = Listen::Named { scheme: "shm".to_string(), place: String::new() };
@@ -157,21 +157,23 @@ pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     for at in listen {
         let who = match at {
-            _ if at.is_open() => format!("whoever reaches {at}"),
+            _ if at.is_open() => format!("everybody who reaches {at}"),
             Listen::Named { .. } => continue,
             Listen::Socket { scheme, .. } if scheme == "tcp" && told => {
-                let own = "other users of this host get in over tcp, each with his own rights";
+                let own = "other users of this host can use the cluster over tcp, each with their \
+                     own rights";
                 sentences.push(own.to_string());
                 continue;
             }
             Listen::Socket { scheme, .. } if scheme == "tcp" => {
-                let nobody = "nobody on this host gets in over tcp: it does not tell who calls";
+                let nobody = "no user of this host can connect over tcp: the kernel does not tell \
+                     the servers which user connects";
                 sentences.push(nobody.to_string());
                 continue;
             }
-            Listen::Socket { scheme, .. } => format!("every user of this host, over {scheme},"),
+            Listen::Socket { scheme, .. } => format!("every user of this host (over {scheme})"),
         };
-        sentences.push(format!("{who} gets in, and can act for any user, root included"));
+        sentences.push(format!("{who} can use the cluster, and act as any user, also as root"));
     }
     sentences.sort_unstable();
     sentences.dedup();
@@ -215,7 +217,7 @@ fn complete_part(part: &str) -> String {
 /// that is known, and a name that resolves.
 fn check_address(address: &str) -> anyhow::Result<()> {
     let parsed = Address::parse(address)
-        .with_context(|| format!("the metadata server's address '{address}' is not one"))?;
+        .with_context(|| format!("'{address}' is not the address of a metadata server"))?;
     let mut wrong = None;
     for (scheme, place) in parsed.parts() {
         match check_part(scheme, place) {
@@ -228,7 +230,7 @@ fn check_address(address: &str) -> anyhow::Result<()> {
 
 fn no_network(scheme: &str, url: &str) -> String {
     let known: Vec<String> = modules::schemes().iter().map(|it| format!("{it}://")).collect();
-    format!("there is no network '{scheme}' in '{url}': write one of {}", known.join(", "))
+    format!("unknown scheme '{scheme}' in '{url}': use one of {}", known.join(", "))
 }
 
 fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
@@ -238,27 +240,29 @@ fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
         "tcp" | "udp" => {
             let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
             if port.is_empty() && !host.is_empty() {
-                bail!("'{url}' has no port: try {scheme}://{host}:{PORT}");
+                bail!("'{url}' has no port: write {scheme}://{host}:{PORT}");
             }
             if host.is_empty() || !port.parse().is_ok_and(|port: u16| port != 0) {
-                bail!("'{url}' names no host and port; write it like {scheme}://node1:7700");
+                bail!("'{url}' needs a host and a port; write it like {scheme}://node1:7700");
             }
             let found = place.to_socket_addrs().map_err(|error| {
                 let text = error.to_string();
                 let cause = text.rsplit(": ").next().unwrap_or_default().to_string();
-                anyhow!("the host '{host}' of '{url}' is not known: {cause}")
+                anyhow!("cannot resolve the host name '{host}' in '{url}': {cause}")
             })?;
             match found.count() {
-                0 => bail!("the host '{host}' of '{url}' has no address"),
+                0 => bail!("the host '{host}' in '{url}' has no address"),
                 _ => Ok(()),
             }
         }
         _ if modules::makes_sense(scheme, place) => Ok(()),
         "ether" => bail!(
-            "'{url}' names no station and endpoint; write it as the server printed it, like \
-             ether://02:00:00:00:00:01/3"
+            "'{url}' needs a MAC address and an endpoint; copy the address that the server \
+             printed, like ether://02:00:00:00:00:01/3"
         ),
-        _ => bail!("'{url}' is no address to call; write it as the server printed it"),
+        _ => bail!(
+            "'{url}' is not the address of a server; copy the address that the server printed"
+        ),
     }
 }
 
@@ -274,11 +278,11 @@ mod tests {
             assert_eq!(read(url), url);
         }
         let error = |text: &str| text.parse::<Listen>().expect_err("it is wrong");
-        assert!(error("localhost:7700").contains("'localhost' is not an address of this host"));
-        assert!(error("udp://7700").contains("it takes an address and a port"));
-        assert!(error("gm://node:1").contains("no network 'gm'"));
+        assert!(error("localhost:7700").contains("'localhost' is not a numeric address"));
+        assert!(error("udp://7700").contains("an address and a port are needed"));
+        assert!(error("gm://node:1").contains("unknown scheme 'gm'"));
         assert!(error("gm://node:1").contains("ether://"));
-        assert!(error("mxoe://eth0/3").contains("no network 'mxoe'"));
+        assert!(error("mxoe://eth0/3").contains("unknown scheme 'mxoe'"));
     }
 
     #[test]
@@ -298,8 +302,8 @@ mod tests {
         }
         assert!(complete_address("gm://node1").is_err() && complete_address("").is_err());
         let error = |text: &str| text.parse::<Listen>().expect_err("it has no port");
-        assert_eq!(error("10.0.0.1"), "no port: try tcp://10.0.0.1:7700");
-        assert_eq!(error("udp://[::1]"), "no port: try udp://[::1]:7700");
+        assert_eq!(error("10.0.0.1"), "the port is missing: write tcp://10.0.0.1:7700");
+        assert_eq!(error("udp://[::1]"), "the port is missing: write udp://[::1]:7700");
     }
 
     #[test]
@@ -320,14 +324,14 @@ mod tests {
     fn addresses_of_which_nothing_can_come_are_refused_with_their_cause() {
         let error = |address| check_address(address).expect_err("it is wrong").to_string();
         assert!(error("tcp://nohost.invalid:7700").contains("'nohost.invalid'"));
-        assert!(error("tcp://nohost.invalid:7700").contains("is not known: "));
-        assert!(error("ftp://node:1").contains("there is no network 'ftp'"));
+        assert!(error("tcp://nohost.invalid:7700").contains("cannot resolve the host name "));
+        assert!(error("ftp://node:1").contains("unknown scheme 'ftp'"));
         for place in ["tcp://:7700", "tcp://node1:0", "tcp://node1:70000"] {
-            assert!(error(place).contains("names no host and port"), "{place}");
+            assert!(error(place).contains("needs a host and a port"), "{place}");
         }
-        assert!(error("tcp://node1").contains("has no port: try tcp://node1:7700"));
+        assert!(error("tcp://node1").contains("has no port: write tcp://node1:7700"));
         assert!(error("udp://node1").contains("udp://node1:7700"));
-        assert!(error("udp://nohost.invalid:7700").contains("is not known: "));
+        assert!(error("udp://nohost.invalid:7700").contains("cannot resolve the host name "));
         assert!(error("ether://eth0/3").contains("ether://02:00:00:00:00:01/3"));
         for good in ["tcp://127.0.0.1:1", "tcp://[::1]:7", "shm://x", "tcp://localhost:1"] {
             check_address(good).expect("something may come of it");

@@ -112,7 +112,7 @@ const KEEP_AWAKE: &str = "ROPEWALK_KEEP_AWAKE";
 
 /// A reactor and its world, for work on this host alone.
 pub fn offline() -> anyhow::Result<(Reactor, World)> {
-    let reactor = Reactor::new().context("no reactor")?;
+    let reactor = Reactor::new().context("cannot create an event loop")?;
     let disk: Arc<dyn Disk> = HostDisk::shared();
     let world = reactor.world(disk, DISK_THREADS)?;
     Ok((reactor, world))
@@ -129,7 +129,9 @@ pub fn local(
         reactor.keep_processors_awake();
     }
     let endpoint = reactor.open_endpoint(cluster, rails)?;
-    endpoint.endpoint().open_rails_by_need(|error| complain!("ropewalk: passed over: {error}"));
+    endpoint.endpoint().open_rails_by_need(|error| {
+        complain!("ropewalk: skipping a network of the address: {error}")
+    });
     Ok((reactor, world, endpoint))
 }
 
@@ -142,6 +144,14 @@ pub fn calling(
     let parts = local(cluster, rails)?;
     parts.2.endpoint().reach(&Address::parse(address)?)?;
     Ok(parts)
+}
+
+/// A server as messages name it, by the name of its thread.
+fn role(name: &str) -> String {
+    match name.strip_prefix("data") {
+        Some(number) => format!("data server {number}"),
+        None => "metadata server".to_string(),
+    }
 }
 
 impl NodeThread {
@@ -184,8 +194,9 @@ impl NodeThread {
             }));
             endpoint.endpoint().close();
         })?;
-        let answer = receiver.recv().map_err(|_| anyhow!("{name} ended before it served"))?;
-        let address = answer.map_err(|error| anyhow!("{name}: {error}"))?;
+        let answer =
+            receiver.recv().map_err(|_| anyhow!("the {} ended before it was ready", role(name)))?;
+        let address = answer.map_err(|error| anyhow!("{}: {error}", role(name)))?;
         Ok(NodeThread { address, stop: Some(stop), inquiry, failure, thread: Some(thread) })
     }
 

@@ -19,8 +19,8 @@ pub const ADDRESS: &str = "ROPEWALK_ADDRESS";
 /// Which cluster is asked.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// The metadata server's address, as `up` or `serve` printed it; 'tcp://' and ':7700' may be left
-    /// out. Else what the environment's ROPEWALK_ADDRESS says, else tcp://127.0.0.1:7700.
+    /// The metadata server's address, as 'ropewalk up' or 'ropewalk serve' printed it. 'tcp://' and
+    /// ':7700' may be left out [default: $ROPEWALK_ADDRESS, or tcp://127.0.0.1:7700].
     // Read here and not by the parser, whose usage lines would show it as if it had to be said.
     #[arg(long, short = 'A', value_name = "URL")]
     address: Option<String>,
@@ -29,8 +29,9 @@ pub struct Target {
 /// By what servers of other hosts know who looks after the cluster.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Keys {
-    /// The cluster's file 'cluster', or a copy of it: makes you an administrator. Not needed by
-    /// root and by whoever runs the servers, on their host.
+    /// Act as an administrator of the cluster, by this copy of the file 'cluster' from the
+    /// cluster's directory. Root and the user who runs the servers do not need it on the servers'
+    /// host.
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
 }
@@ -39,9 +40,16 @@ impl Keys {
     /// The secret, if a file was named.
     fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let Some(path) = &self.cluster_file else { return Ok(None) };
-        let none = || format!("there is no file {}", path.display());
+        let none =
+            || format!("the cluster file {} (--cluster-file) does not exist", path.display());
         let found = identity::read_file(path)?.with_context(none)?;
-        let none = || format!("{} has no secret: copy it anew", path.display());
+        let none = || {
+            format!(
+                "the cluster file {} has no secret in it: copy the file 'cluster' from the metadata \
+             server's host again",
+                path.display()
+            )
+        };
         Ok(Some(found.secret.with_context(none)?))
     }
 }

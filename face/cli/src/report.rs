@@ -13,7 +13,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use ropewalk_base::text::{is_plain, printable_lines};
 
 /// Columns where nobody says how many there are.
-const COLUMNS: usize = 100;
+const COLUMNS: usize = 80;
 
 /// Nobody reads standard output any more: the command ends, and that is no failure.
 #[derive(Debug, thiserror::Error)]
@@ -25,7 +25,7 @@ pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
-        Err(error) => bail!("standard output: {error}"),
+        Err(error) => bail!("cannot write to standard output: {error}"),
         Ok(()) => Ok(()),
     }
 }
@@ -113,6 +113,31 @@ pub fn fits(text: &str, columns: usize) -> bool {
     text.lines().all(|line| line.chars().count() <= columns)
 }
 
+/// Breaks a text between its words into lines of at most so many columns; `indent` precedes all but the first. A
+/// command in backquotes stays on one line, so that it can be copied.
+pub fn wrapped(text: &str, columns: usize, indent: &str) -> String {
+    let mut quoted = false;
+    let words = text.split(|letter| {
+        quoted ^= letter == '`';
+        letter == ' ' && !quoted
+    });
+    let (mut lines, mut width) = (String::new(), 0);
+    for word in words {
+        let long = word.chars().count();
+        if width > 0 && width + 1 + long > columns {
+            lines.push('\n');
+            lines.push_str(indent);
+            width = indent.chars().count();
+        } else if width > 0 {
+            lines.push(' ');
+            width += 1;
+        }
+        lines.push_str(word);
+        width += long;
+    }
+    lines
+}
+
 /// A table whose last column has addresses, in so many columns: addresses that do not fit beside the rest
 /// stand below it.
 pub fn with_addresses(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String {
@@ -155,4 +180,16 @@ pub fn rate(count: u64, time: Duration) -> String {
 /// MiB per second.
 pub fn speed(count: u64, time: Duration) -> String {
     format!("{:.0}", count as f64 / (1 << 20) as f64 / time.as_secs_f64().max(1e-9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_broken_between_words_and_not_within_commands() {
+        assert_eq!(wrapped("one two three", 80, "  "), "one two three");
+        assert_eq!(wrapped("one two three", 7, "  "), "one two\n  three");
+        assert_eq!(wrapped("say `ip link` to it", 8, " "), "say\n `ip link`\n to it");
+    }
 }

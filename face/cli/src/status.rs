@@ -23,25 +23,29 @@ const NAME_SHOWN: usize = 40;
 
 /// Arguments of `ropewalk status`.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "After a data server was killed, 'holds' lacks the objects that it made since its last \
-checkpoint."
-)]
+#[command(after_help = "Examples:
+  ropewalk status                       the cluster on this host
+  ropewalk status -A tcp://node1:7700   another cluster
+  ropewalk status --watch               again each second, until Ctrl-C
+
+The column 'holds' counts the inodes of the metadata server and the objects of each data server; \
+an object holds one stripe of a file. After a data server was killed, its number lacks the \
+objects that it created since its last checkpoint.")]
 pub struct Status {
     #[command(flatten)]
     target: Target,
     #[command(flatten)]
     keys: Keys,
-    /// Seconds over which rates are measured; 0 shows none.
+    /// Measure rates over this many seconds; 0 shows no rates.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// How long a server has for an answer.
+    /// Wait this long for the answer of each server.
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = patience)]
     patience: Duration,
-    /// Go on, once an interval, until Ctrl-C.
+    /// Show the status again after each interval, until Ctrl-C.
     #[arg(long)]
     watch: bool,
-    /// One JSON object a line.
+    /// Print one JSON object on a line.
     #[arg(long)]
     json: bool,
 }
@@ -49,7 +53,7 @@ pub struct Status {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0 to 3600".to_string()),
+        _ => Err("give a number of seconds from 0 to 3600".to_string()),
     }
 }
 
@@ -179,8 +183,8 @@ impl Sample {
         say!("{}", fit(self.server_rows(), columns()))?;
         for Asker { server, asked, .. } in &self.state.askers {
             say!(
-                "data server {server} asked to join {} ago and was refused: let it in by\n\
-                 'ropewalk server add {server}' on the metadata server's host, and start it again",
+                "data server {server} asked to join {} ago and was refused: admit it by\n'ropewalk \
+                 server add {server}' on the metadata server's host, and start it again",
                 ago(*asked)
             )?;
         }
@@ -189,7 +193,8 @@ impl Sample {
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
         let meta = &self.state.meta;
         say!(
-            "{} of {} available; {} in {}\n{}; pool version {} with {}",
+            "{} of {} available; the data servers hold {} in {}\nthe metadata server holds {}; \
+             pool version {} has {}",
             bytes(available),
             bytes(total),
             bytes(object_bytes),
@@ -199,7 +204,8 @@ impl Sample {
             counted(meta.pool_servers.into(), "server")
         )?;
         say!(
-            "journal at {}, {} not durable yet\n{} waiting; {} to be reaped, {} to be cut",
+            "journal position {}, {} of these records not durable yet\n{} waiting; {} to be \
+             deleted, {} to be truncated",
             meta.position,
             meta.position.saturating_sub(meta.durable),
             counted(meta.waiting.into(), "call"),
@@ -208,11 +214,11 @@ impl Sample {
         )?;
         let rows = self.rate_rows();
         if !rows.is_empty() {
-            say!("{}", table(&["in a second", "kind", "calls", "bytes"], rows))?;
+            say!("{}", table(&["per second", "operation", "calls", "bytes"], rows))?;
         }
         let Some(sessions) = &self.sessions else {
             say!(
-                "{}; administrators see the list (--cluster-file)",
+                "{}; only administrators see the list (--cluster-file)",
                 counted(meta.sessions.into(), "session")
             )?;
             return Ok(());
@@ -261,7 +267,7 @@ impl Sample {
         let answer = server.answer.as_ref();
         let silence = server
             .silence
-            .map_or("never heard".to_string(), |silence| format!("silent for {}", ago(silence)));
+            .map_or("no report yet".to_string(), |silence| format!("silent for {}", ago(silence)));
         let state = match (answer, server.in_pool) {
             (Some(_), true) => "up".to_string(),
             (Some(_), false) if server.full => "up, full: gets no new files".to_string(),

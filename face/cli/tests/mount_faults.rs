@@ -266,7 +266,7 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
     let said = site.servers.said();
     assert!(
-        said.contains("nearly full: nothing new is made until") && said.contains("MiB"),
+        said.contains("nearly full: nothing new is created until") && said.contains("MiB"),
         "{said}"
     );
     let made = made - 5;
@@ -375,7 +375,7 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
     // A copy without the mount says of which file, and from where.
     let copy = ["cp", ":/file", "copy"];
     let error = ropewalk(place.path(), &site.servers.address(), &copy).badly();
-    assert!(error.contains(&format!("inode {inode}: data server 0 does not give")), "{error}");
+    assert!(error.contains(&format!("inode {inode}: data server 0 cannot read")), "{error}");
     // The rest of the file is served, if the kernel does not ask for more than is read.
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(direct).open(fresh.join("file")).unwrap();

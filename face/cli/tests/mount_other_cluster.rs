@@ -101,5 +101,5 @@ fn who_only_names_himself_like_the_cluster_is_not_believed() {
     let said = fs::read_to_string(other.join("cluster")).unwrap();
     fs::write(other.join("cluster"), format!("{}\n", said.lines().next().unwrap())).unwrap();
     fill(place.path(), &other, b'b');
-    check(place.path(), &other, "is not of the cluster that is mounted");
+    check(place.path(), &other, "does not belong to the mounted cluster");
 }

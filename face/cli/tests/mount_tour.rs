@@ -64,8 +64,8 @@ fn run(mut shell: impl FnMut() -> Command, place: &Path, programs: &Path) {
         let status = command.status().unwrap();
         let said = fs::read_to_string(place.join("said")).unwrap();
         assert!(status.success(), "{status}: {said}");
-        assert_eq!(said.matches("in the background as process").count(), 3, "{said}");
-        assert!(said.contains("is down"), "{said}");
+        assert_eq!(said.matches("running in the background as process").count(), 3, "{said}");
+        assert!(said.contains("has stopped"), "{said}");
         let deadline = Instant::now() + Duration::from_secs(90);
         while !processes(&temporary).is_empty() {
             assert!(Instant::now() < deadline, "{:?} are left: {said}", processes(&temporary));
@@ -139,7 +139,7 @@ fn a_closed_terminal_ends_mounts_and_clusters_in_good_order() {
         let up = Process::mount(&[&arguments[..], &more].concat(), &other);
         // A second one in the same directory is refused.
         let error = ropewalk(place.path(), "", &arguments).badly();
-        assert!(error.contains("is served already by process"), "{error}");
+        assert!(error.contains("is already served by process"), "{error}");
         for mut process in [process, up] {
             fs::write(mount.join("file"), b"content")
                 .or(fs::write(other.join("file"), b""))
@@ -156,9 +156,9 @@ fn a_closed_terminal_ends_mounts_and_clusters_in_good_order() {
         assert!(!mounts().contains(place.path().to_str().unwrap()), "nothing stays mounted");
     }
     let error = ropewalk(place.path(), "", &["down", "data"]).badly();
-    assert!(error.contains("nothing is up in data"), "{error}");
+    assert!(error.contains("no cluster is running in data"), "{error}");
     // A start that fails says why.
     let arguments = ["up", "data", "--background", "--listen", "192.0.2.1:7700"];
     let error = ropewalk(place.path(), "", &arguments).badly();
-    assert!(error.contains("it did not start") && error.contains("say --insecure"), "{error}");
+    assert!(error.contains("process did not start") && error.contains("by --insecure"), "{error}");
 }

@@ -79,7 +79,7 @@ fn a_check_right_after_a_restart_of_the_metadata_server_waits_for_the_heartbeats
     let (code, _, summary) = servers.check(&["--patience", "1"]);
     assert_eq!(code, 2, "{summary}");
     let reason = summary["unreached"]["1"].as_str().expect("a reason");
-    assert!(reason.starts_with("data server 1 was not heard of since"), "{reason}");
+    assert!(reason.starts_with("data server 1 has not reported since"), "{reason}");
 }
 
 #[test]

@@ -262,7 +262,7 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     let text = scene.run(&["df"]).well();
     assert!(text.contains("data server 3") && text.contains("available"), "{text}");
     assert!(text.contains("metadata server") && text.contains("serving"), "{text}");
-    assert!(text.contains("on the disk of data server 0 there are also: 1, 2, 3\n"), "{text}");
+    assert!(text.contains("data server 0 shares its disk with: 1, 2, 3\n"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert!(!text.contains(" inodes  "), "inodes are no state: {text}");
 }
@@ -331,7 +331,7 @@ fn a_damaged_file_is_named_and_all_others_are_copied() {
     file.read_exact_at(&mut byte, 150_000).unwrap();
     file.write_all_at(&[byte[0] ^ 4], 150_000).unwrap();
     let said = scene.run(&["cp", "-r", ":/tree", "out"]).badly();
-    assert!(said.contains("ropewalk: :/tree/") && said.contains("bytes are damaged"), "{said}");
+    assert!(said.contains("ropewalk: :/tree/") && said.contains("data is damaged"), "{said}");
     assert!(said.ends_with("1 of 21 entries could not be copied\n"), "{said}");
     let right = |number: &usize| {
         let copied = fs::read(scene.path().join(format!("out/{number}")));
@@ -410,7 +410,7 @@ fn a_copy_goes_on_after_what_cannot_be_read_and_says_how_much_is_missing() {
     let (missing, closed, last) = (of("missing"), of("c/closed"), of("d/last"));
     let said = run(&["cp", &missing, &closed, &of("a"), &last, ":/open"]).badly();
     assert_eq!(said.lines().count(), 4, "{said}");
-    assert!(said.contains("a is a directory: -r copies it"), "{said}");
+    assert!(said.contains("a is a directory: use -r to copy it"), "{said}");
     assert!(said.ends_with("3 of 4 entries could not be copied\n"), "{said}");
     assert_eq!(scene.run(&["ls", ":/open"]).well(), "last\n");
     // One alone needs no count.
@@ -435,7 +435,7 @@ fn what_a_directory_holds_that_cannot_be_made_is_left_out_without_further_words(
     scene.write("d", b"a file");
     scene.run(&["cp", "d", ":/tree"]).well();
     let said = scene.run(&["cp", "-r", "tree", ":/"]).badly();
-    let expected = "ropewalk: :/tree/d is there, and no directory\n\
+    let expected = "ropewalk: :/tree/d exists and is not a directory\n\
                     ropewalk: 4 of 6 entries could not be copied\n";
     assert_eq!(said, expected);
     assert_eq!(scene.run(&["ls", ":/tree"]).well(), "d\ne\n");
@@ -453,12 +453,18 @@ fn rm_removes_trees_whole_and_nothing_that_was_not_meant() {
     scene.write("kept", b"kept");
     scene.run(&["cp", "-r", "source", "kept", ":/"]).well();
     let error = scene.run(&["rm", ":/source"]).badly();
-    assert!(error.contains(":/source is a directory: -r removes it"), "{error}");
+    assert!(error.contains(":/source is a directory: use -r to remove it"), "{error}");
     scene.run(&["rm", "-r", ":/source", ":/nothing"]).badly();
     assert_eq!(scene.run(&["ls", ":/"]).well(), "kept\n");
     scene.run(&["rm", "-f", ":/nothing"]).well();
     for path in [":/", "/", ":/kept/..", "."] {
-        assert!(scene.run(&["rm", "-rf", path]).badly().contains("name what is to go"), "{path}");
+        assert!(
+            scene
+                .run(&["rm", "-rf", path])
+                .badly()
+                .contains("cannot be removed: give the name of an entry"),
+            "{path}"
+        );
     }
     scene.run(&["rm", ":/kept"]).well();
     assert_eq!(scene.run(&["ls", ":/"]).well(), "");
@@ -473,15 +479,18 @@ fn errors_name_the_thing_the_cause_and_the_remedy() {
     let cases: [(&[&str], &str); 11] = [
         (&["ls", ":/nope"], ":/nope: No such file or directory"),
         (&["stat", ":/file/below"], ":/file/below: Not a directory"),
-        (&["cp", "file", "other"], "neither path is of the cluster: write those of the cluster"),
-        (&["cp", "dir", ":/"], "dir is a directory: -r copies it"),
+        (
+            &["cp", "file", "other"],
+            "neither the source nor the target is in the cluster: write a path",
+        ),
+        (&["cp", "dir", ":/"], "dir is a directory: use -r to copy it"),
         (&["cp", "nope", ":/"], "nope: No such file or directory"),
-        (&["cp", "file", ":/a/b"], "the directory for it is not there; copy one with -r"),
-        (&["cp", "file", "file", ":/file"], ":/file is no directory: name one"),
+        (&["cp", "file", ":/a/b"], "its parent directory does not exist: create it first"),
+        (&["cp", "file", "file", ":/file"], ":/file is not an existing directory: create it first"),
         (&["cp", ":/file", ":/file"], ":/file is the same file"),
         (&["cp", "-r", ":/", ":/into"], "cannot be copied into itself"),
-        (&["cp", "file", ":/file", ":/"], "all of this host or all of the cluster"),
-        (&["ls", "-A", "127.0.0.1:0"], "names no host and port; write it like tcp://node1:7700"),
+        (&["cp", "file", ":/file", ":/"], "some sources are on this host and some in the cluster"),
+        (&["ls", "-A", "127.0.0.1:0"], "needs a host and a port; write it like tcp://node1:7700"),
     ];
     for (arguments, expected) in cases {
         let error = scene.run(arguments).badly();
@@ -538,5 +547,5 @@ fn directories_are_made_one_by_one_or_with_their_parents() {
     scene.write("file", b"x");
     scene.run(&["cp", "file", ":/"]).well();
     let file = scene.run(&["mkdir", "-p", ":/file/g"]).badly();
-    assert!(file.contains(":/file is there already, and no directory"), "{file}");
+    assert!(file.contains(":/file exists and is not a directory"), "{file}");
 }

@@ -100,7 +100,7 @@ fn a_data_server_without_its_data_is_refused_until_they_are_given_up() {
     fs::rename(&own, &kept).unwrap();
     let gone = site.refused("1", &own);
     assert!(gone.contains("is empty, but data server 1 had data"), "{gone}");
-    assert!(gone.contains("--replace") && gone.contains("'ropewalk check' names them"), "{gone}");
+    assert!(gone.contains("--replace") && gone.contains("'ropewalk check' lists them"), "{gone}");
     assert!(!own.exists(), "something was made in place of what is missing");
     // A mount point without its disk.
     fs::create_dir(&own).unwrap();
@@ -147,7 +147,10 @@ fn up_serves_as_many_data_servers_as_there_were() {
     assert_eq!(served(), 2);
     let fewer = ["up", &directory, "--listen", "127.0.0.1:0", "--data-servers", "1"];
     let error = ropewalk(place.path(), "", &fewer).badly();
-    assert!(error.contains("has 2 data servers") && error.contains("leave it out"), "{error}");
+    assert!(
+        error.contains("has 2 data servers") && error.contains("leave the option out"),
+        "{error}"
+    );
     let mut more = start(&["--data-servers", "3"]);
     more.stop();
     assert_eq!(served(), 3);
@@ -187,9 +190,9 @@ fn up_refuses_what_is_not_whole() {
     let id = place.path().join("id");
     fs::rename(&cluster, &id).unwrap();
     let error = refused();
-    assert!(error.contains("but the metadata are gone"), "{error}");
+    assert!(error.contains("but the metadata and the file 'cluster' are missing"), "{error}");
     let error = ropewalk(place.path(), "", &["format", "up"]).badly();
-    assert!(error.contains("but the metadata are gone"), "{error}");
+    assert!(error.contains("but the metadata and the file 'cluster' are missing"), "{error}");
     fs::rename(&id, &cluster).unwrap();
     fs::rename(&kept, &meta).unwrap();
     // The superblock alone is not the metadata.
@@ -245,7 +248,11 @@ fn metadata_that_are_gone_are_refused_and_others_are_not_taken_for_them() {
         }
     }
     let error = site.refused("0", &site.servers.data_path(0));
-    assert!(error.contains("holds objects of files that another metadata store has"), "{error}");
+    assert!(
+        error
+            .contains("holds data of files that the metadata server at that address does not know"),
+        "{error}"
+    );
     stranger.stop();
     fs::remove_dir(&meta).unwrap();
     fs::rename(&kept, &meta).unwrap();
@@ -260,7 +267,7 @@ fn metadata_that_are_gone_are_refused_and_others_are_not_taken_for_them() {
 #[test]
 fn a_number_belongs_to_one_living_server() {
     let mut site = Site::new();
-    let expected = "another process is data server 0 and lives, at ";
+    let expected = "another process already runs as data server 0, at ";
     let other = site.place.path().join("other");
     let error = site.refused("0", &other);
     assert!(error.contains(expected) && error.contains("--server"), "{error}");
@@ -292,7 +299,8 @@ fn a_server_of_another_cluster_says_so_and_ends() {
         .map(|word| if word == site.cluster_file() { file.clone() } else { word })
         .collect();
     let error = refused(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    let found = format!("the metadata server at that address serves {}", site.servers.cluster);
+    let found =
+        format!("the metadata server at that address serves cluster {}", site.servers.cluster);
     assert!(error.contains("belongs to cluster") && error.contains(&found), "{error}");
     assert!(error.contains(&other) && !own.exists(), "{error}");
     site.is_whole();
@@ -411,9 +419,9 @@ fn a_data_server_joins_when_a_person_says_so() {
     assert!(error.contains("do not have the same secret"), "{error}");
     fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
     let error = with(&file);
-    assert!(error.contains("other users of this host can get at it"), "{error}");
+    assert!(error.contains("other users of this host can access it"), "{error}");
     let error = with(&site.place.path().join("none"));
-    assert!(error.contains("there is no file"), "{error}");
+    assert!(error.contains("none (--cluster-file) does not exist"), "{error}");
     assert!(!own.exists(), "something was left of it");
     assert_eq!(site.servers.status("0")["servers"].as_array().unwrap().len(), 2);
     // By a word beforehand, which outlives the metadata server; by a flag; once and for good.

@@ -431,7 +431,7 @@ fn an_interface_that_goes_down_is_named_and_who_waits_at_one_that_is_gone_ends()
     assert!(ip("link del card0"), "and with it the other one");
     let output = waits.wait_with_output().expect("it ends by itself");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("the interface is gone"), "{said}");
+    assert!(!output.status.success() && said.contains("the interface was removed"), "{said}");
 }
 
 /// Reads lines until one has this in it.
@@ -534,7 +534,7 @@ fn who_does_not_tell_is_named_and_no_interface_is_an_error() {
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
     let (good, text) = said(&["counters", "card1"]);
-    assert!(good && text.contains("ether 9") && text.contains("did not tell"), "{text}");
+    assert!(good && text.contains("ether 9") && text.contains("no counters of "), "{text}");
     let (good, text) = said(&["counters", "card7"]);
     assert!(!good && text.contains("card7") && text.contains("ip link"), "{text}");
 }
@@ -618,19 +618,19 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
         String::from_utf8(output.stderr).unwrap()
     };
     let text = refused("mxoe://02:00:00:00:00:08/9");
-    assert!(text.contains("mx perf' has to wait there"), "{text}");
+    assert!(text.contains("start 'ropewalk mx perf' there first"), "{text}");
     let text = refused("mxoe://02:00:00:00:00:07/7?key=0");
-    assert!(text.contains("this side itself"), "{text}");
+    assert!(text.contains("this is the command's own address"), "{text}");
     let text = refused("mxoe://02:00:00:00:00:07/9");
     assert!(text.contains("card0") && text.contains("another card"), "{text}");
     for (wrong, why) in [
-        ("ether://02:00:00:00:00:08/4", "both have to be of one network"),
-        ("mxoe://02:00:00:00:00:08%card1/4", "the address says %card1"),
+        ("ether://02:00:00:00:00:08/4", "use the same scheme for both"),
+        ("mxoe://02:00:00:00:00:08%card1/4", "the peer's address names %card1"),
         ("mxoe://02:00:00:00:00:07/x", "like mxoe://02:00:00:00:00:07/0"),
         ("ether://card1/0", "like ether://02:00:00:00:00:07/0"),
     ] {
         let text = refused(wrong);
-        assert!(text.contains(why) && !text.contains("has to wait there"), "{text}");
+        assert!(text.contains(why) && !text.contains("mx perf' there first"), "{text}");
     }
     // Somebody is there, whose key is another one; and then nobody any more.
     let own_key = ["--board", "mxoe://card1/4?key=5"];
@@ -646,7 +646,7 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
             command.args(["mx", "perf", "--to", lost]).output().expect("it can be started");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && text.contains(why), "{text}");
-        assert!(!text.contains("has to wait there"), "{text}");
+        assert!(!text.contains("mx perf' there first"), "{text}");
     }
     let text = refused("nobody:3/0");
     assert!(text.contains("nobody:3") && text.contains("mx peers"), "{text}");

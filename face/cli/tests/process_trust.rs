@@ -249,7 +249,7 @@ fn a_plain_user_acts_for_himself_in_a_cluster_of_roots() {
     let error = plain.run(&site.address, &["check"]).badly();
     assert!(error.contains("for administrators only"), "{error}");
     let status = plain.run(&site.address, &["status", "--interval", "0"]).well();
-    assert!(status.contains("; administrators see the list"), "{status}");
+    assert!(status.contains("; only administrators see the list"), "{status}");
 }
 
 fn act_for_root(told: &Value) {

@@ -43,8 +43,8 @@ impl ForkGuard {
         self.watched.call_once(|| {
             if register() != 0 {
                 eprintln!(
-                    "{library}: there is no memory for a fork handler, so that children of this process do not notice \
-                     that the library is their parent's"
+                    "{library}: not enough memory to notice forks: a forked child must not call the library's \
+                     functions"
                 );
             }
         });

@@ -150,7 +150,10 @@ fn mount_points_that_do_not_suit_are_refused_with_a_remedy() {
     let options = MountOptions::default();
     let refused = |path: &Path| Mount::new(path, &options).err().unwrap();
     let error = refused(&folder.path().join("missing"));
-    assert!(matches!(error, MountError::NotFound(_)) && error.to_string().contains("make"));
+    assert!(
+        matches!(error, MountError::NotFound(_))
+            && error.to_string().contains("create the directory")
+    );
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
     assert!(matches!(refused(&file), MountError::NotDirectory(_)));

@@ -322,11 +322,14 @@ impl Ep {
             None => return Some(ENDPOINT_CLOSED),
             // It may have been opened just now.
             Some((_, true)) if misses < MISSES_MAX => return None,
-            Some((_, true)) => "shares no memory with this process: the kernel keeps that of programs with rights of their \
-                                own to themselves (setcap)"
+            Some((_, true)) => "cannot share memory with this process, since one of the programs \
+                 has file capabilities (setcap)"
                 .to_string(),
             Some((user, false)) => {
-                format!("is in use by another user ({user}), with whom no memory is shared")
+                format!(
+                    "belongs to another user ({user}), and processes of different users share no \
+                     memory"
+                )
             }
         };
         static SAID: Once = Once::new();
@@ -335,8 +338,8 @@ impl Ep {
             let nic = nics.iter().find(|nic| nic.place.nic_id() == nic_id).map(Nic::own_url);
             let nic = nic.unwrap_or_default();
             eprintln!(
-                "libmyriexpress: endpoint {number} of {nic} {why}; give both programs a board like udp://10.0.0.1 in \
-                 ROPEWALK_MX_BOARDS, and OMX_DISABLE_SHARED=1"
+                "libmyriexpress: endpoint {number} of {nic} {why}; set ROPEWALK_MX_BOARDS to a \
+                 board like udp://10.0.0.1 and OMX_DISABLE_SHARED=1 for both programs"
             );
         });
         Some(NO_PERMISSION)

@@ -142,7 +142,10 @@ pub fn code_of(error: &ModuleError) -> Code {
 
 /// The code for an endpoint that lacks a system resource. Prints the error of the system.
 fn short(error: std::io::Error) -> Code {
-    eprintln!("libmyriexpress: no endpoint: {error}; raise the limit (`ulimit -n`, `ulimit -u`)");
+    eprintln!(
+        "libmyriexpress: cannot open an endpoint: {error}; raise the limit (`ulimit -n`, `ulimit \
+         -u`)"
+    );
     NO_RESOURCES
 }
 

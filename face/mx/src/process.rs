@@ -124,8 +124,9 @@ pub fn initialize(api: u32) -> Result<(), Code> {
     }
     if is_child() {
         eprintln!(
-            "libmyriexpress: this process was forked after mx_init, whose threads its parent alone has; fork before \
-             mx_init, or after mx_finalize when all endpoints are closed, or exec in the child"
+            "libmyriexpress: this process was forked after mx_init, and only its parent has the \
+             threads of the library; fork before mx_init, or after mx_finalize with all endpoints \
+             closed, or call exec in the child"
         );
         return Err(FAILURE);
     }
@@ -152,7 +153,7 @@ impl Process {
         })?;
         if options.verbose {
             for name in environment::meaningless() {
-                eprintln!("libmyriexpress: {name} means nothing here");
+                eprintln!("libmyriexpress: {name} is ignored: it has no effect in this library");
             }
             for nic in &nics.nics {
                 eprintln!("libmyriexpress: board {} is {:?}", nic.name, nic.place);

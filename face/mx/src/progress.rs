@@ -138,7 +138,10 @@ impl Ep {
                 CONTINUE => self.net.end_offer(&offered, false),
                 FINISHED => self.net.end_offer(&offered, true),
                 other => {
-                    eprintln!("libmyriexpress: a handler of unexpected messages answered {other}");
+                    eprintln!(
+                        "libmyriexpress: a handler of unexpected messages returned {other}, which \
+                         is not one of its values"
+                    );
                     std::process::abort();
                 }
             }

@@ -46,8 +46,8 @@ pub fn open(
     let own = process.nics.nics.get(nic_number as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
-            "libmyriexpress: board {nic_number} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \
-             in ROPEWALK_MX_BOARDS"
+            "libmyriexpress: board {nic_number} has no raw endpoint, since it does not use MXoE; write \
+             it like mxoe://eth0 in ROPEWALK_MX_BOARDS"
         );
         NO_DEVICE
     })?;

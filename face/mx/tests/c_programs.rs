@@ -85,9 +85,9 @@ fn children_have_a_library_where_their_parents_have_none() {
 #[test]
 fn users_share_no_memory_and_are_told_so_and_may_share_a_network() {
     for (compiler, words, why) in [
-        ("gcc", "shared", "is in use by another user (0)"),
-        ("g++", "shared", "is in use by another user (0)"),
-        ("gcc", "untraced", "shares no memory with this process"),
+        ("gcc", "shared", "belongs to another user (0)"),
+        ("g++", "shared", "belongs to another user (0)"),
+        ("gcc", "untraced", "cannot share memory with this process"),
         ("gcc", "apart", "no memory"),
     ] {
         let Some(program) = compile("users.c", compiler, "myriexpress") else { return };

@@ -146,9 +146,9 @@ fn an_agents_name_that_a_stranger_holds_is_told_of_and_not_believed() {
     let Some(namespace) = Namespace::make_two() else { return };
     let said = run(&namespace, "strangers.c", "mxoe://one", "mxoe://two");
     let Some(said) = said else { return };
-    let why = "its agent is held by a program of user 65534, who is neither root nor this user";
+    let why = "a program of user 65534, who is neither root nor this user, has the socket name of the agent";
     assert_eq!(said.matches(why).count(), 1, "{said}");
-    let why = "the name of endpoint 5 of one is held by a program of user 65534";
+    let why = "a program of user 65534, who is neither root nor this user, holds the name of endpoint 5 of one";
     assert_eq!(said.matches(why).count(), 1, "{said}");
 }
 
@@ -176,8 +176,11 @@ fn an_interface_that_takes_shorter_frames_than_the_wire_is_told_of_once_and_noth
     let Some(namespace) = Namespace::make_two() else { return };
     let said = run(&namespace, "narrow.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
     let Some(said) = said else { return };
-    assert_eq!(said.matches("takes frames of 1500 bytes no more").count(), 1, "{said}");
-    assert!(said.contains("one takes") && said.contains("ip link set one mtu 1486"), "{said}");
+    assert_eq!(said.matches("too small for frames of 1500 bytes").count(), 1, "{said}");
+    assert!(
+        said.contains("the MTU of one is") && said.contains("ip link set one mtu 1486"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -214,9 +217,9 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
         ("mxoe://one?frame=10", "frame=10"),
         ("mxoe://one?frame=9000", "do not fit"),
         ("ether://two,ether://none", "there is no interface none"),
-        ("mxoe://lo", "no Ethernet interface"),
-        (",", "names no board"),
-        ("tcp://10.0.0.1", "is no board"),
+        ("mxoe://lo", "is not an Ethernet interface"),
+        (",", "is not a board"),
+        ("tcp://10.0.0.1", "is not a board"),
     ] {
         let Some((told, said)) = opened(&namespace, boards) else { return };
         // Before there is a library every error ends the program.
@@ -227,7 +230,7 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
         return;
     };
     assert_eq!(told, "init 0\nopen 0", "{said}");
-    assert!(said.contains("OMX_WAITSPIN means nothing") && !said.contains("MX_RCACHE"), "{said}");
+    assert!(said.contains("OMX_WAITSPIN is ignored") && !said.contains("MX_RCACHE"), "{said}");
     // It is there, and cannot be used: all its endpoints alike.
     assert!(ip(&format!("-n {} link set one down", namespace.name)));
     let Some((told, said)) = opened(&namespace, "ether://one") else { return };

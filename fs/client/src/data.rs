@@ -114,7 +114,10 @@ impl Client {
             // It did not tell its address since the metadata server started.
             self.inner.world.sleep(ADDRESS_PAUSE).await;
         }
-        self.inner.lines.say(&format!("data server {server} is not known to be running"));
+        self.inner.lines.say(&format!(
+            "data server {server} has not registered with the metadata server; start it if it is \
+             down"
+        ));
         Err(self.gave_up(CallError::TimedOut))
     }
 

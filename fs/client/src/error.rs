@@ -8,7 +8,7 @@ use ropewalk_wire::fs::value::Errno;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    #[error("the metadata server's address '{address}' is not one: {cause}")]
+    #[error("'{address}' is not the address of a metadata server: {cause}")]
     Address { address: String, cause: AddressError },
     #[error(
         "the metadata server at {address} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve \
@@ -16,21 +16,25 @@ pub enum ClientError {
     )]
     Unreachable { address: String },
     #[error(
-        "the metadata server at {address} refuses a session: it has as many of this user, or of all, as it \
-         takes; end clients that are not needed"
+        "the metadata server at {address} refuses a session: this user, or all users together, \
+         already have the maximum number of sessions; end clients that are not needed"
     )]
     TooManySessions { address: String },
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
     #[error(
-        "what answers at {address} is no metadata server (of this version): is it a data server's \
-         address?"
+        "the server at {address} does not answer as a metadata server of this version: check that \
+         this is not the address of a data server, and that both sides run the same version of \
+         Ropewalk"
     )]
     Version { address: String },
     #[error(
         "the metadata server at {address} serves cluster {found}, not {own}: check the address"
     )]
     OtherCluster { address: String, found: ClusterId, own: ClusterId },
-    #[error("this process has no room for another peer")]
+    #[error(
+        "this process already has as many peers as it can have: it cannot connect to another \
+         server"
+    )]
     NoPeer,
 }

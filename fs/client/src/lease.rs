@@ -274,7 +274,7 @@ impl Client {
         }
         if let Err(errno) = self.renew_epoch(inode).await {
             (self.inner.config.log)(&format!(
-                "inode {}: no new write epoch: {errno}",
+                "inode {}: the metadata server gives no new write epoch: {errno}",
                 inode.number
             ));
         }
@@ -461,7 +461,8 @@ impl Client {
         }
         drop(state);
         (self.inner.config.log)(&format!(
-            "inode {}: changes of size or times could not be reported and are lost",
+            "inode {}: changes of size or times could not be reported to the metadata server and \
+             are lost",
             inode.number
         ));
     }
@@ -487,7 +488,10 @@ impl Client {
     pub(crate) async fn report_all(&self) {
         for inode in self.dirty() {
             if let Err(errno) = self.report(&inode).await {
-                self.inner.lines.say(&format!("inode {}: report: {errno}", inode.number));
+                self.inner.lines.say(&format!(
+                    "inode {}: the metadata server does not take the new size and times: {errno}",
+                    inode.number
+                ));
             }
         }
     }

@@ -243,8 +243,9 @@ impl Client {
     pub(crate) fn lose_locks(&self) {
         for (inode, process) in self.inner.locks.lose_all() {
             self.inner.lines.say(&format!(
-                "inode {inode}: a lock of process {process} was lost with the session; what it reads \
-                 and writes there fails (EIO) until it unlocks or closes the file"
+                "inode {inode}: process {process} lost a lock, because the session with the \
+                 metadata server ended; its reads and writes of this file fail (EIO) until it \
+                 unlocks or closes the file"
             ));
         }
     }

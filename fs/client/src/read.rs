@@ -192,7 +192,7 @@ impl Client {
             match damaged {
                 None => return (Ok(()), Some(buffer)),
                 Some(server) if verify => self.inner.lines.say(&format!(
-                    "inode {}: bytes from data server {server} do not have their checksums",
+                    "inode {}: data from data server {server} does not match its checksums",
                     inode.number
                 )),
                 Some(_) => {}
@@ -206,8 +206,8 @@ impl Client {
     fn tell_of_lost(&self, inode: &Inode, part: &Part, offset: u64) {
         let begin = offset + part.begin as u64;
         self.inner.lines.say(&format!(
-            "inode {}: data server {} does not give bytes {begin} to {}; 'ropewalk check --read' names \
-             what is damaged, or lost",
+            "inode {}: data server {} cannot read bytes {begin} to {}; 'ropewalk check --read' \
+             lists files that are damaged or lost",
             inode.number,
             part.server,
             begin + part.len as u64 - 1

@@ -52,8 +52,9 @@ impl Client {
             }
             if !inner.recognition.told.replace(true) {
                 (inner.config.log)(&format!(
-                    "the server at {} is not of the cluster that is mounted: nothing is done there, and calls \
-                     wait; if the cluster was made anew, mount it again",
+                    "the server at {} does not belong to the mounted cluster: this client sends \
+                     nothing to it, and operations wait; if the cluster was created again, mount \
+                     it again",
                     inner.address
                 ));
             }

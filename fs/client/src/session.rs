@@ -95,7 +95,9 @@ impl Client {
             return Err(self.gave_up(CallError::TimedOut));
         }
         self.await_own_cluster(lost).await?;
-        (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
+        (self.inner.config.log)(
+            "the session with the metadata server ended; this client opens a new one",
+        );
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         let is_nameless = |inode: &&Rc<Inode>| {
             let attributes = inode.state.borrow().attributes;
@@ -104,7 +106,7 @@ impl Client {
         let nameless = inodes.iter().filter(is_nameless).count();
         if nameless > 0 {
             (self.inner.config.log)(&format!(
-                "{nameless} open files without a name went with the session"
+                "{nameless} deleted files that were still open are lost with the session"
             ));
         }
         for inode in inodes {

@@ -218,8 +218,8 @@ impl Client {
             return Ok(());
         }
         self.inner.lines.say(&format!(
-            "inode {}: bytes {offset} to {} were changed in memory under a lease that was lost; they \
-             are not written",
+            "inode {}: bytes {offset} to {} were changed in mapped memory, but the client lost its \
+             lease on the file; they are not written",
             inode.number,
             offset + len - 1
         ));

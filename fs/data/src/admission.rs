@@ -36,8 +36,8 @@ impl Handler for Inner {
         self.activities.refused();
         let Member { role, number } = member;
         self.lines.say(&format!(
-            "somebody calls itself {role:?} server {number} of this cluster and does not know its \
-             secret: it is refused"
+            "refused a caller that claims to be {role:?} server {number} of this cluster and does \
+             not know its secret"
         ));
     }
 
@@ -147,7 +147,10 @@ impl Inner {
     /// Counts a call of a caller that may not make it.
     fn stranger(&self, failure: Failure) -> Failure {
         if self.activities.refused() == 0 {
-            self.lines.say("calls of strangers are refused: 'ropewalk status --json' counts them");
+            self.lines.say(
+                "refused calls of programs that are not servers of this cluster: 'ropewalk status \
+                 --json' counts them",
+            );
         }
         failure
     }

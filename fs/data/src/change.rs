@@ -68,8 +68,9 @@ impl Inner {
         let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
         for object in done.map_err(|error| self.failed("truncate", &error))? {
             self.lines.say(&format!(
-                "object {object}: it was cut where its bytes cannot be read; those before the cut are \
-                 lost, and reading them is an error until they are overwritten"
+                "object {object}: it was truncated within a block that cannot be read; the bytes \
+                 of this block before the new end are lost, and reading them fails until they are \
+                 overwritten"
             ));
         }
         if free {

@@ -74,8 +74,9 @@ pub enum DataError {
     #[error(transparent)]
     Objects(#[from] ObjectError),
     #[error(
-        "{} has a superblock, but its objects are gone: mount the right disk, restore the folder \
-         `objects`, or give up what server {server} had by --replace (every stripe on it is lost then)",
+        "{} has a superblock, but its objects are gone: mount the right disk, restore the \
+         directory `objects`, or give up the data of server {server} by --replace (every stripe on \
+         it is then lost)",
         path.display()
     )]
     ObjectsGone { path: PathBuf, server: ServerId },

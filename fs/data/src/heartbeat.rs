@@ -41,8 +41,9 @@ impl Inner {
             if unwatched > 2 * unwatched_told {
                 unwatched_told = unwatched;
                 self.lines.say(&format!(
-                    "{unwatched} objects could not be entered in the roll, on a disk that is full or fails: \
-                     until one is next used, nobody notices if its file is gone or an older copy"
+                    "{unwatched} objects could not be entered in the list of objects, because the \
+                     disk is full or fails: until an object is next used, the server does not \
+                     notice if its file is missing or an older copy"
                 ));
             }
             let heard = self.beat(&herald, meta_store, replace).await;
@@ -94,7 +95,10 @@ impl Inner {
             Ok(space) => herald.beat(room_of(space), meta_store, replace).await,
             Err(_) => {
                 // Silence is right: a disk that does not even tell its size has no room to offer.
-                self.lines.say("the disk does not tell its free space: no heartbeat is sent");
+                self.lines.say(
+                    "cannot find the free space of the disk: no heartbeat is sent to the metadata \
+                     server",
+                );
                 Heard::No
             }
         }

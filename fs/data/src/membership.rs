@@ -51,55 +51,54 @@ const FILE_BYTES: usize = SECOND_AT + BYTES;
 #[non_exhaustive]
 pub enum Refusal {
     #[error(
-        "{path} is empty, but data server {server} had data: mount the right disk, or give up what \
-         it had and say --replace (every stripe on it is lost then, files that have some there \
-         give errors, and 'ropewalk check' names them)"
+        "{path} is empty, but data server {server} had data: mount the right disk, or give its \
+         data up by --replace (every stripe on it is then lost; reading the files that had stripes \
+         there fails, and 'ropewalk check' lists them)"
     )]
     Emptied { path: String, server: ServerId },
     #[error(
-        "{path} is not the store that data server {server} had: mount the right disk, or give up \
-         what it had and say --replace (every stripe on it is lost then, files that have some \
-         there give errors, and 'ropewalk check' names them)"
+        "{path} does not hold the data that data server {server} had: mount the right disk, or \
+         give that data up by --replace (every stripe on it is then lost; reading the files that \
+         had stripes there fails, and 'ropewalk check' lists them)"
     )]
     OtherStore { path: String, server: ServerId },
     #[error(
-        "{path} is an older copy of the store that data server {server} had: put the newer one back; \
-         where that is lost, begin with an empty directory and say --replace (every stripe on it is \
-         lost then, files that have some there give errors, and 'ropewalk check' names them)"
+        "{path} is an older copy of the data that data server {server} had: restore the newer one; \
+         if that is lost, start with an empty directory and --replace (every stripe on it is then \
+         lost; reading the files that had stripes there fails, and 'ropewalk check' lists them)"
     )]
     OlderStore { path: String, server: ServerId },
     #[error(
-        "the metadata server's store is an older copy of the one that {path} has met: put the newer \
-         one back; where that is lost, remove {path}/joined, for each data server, and copy out what \
-         can still be read, without a write: new files would meet objects of files that the copy does \
-         not know"
+        "the metadata server runs on an older copy of its directory than the one that {path} \
+         knows: restore the newer one. If that is lost, remove {path}/joined of each data server, \
+         and copy the readable files to another file system; write nothing, since new files would \
+         mix with data of files that the older copy does not know"
     )]
     OlderMetadata { path: String },
     #[error(
-        "another process is data server {server} and lives, at {address}: stop it, or take a number \
-         that the cluster does not have yet (--server)"
+        "another process already runs as data server {server}, at {address}: stop it, or use a \
+         number that the cluster does not have yet (--server)"
     )]
     Alive { server: ServerId, address: String },
     #[error(
-        "{path} holds objects of files that another metadata store has than the one at that \
-         address, as its file 'joined' says: restore the directory of the metadata server, or that file \
-         where it came from elsewhere; where those files are given up, begin with an empty directory"
+        "{path} holds data of files that the metadata server at that address does not know, as its \
+         file 'joined' shows: restore the metadata server's directory, or the right file 'joined'; \
+         to give those files up, start with an empty directory"
     )]
     OtherMetadata { path: String },
     #[error(
-        "{path} belongs to cluster {own}, and the metadata server at that address serves \
-         {found}: check --meta and --cluster"
+        "{path} belongs to cluster {own}, but the metadata server at that address serves cluster \
+         {found}: check --meta, --directory and --cluster-file"
     )]
     OtherCluster { path: String, own: ClusterId, found: ClusterId },
     #[error(
         "{path} and the metadata server at that address do not have the same secret: copy the file \
-         'cluster' from the directory in which the cluster was formatted, readable for nobody else \
-         (mode 600), and say --cluster-file"
+         'cluster' from the metadata server's host (mode 600), and name the copy by --cluster-file"
     )]
     OtherSecret { path: String },
     #[error(
         "the cluster does not have a data server {server} yet: admit it by 'ropewalk server add \
-         {server}' where the metadata are, or start it with --admit"
+         {server}' on the metadata server's host, or start it with --admit"
     )]
     NotAdmitted { server: ServerId },
 }
@@ -286,7 +285,7 @@ impl Herald {
             if before.as_ref() != Some(&heard) {
                 let why = describe(&heard);
                 (self.config.log)(&format!(
-                    "{why}; a new store serves nobody before it has joined"
+                    "{why}; this new data server does not serve before it has joined the cluster"
                 ));
             }
             before = Some(heard);
@@ -342,7 +341,7 @@ pub(crate) fn describe(heard: &Heard) -> String {
     match heard {
         Heard::Taken { .. } => "the metadata server answers heartbeats again".to_owned(),
         Heard::No | Heard::KnownBy(_) => {
-            "the metadata server does not answer heartbeats; trying on".to_owned()
+            "the metadata server does not answer heartbeats; this server keeps trying".to_owned()
         }
         Heard::Failed(errno) => format!("the metadata server refuses heartbeats: {errno}"),
         Heard::Refused(refusal) => refusal.to_string(),

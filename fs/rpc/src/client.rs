@@ -31,19 +31,25 @@ pub enum CallError {
     NoSession,
     #[error("the session was fenced: its leases were given to others")]
     Fenced,
-    #[error("the server refuses the call's number; this is a defect")]
+    #[error("the server refuses the call's number; this is a bug: please report it")]
     BadSequence,
-    #[error("the server and this program do not understand each other; are their versions equal?")]
+    #[error(
+        "the server and this program do not understand each other: run the same version of \
+         Ropewalk on both sides"
+    )]
     Malformed,
     #[error("the server did not answer within the limit")]
     TimedOut,
-    #[error("who answers belongs to another cluster: {0}")]
+    #[error("the server that answers belongs to another cluster: {0}")]
     OtherCluster(ClusterId),
     #[error(
         "one side does not know the cluster's secret: compare the files 'cluster' of both hosts"
     )]
     Untrusted,
-    #[error("the call is for members of the cluster, and this program does not know its secret")]
+    #[error(
+        "only servers of the cluster may make this call, and this program does not know the \
+         cluster's secret"
+    )]
     Unproven,
     #[error("the call does not fit a message")]
     TooLong,

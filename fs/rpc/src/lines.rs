@@ -38,7 +38,7 @@ impl Lines {
             self.lines.set(0);
             let left_out = self.left_out.take();
             if left_out > 0 {
-                (self.log)(&format!("{left_out} lines were left out"));
+                (self.log)(&format!("{left_out} more log lines were left out"));
             }
         }
         if self.lines.get() < LINES_MAX {

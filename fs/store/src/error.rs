@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error("{doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: Arc<io::Error> },
     /// An earlier error stopped the store for good: the set of durable bytes is no longer known.
-    #[error("{0}; the store takes nothing since")]
+    #[error("{0}; since then the server accepts no changes")]
     Stopped(Arc<StoreError>),
     /// The file system has no room for data that must be kept.
     #[error("{what} has no room in {}: free {} there", path.display(), bytes(*needed))]
@@ -27,8 +27,8 @@ pub enum StoreError {
     /// Records that were durable are missing from the journal.
     #[error(
         "the journal in {} lost records {from} to {through}, which were written: restore the \
-         directory of the metadata from a copy, or say --accept-loss to go on as it was after \
-         record {}; whatever came later is gone then",
+         directory of the metadata from a backup, or start with --accept-loss, which goes back to \
+         the state after record {} and loses all later changes",
         path.display(), from - 1
     )]
     Lost { path: PathBuf, from: u64, through: u64 },
@@ -45,7 +45,7 @@ pub enum StoreError {
     #[error("the index {}: {cause}", path.display())]
     Index { path: PathBuf, cause: Arc<str> },
     /// The node is going down and drops its work.
-    #[error("the node is shutting down")]
+    #[error("the server is shutting down")]
     ShuttingDown,
 }
 
@@ -71,8 +71,8 @@ impl StoreError {
             None => "the engine cannot read it".to_owned(),
         };
         let what = format!(
-            "{place}, and there is no second copy of the rows in it; restore the directory of the \
-             metadata from a copy"
+            "{place}, and there is no second copy of its rows: restore the directory of the \
+             metadata from a backup"
         );
         StoreError::Damaged { path, what }
     }

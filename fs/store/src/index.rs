@@ -103,7 +103,8 @@ impl Index {
         let index = Index::build(path, blocks, config)?;
         let format = index.number(FORMAT)?;
         if format != FORMAT_VERSION {
-            let what = format!("format {format}, and this program knows {FORMAT_VERSION}");
+            let what =
+                format!("it has format {format}, but this program knows format {FORMAT_VERSION}");
             return Err(StoreError::Damaged { path: index.path.clone(), what });
         }
         index.replenish()?;
@@ -271,7 +272,7 @@ fn unfit_index(path: &Path, unfit: Unfit) -> StoreError {
     let what = match unfit {
         Unfit::Io(cause) => return StoreError::io("cannot read", path, cause),
         Unfit::Headless => return StoreError::damaged_index(path.to_path_buf(), Some(0)),
-        Unfit::Foreign => "it is the index of another store: bring the right one back".to_owned(),
+        Unfit::Foreign => "it is the index of another server: restore the right one".to_owned(),
         Unfit::Newer(version) => {
             format!("its format {version} is newer than this program: update it")
         }

@@ -126,8 +126,8 @@ pub enum ClaimError {
     #[error("{} has format {found}; this program knows formats up to {VERSION}: update it", path.display())]
     Newer { path: PathBuf, found: u32 },
     #[error(
-        "{} is damaged, and {} does not replace it: restore one of them from a copy of the \
-         directory; a data server may also start anew: move the directory away and say --replace", path.display(),
+        "{} is damaged, and its second copy {} cannot replace it: restore one of them from a \
+         backup; a data server can also start empty: move its directory away and use --replace", path.display(),
         second.display()
     )]
     Damaged { path: PathBuf, second: PathBuf },
@@ -142,8 +142,8 @@ pub enum ClaimError {
     )]
     NotEmpty { path: PathBuf, found: String },
     #[error(
-        "{} is empty, but server {server} had data: mount the right disk, or give up what a data server \
-         had by --replace", path.display()
+        "{} is empty, but server {server} had data: mount the right disk, or give up the data of a \
+         data server by --replace", path.display()
     )]
     Emptied { path: PathBuf, server: ServerId },
     #[error(
@@ -152,12 +152,13 @@ pub enum ClaimError {
     )]
     OtherPart { path: PathBuf, part: PathBuf },
     #[error(
-        "{} is an older copy than {} beside it: it does not know the last start, or how that ended. \
-         Put the newer one back{remedy}", part.display(), path.display()
+        "{} is an older copy than {} beside it: it does not know the last start, or how that \
+         ended. Restore the newer one{remedy}", part.display(), path.display()
     )]
     OlderPart { path: PathBuf, part: PathBuf, remedy: &'static str },
     #[error(
-        "{} is an older copy than {} beside it, which had later starts: put the newer one back{remedy}",
+        "{} is an older copy than {} beside it, which had later starts: restore the newer \
+         one{remedy}",
         path.display(), part.display()
     )]
     OlderSuperblock { path: PathBuf, part: PathBuf, remedy: &'static str },

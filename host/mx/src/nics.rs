@@ -383,7 +383,7 @@ fn listed(text: &str) -> Result<Vec<Nic>, String> {
     let words = text.split([',', ' ']).filter(|word| !word.is_empty());
     let nics: Vec<Nic> = words.map(nic).collect::<Result<_, _>>()?;
     if nics.is_empty() {
-        return Err(format!("'{text}' names no board; write one like ether://eth0"));
+        return Err(format!("'{text}' is not a board; write it like ether://eth0"));
     }
     Ok(nics)
 }
@@ -394,18 +394,21 @@ fn nic(url: &str) -> Result<Nic, String> {
     let Some(rest) = foreign.or(url.strip_prefix("ether://")) else {
         let like = "ether://eth0, mxoe://eth0 or udp://10.0.0.1:7100";
         let place = Place::from_str(url);
-        return match place.map_err(|_| format!("'{url}' is no board; write one like {like}"))? {
-            Place::Ether(_) => Err(format!("'{url}': name the interface, like ether://eth0")),
+        return match place.map_err(|_| format!("'{url}' is not a board; write it like {like}"))? {
+            Place::Ether(_) => Err(format!(
+                "'{url}' is an address of a card: name an interface of this host, like ether://eth0"
+            )),
             place => Ok(Nic::at(place, String::new())),
         };
     };
     let (interface, said) = rest.split_once('?').unwrap_or((rest, ""));
     let interface = interface.trim_end_matches('/');
     let found = interfaces().into_iter().find(|it| it.name == interface);
-    let found = found
-        .ok_or_else(|| format!("{url}: there is no interface {interface}; `ip link` shows them"))?;
+    let found = found.ok_or_else(|| {
+        format!("{url}: there is no interface {interface}; `ip link` lists the interfaces")
+    })?;
     if !found.is_ethernet || found.is_loopback {
-        return Err(format!("{url}: {interface} is no Ethernet interface"));
+        return Err(format!("{url}: {interface} is not an Ethernet interface"));
     }
     wire::check(foreign.is_some(), said, found.mtu).map_err(|error| format!("{url}: {error}"))?;
     let (is_foreign, said) = (foreign.is_some(), said.to_string());

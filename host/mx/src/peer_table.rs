@@ -21,8 +21,8 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Peer>, String> {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
         let line = std::str::from_utf8(line).map_err(|_| {
             format!(
-                "line {number}: a name or place is not written in UTF-8; \
-                 `iconv -f ENCODING -t UTF-8` translates other texts"
+                "line {number}: a name or an address is not valid UTF-8; `iconv -f ENCODING -t UTF-8` \
+                 converts other texts"
             )
         })?;
         let mut words = line.split_whitespace();
@@ -34,7 +34,7 @@ pub fn parse(bytes: &[u8]) -> Result<Vec<Peer>, String> {
             }
             _ => {
                 return Err(format!(
-                    "line {number}: give a name and a place, like node2:0 udp://10.0.0.2:7100"
+                    "line {number}: give a name and an address, like node2:0 udp://10.0.0.2:7100"
                 ));
             }
         }

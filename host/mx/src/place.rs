@@ -59,7 +59,9 @@ impl FromStr for Place {
     /// `udp://10.0.0.1:7100`, `udp://[fd00::1]`, `02:00:00:00:00:01`, `ether://02:00:00:00:00:01`.
     fn from_str(text: &str) -> Result<Place, String> {
         let bad = || {
-            format!("'{text}' is no place; write one like udp://10.0.0.1:7100 or 02:00:00:00:00:01")
+            format!(
+                "'{text}' is not an address; write it like udp://10.0.0.1:7100 or 02:00:00:00:00:01"
+            )
         };
         if let Some(address) = text.strip_prefix("udp://") {
             let address = address.trim_end_matches('/');

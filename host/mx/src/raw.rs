@@ -65,17 +65,17 @@ pub enum RawEvent {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RawError {
-    #[error("frames have {ETHERNET_BYTES} to {RAW_BYTES_MAX} bytes")]
+    #[error("a raw frame needs {ETHERNET_BYTES} to {RAW_BYTES_MAX} bytes")]
     Length,
-    #[error("the events of {SENDS_MAX} sends wait")]
+    #[error("{SENDS_MAX} sends have events that were not fetched: fetch them first")]
     Full,
-    #[error("no card can have the number {0:#x}")]
+    #[error("{0:#x} is not the number of a card: an Ethernet address has 48 bits")]
     NoCard(u64),
-    #[error("there are as many peers as a table has")]
+    #[error("the table of peers is full")]
     NoRoom,
-    #[error("the interface is not there any more")]
+    #[error("the interface is gone")]
     Gone,
-    #[error("it was closed")]
+    #[error("the raw endpoint is closed")]
     Closed,
     #[error(transparent)]
     Agent(AgentError),

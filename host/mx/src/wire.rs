@@ -15,19 +15,20 @@ const FRAME_BYTES_MAX: usize = 9000;
 #[non_exhaustive]
 pub enum WireError {
     #[error(
-        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
-         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or auto, \
-         queue=N, and poll=MICROSECONDS, with & between"
+        "'{0}' is not a valid setting for MXoE; valid are key=N, frame=BYTES (256 to 65000), \
+         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or \
+         auto, queue=N, and poll=MICROSECONDS, separated by &"
     )]
     Bad(String),
     #[error(
-        "frames of {frame_bytes} bytes do not fit an interface that takes {mtu} and the header; raise its MTU \
-         (`ip link set NAME mtu BYTES`), or say frame=BYTES"
+        "frames of {frame_bytes} bytes do not fit the interface's MTU of {mtu}; raise the MTU (`ip \
+         link set NAME mtu BYTES`), or set a smaller frame=BYTES"
     )]
     LongFrames { frame_bytes: usize, mtu: usize },
     #[error(
-        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, and do not fit an \
-         interface that takes {mtu} and the header; raise its MTU (`ip link set NAME mtu {needed}`)",
+        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, \
+         and do not fit the interface's MTU of {mtu}; raise the MTU (`ip link set NAME mtu \
+         {needed}`)",
         needed = frame_bytes - ETHERNET_BYTES
     )]
     LongCompatibleFrames { frame_bytes: usize, mtu: usize },

@@ -121,13 +121,13 @@ fn what_a_wire_cannot_be_is_said() {
     for (wire, says) in [
         ("mode=compatible", "do not fit"),
         ("frame=9000", "do not fit"),
-        ("frame=10", "says nothing"),
-        ("order=middle", "says nothing"),
-        ("secret=1", "says nothing"),
-        ("silence=0", "says nothing"),
-        ("silence=-1", "says nothing"),
-        ("silence=nan", "says nothing"),
-        ("silence=1e30", "says nothing"),
+        ("frame=10", "is not a valid setting for MXoE"),
+        ("order=middle", "is not a valid setting for MXoE"),
+        ("secret=1", "is not a valid setting for MXoE"),
+        ("silence=0", "is not a valid setting for MXoE"),
+        ("silence=-1", "is not a valid setting for MXoE"),
+        ("silence=nan", "is not a valid setting for MXoE"),
+        ("silence=1e30", "is not a valid setting for MXoE"),
     ] {
         let error = rail(&format!("{card}/1?{wire}")).err().expect("it cannot be").to_string();
         assert!(error.contains(says), "{wire}: {error}");

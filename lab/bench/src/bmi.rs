@@ -40,7 +40,7 @@ impl Mpis {
         let (found, _) = self.found.get_or_insert_with(|| match tempfile::tempdir() {
             Ok(directory) => (Mpi::find(directory.path()), Some(directory)),
             Err(error) => {
-                eprintln!("no MPI can be compiled: {error}");
+                eprintln!("cannot compile the MPI programs to compare with: {error}");
                 (Vec::new(), None)
             }
         });

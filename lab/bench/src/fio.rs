@@ -36,7 +36,7 @@ pub fn random(
         .arg(format!("--iodepth={depth}"))
         .arg(format!("--io_size={}", count * SMALL as u64))
         .output()
-        .context("fio cannot be run")?;
+        .context("cannot run fio")?;
     let after = cpu();
     if !output.status.success() {
         bail!("fio: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -50,7 +50,7 @@ pub fn random(
 /// Parses fio's report of its one job.
 fn parse(text: &str, what: &str) -> anyhow::Result<Work> {
     // Lines of warning may come first.
-    let begin = text.find('{').context("fio told nothing")?;
+    let begin = text.find('{').context("fio printed nothing")?;
     let all: Value = serde_json::from_str(&text[begin..]).context("fio's JSON is not JSON")?;
     let (job, mut work) = (&all["jobs"][0], Work::default());
     let part = &job[what];

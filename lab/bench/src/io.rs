@@ -194,7 +194,9 @@ fn small(lab: &mut Lab<'_>, stage: &Stage<'_>, depth: u64) -> anyhow::Result<()>
     let count = lab.options.amount(if depth == 1 { 40_000 } else { 160_000 }, 10_000) / depth;
     let fio = depth > 1 && fio::installed();
     if depth > 1 && !fio {
-        eprintln!("fio is missing: depth {depth} comes from threads (Debian: apt install fio)");
+        eprintln!(
+            "fio is missing: threads make the depth {depth} instead (Debian: apt install fio)"
+        );
     }
     for what in ["read", "write"] {
         let name = format!("mount.direct.{what}.depth{depth}");

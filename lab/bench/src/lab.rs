@@ -123,7 +123,7 @@ fn scratch(below: &Path) -> anyhow::Result<TempDir> {
     tempfile::Builder::new()
         .prefix("ropewalk-bench-")
         .tempdir_in(below)
-        .with_context(|| format!("no directory can be made in {}", below.display()))
+        .with_context(|| format!("cannot create a directory in {}", below.display()))
 }
 
 impl<'a> Lab<'a> {
@@ -145,7 +145,7 @@ impl<'a> Lab<'a> {
         }
         match Passthrough::find(self.disk.path()) {
             Ok(found) => self.passthrough = Some(found),
-            Err(error) => eprintln!("the peer passthrough_ll is missing: {error:#}"),
+            Err(error) => eprintln!("no comparison with passthrough_ll: {error:#}"),
         }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Lab<'a> {
         match program.mount(&source, &path) {
             Ok(mount) => Some((mount, program.version.clone())),
             Err(error) => {
-                eprintln!("the peer passthrough_ll does not work here: {error:#}");
+                eprintln!("no comparison with passthrough_ll, which does not work here: {error:#}");
                 None
             }
         }
@@ -296,7 +296,7 @@ pub fn hold_dma_latency() -> Option<std::fs::File> {
     let opened = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency");
     let held = opened.and_then(|mut file| file.write_all(&0u32.to_ne_bytes()).map(|()| file));
     if let Err(error) = &held {
-        eprintln!("/dev/cpu_dma_latency cannot be held: {error}");
+        eprintln!("cannot keep the processors awake by /dev/cpu_dma_latency: {error}");
     }
     held.ok()
 }

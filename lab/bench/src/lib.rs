@@ -64,7 +64,7 @@ pub fn serve_if_child(embedder: &dyn Embedder) {
     if std::env::var_os(ORPHAN).is_some() {
         let signal = Some(rustix::process::Signal::TERM);
         if let Err(error) = rustix::process::set_parent_process_death_signal(signal) {
-            eprintln!("this process may survive the benchmark: {error}");
+            eprintln!("this process may not end with the benchmark: {error}");
         }
     }
     let Ok(part) = std::env::var(PART) else { return };

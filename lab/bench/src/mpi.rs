@@ -102,7 +102,9 @@ impl Kind {
         match self {
             Kind::OpenMpi => "Debian: apt install openmpi-bin libopenmpi-dev".into(),
             Kind::Mpich => "Debian: apt install mpich libmpich-dev".into(),
-            Kind::Intel(_) => format!("is {INTEL} the folder of a whole one?"),
+            Kind::Intel(_) => {
+                format!("check that {INTEL} is the directory of a complete installation")
+            }
         }
     }
 
@@ -119,7 +121,7 @@ impl Kind {
     fn prepare(self, directory: &Path) -> Result<Mpi> {
         let launcher = self.launcher();
         let output = self.command(&launcher).arg("--version").output();
-        let output = output.with_context(|| format!("{} cannot be run", launcher.display()))?;
+        let output = output.with_context(|| format!("cannot run {}", launcher.display()))?;
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
         let source = directory.join("figures.c");
         std::fs::write(&source, SOURCE)?;
@@ -128,7 +130,7 @@ impl Kind {
         let mut command = self.command(&compiler);
         command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
         let compiler = compiler.display();
-        let built = command.output().with_context(|| format!("{compiler} cannot be run"))?;
+        let built = command.output().with_context(|| format!("cannot run {compiler}"))?;
         if !built.status.success() {
             bail!("{compiler}: {}", String::from_utf8_lossy(&built.stderr).trim());
         }
@@ -175,7 +177,8 @@ impl Mpi {
         match intel() {
             Some(root) => kinds.push(Kind::Intel(root)),
             None => missing.push(format!(
-                "no intelmpi beside ours: it is optional; PyPI: impi-devel, then {INTEL}=FOLDER"
+                "no comparison with intelmpi, which is optional; install impi-devel from PyPI, \
+                 then set {INTEL}=DIRECTORY"
             )),
         }
         let mut found = Vec::new();
@@ -183,7 +186,9 @@ impl Mpi {
             let (name, remedy) = (kind.name(), kind.remedy());
             match kind.prepare(directory) {
                 Ok(mpi) => found.push(mpi),
-                Err(error) => missing.push(format!("no {name} beside ours: {error:#}; {remedy}")),
+                Err(error) => {
+                    missing.push(format!("no comparison with {name}: {error:#}; {remedy}"))
+                }
             }
         }
         static NAMED: Once = Once::new();
@@ -275,7 +280,7 @@ impl Mpi {
         command.args(["-bind-to", if crowded { "none" } else { "core" }]);
         if medium == Medium::Tcp {
             if !self.on_ucx {
-                bail!("this MPICH does not stand on UCX: nobody knows how to keep it on tcp");
+                bail!("this MPICH does not use UCX, so it cannot be restricted to tcp");
             }
             command.env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", "lo");
             command.env("MPIR_CVAR_NOLOCAL", "1");

@@ -72,7 +72,7 @@ fn run(folder: &Path, load: Load, serving: &[u32]) -> anyhow::Result<Work> {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .context("PostMark cannot be started")?;
+        .context("cannot start PostMark")?;
     let Load { files, transactions, sizes: (low, high) } = load;
     let folder = folder.display();
     let script = format!(

@@ -25,7 +25,7 @@ impl Process {
     pub fn start(mut command: Command, part: &str) -> anyhow::Result<Process> {
         let command = command.env(PART, part).env(ORPHAN, "ends");
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("a process cannot be started")?;
+        let mut child = command.spawn().context("cannot start a process of the benchmark")?;
         let input = child.stdin.take().expect("it was asked for");
         let lines = lines(child.stdout.take().expect("it was asked for"));
         Ok(Process { child, input, lines })
@@ -37,12 +37,15 @@ impl Process {
     }
 
     pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.input, "{line}").context("a process is gone")
+        writeln!(self.input, "{line}").context("a process of the benchmark has ended")
     }
 
     /// The next line that it says.
     pub fn hear(&mut self) -> anyhow::Result<String> {
-        self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
+        self.lines
+            .recv_timeout(LIMIT)
+            .ok()
+            .context("a process of the benchmark failed or does not answer")
     }
 
     /// Reads the next line, which must begin with `word`; returns the rest of the line.

@@ -58,11 +58,15 @@ impl Outcome {
     }
 }
 
-/// A table for people: a line for each system in each scenario, with the time of its slowest
-/// operations and its processor time beside the main figure.
+/// The columns of the table.
+const COLUMNS: usize = 80;
+
+/// A table for people. Each scenario has a line with its name. Below it each system has one with the conditions of
+/// the measurement, and one with the main figure, the time of the slowest operations and the processor time.
 #[derive(Default)]
 pub struct Table {
-    begun: bool,
+    /// The scenario of the last row.
+    scenario: Option<String>,
     /// The main figure, and the tail and processor time beside it.
     pending: Option<(Outcome, String, String)>,
 }
@@ -75,7 +79,7 @@ impl Table {
                 == (&outcome.scenario, outcome.system, &outcome.params)
         {
             match outcome.metric {
-                "latency" => *tail = format!("{} us", number(outcome.p99)),
+                "latency" => *tail = number(outcome.p99),
                 "cpu" => *cpu = format!("{} {}", number(outcome.median), outcome.unit),
                 _ => {}
             }
@@ -83,7 +87,7 @@ impl Table {
         }
         let text = self.finish();
         let tail = match outcome.metric {
-            "latency" => format!("{} {}", number(outcome.p99), outcome.unit),
+            "latency" => number(outcome.p99),
             _ => String::new(),
         };
         self.pending = Some((outcome.clone(), tail, String::new()));
@@ -94,62 +98,81 @@ impl Table {
     pub fn finish(&mut self) -> String {
         let Some((main, tail, cpu)) = self.pending.take() else { return String::new() };
         let mut text = String::new();
-        if !std::mem::replace(&mut self.begun, true) {
-            let _ = writeln!(
-                text,
-                "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  ratio",
-                "scenario", "system", "under", "median", "min", "max", "unit", "p99", "cpu"
-            );
+        if self.scenario.is_none() {
+            let (median, min, max, unit) = ("median", "min", "max", "unit");
+            text += &row([median, min, max, unit, "p99 us", "cpu", "ratio"]);
         }
-        let names = [
-            "wait",
-            "cores",
-            "placement",
-            "client",
-            "bytes",
-            "posted",
-            "buffers",
-            "eager",
-            "gigabits",
-            "coalescing",
-            "endpoints",
-            "neighbours",
-            "servers",
-            "clients",
-            "modules",
-            "receives",
-            "service",
-            "lost_ppm",
-            "storage",
-        ];
-        let mut under: Vec<String> = names.iter().map(|name| main.param(name).into()).collect();
-        under.retain(|value| !value.is_empty());
-        let journal = main.param("journal");
-        if journal != main.param("storage") && !journal.is_empty() {
-            under.extend(["journal".into(), journal.into()]);
+        if self.scenario.as_ref() != Some(&main.scenario) {
+            let _ = writeln!(text, "{}", main.scenario);
+            self.scenario = Some(main.scenario.clone());
         }
-        for (name, unit) in
-            [("frames", "frames"), ("longest_gap_ms", "ms gap"), ("computing", "x computing")]
-        {
-            let value = main.param(name);
-            under.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
+        let mut line = format!("  {}:", main.system);
+        let conditions = conditions(&main);
+        let last = conditions.len().saturating_sub(1);
+        for (index, condition) in conditions.iter().enumerate() {
+            if line.chars().count() + condition.chars().count() + 2 > COLUMNS {
+                let _ = writeln!(text, "{line}");
+                line = "   ".to_string();
+            }
+            line += &format!(" {condition}{}", if index < last { "," } else { "" });
         }
-        let _ = writeln!(
-            text,
-            "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  {}",
-            main.scenario,
-            main.system,
-            under.join(" "),
-            number(main.median),
-            number(main.min),
-            number(main.max),
-            main.unit,
-            tail,
-            cpu,
-            main.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"))
-        );
-        text
+        let _ = writeln!(text, "{line}");
+        let ratio = main.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"));
+        let (median, min, max) = (number(main.median), number(main.min), number(main.max));
+        text + &row([&median, &min, &max, main.unit, &tail, &cpu, &ratio])
     }
+}
+
+fn row([median, min, max, unit, tail, cpu, ratio]: [&str; 7]) -> String {
+    let line = format!("{median:>10} {min:>8} {max:>8} {unit:<10} {tail:>7} {cpu:>11}  {ratio}");
+    format!("{}\n", line.trim_end())
+}
+
+/// The conditions of a measurement in words: a number has its name before it.
+fn conditions(main: &Outcome) -> Vec<String> {
+    let names = [
+        "wait",
+        "cores",
+        "placement",
+        "client",
+        "bytes",
+        "posted",
+        "buffers",
+        "eager",
+        "gigabits",
+        "coalescing",
+        "endpoints",
+        "neighbours",
+        "servers",
+        "clients",
+        "modules",
+        "receives",
+        "service",
+        "lost_ppm",
+        "storage",
+    ];
+    let mut all = Vec::new();
+    for name in names {
+        let value = main.param(name);
+        let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic());
+        let speaks = is_word && !matches!(value, "true" | "false" | "none" | "one" | "two");
+        match value.is_empty() {
+            true => {}
+            false if speaks && !matches!(name, "wait" | "cores") => all.push(value.to_string()),
+            false => all.push(format!("{name} {value}")),
+        }
+    }
+    let journal = main.param("journal");
+    if journal != main.param("storage") && !journal.is_empty() {
+        all.push(format!("journal {journal}"));
+    }
+    for (name, unit) in
+        [("frames", "frames"), ("longest_gap_ms", "ms gap"), ("computing", "x computing")]
+    {
+        let value = main.param(name);
+        all.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
+    }
+    all
 }
 
 /// With as many places as say something.
@@ -393,7 +416,9 @@ mod tests {
         assert_eq!(table.add(&outcome) + &table.add(&cpu), "");
         let text = table.finish();
         assert!(text.contains("5.50") && text.contains("0.50 x raw"), "{text}");
-        assert!(text.contains("5.50 s/1000") && text.lines().count() == 2, "{text}");
+        assert!(text.contains("  ropewalk: wait spin, bytes 8\n"), "{text}");
+        assert!(text.contains("5.50 s/1000") && text.lines().count() == 4, "{text}");
+        assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
         let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
         let bars = bars(&[other]);
         assert!(bars.contains("12345 1/s") && bars.contains("width=\"300.0\""), "{bars}");

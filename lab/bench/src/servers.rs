@@ -35,7 +35,7 @@ impl Serving {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
-            .with_context(|| format!("{what} cannot be started"))?;
+            .with_context(|| format!("cannot start {what}"))?;
         let lines = lines(child.stdout.take().expect("it was asked for"));
         Ok(Serving { child, lines, what: what.into() })
     }
@@ -53,7 +53,7 @@ impl Serving {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                bail!("'{}' did not say '{words}'", self.what);
+                bail!("'{}' did not print '{words}'", self.what);
             };
             if let Some((_, rest)) = line.split_once(words) {
                 return Ok(rest.trim().to_string());
@@ -301,7 +301,7 @@ impl Passthrough {
         let program = match found.into_iter().find(|program| program.is_file()) {
             Some(program) => program,
             None => build(scratch).context(
-                "no 'passthrough_ll' in the path, and it cannot be built; Debian: apt install \
+                "'passthrough_ll' is not in PATH and cannot be built; Debian: apt install \
                  libfuse3-dev pkg-config gcc",
             )?,
         };
@@ -335,13 +335,13 @@ impl Passthrough {
 fn build(scratch: &Path) -> anyhow::Result<PathBuf> {
     let output = Command::new("pkg-config").args(["fuse3", "--cflags", "--libs"]).output()?;
     if !output.status.success() {
-        bail!("pkg-config does not know fuse3");
+        bail!("pkg-config does not find fuse3");
     }
     let flags = String::from_utf8_lossy(&output.stdout).into_owned();
     let program = scratch.join("passthrough_ll");
     let mut compiler = Command::new("cc");
     compiler.args(["-O2", "-o"]).arg(&program).arg(SOURCE).args(flags.split_whitespace());
-    let built = compiler.output().context("cc cannot be run")?;
+    let built = compiler.output().context("cannot run cc")?;
     if !built.status.success() {
         bail!("cc: {}", String::from_utf8_lossy(&built.stderr).trim());
     }

@@ -117,7 +117,7 @@ impl Worker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("a worker cannot be started")?;
+            .context("cannot start a worker of the benchmark")?;
         let input = child.stdin.take().expect("it was asked for");
         let lines = lines(child.stdout.take().expect("it was asked for"));
         let mut worker = Worker { child, input, lines, what: order.kind.clone() };
@@ -131,13 +131,13 @@ impl Worker {
     fn line(&mut self) -> anyhow::Result<String> {
         match self.lines.recv_timeout(LIMIT) {
             Ok(line) => Ok(line),
-            Err(_) => bail!("the worker '{}' failed or hung", self.what),
+            Err(_) => bail!("the worker '{}' failed or does not answer", self.what),
         }
     }
 
     /// Lets it begin.
     pub fn go(&mut self) -> anyhow::Result<()> {
-        writeln!(self.input, "go").context("a worker is gone")
+        writeln!(self.input, "go").context("a worker of the benchmark has ended")
     }
 
     /// Waits for its end.

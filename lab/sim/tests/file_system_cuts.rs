@@ -104,7 +104,7 @@ fn a_truncation_into_a_damaged_block_ends_and_the_file_goes_on() {
     damage_block(&cluster, &places[1], &pattern(1, BYTES)[block..block + BLOCK]);
     restart(&mut simulation, &cluster);
     cluster.run(&mut simulation, 0, move |client| use_it(client, (block, block + BLOCK)));
-    let told = cluster.logged().iter().any(|line| line.contains("was cut where its bytes"));
+    let told = cluster.logged().iter().any(|line| line.contains("was truncated within a block"));
     assert!(told, "{:?}", cluster.logged());
 }
 
@@ -130,6 +130,7 @@ fn people_are_told_which_server_a_truncation_waits_for() {
     });
     let name = format!("data server {}", server + 1);
     let lines = cluster.logged();
-    let told = lines.iter().filter(|line| line.contains("is not cut yet") && line.contains(&name));
+    let told =
+        lines.iter().filter(|line| line.contains("is not truncated yet") && line.contains(&name));
     assert_eq!(told.count(), 1, "{lines:?}");
 }

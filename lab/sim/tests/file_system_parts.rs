@@ -138,7 +138,10 @@ impl Scene {
         put(disk, of, other);
         for _ in 0..2 {
             let said = self.start();
-            assert!(said.contains(expected) && said.contains("newer one back"), "{of:?}: {said}");
+            assert!(
+                said.contains(expected) && said.contains("estore the newer one"),
+                "{of:?}: {said}"
+            );
             self.kill_all();
         }
         put(disk, of, &right);

@@ -201,7 +201,7 @@ fn a_data_server_that_keeps_no_fence_does_not_keep_what_a_dead_client_held() {
     });
     let told = cluster.logged();
     assert!(
-        told.iter().any(|line| line.contains("data server 2 cannot keep the fence")),
+        told.iter().any(|line| line.contains("data server 2 cannot record that session")),
         "{told:?}"
     );
     cluster.kill(&mut simulation, "data2", Kill::Process(Duration::ZERO));

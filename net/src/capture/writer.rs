@@ -114,10 +114,10 @@ fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
             OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&name)?;
         let found = file.metadata()?;
         if !found.is_file() {
-            return Err(io::Error::other("it is no regular file"));
+            return Err(io::Error::other("it is not a regular file"));
         }
         if found.uid() != rustix::process::geteuid().as_raw() {
-            return Err(io::Error::other("it is another user's file, who could read all of it"));
+            return Err(io::Error::other("it belongs to another user, who could read the capture"));
         }
         if found.mode() & 0o077 != 0 {
             file.set_permissions(Permissions::from_mode(0o600))?;

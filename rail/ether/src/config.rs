@@ -95,50 +95,55 @@ pub const RAW_ENDPOINT: u8 = ENDPOINTS.end;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtherError {
-    #[error("there is no interface {0}; `ip link` shows those that there are")]
+    #[error("there is no interface {0}; `ip link` lists the interfaces")]
     NoInterface(String),
-    #[error("no interface but loopback is up; `ip link set NAME up` brings one up")]
+    #[error("no Ethernet interface is up; bring one up with `ip link set NAME up`")]
     NoneUp,
     #[error(
-        "there are several interfaces, {names}: say which, in an address to listen at as in \
-         {scheme}://{first}/3, and in one to call as in {scheme}://02:00:00:00:00:01%{first}/3",
+        "there are several interfaces, {names}: name one of them. Listen at an address like \
+         {scheme}://{first}/3, and call one like {scheme}://02:00:00:00:00:01%{first}/3",
         first = .names.split(", ").next().unwrap_or_default()
     )]
     Several { names: String, scheme: &'static str },
-    #[error("{0} is no Ethernet interface")]
+    #[error("{0} is not an Ethernet interface")]
     NoEthernet(String),
     #[error(
-        "frames of {interface} hold {mtu} bytes, and packets need 256; `ip link set {interface} mtu 1500` gives it \
-         usual ones"
+        "the MTU of {interface} is {mtu}, but packets need 256 bytes; raise it with `ip link set \
+         {interface} mtu 1500`"
     )]
     TooNarrow { interface: String, mtu: usize },
-    #[error("{0} is down; `ip link set {0} up` brings it up")]
+    #[error("{0} is down; bring it up with `ip link set {0} up`")]
     Down(String),
     #[error(
-        "raw frames on {0} need the right CAP_NET_RAW: run as root, or give it to the program \
-         (`setcap cap_net_raw+ep PROGRAM`), or use udp:// instead, which needs none"
+        "raw frames on {0} need the capability CAP_NET_RAW: run as root, or give it to the program \
+         (`setcap cap_net_raw+ep PROGRAM`), or use udp://, which does not need it"
     )]
     NotPermitted(String),
     #[error(
-        "endpoint {endpoint} of {interface} belongs to another process; choose another, or none"
+        "endpoint {endpoint} of {interface} belongs to another process; choose another number, or \
+         leave it out"
     )]
     Taken { interface: String, endpoint: u8 },
     #[error(
-        "the name of endpoint {endpoint} of {interface} is held by a program of user {user}, who is neither root nor this \
-         user (`ss -xp` shows it); choose another endpoint, or have that program ended"
+        "a program of user {user}, who is neither root nor this user, holds the name of endpoint \
+         {endpoint} of {interface} (`ss -xp` shows it); choose another endpoint, or end that \
+         program"
     )]
     Held { interface: String, endpoint: u8, user: u32 },
-    #[error("the raw endpoint of {0} belongs to somebody else; there is one on each interface")]
+    #[error("another process has the raw endpoint of {0}, and an interface has only one")]
     RawTaken(String),
-    #[error("all 255 endpoints of {0} are taken")]
+    #[error("all 255 endpoints of {0} are in use")]
     AllTaken(String),
-    #[error("'{0}' is no interface with an endpoint from 0 to 254; write one like eth0 or eth0/3")]
+    #[error(
+        "'{0}' is not an interface with an endpoint from 0 to 254; write it like eth0 or eth0/3"
+    )]
     BadAddress(String),
     #[error(
-        "'{0}' says nothing about sockets; there is socket=packet, xdp or auto, queue=N, and poll=MICROSECONDS"
+        "'{0}' is not a valid setting for sockets; valid are socket=packet, xdp or auto, queue=N, \
+         and poll=MICROSECONDS"
     )]
     BadSockets(String),
-    #[error("AF_XDP cannot be had on {interface}: {why}; socket=packet does without")]
+    #[error("cannot use AF_XDP on {interface}: {why}; socket=packet does not need it")]
     Xdp { interface: String, why: String },
     #[error("cannot open a socket on {interface}: {cause}")]
     Socket { interface: String, cause: std::io::Error },

@@ -94,10 +94,16 @@ impl ShmConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    #[error("the name '{name}' is in use; choose another, or end the process that has it")]
+    #[error(
+        "the name '{name}' for shared memory is in use; choose another, or end the process that \
+         has it"
+    )]
     NameInUse { name: String },
-    #[error("'{name}' is no name for shared memory; use up to {NAME_BYTES_MAX} letters and digits")]
+    #[error(
+        "'{name}' is not a valid name for shared memory; use up to {NAME_BYTES_MAX} letters and \
+         digits"
+    )]
     BadName { name: String },
-    #[error("no shared memory: {cause}; raise the limits on open files and memory")]
+    #[error("cannot create shared memory: {cause}; raise the limits on open files and memory")]
     Resources { cause: std::io::Error },
 }

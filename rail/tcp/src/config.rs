@@ -60,13 +60,13 @@ pub enum TcpError {
     )]
     PortInUse(SocketAddr),
     #[error(
-        "cannot listen on tcp://{0}: no interface of this machine has the address; \
-         `ip address` lists those that do, 0.0.0.0 stands for all"
+        "cannot listen on tcp://{0}: no interface of this host has the address; `ip address` lists \
+         the addresses, 0.0.0.0 stands for all"
     )]
     NoSuchAddress(SocketAddr),
     #[error(
-        "cannot listen on tcp://{0}: ports below 1024 need rights; choose a higher port, \
-         or give the program CAP_NET_BIND_SERVICE"
+        "cannot listen on tcp://{0}: ports below 1024 need the capability CAP_NET_BIND_SERVICE; \
+         choose a higher port, or give it to the program"
     )]
     PortReserved(SocketAddr),
     #[error("cannot listen on tcp://{address}: {cause}")]

@@ -53,8 +53,8 @@ pub enum UdpError {
     )]
     PortInUse(SocketAddr),
     #[error(
-        "cannot listen on udp://{0}: no interface of this machine has the address; \
-         `ip address` lists those that do, 0.0.0.0 stands for all"
+        "cannot listen on udp://{0}: no interface of this host has the address; `ip address` lists \
+         the addresses, 0.0.0.0 stands for all"
     )]
     NoSuchAddress(SocketAddr),
     #[error("cannot open a socket for udp://{address}: {cause}")]

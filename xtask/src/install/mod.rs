@@ -56,10 +56,13 @@ impl Options {
                 "--prefix" => prefix = Some(PathBuf::from(value()?)),
                 "--destdir" => staging = Some(PathBuf::from(value()?)),
                 "--profile" => profile = value()?.to_string(),
-                _ => bail!("install knows no '{word}'; it takes --prefix DIR and --destdir DIR"),
+                _ => {
+                    bail!("unknown argument '{word}': install takes --prefix DIR and --destdir DIR")
+                }
             }
         }
-        let prefix = prefix.context("say where to: --prefix /usr/local, or --prefix ~/.local")?;
+        let prefix = prefix
+            .context("the target is missing: give --prefix /usr/local, or --prefix ~/.local")?;
         if !prefix.is_absolute() {
             bail!("--prefix {}: give a path that begins with /", prefix.display());
         }
@@ -86,7 +89,7 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
         .args(["--profile", profile, "--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
-        .context("cargo cannot be started")?;
+        .context("cannot start cargo")?;
     if !output.status.success() {
         bail!("the build failed; nothing was installed");
     }

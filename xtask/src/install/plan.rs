@@ -80,7 +80,7 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
     for pages in PAGES {
         for (name, path) in listed(&root.join(pages))? {
             let section = name.rsplit('.').next().filter(|section| matches!(*section, "3" | "7"));
-            let Some(section) = section else { bail!("{} is no manual page", path.display()) };
+            let Some(section) = section else { bail!("{} is not a manual page", path.display()) };
             items.push(copy(format!("share/man/man{section}/{name}"), &path, false));
         }
     }
@@ -110,7 +110,7 @@ fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
 
 fn written(prefix: &Path) -> Result<&str> {
     let prefix = prefix.to_str().filter(|prefix| !prefix.contains(char::is_whitespace));
-    prefix.context("--prefix: compilers are told it; give one without blanks")
+    prefix.context("--prefix must not contain blanks, since it becomes part of compiler options")
 }
 
 /// Prefixes whose libraries every program finds once ldconfig was run.
@@ -172,9 +172,9 @@ pub fn advice(prefix: &Path, staged: bool) -> String {
         (true, _) => "staged; run ldconfig where the package is installed".to_string(),
         (false, true) => "run ldconfig, so that programs find the library".to_string(),
         (false, false) => format!(
-            "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig MANPATH={0}/share/man:\n  \
-             cc program.c $(pkg-config --cflags --libs libbmi)\n\
-             programs that were linked otherwise are told by LD_LIBRARY_PATH={0}/lib",
+            "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig MANPATH={0}/share/man:\n  cc \
+             program.c $(pkg-config --cflags --libs libbmi)\nfor programs that were linked \
+             otherwise, set LD_LIBRARY_PATH={0}/lib",
             prefix.display()
         ),
     }

@@ -16,7 +16,7 @@ pub fn since(root: &Path, base: Option<&str>) -> Result<Vec<PathBuf>> {
     };
     let commit = format!("{base}^{{commit}}");
     if git(root, &["rev-parse", "--verify", "--quiet", &commit]).is_err() {
-        bail!("git knows no commit '{base}'; name a branch, a tag or a commit");
+        bail!("git does not know the commit '{base}'; give a branch, a tag or a commit");
     }
     let mut files = listed(&git(root, &["diff", "--name-only", "-z", &base])?);
     files.extend(listed(&git(root, &["ls-files", "--others", "--exclude-standard", "-z"])?));
@@ -32,7 +32,7 @@ fn left_main(root: &Path) -> Result<String> {
         let clean = git(root, &["status", "--porcelain"])?.is_empty();
         return Ok(if head.trim() == common && clean { "HEAD~1".into() } else { common });
     }
-    bail!("there is no main branch to compare with; say --changed BASE")
+    bail!("there is no main branch to compare with; give --changed BASE")
 }
 
 fn git(root: &Path, arguments: &[&str]) -> Result<String> {
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(names(None), ["four", "one", "three"]);
         assert_eq!(names(Some("main~1")), ["four", "one", "three", "two"]);
         let error = since(&folder, Some("nowhere")).unwrap_err().to_string();
-        assert!(error.contains("no commit 'nowhere'"), "{error}");
+        assert!(error.contains("does not know the commit 'nowhere'"), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

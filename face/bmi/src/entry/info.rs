@@ -55,8 +55,8 @@ pub unsafe extern "C" fn BMI_set_info(
             }
             option::TRUSTED_CONNECTION => {
                 eprintln!(
-                    "libbmi: lists of trusted hosts and ports are not kept here; \
-                     use the firewall, or BMI_query_addr_range"
+                    "libbmi: lists of trusted hosts and ports are not supported; use a firewall, \
+                     or BMI_query_addr_range"
                 );
                 Err(-ENOSYS)
             }

@@ -32,12 +32,12 @@ const NUMBERED: Duration = Duration::from_secs(2);
 #[command(after_help = "Example:
   ropewalk down /var/tmp/cluster
 
-Ends the mount of 'up --mount', too. Mounts of other processes stay, and wait until the cluster is up \
-again.")]
+The command also ends the mount of 'ropewalk up --mount'. Mounts of other processes stay; \
+operations on them wait until the cluster runs again.")]
 pub struct Down {
-    /// The directory that `up` serves.
+    /// The directory that 'ropewalk up' serves.
     directory: PathBuf,
-    /// How long to wait for the end.
+    /// Wait this long for the cluster to stop.
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     patience: Duration,
 }
@@ -69,7 +69,10 @@ impl Drop for Running {
 /// Makes a cluster's directory, if it does not exist, and refuses a directory of another user.
 pub fn make_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() && !directory.is_dir() {
-        bail!("{} is not a directory: name one, or one that is to be made", directory.display());
+        bail!(
+            "{} is not a directory: give a directory, or a path that does not exist yet",
+            directory.display()
+        );
     }
     HostDisk.create_directory(directory)?;
     beside::check_directory(directory)
@@ -82,7 +85,7 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     let path = directory.join(RUNNING);
     let cannot = |error: std::io::Error| {
         let hint = match error.kind() {
-            ErrorKind::PermissionDenied => ": its owner or root can",
+            ErrorKind::PermissionDenied => " (only its owner and root may)",
             _ => "",
         };
         anyhow::Error::new(error).context(format!("cannot use {}{hint}", path.display()))
@@ -102,7 +105,10 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
         if begin.elapsed() > DYING {
             let by = number(&mut file)?.map_or(String::new(), |pid| format!(" by process {pid}"));
             let directory = directory.display();
-            bail!("{directory} is served already{by}: 'ropewalk down {directory}' ends it");
+            bail!(
+                "the cluster in {directory} is already served{by}: stop it by 'ropewalk down \
+                 {directory}'"
+            );
         }
         std::thread::sleep(LOOK);
     };
@@ -111,8 +117,8 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     match writeln!(file, "{}", std::process::id()) {
         // The lock is what counts, and the stores have room of their own.
         Err(error) if is_full(&error) => complain!(
-            "no room for the number of this process in {}: 'ropewalk down' does not find it, so end it \
-             by 'kill {}'",
+            "the disk is full, so this process cannot write its number into {}, and 'ropewalk \
+             down' will not find it: stop it by 'kill {}'",
             path.display(),
             std::process::id()
         ),
@@ -147,7 +153,7 @@ fn serves(pid: Pid, file: &File) -> anyhow::Result<()> {
     let found = file.metadata()?;
     let user = effective_user(pid)?;
     if user != found.uid() {
-        bail!("it is a process of user {user}, and the file belongs to user {}", found.uid());
+        bail!("the process belongs to user {user}, but the file belongs to user {}", found.uid());
     }
     if is_locked_by(pid, &found) {
         return Ok(());
@@ -168,7 +174,7 @@ fn serves(pid: Pid, file: &File) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    bail!("it does not hold the lock on the file")
+    bail!("the process does not hold the lock on the file")
 }
 
 /// Whether the kernel's list of locks has one of this process on this file. Everybody may read it, also
@@ -189,7 +195,7 @@ fn effective_user(pid: Pid) -> anyhow::Result<u32> {
     let status = status.with_context(|| format!("there is no process {pid}"))?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     let user = users.and_then(|users| users.split_whitespace().nth(1)?.parse().ok());
-    user.with_context(|| format!("nobody says whose process {pid} is"))
+    user.with_context(|| format!("cannot find the user of process {pid}"))
 }
 
 fn number(file: &mut File) -> anyhow::Result<Option<i32>> {
@@ -205,11 +211,16 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
     let path = arguments.directory.join(RUNNING);
     let file = beside::open(OpenOptions::new().read(true).write(true), &path);
     let mut file = match file {
-        Err(error) if error.kind() == ErrorKind::NotFound => bail!("nothing is up in {directory}"),
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            bail!("cannot ask whoever serves {directory}: whoever started it, or root, can")
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("no cluster is running in {directory}")
         }
-        file => file.with_context(|| format!("cannot ask whoever serves {directory}"))?,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!(
+                "no permission to stop the cluster in {directory}: run this command as the user \
+                 who started it, or as root"
+            )
+        }
+        file => file.with_context(|| format!("cannot find the process that serves {directory}"))?,
     };
     let begin = Instant::now();
     let mut asked = false;
@@ -219,14 +230,16 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
             let process = pidfd_open(pid, PidfdFlags::empty());
             match (process, serves(pid, &file)) {
                 (Ok(process), Ok(())) => {
-                    pidfd_send_signal(&process, Signal::TERM)
-                        .with_context(|| format!("process {pid} cannot be asked to end"))?;
+                    pidfd_send_signal(&process, Signal::TERM).with_context(|| {
+                        format!("cannot send a signal to process {pid}, which serves {directory}")
+                    })?;
                     asked = true;
                 }
                 // One that just begins to serve has not written its number yet.
                 (_, Err(why)) if begin.elapsed() > NUMBERED.min(arguments.patience) => bail!(
-                    "{} names process {pid}, and nothing says that this one serves {directory} ({why:#}): \
-                     it was not ended. 'fuser -v {0}' shows who holds the file; end that one by 'kill'",
+                    "{} names process {pid}, but that process does not seem to serve {directory} \
+                     ({why:#}): it was not ended. 'fuser -v {0}' shows the process that has the \
+                     file open; stop that process by 'kill'",
                     path.display()
                 ),
                 _ => (),
@@ -234,19 +247,24 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
         }
         if begin.elapsed() > arguments.patience {
             let Some(pid) = number(&mut file)? else {
-                bail!("whoever serves {directory} does not end, and left no number to find it by")
+                bail!(
+                    "a process serves {directory} and does not end, but {} does not have its number: \
+                     'fuser -v {0}' shows the process; stop it by 'kill'",
+                    path.display()
+                )
             };
             bail!(
-                "process {pid} serves {directory} and does not end: its log says why, or a process in \
-                 another mount namespace has its mount ('grep ropewalk /proc/*/mountinfo' shows which). \
-                 Wait, end that one, or 'kill -9 {pid}', which loses nothing that was acknowledged"
+                "process {pid} serves {directory} and has not ended: its log gives the reason, or \
+                 a process in another mount namespace uses its mount ('grep ropewalk \
+                 /proc/*/mountinfo' shows that process). Wait, or end that process, or run 'kill \
+                 -9 {pid}', which loses no acknowledged data"
             );
         }
         std::thread::sleep(LOOK);
     }
     if asked {
-        announce!("{directory} is down");
+        announce!("the cluster in {directory} has stopped");
         return Ok(());
     }
-    bail!("nothing is up in {directory}")
+    bail!("no cluster is running in {directory}")
 }

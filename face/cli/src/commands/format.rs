@@ -17,19 +17,22 @@ use crate::report::say;
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk format /srv/rope                prints the cluster's identity
-  ropewalk format --config ropewalk.toml   the directories that the file names
+  ropewalk format /srv/rope                creates it and prints its identity
+  ropewalk format --config ropewalk.toml   uses the directories in that file
   ropewalk format /srv/rope --meta-directory /fast/meta
 
-Once for each cluster, where its metadata shall be. Servers refuse the data of another one. Data \
-servers make their directories themselves when they join. The file 'cluster' in the directory has \
-the cluster's identity and its secret, by which its servers know each other: hosts with other servers \
-of it get a copy, which only who runs them may read (mode 600).")]
+Run it once for each cluster, on the host of the metadata server, and then start the servers with \
+'ropewalk serve'. The data servers create their own directories when they join. A server refuses \
+data of another cluster.
+
+The command writes the file 'cluster' into the directory. It holds the cluster's identity and a \
+secret by which its servers recognize each other. Every other host that runs a server of the \
+cluster needs a copy, which only the user who runs the server may read (mode 600).")]
 pub struct Format {
-    /// The directory below which the servers keep their data; made where it does not exist.
+    /// Create the cluster in this directory, which is created if it does not exist.
     #[arg(required_unless_present = "config")]
     directory: Option<PathBuf>,
-    /// Where the metadata shall be; 'meta' in the directory unless said otherwise.
+    /// Keep the metadata in this directory [default: 'meta' in the cluster's directory].
     #[arg(long, value_name = "DIR")]
     meta_directory: Option<PathBuf>,
     #[command(flatten)]
@@ -41,7 +44,7 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let config = arguments.source.read()?;
     let named = arguments.directory.clone().or(config.directory);
     let directory = named.context(
-        "no directory to format: name one, or give the config file a line 'directory = \"…\"'",
+        "no directory given: name one, or add a line 'directory = \"…\"' to the config file",
     )?;
     if directory.is_dir() {
         beside::check_directory(&directory)?;
@@ -49,8 +52,8 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let file = directory.join(identity::IDENTITY);
     if file.is_symlink() || file.exists() {
         bail!(
-            "{} is a cluster's directory already: 'ropewalk serve' and 'ropewalk up' serve it; a new \
-             cluster wants another directory",
+            "{} is already the directory of a cluster: serve it by 'ropewalk serve' or 'ropewalk \
+             up', or give another directory for a new cluster",
             directory.display()
         );
     }
@@ -58,15 +61,19 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let meta = meta.unwrap_or_else(|| directory.join(cluster::META));
     // An earlier try may have come half the way.
     if meta.exists() && !meta.is_dir() || directory.exists() && !directory.is_dir() {
-        bail!("{} is not a directory: name one, or one that is to be made", directory.display());
+        bail!(
+            "{} is not a directory: give a directory, or a path that does not exist yet",
+            directory.display()
+        );
     }
     let begun = superblock::look(&HostDisk, &meta)?.map(|(id, _)| id);
     let (found, expect) = cluster::found_or_new(&directory)?;
     if expect == Expect::Existing {
         bail!(
-            "{0} has objects of cluster {1} already: restore its file 'cluster' from a copy, or write one \
-             with the one line {1} (mode 600); at its next start the metadata server adds a new secret, \
-             which other hosts need a copy of",
+            "{0} already has file data of cluster {1}, but the file 'cluster' is missing: restore \
+             that file from a backup, or write a new one (mode 600) with the single line {1}; the \
+             metadata server then adds a new secret at its next start, and the other hosts need \
+             new copies of the file",
             directory.display(),
             found.id
         );

@@ -20,11 +20,16 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     checked_seconds(number)
 }
 
+/// The number of a data server as the user writes it.
+pub fn number(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "give a whole number from 0, such as 4".to_string())
+}
+
 /// A time that a user may ask for.
 pub fn checked_seconds(number: f64) -> Result<Duration, String> {
     if (0.2..=86_400.0).contains(&number) {
         Ok(Duration::from_secs_f64(number))
     } else {
-        Err("between 0.2 and 86400 seconds".to_string())
+        Err("give a time from 0.2 to 86400 seconds".to_string())
     }
 }

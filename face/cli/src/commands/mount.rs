@@ -23,41 +23,46 @@ use crate::stop::Stop;
 /// Arguments of `ropewalk mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mount tcp://127.0.0.1:7700 /mnt     until 'umount' or Ctrl-C
-  ropewalk mount --config ropewalk.toml        what the file's [mount] says
+  ropewalk mount tcp://127.0.0.1:7700 /mnt     serves it until 'ropewalk umount'
+                                               or Ctrl-C
+  ropewalk mount --config ropewalk.toml        uses the file's section [mount]
   ropewalk mount tcp://node1:7700 /mnt --background
                                                returns when it is mounted
   ropewalk mount tcp://node1:7700 /mnt --patience 600
-                                               waits so long for a dead server
+                                               waits 600 s for a dead server
   ropewalk mount tcp://node1:7700 /mnt -o ro,noexec
-                                               options as mount(8) has them
-  ropewalk mount -o remount,ro /mnt            changes those of a mount
+                                               uses options of mount(8)
+  ropewalk mount -o remount,ro /mnt            changes options of a mount
   ropewalk mount ether://02:00:00:00:00:01/3 /mnt
-                                               over raw Ethernet; write
-                                               02:00:00:00:00:01%eth1/3 to go by
-                                               eth1 where there are several
+                                               uses raw Ethernet; on a host with
+                                               several interfaces write
+                                               02:00:00:00:00:01%eth1/3 for eth1
 
-Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount (not from ro to rw where it was made with ro). Mounts are nosuid and nodev unless root says suid or dev; those of mount(8) and /etc/fstab are suid and dev, as every file system's there, unless they say nosuid and nodev.
+Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always on), allow_other, \
+patience=SECONDS, log=FILE, remount. A mount that was made with ro cannot be remounted rw. \
+'ropewalk mount' sets nosuid and nodev unless root gives suid or dev. mount(8) and /etc/fstab set \
+suid and dev unless nosuid or nodev is given, as for every file system.
 
-A line of /etc/fstab, with mount.ropewalk in /sbin (cargo xtask install):
+To mount by /etc/fstab, install mount.ropewalk in /sbin (cargo xtask install), and add a line:
   tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0
 
-Mounts of one cluster, on one host or many, see each other's changes at once.")]
+All mounts of a cluster, on one host or on many, see each other's changes at once.")]
 pub struct MountArguments {
-    /// The metadata server's address, as `up` or `serve` printed it; 'tcp://' and ':7700' may be left out.
-    /// Without one: the environment's ROPEWALK_ADDRESS, else the config file's.
+    /// The metadata server's address, as 'ropewalk up' or 'ropewalk serve' printed it. 'tcp://' and
+    /// ':7700' may be left out [default: $ROPEWALK_ADDRESS, or that of the config file].
     #[arg(required_unless_present = "config")]
     address: Option<String>,
-    /// An empty directory. A dead mount that an earlier process left there is cleared.
+    /// Mount the cluster on this directory, which must be empty. The dead mount of a killed process
+    /// is removed first.
     directory: Option<PathBuf>,
-    /// How long an operation waits for a server that is down, before it fails (EIO); 60 unless said
-    /// otherwise. A line on stderr says for whom one waits.
+    /// Let an operation wait this long for a server that does not answer, then fail with EIO
+    /// [default: 60]. A line on stderr names the server.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     patience: Option<Duration>,
-    /// Refuse every change, as -o ro.
+    /// Refuse all changes, as -o ro does.
     #[arg(long)]
     read_only: bool,
-    /// Options as mount(8) has them, with commas between.
+    /// Use these options of mount(8), separated by commas; they are listed below.
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
     /// Words among the options that are not known are for others.
@@ -66,10 +71,10 @@ pub struct MountArguments {
     /// mount(8) has these options, and drops what it takes for granted.
     #[arg(skip)]
     of_helper: bool,
-    /// Go on in the background: the command ends when the cluster is mounted.
+    /// Run in the background: the command returns when the cluster is mounted.
     #[arg(long)]
     background: bool,
-    /// Where to log in the background [default: a new file in $TMPDIR].
+    /// Write the log of the background process to this file [default: a new file in $TMPDIR].
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -116,7 +121,10 @@ impl MountArguments {
 pub fn ready_mount_point(path: &Path, options: &MountOptions) -> anyhow::Result<()> {
     // A mount whose process was killed answers nothing any more: it is nobody's loss.
     if let Ok(cleared) = clear_dead_mount(path) {
-        complain!("cleared {cleared} dead mount(s) on {}", path.display());
+        complain!(
+            "removed {cleared} dead mount(s) on {}, whose process was killed",
+            path.display()
+        );
     }
     check_mount_point(path, options)?;
     Ok(())
@@ -147,7 +155,8 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
         let (address, directory) = (&arguments.address, &arguments.directory);
         // mount(8) names the source, too; a person mostly does not.
         let named = directory.clone().or_else(|| address.as_ref().map(PathBuf::from));
-        return remount(&named.context("remount of what? name the directory")?, &wishes);
+        return remount(&named.context(
+            "remount needs the directory of the mount, as in 'ropewalk mount -o remount,ro /mnt'")?, &wishes);
     }
     let log = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
     // Before anybody goes to the background with it.
@@ -160,7 +169,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
             None => background::start(&background::new_log("mount")?, true, open),
         };
     }
-    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
@@ -168,8 +177,8 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let address = address.map_or_else(|| config.meta_address(), Ok)?;
     let directory = directory.or(config.mount.directory);
     let directory = directory.context(
-        "nowhere to mount: name a directory, or give the config file a section '[mount]' with a \
-         line 'directory = \"…\"'",
+        "no directory to mount on: name one, or add a section '[mount]' with a line 'directory = \
+         \"…\"' to the config file",
     )?;
     let usual = config.mount.patience_seconds.map(|seconds| seconds.0);
     let patience = arguments.patience.or(wishes.patience).or(usual);
@@ -193,7 +202,7 @@ fn not_looked_at(path: &Path, error: std::io::Error) -> anyhow::Error {
     let path = path.display();
     match error.kind() {
         ErrorKind::NotFound => anyhow!("{path} does not exist: nothing is mounted there"),
-        _ => anyhow::Error::new(error).context(format!("cannot look for {path}")),
+        _ => anyhow::Error::new(error).context(format!("cannot read the attributes of {path}")),
     }
 }
 
@@ -203,10 +212,10 @@ fn remount(path: &Path, wishes: &Wishes) -> anyhow::Result<()> {
     let kind = mounted_kind(path);
     let kind = kind.map_err(|error| not_looked_at(path, error))?;
     if kind.as_deref() != Some("fuse.ropewalk") {
-        bail!("{} is not a mount of Ropewalk: there is nothing to change", path.display());
+        bail!("{} is not a mount of Ropewalk: give the directory of one", path.display());
     }
     let found = rustix::fs::statvfs(path)
-        .with_context(|| format!("cannot ask for the options of {}", path.display()))?;
+        .with_context(|| format!("cannot read the mount options of {}", path.display()))?;
     let mut flags = MountFlags::NOATIME;
     for (wish, now, flag) in [
         (wishes.read_only, rustix::fs::StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
@@ -220,12 +229,17 @@ fn remount(path: &Path, wishes: &Wishes) -> anyhow::Result<()> {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::PERM) => {
             bail!(
-                "only root changes the options of a mount: unmount {} and mount it again",
+                "only root can change the options of a mount: run this command as root, or unmount \
+                 {} and mount it again",
                 path.display()
             )
         }
         Err(rustix::io::Errno::BUSY) => {
-            bail!("{} has files that are open for writing: close them first", path.display())
+            bail!(
+                "{} cannot become read-only while files on it are open for writing: close them \
+                 first",
+                path.display()
+            )
         }
         Err(error) => bail!("cannot change the options of {}: {error}", path.display()),
     }
@@ -237,11 +251,11 @@ fn remount(path: &Path, wishes: &Wishes) -> anyhow::Result<()> {
   ropewalk umount /mnt
   ropewalk umount --lazy /mnt   even while it is in use
 
-A mount whose process was killed is cleared, too; 'ropewalk mount' does the same on its own.")]
+The command also removes a mount whose process was killed; 'ropewalk mount' does so, too.")]
 pub struct UnmountArguments {
-    /// Where it is mounted.
+    /// The directory on which the cluster is mounted.
     directory: PathBuf,
-    /// Detaches it from the tree even while it is in use; it ends when its last user has left.
+    /// Detach the mount at once, even if it is in use; it ends when no process uses it any more.
     #[arg(long)]
     lazy: bool,
 }
@@ -254,7 +268,7 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
     match kind.map_err(|error| not_looked_at(path, error))?.as_deref() {
         Some("fuse.ropewalk") => {}
         Some(kind) => bail!(
-            "{} is not a mount of Ropewalk (it is of type {kind}): use umount",
+            "{} is not a mount of Ropewalk (its type is {kind}): use umount(8)",
             path.display()
         ),
         None => bail!("nothing is mounted on {}", path.display()),
@@ -269,21 +283,31 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
             if arguments.lazy {
                 helper.arg("-z");
             }
-            let status = helper.arg(path).status().context("fusermount3 cannot be run")?;
+            let status = helper.arg(path).status().context(
+                "cannot run fusermount3, which unmounts for users other than root: install the \
+                 package fuse3",
+            )?;
             if status.success() {
                 return Ok(());
             }
-            bail!("{} stays mounted: whoever mounted it, or root, can unmount it", path.display())
+            bail!(
+                "{} is still mounted: only root and the user who mounted it can unmount it",
+                path.display()
+            )
         }
         Err(rustix::io::Errno::BUSY) => match clear_dead_mount(path) {
             Ok(_) => Ok(()),
             Err(UnmountError::Silent(_)) => bail!(
-                "{} is in use, and does not answer: its servers may be down, and somebody waits for \
-                 them; start them, or say --lazy",
+                "{} is in use and does not answer: a process probably waits there for servers that \
+                 are down; start the servers, or use --lazy",
                 path.display()
             ),
             Err(_) => {
-                bail!("{} is in use: close its files and leave it, or say --lazy", path.display())
+                bail!(
+                    "{0} is in use: end the processes that have open files or their working \
+                     directory there ('fuser -vm {0}' shows them), or use --lazy",
+                    path.display()
+                )
             }
         },
         Err(rustix::io::Errno::INVAL) => bail!("nothing is mounted on {}", path.display()),

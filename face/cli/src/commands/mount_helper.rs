@@ -39,7 +39,8 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
     let mut order = Order::default();
     let mut words = words.into_iter();
     let text = |word: OsString| {
-        word.into_string().map_err(|word| anyhow::anyhow!("'{}' is no text", word.display()))
+        word.into_string()
+            .map_err(|word| anyhow::anyhow!("the argument '{}' is not valid UTF-8", word.display()))
     };
     while let Some(word) = words.next() {
         let bytes = word.as_encoded_bytes();
@@ -47,7 +48,10 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
             match (&order.source, &order.directory) {
                 (None, _) => order.source = Some(text(word)?),
                 (_, None) => order.directory = Some(word.into()),
-                _ => bail!("a source and a directory are enough: '{}'", word.display()),
+                _ => bail!(
+                    "unexpected argument '{}': give one address and one directory",
+                    word.display()
+                ),
             }
             continue;
         }
@@ -60,17 +64,24 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
                 'o' | 't' | 'N' => {
                     let behind = &flags[at + 2..];
                     let value = match behind.is_empty() {
-                        true => text(words.next().with_context(|| format!("-{letter} of what?"))?)?,
+                        true => text(
+                            words
+                                .next()
+                                .with_context(|| format!("the option -{letter} needs a value"))?,
+                        )?,
                         false => behind.to_string(),
                     };
                     match letter {
                         'o' => order.options.push(value),
                         't' => {}
-                        _ => bail!("-N is not possible: enter the name space and mount there"),
+                        _ => bail!(
+                            "the option -N is not supported: enter the mount namespace by \
+                             nsenter(1), and mount there"
+                        ),
                     }
                     break;
                 }
-                _ => bail!("a mount helper knows no -{letter}"),
+                _ => bail!("unknown option -{letter}"),
             }
         }
     }

@@ -97,15 +97,17 @@ impl Wishes {
             ("allow_other", None) => self.allow_other = true,
             ("remount", None) => self.remount = true,
             ("atime" | "relatime" | "strictatime" | "lazytime" | "diratime", None) => bail!(
-                "mount option '{name}' is not possible: reading changes no times of access here, \
-                 which is 'noatime'; leave it out"
+                "mount option '{name}' is not supported, since reading never changes access times \
+                 (noatime): leave it out"
             ),
             ("patience", Some(value)) => match seconds(value) {
                 Ok(patience) => self.patience = Some(patience),
                 Err(cause) => bail!("mount option '{word}': {cause}"),
             },
             ("log", Some(value)) if !value.is_empty() => self.log = Some(value.to_string()),
-            ("patience" | "log", _) => bail!("mount option '{name}' needs a value: {name}=..."),
+            ("patience" | "log", _) => {
+                bail!("mount option '{name}' needs a value: write {name}=VALUE")
+            }
             _ if OF_FSTAB.contains(&name) || ALWAYS.contains(&word) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             _ if sloppy => {}
@@ -119,8 +121,8 @@ impl Wishes {
         for (word, wish) in [("suid", self.nosuid), ("dev", self.nodev)] {
             if wish == Some(false) && !root {
                 bail!(
-                    "mount option '{word}' is for root: on the mount of a plain user no program \
-                     runs as somebody else, and no file is a device"
+                    "only root can use the mount option '{word}': on the mount of another user \
+                     set-user-ID programs and device nodes have no effect"
                 );
             }
         }
@@ -141,7 +143,7 @@ impl Wishes {
 }
 
 fn unknown(word: &str) -> String {
-    format!("mount option '{word}' is not known; known are {KNOWN}")
+    format!("unknown mount option '{word}'; the known options are {KNOWN}")
 }
 
 #[cfg(test)]
@@ -177,21 +179,24 @@ mod tests {
         assert!(closed.nosuid && closed.nodev && closed.noexec);
         let again = "remount,ro,user_id=0,group_id=0,default_permissions,allow_other";
         assert_eq!(wishes(again).unwrap().read_only, Some(true));
-        assert!(wishes("user_id=0").unwrap_err().to_string().contains("'user_id=0' is not known"));
+        assert!(wishes("user_id=0").unwrap_err().to_string().contains("mount option 'user_id=0'"));
     }
 
     #[test]
     fn what_cannot_be_is_said() {
         let said = |text: &str| wishes(text).unwrap_err().to_string();
-        assert!(said("ro,sudi").contains("'sudi' is not known; known are ro, rw, suid"));
-        assert!(said("relatime").contains("'noatime'"));
+        assert!(said("ro,sudi").contains("'sudi'; the known options are ro, rw, suid"));
+        assert!(said("relatime").contains("'relatime' is not supported"));
         assert!(said("patience").contains("needs a value"));
         assert!(said("patience=soon").contains("'soon' is not a number of seconds"));
-        assert!(said("ro=1").contains("'ro=1' is not known"));
+        assert!(said("ro=1").contains("unknown mount option 'ro=1'"));
         assert!(Wishes::parse(["sudi"].into_iter(), true).is_ok());
         for word in ["suid", "dev"] {
             let refused = wishes(word).unwrap().options(false).unwrap_err().to_string();
-            assert!(refused.contains(&format!("'{word}' is for root")), "{refused}");
+            assert!(
+                refused.contains(&format!("only root can use the mount option '{word}'")),
+                "{refused}"
+            );
         }
     }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_store::superblock::Expect;
 
-use super::{LOOK, seconds};
+use super::{LOOK, number, seconds};
 use crate::cluster::{self, DataPlace, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::identity::{self, Identity};
@@ -22,27 +22,29 @@ use crate::stop::Stop;
 /// Which server to run.
 #[derive(Debug, clap::Subcommand)]
 pub enum Serve {
-    /// The metadata server.
+    /// Runs the metadata server.
     #[command(after_help = "Examples:
   ropewalk format /var/lib/ropewalk
   ropewalk serve meta --directory /var/lib/ropewalk/meta
   ropewalk serve meta --directory /var/lib/ropewalk/meta --insecure \\
            --listen ether://eth0/3,tcp://10.0.0.1:7700    raw Ethernet, and TCP
 
-A directory that is empty or gone is refused: only 'ropewalk format' makes a file system.")]
+The server does not start if the directory is empty or missing: only 'ropewalk format' creates a \
+file system.")]
     Meta {
         #[command(flatten)]
         place: Place,
-        /// How long a client that is silent keeps its leases and locks, and how long a restarted
-        /// server waits for those who do not come back; 10 unless said otherwise.
+        /// Take leases and locks from a client that is silent for this long; a restarted server
+        /// also waits this long for its former clients [default: 10].
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         term: Option<Duration>,
-        /// Start although the journal has damaged records. The server gives up the first of them and all
-        /// that came later: names and files made since then are lost. Give it at one start only.
+        /// Start although records in the metadata journal are damaged. The server drops the first
+        /// damaged record and all records after it: files and names that were created since then
+        /// are lost. Use it for one start only.
         #[arg(long)]
         accept_loss: bool,
     },
-    /// A data server.
+    /// Runs one data server.
     #[command(after_help = "Examples:
   ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0 --admit
   ropewalk serve data --server 2 --directory /disk2/rope \\
@@ -51,42 +53,48 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
            --cluster-file /etc/rope.cluster \\
            --meta ether://02:00:00:00:00:01/3 --listen ether://eth0
 
-A server with a number that the cluster did not have yet joins it for good, and new files use it, too: \
-so it has to be admitted: by --admit, by 'ropewalk server add', or by its section in the config file. One that comes back without what it \
-had is refused, unless --replace gives that up.")]
+A data server with a new number joins the cluster permanently, and new files use it. Therefore it \
+must be admitted: by --admit, by 'ropewalk server add NUMBER', or by its section [[data]] in the \
+config file. The cluster refuses a data server that comes back without its data, unless --replace \
+gives that data up.")]
     Data {
-        /// The server's number within the cluster, from 0 on.
-        #[arg(long)]
+        /// The number of this data server in the cluster, counted from 0.
+        #[arg(long, value_name = "NUMBER", value_parser = number)]
         server: u32,
         #[command(flatten)]
         place: Place,
-        /// The metadata server's address; tcp://127.0.0.1:7700 unless said otherwise.
+        /// The metadata server's address [default: that of the config file, or
+        /// tcp://127.0.0.1:7700].
         #[arg(long, value_name = "URL")]
         meta: Option<String>,
-        /// Give up what the server of this number had: every stripe on it is lost, files that have
-        /// some there give errors, and 'ropewalk check' names them. Give it at one start only.
+        /// Give up the data of this data server and start it with an empty directory: every stripe
+        /// on it is lost. Reading the files that had stripes there fails, and 'ropewalk check'
+        /// lists them. Use it for one start only.
         #[arg(long)]
         replace: bool,
-        /// Take it in, though the cluster did not have its number yet: it belongs to it for good then.
+        /// Admit this server if its number is new to the cluster; it then belongs to the cluster
+        /// permanently.
         #[arg(long)]
         admit: bool,
     },
-    /// The metadata server and the data servers of a config file, in one process.
+    /// Runs the metadata server and all data servers in one process.
     #[command(after_help = "Examples:
-  ropewalk serve all --config ropewalk.toml                   as the file says
-  ropewalk serve all --directory /srv/rope --data-servers 4   without a file
+  ropewalk serve all --config ropewalk.toml                   uses a config file
+  ropewalk serve all --directory /srv/rope --data-servers 4   uses none
 
-The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that on its own.")]
+'ropewalk format' must have created the directory. 'ropewalk up' runs a cluster without that step.")]
     All {
         #[command(flatten)]
         place: Place,
-        /// Data servers, numbered from 0 on, instead of those of the config file.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
+        /// Run this many data servers, numbered from 0, instead of those in the config file.
+        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
         data_servers: Option<u32>,
-        /// Give up what the data server of this number had, as 'serve data --replace' does.
-        #[arg(long, value_name = "NUMBER")]
+        /// Give up the data of data server NUMBER, as 'ropewalk serve data --replace' does. Can be
+        /// given several times.
+        #[arg(long, value_name = "NUMBER", value_parser = number)]
         replace: Vec<u32>,
-        /// Give up what damage of the journal took away, as 'serve meta --accept-loss' does.
+        /// Start although records in the metadata journal are damaged, as 'ropewalk serve meta
+        /// --accept-loss' does.
         #[arg(long)]
         accept_loss: bool,
     },
@@ -95,24 +103,26 @@ The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that o
 /// Where a server keeps its data, to whom it belongs, and where it listens.
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// Where the server keeps its data.
+    /// Keep the data in this directory ('serve all': the directory of the whole cluster).
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Refuse a cluster file of any other cluster than this, as `ropewalk format` printed it.
+    /// Refuse to serve any other cluster than this one, given by the identity that 'ropewalk
+    /// format' printed.
     #[arg(long, value_name = "ID", value_parser = identity::parse_id)]
     cluster: Option<ClusterId>,
-    /// The file 'cluster' that 'ropewalk format' made, or a copy of it that only you can read (mode 600): by
-    /// the secret in it the cluster's servers know each other. Else it is looked for in the directory, and
-    /// in the one above it.
+    /// Use this copy of the file 'cluster' that 'ropewalk format' wrote. Its secret admits servers
+    /// to the cluster, so nobody else may be able to read it (mode 600) [default: 'cluster' in the
+    /// server's directory or in the one above].
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,
-    /// Where to listen: tcp://ADDRESS:PORT, or that without 'tcp://'; udp://ADDRESS:PORT;
-    /// ether://INTERFACE/ENDPOINT. Port 0, and no endpoint, let the system choose. Several, by commas
-    /// or by saying it again: peers try them in this order. tcp://127.0.0.1 unless said otherwise: port 7700
-    /// for the metadata server, any free one for a data server.
+    /// Listen here: tcp://ADDRESS:PORT (or just ADDRESS:PORT), udp://ADDRESS:PORT or
+    /// ether://INTERFACE/ENDPOINT. With port 0, or without an endpoint, the system chooses a free
+    /// one. Separate several by commas; peers try them in this order [default: tcp://127.0.0.1:7700
+    /// for the metadata server, tcp://127.0.0.1:0 for a data server].
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Allow an address that other hosts can reach. Servers do not authenticate clients.
+    /// Allow listening at an address that other hosts can reach. The servers do not authenticate
+    /// clients: everybody who reaches the address can act as any user.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -188,7 +198,7 @@ impl Servers {
     pub fn start(plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
         let unknown = |number: &&u32| plan.data.iter().all(|(known, _)| known != *number);
         if let Some(number) = plan.replace.iter().find(unknown) {
-            bail!("--replace {number}: there is no data server {number} here");
+            bail!("--replace {number}: this command does not start a data server {number}");
         }
         let meta = start_meta(&plan, insecure)?;
         if let Some(directory) = &plan.named {
@@ -234,7 +244,7 @@ impl Servers {
 
 /// Runs what was asked for until a signal comes.
 pub fn serve(what: &Serve) -> anyhow::Result<()> {
-    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     match what {
         Serve::Meta { place, term, accept_loss } => {
             let config = place.source.read()?;
@@ -317,7 +327,7 @@ impl Place {
         let below = || config.directory.as_ref().map(|directory| directory.join(name));
         let found = self.directory.clone().or_else(|| own.cloned()).or_else(below);
         found.context(
-            "no directory to keep data in: say --directory DIR, or name one in a config file \
+            "no directory for the data: give --directory DIR, or name a directory in a config file \
              (--config FILE)",
         )
     }
@@ -332,15 +342,17 @@ impl Place {
         let Some((path, said)) = found else {
             if let Some(id) = formatted.iter().find_map(|place| known_below(place)) {
                 bail!(
-                    "{} is a store of cluster {id}, and the file 'cluster' is gone: restore it from a copy, \
-                     or write one with the one line {id} (mode 600) into the directory above; at its next \
-                     start the metadata server adds a new secret, which other hosts need a copy of",
+                    "{} has data of cluster {id}, but the file 'cluster' is missing in the \
+                     directory above: restore that file from a backup, or write a new one (mode \
+                     600) with the single line {id}; the metadata server then adds a new secret at \
+                     its next start, and the other hosts need new copies of the file",
                     directory.display()
                 )
             }
             bail!(
-                "{} belongs to no cluster: run 'ropewalk format DIR' once, and keep data below DIR, or \
-                 copy the file DIR/cluster (mode 600) and say --cluster-file",
+                "{} belongs to no cluster: create one by 'ropewalk format DIR', and give a \
+                 directory below DIR. On another host, copy the file DIR/cluster there (mode 600) \
+                 and name it by --cluster-file",
                 directory.display()
             )
         };
@@ -348,8 +360,9 @@ impl Place {
             (Some(secret), _) => Ok(Identity { id: said.id, secret }),
             (None, Some(place)) if own => identity::complete(place, said),
             (None, _) => bail!(
-                "{} has no secret, since an earlier version made it: start the metadata server once, \
-                 and copy the file from there anew",
+                "{} has no secret, since an earlier version of Ropewalk wrote it: start the \
+                 metadata server once, which adds one, and copy the file 'cluster' from its host \
+                 again",
                 path.display()
             ),
         }

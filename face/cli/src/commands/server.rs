@@ -2,28 +2,29 @@
 
 use std::time::Duration;
 
-use super::seconds;
+use super::{number, seconds};
 use crate::operate::{Keys, Target};
 use crate::report::say;
 
 /// What is done with a server.
 #[derive(Debug, clap::Subcommand)]
 pub enum ServerCommand {
-    /// Lets a data server of a new number join the cluster; from then on it belongs to it for good.
+    /// Admits a data server with a new number to the cluster, permanently.
     #[command(after_help = "Examples:
-  ropewalk server add 4                            the cluster on this host
+  ropewalk server add 4                            for the cluster on this host
   ropewalk server add 4 -A tcp://node1:7700 --cluster-file /etc/rope.cluster
 
-Then start it: 'ropewalk serve data --server 4 --directory DIR'. Servers that 'up' and 'serve all' start \
-are admitted on their own.")]
+Then start the new server with 'ropewalk serve data --server 4 --directory DIR'. 'ropewalk up' \
+and 'ropewalk serve all' admit their data servers themselves.")]
     Add {
-        /// The number, which the cluster does not have yet.
+        /// The number of the new data server.
+        #[arg(value_parser = number)]
         number: u32,
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         keys: Keys,
-        /// How long the metadata server has for its answer.
+        /// Wait this long for the metadata server's answer.
         #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
         patience: Duration,
     },
@@ -35,7 +36,9 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
     let new =
         target.run_with(keys, *patience, async |_, operator| Ok(operator.admit(*number).await?));
     match new? {
-        true => say!("data server {number} may join"),
+        true => say!(
+            "data server {number} may join: start it with 'ropewalk serve data --server {number}'"
+        ),
         false => say!("data server {number} belongs to the cluster already"),
     }
 }

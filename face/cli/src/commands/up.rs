@@ -17,44 +17,47 @@ use crate::{background, beside, cluster};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk up /var/tmp/cluster                    serves at tcp://127.0.0.1:7700
-  ropewalk up /var/tmp/cluster --mount /mnt       and is mounted
+  ropewalk up /var/tmp/cluster --mount /mnt       also mounts it on /mnt
   ropewalk up /var/tmp/cluster --background       returns when it serves; logs
-                                                  into /var/tmp/cluster/log, and
-                                                  'ropewalk down' ends it
-  ropewalk up /var/tmp/cluster --data-servers 8   with more data servers
+                                                  into /var/tmp/cluster/log;
+                                                  'ropewalk down' stops it
+  ropewalk up /var/tmp/cluster --data-servers 8   runs 8 data servers
   ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
-                                                  for other hosts, whoever they
-                                                  are
+                                                  serves other hosts, without
+                                                  authentication
 
-The directory is made at the first start, and serves again what it holds at every later one; \
-where some of that is gone by then, it says so and does not start. Ctrl-C ends it in good order; \
-whatever else ends it loses nothing that was acknowledged.")]
+The first start creates the directory; later starts serve the data in it. If some of that data is \
+missing, the command names it and does not start. Ctrl-C stops the cluster cleanly. A crash or a \
+kill loses no data that the servers have acknowledged.")]
 pub struct Up {
-    /// Where the servers keep their data; made where it does not exist.
+    /// Keep the servers' data in this directory; it is created if it does not exist.
     directory: PathBuf,
-    /// Data servers: those that there were before, unless said otherwise; 4 at the first start. More
-    /// than before join for good.
+    /// Run this many data servers [default: 4 at the first start, later as many as before].
+    /// Additional data servers join the cluster permanently.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
     data_servers: Option<u32>,
-    /// Give up what the data server of this number had: every stripe on it is lost, files that have
-    /// some there give errors, and 'ropewalk check' names them.
-    #[arg(long, value_name = "NUMBER")]
+    /// Give up the data of data server NUMBER and start it with an empty directory: every stripe on
+    /// it is lost. Reading the files that had stripes there fails, and 'ropewalk check' lists them.
+    /// Can be given several times.
+    #[arg(long, value_name = "NUMBER", value_parser = super::number)]
     replace: Vec<u32>,
-    /// Start although the metadata's journal has damaged records. The server gives up the first of them and
-    /// all that came later: names and files made since then are lost. Give it at one start only.
+    /// Start although records in the metadata journal are damaged. The server drops the first
+    /// damaged record and all records after it: files and names that were created since then are
+    /// lost. Use it for one start only.
     #[arg(long)]
     accept_loss: bool,
-    /// Mount the cluster here, too.
+    /// Also mount the cluster on this directory.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Where the metadata server listens, as 'serve' takes it. Data servers take any free port or
-    /// endpoint beside it.
+    /// Let the metadata server listen here; 'ropewalk serve meta --help' explains the form. The
+    /// data servers take free ports or endpoints beside it.
     #[arg(long, value_name = "URL", default_value = LISTEN, value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Allow an address that other hosts can reach. Servers do not authenticate clients.
+    /// Allow listening at an address that other hosts can reach. The servers do not authenticate
+    /// clients: everybody who reaches the address can act as any user.
     #[arg(long)]
     insecure: bool,
-    /// Go on in the background: the command ends when the cluster serves and is mounted.
+    /// Run in the background: the command returns when the cluster serves and is mounted.
     #[arg(long)]
     background: bool,
 }
@@ -73,7 +76,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
             }
         });
     }
-    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     // Held to the end.
     let _running = hold(&directory)?;
@@ -110,13 +113,13 @@ fn data_servers(directory: &Path, asked: Option<u32>) -> anyhow::Result<u32> {
     let Some(before) = cluster::data_servers(directory)? else { return Ok(asked.unwrap_or(4)) };
     match asked.unwrap_or(before) {
         fewer if fewer < before => bail!(
-            "{} has {before} data servers, and files may lie on each of them: say --data-servers \
-             {before}, or leave it out",
+            "the cluster in {} has {before} data servers, and each may hold parts of files: it \
+             cannot start with fewer; give --data-servers {before}, or leave the option out",
             directory.display()
         ),
         more => {
             for number in before..more {
-                announce!("data server {number} joins the cluster, for good");
+                announce!("data server {number} joins the cluster permanently");
             }
             Ok(more)
         }

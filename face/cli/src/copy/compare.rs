@@ -56,8 +56,7 @@ impl<A: End, B: End> Copy<A, B> {
             (None, _) => Ok(plan.moved()),
             (Some(error), 1) => Err(error),
             (Some(error), wrong) => {
-                Err(error
-                    .context(format!("{wrong} entries are not as in the source; the last one")))
+                Err(error.context(format!("{wrong} entries differ from the source; the last one")))
             }
         }
     }
@@ -73,7 +72,7 @@ impl<A: End, B: End> Copy<A, B> {
         }
         let (first, found) = (self.found(first).await?, self.found(item).await?);
         if first.inode != found.inode {
-            bail!("is a copy, not another name of its first one");
+            bail!("is a separate file instead of a hard link");
         }
         Ok(())
     }
@@ -92,7 +91,7 @@ impl<A: End, B: End> Copy<A, B> {
             bail!("owner and group are {:?}, not {:?}", owner(&found), owner(meta));
         }
         if found.modified != meta.modified {
-            bail!("the time of change is {:?}, not {:?}", found.modified, meta.modified);
+            bail!("the modification time is {:?}, not {:?}", found.modified, meta.modified);
         }
         if found.mode != meta.mode && meta.kind != InodeKind::Symlink {
             bail!("the mode is {:o}, not {:o}", found.mode, meta.mode);

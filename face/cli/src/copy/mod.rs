@@ -26,44 +26,46 @@ use crate::report::complain;
 /// Arguments of `ropewalk cp`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Paths within the cluster begin with a colon; all others are of this host (a \
-name that itself begins with a colon is written ./:name).
+    after_help = "Paths in the cluster begin with a colon; all others are on this host. Write \
+./:name for a local name that begins with a colon.
 
 Examples:
   ropewalk cp model.bin :/models/         into a directory of the cluster
-  ropewalk cp :/models/model.bin .        and out again
-  ropewalk cp -a /usr/share/doc :/        a tree, with all that it has
-  ropewalk cp -r :/run7/. results         what a directory holds, without itself
+  ropewalk cp :/models/model.bin .        out of the cluster
+  ropewalk cp -a /usr/share/doc :/        a tree with all its attributes
+  ropewalk cp -r :/run7/. results         the contents of a directory
   ropewalk cp :/a :/b                     within the cluster
 
-As with cp: what is there is overwritten, links in a tree stay links, holes stay holes; without -p \
-hard links become files of their own. Of extended attributes those of users (user.*) are kept; a line \
-on stderr says what was not. What cannot be read or made is named on stderr, all else is copied, and \
-the exit status is 1. A target without room, a server that does not answer in time, and Ctrl-C end \
-the copy at once; what was copied by then stays. When it ends well, the data survives the death of \
-any server; it survives a loss of power from the next sync on."
+As with cp(1), existing files are overwritten, and links and holes are copied as such. Without \
+-p, hard links become separate files. Of the extended attributes only user.* are copied; a line \
+on stderr names those that are not.
+
+If an entry cannot be read or created, a line on stderr names it, all others are copied, and the \
+exit status is 1. The copy stops at once if the target is full, if a server does not answer in \
+time, or at Ctrl-C; files that were copied before that stay. After a successful copy the data \
+survives a crash of any server. With --sync it also survives a power loss."
 )]
 pub struct Cp {
-    /// What to copy.
+    /// Files or directories to copy.
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<PathBuf>,
-    /// The copy's name, or a directory for copies.
+    /// The name of the copy, or an existing directory for the copies.
     #[arg(value_name = "TARGET")]
     target: PathBuf,
-    /// Directories, too, with all that they hold.
+    /// Copy directories with everything in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep modes, times, hard links, attributes (user.*) and, where the user may give files away,
-    /// owners and groups.
+    /// Keep modes, times, hard links, extended attributes (user.*) and, if the user may change
+    /// them, owners and groups.
     #[arg(short, long)]
     preserve: bool,
     /// The same as -rp.
     #[arg(short, long)]
     archive: bool,
-    /// End only when what was copied into the cluster survives a loss of power.
+    /// Return only when the copied data survives a power loss of the servers.
     #[arg(short, long)]
     sync: bool,
-    /// No progress bar. There is none anyway where stderr is not a terminal.
+    /// Show no progress bar. It appears only if stderr is a terminal.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -93,12 +95,15 @@ pub fn run(arguments: &Cp) -> anyhow::Result<()> {
     let (into, target) = split(&arguments.target);
     let from = sources[0].0;
     if sources.iter().any(|source| source.0 != from) {
-        bail!("sources are either all of this host or all of the cluster (:/...); copy them apart");
+        bail!(
+            "some sources are on this host and some in the cluster (:/...): copy them by separate \
+             commands"
+        );
     }
     if !from && !into {
         bail!(
-            "neither path is of the cluster: write those of the cluster with a colon, as in \
-             ':/{}', or use cp",
+            "neither the source nor the target is in the cluster: write a path in the cluster with \
+             a colon, as in ':/{}', or use cp(1)",
             arguments.target.display().to_string().trim_start_matches('/')
         );
     }
@@ -147,8 +152,9 @@ impl Request<'_> {
         }
         if self.arguments.sync && moved.is_ok() {
             let synced = client.sync_all().await;
-            synced
-                .map_err(|errno| anyhow!("what was copied cannot be synced: {}", cause(errno)))?;
+            synced.map_err(|errno| {
+                anyhow!("the copied data is not safe from a power loss: {}", cause(errno))
+            })?;
         }
         // The entries that could be copied are safe by now, even if the rest could not be copied.
         moved.and_then(|moved| plan.check().map(|()| moved))
@@ -185,14 +191,14 @@ async fn jobs<B: End>(
     // The slash after a name that is not there yet says that it shall be a directory.
     let named = recursive || end == target.len();
     if sources.len() > 1 || (found.is_none() && !named) {
-        bail!("{shown} is no directory: name one that is there for the copies");
+        bail!("{shown} is not an existing directory: create it first, or give another target");
     }
     let target = &target[..end];
     if found.is_none() {
         let end = target.iter().rposition(|byte| *byte == b'/');
         let parent = end.map_or(&b"."[..], |at| &target[..at.max(1)]);
         to.look(parent, true).await?.with_context(|| {
-            format!("{shown}: the directory for it is not there; copy one with -r, or make it")
+            format!("{shown}: its parent directory does not exist: create it first")
         })?;
     }
     Ok(vec![Job { from: sources[0].clone(), to: target.to_vec() }])

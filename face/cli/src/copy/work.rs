@@ -286,7 +286,7 @@ impl<A: End, B: End> Copy<A, B> {
     fn check_directory(&self, job: &Job) -> anyhow::Result<()> {
         let name = self.from.shown(&job.from);
         if !self.recursive {
-            bail!("{name} is a directory: -r copies it with all that it holds");
+            bail!("{name} is a directory: use -r to copy it with everything in it");
         }
         let inside = job.to.starts_with(&join(&job.from, b"")) || job.to == job.from;
         if self.same && inside {
@@ -300,7 +300,7 @@ impl<A: End, B: End> Copy<A, B> {
         let to = &item.job.to;
         match self.to.look(to, true).await? {
             Some(meta) if meta.kind == InodeKind::Directory => Ok(false),
-            Some(_) => bail!("{} is there, and no directory", self.to.shown(to)),
+            Some(_) => bail!("{} exists and is not a directory", self.to.shown(to)),
             None => {
                 self.to.make(to, Made::Directory, self.keep.mode(&item.meta) | 0o700).await?;
                 Ok(true)
@@ -342,7 +342,7 @@ impl<A: End, B: End> Copy<A, B> {
             kind => {
                 if !self.make(job, Made::Special(kind, meta.device), meta).await? {
                     if !self.keep.attributes {
-                        bail!("{}: only root makes device nodes", self.to.shown(&job.to));
+                        bail!("{}: only root can create device nodes", self.to.shown(&job.to));
                     }
                     self.lose(NODE, item);
                     return Ok(());
@@ -401,7 +401,7 @@ impl<A: End, B: End> Copy<A, B> {
     /// Makes what has no content.
     async fn make(&self, job: &Job, made: Made<'_>, meta: &Meta) -> anyhow::Result<bool> {
         if self.to.look(&job.to, false).await?.is_some() {
-            bail!("{} is there already; remove it first", self.to.shown(&job.to));
+            bail!("{} already exists: remove it first", self.to.shown(&job.to));
         }
         self.to.make(&job.to, made, self.keep.mode(meta)).await
     }
@@ -409,7 +409,7 @@ impl<A: End, B: End> Copy<A, B> {
     async fn file(&self, job: &Job, meta: &Meta) -> anyhow::Result<()> {
         if self.same && self.to.look(&job.to, true).await?.is_some_and(|to| to.inode == meta.inode)
         {
-            bail!("{} is the same file", self.to.shown(&job.to));
+            bail!("{} is the same file as its source", self.to.shown(&job.to));
         }
         let from = self.from.open(&job.from).await?;
         let to = self.to.create(&job.to, self.keep.mode(meta)).await?;
@@ -420,7 +420,7 @@ impl<A: End, B: End> Copy<A, B> {
             while let Some(chunk) = chunks.get(next.get()) {
                 next.set(next.get() + 1);
                 if self.chunk(&from, &to, chunk.clone()).await? < chunk.end - chunk.start {
-                    bail!("{} became shorter meanwhile", self.from.shown(&job.from));
+                    bail!("{} became shorter while it was copied", self.from.shown(&job.from));
                 }
             }
             Ok(())

@@ -49,16 +49,18 @@ pub fn work_beside(
     let mut command = again();
     command.env(WORK, "1").arg(source).arg(mount).args(except).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().context("no process to copy with")?;
+    let mut child = command.spawn().context("cannot start the process that copies")?;
     let mut leash = child.stdin.take();
-    let lines = lines(child.stdout.take().context("it was asked for")?)?;
+    let lines = lines(child.stdout.take().context("the process that copies has no output")?)?;
     let mut failed = None;
     loop {
         if stop.is_asked() {
             leash = None;
         }
         match lines.recv_timeout(LOOK) {
-            Ok(line) => match serde_json::from_str(&line).context("no news")? {
+            Ok(line) => match serde_json::from_str(&line)
+                .context("the process that copies sent an invalid message")?
+            {
                 News::Failed { why } => failed = Some(why),
                 news => hear(news),
             },
@@ -117,7 +119,7 @@ fn serve(arguments: Vec<OsString>) -> anyhow::Result<()> {
         }
         leash.ask();
     })?;
-    let reactor = Reactor::new().context("no reactor")?;
+    let reactor = Reactor::new().context("cannot create an event loop")?;
     let world = reactor.world(HostDisk::shared(), THREADS)?;
     let (from, to) = (copy::Host::new(&world), copy::Host::new(&world));
     let keep = copy::Keep { attributes: true, umask: 0 };

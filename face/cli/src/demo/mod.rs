@@ -24,7 +24,7 @@ use crate::copy;
 use crate::mounted::Mounted;
 use crate::node;
 use crate::remote::{self, Session, join};
-use crate::report::{bytes, complain, print_json, rate, say, speed, table};
+use crate::report::{bytes, columns, complain, print_json, rate, say, speed, table, wrapped};
 use crate::stop::Stop;
 use spread::Spread;
 use work::{News, work};
@@ -32,32 +32,35 @@ use work::{News, work};
 /// Arguments of `ropewalk demo`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk demo                              the Rust toolchain, through a mount
-  ropewalk demo --source /usr/share --json   another tree, figures as JSON
-  ropewalk demo --no-mount                   through the client library
-  ropewalk demo --directory /var/tmp/demo    keeps the data there: 'ropewalk up'
-                                             serves it again, and a second demo
-                                             copies into run-2 beside it
+  ropewalk demo                              copies the Rust toolchain
+  ropewalk demo --source /usr/share --json   copies another tree, prints JSON
+  ropewalk demo --no-mount                   uses the client library, not FUSE
+  ropewalk demo --directory /var/tmp/demo    keeps the data: 'ropewalk up
+                                             /var/tmp/demo' serves it again, and
+                                             a second demo copies into run-2
 
-Where /dev/fuse cannot be used, it says why and goes through the client library. Ctrl-C unmounts, \
-stops the servers and removes what was temporary; a second one ends at once, and says what stays.
+The demo mounts the cluster over FUSE. If it cannot use /dev/fuse, it prints the reason and uses \
+the client library instead. Ctrl-C unmounts, stops the servers and removes temporary files; a \
+second Ctrl-C ends the demo at once and prints what it leaves behind.
 
-All that 'cp -a' keeps is kept and compared: bytes, holes, kinds, owners and groups (as far as the \
-user may give files away), modes, times of change, attributes (user.*) and hard links.")]
+The demo copies and compares everything that 'cp -a' copies: contents, holes, file types, owners \
+and groups (if the user may change them), modes, modification times, extended attributes (user.*) \
+and hard links.")]
 pub struct DemoArguments {
-    /// The directory tree to copy; by default the Rust toolchain's own installation.
+    /// Copy this directory tree [default: the installed Rust toolchain].
     #[arg(long, value_name = "DIR")]
     source: Option<PathBuf>,
-    /// Where the servers keep their data; by default a temporary directory that is removed.
+    /// Keep the servers' data in this directory [default: a temporary directory, which is removed
+    /// at the end].
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Goes through the client library instead of a mount.
+    /// Use the client library instead of a mount.
     #[arg(long)]
     no_mount: bool,
-    /// Data servers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::cluster::DATA_SERVERS_MAX)))]
+    /// Start this many data servers.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::cluster::DATA_SERVERS_MAX)))]
     data_servers: u32,
-    /// A JSON object for each phase and each data server instead of tables.
+    /// Print a JSON object for each phase and each data server instead of tables.
     #[arg(long)]
     json: bool,
 }
@@ -65,6 +68,7 @@ pub struct DemoArguments {
 impl DemoArguments {
     /// Says something to people: beside the objects, if there are any.
     fn say(&self, line: &str) -> anyhow::Result<()> {
+        let line = wrapped(line, columns(), "");
         if self.json {
             complain!("{line}");
             return Ok(());
@@ -108,7 +112,7 @@ impl Teller<'_> {
         match news {
             News::Into { name } => {
                 self.arguments.say(&format!(
-                    "The cluster is not empty: the copy goes into {name}, beside what is there."
+                    "The cluster is not empty: the copy goes into {name}, a new directory."
                 ))?;
                 *self.name.borrow_mut() = name;
             }
@@ -133,17 +137,20 @@ impl Teller<'_> {
 
 /// Runs the demo.
 pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
-    let stop = Stop::watch_aloud().context("signals cannot be watched")?.also_at_termination();
+    let stop = Stop::watch_aloud().context("cannot watch for signals")?.also_at_termination();
     let source = match &arguments.source {
         Some(source) => source.clone(),
-        None => {
-            toolchain().context("no Rust toolchain found to copy; name a tree by --source DIR")?
-        }
+        None => toolchain()
+            .context("no Rust toolchain found to copy: give a directory tree by --source DIR")?,
     };
     // A link to a tree stands for the tree.
     let source = std::fs::canonicalize(&source)
         .with_context(|| format!("cannot copy {}", source.display()))?;
-    anyhow::ensure!(source.is_dir(), "{} is no directory: name a tree", source.display());
+    anyhow::ensure!(
+        source.is_dir(),
+        "{} is not a directory: give a directory tree by --source DIR",
+        source.display()
+    );
     let temporary;
     let directory = match &arguments.directory {
         Some(directory) => directory.as_path(),
@@ -154,7 +161,8 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     };
     let place = tempfile::Builder::new().prefix("ropewalk-mount-").tempdir()?;
     stop.leaves(format!(
-        "these stay: {}, {} (clear it by 'ropewalk umount' first)",
+        "these directories stay: {}, {} (unmount the second by 'ropewalk umount' before you remove \
+         it)",
         directory.display(),
         place.path().display()
     ));
@@ -162,7 +170,7 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     let cluster = Cluster::start(directory, arguments.data_servers)?;
     let after = |begin: Instant| begin.elapsed().as_millis();
     arguments.say(&format!(
-        "A cluster of 1 metadata server and {} data servers serves {} ms after the start, in {}.",
+        "A cluster of 1 metadata server and {} data servers was ready after {} ms, in {}.",
         arguments.data_servers,
         after(begin),
         directory.display()
@@ -183,8 +191,7 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     let done = match mount(arguments, &cluster, place.path(), &stop) {
         Ok(mounted) => {
             let path = mounted.path().display();
-            let said =
-                arguments.say(&format!("Mounted on {path} {} ms after the start.", after(begin)));
+            let said = arguments.say(&format!("Mounted on {path} after {} ms.", after(begin)));
             let done = said.and_then(|()| {
                 child::work_beside(&source, mounted.path(), &own, &stop, &|news| teller.hear(news))
             });
@@ -192,7 +199,7 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
             done
         }
         Err(error) => {
-            let why = format!("Not mounted ({error:#}); going on through the client library.");
+            let why = format!("Not mounted ({error:#}): the demo uses the client library instead.");
             arguments.say(&why)?;
             through_library(&cluster, &source, &own, &stop, &teller)
         }
@@ -213,7 +220,7 @@ fn mount(
     stop: &Stop,
 ) -> anyhow::Result<Mounted> {
     if arguments.no_mount {
-        bail!("--no-mount was asked for");
+        bail!("--no-mount was given");
     }
     let rails = cluster.client_rails()?;
     let options = MountOptions::default();
@@ -283,13 +290,14 @@ fn bar(total: u64, name: String) -> ProgressBar {
 fn print(arguments: &DemoArguments, teller: &Teller<'_>, spread: &Spread) -> anyhow::Result<()> {
     print_phases(arguments, &teller.phases.borrow())?;
     spread.print(arguments)?;
-    let mut all = "Every byte is as in the source, and so are";
+    let mut all = "Every byte matches the source, and so do";
     if let Some(what) = &*teller.lost.borrow() {
-        arguments.say(&format!("Not kept: {what}."))?;
-        all = "Every byte is as in the source, and so are, but for these,";
+        arguments.say(&format!("Not copied: {what}."))?;
+        all = "Every byte matches the source, and so do, except for these,";
     }
     arguments.say(&format!(
-        "{all} holes, kinds, owners, modes, times of change, attributes (user.*) and hard links."
+        "{all} holes, file types, owners, modes, modification times, extended attributes (user.*) \
+         and hard links."
     ))
 }
 

@@ -103,9 +103,9 @@ impl Spread {
         }
         rows.extend(data().map(|(server, share)| row(&format!("data server {server}"), share)));
         if self.holes.bytes > 0 {
-            rows.push(row("nowhere (holes)", &self.holes));
+            rows.push(row("no server (holes)", &self.holes));
         }
-        rows.push(row("together", &self.whole));
-        say!("{}", table(&["lies on", "files", "bytes"], rows))
+        rows.push(row("total", &self.whole));
+        say!("{}", table(&["stored on", "files", "bytes"], rows))
     }
 }

@@ -51,8 +51,9 @@ pub fn advice(host: &Host, nics: &[Nic], faults: &Faults) -> Vec<Advice> {
         all.push(Advice {
             nic: None,
             topic: "boards",
-            problem: "no Ethernet interface is up, so that ether:// has nowhere to go".to_string(),
-            remedy: "`ip link set NAME up` brings one up".to_string(),
+            problem: "no Ethernet interface is up, so ether:// and mxoe:// cannot be used"
+                .to_string(),
+            remedy: "bring one up: `ip link set NAME up`".to_string(),
         });
     }
     let speaks = |other: &Nic, nic: &Nic| {
@@ -86,12 +87,13 @@ fn of_strangers(nic: &Nic) -> Vec<Advice> {
         say(
             "byte order",
             format!(
-                "{}{more} speak MXoE in the byte order '{theirs}', and processes here in '{own}': neither \
-                 understands the other",
+                "{}{more} use the byte order '{theirs}' for MXoE, but processes on this host use \
+                 '{own}': they cannot exchange messages",
                 named.join(", ")
             ),
             format!(
-                "boards with order={theirs} here, or '{own}' there: all hosts of a wire need the same"
+                "set order={theirs} for the boards of this host, or order={own} on the other \
+                 hosts: all hosts of a network need the same"
             ),
         );
     }
@@ -99,11 +101,12 @@ fn of_strangers(nic: &Nic) -> Vec<Advice> {
         say(
             "frame length",
             format!(
-                "{} pieces of messages lie otherwise than in frames as long as those here: between hosts with \
-                 another frame length or mode short messages arrive, and long ones never do",
+                "{} packets of long messages came from hosts with another frame length or mode: \
+                 short messages arrive, but long ones never do",
                 strange.frame
             ),
-            "boards with the frame= and mode= of the other hosts: all of a wire need the same"
+            "set frame= and mode= of the boards as on the other hosts: all hosts of a network need \
+             the same"
                 .to_string(),
         );
     }
@@ -114,26 +117,25 @@ fn of_no_nics(why: &NicsError) -> Advice {
     let (topic, without) = match why {
         NicsError::Peers { .. } => (
             "peers",
-            format!(
-                "without {PEERS_VARIABLE} they have the table {PEERS_FILE}, where there is one"
-            ),
+            format!("without {PEERS_VARIABLE} they read the file {PEERS_FILE}, if it exists"),
         ),
         NicsError::UsualPeers(_) => (
             "peers",
             format!(
-                "without the file they know nobody by name; {PEERS_VARIABLE} names another one"
+                "without the file they know no hosts by name; {PEERS_VARIABLE} can name another \
+                 file"
             ),
         ),
-        _ => ("list", format!("without {NICS_VARIABLE} they have what there is")),
+        _ => ("list", format!("without {NICS_VARIABLE} they use all interfaces that are up")),
     };
-    let remedy = format!("programs that use MX do not begin before that is mended; {without}");
+    let remedy = format!("correct this: until then MX programs do not start; {without}");
     Advice { nic: None, topic, problem: why.to_string(), remedy }
 }
 
 fn of_no_sockets(why: &ModuleError) -> Advice {
     let remedy = format!(
-        "no endpoint of ether:// or mxoe:// opens before that is mended; without {SOCKETS_VARIABLE} frames go by packet \
-         sockets"
+        "correct this: until then no endpoint of ether:// or mxoe:// opens; without \
+         {SOCKETS_VARIABLE} they use packet sockets"
     );
     Advice { nic: None, topic: "sockets", problem: why.to_string(), remedy }
 }
@@ -146,10 +148,11 @@ fn of_host(host: &Host) -> Vec<Advice> {
     if !host.raw {
         say(
             "rights",
-            "raw frames (ether://) need the right CAP_NET_RAW, which this process does not have"
+            "raw Ethernet frames (ether://, mxoe://) need the capability CAP_NET_RAW, which this \
+             process does not have"
                 .to_string(),
-            "run programs as root, or `setcap cap_net_raw+ep PROGRAM`, or use udp://, which needs \
-             no right",
+            "run programs as root, or give it to them (`setcap cap_net_raw+ep PROGRAM`), or use \
+             udp://, which does not need it",
         );
     }
     if let Some(max) = host.receive_buffer_max.filter(|max| *max < RECEIVE_BUFFER_WANTED)
@@ -158,19 +161,19 @@ fn of_host(host: &Host) -> Vec<Advice> {
         say(
             "receive buffer",
             format!(
-                "without the right CAP_NET_ADMIN udp:// gets {} KiB for what arrives, so that \
-                 bursts are lost and sent again",
+                "without CAP_NET_ADMIN the receive buffer of udp:// is limited to {} KiB: packets \
+                 of bursts are lost and sent again",
                 max >> 10
             ),
-            "`sysctl -w net.core.rmem_max=8388608`",
+            "raise the limit: `sysctl -w net.core.rmem_max=8388608`",
         );
     }
     if let Some(wake) = host.wake_us.filter(|wake| *wake > WAKE_US_MAX) {
         say(
             "sleeping processors",
-            format!("an idle processor takes up to {wake} us to wake up, at each message"),
-            "`cpupower idle-set -D 20`, or a process that holds /dev/cpu_dma_latency open with a 0 \
-             in it",
+            format!("an idle processor takes up to {wake} us to wake up, which delays messages"),
+            "forbid deep sleep: `cpupower idle-set -D 20`, or let a process write a 0 to \
+             /dev/cpu_dma_latency and keep it open",
         );
     }
     all
@@ -188,20 +191,26 @@ fn of_nic(nic: &Nic, is_agreed: bool) -> Vec<Advice> {
     if interface.mtu < MTU_WANTED && !is_agreed {
         say(
             "MTU",
-            format!("frames of {} bytes: long messages cost more packets", interface.mtu),
-            format!("`ip link set {name} mtu 9000`, where all hosts and switches take that"),
+            format!(
+                "the MTU is {}: long messages need more packets than with a larger one",
+                interface.mtu
+            ),
+            format!(
+                "raise it, if all hosts and switches allow that: `ip link set {name} mtu 9000`"
+            ),
         );
     }
     if nic.dialect.is_some() && interface.mtu < FOREIGN_MTU {
         say(
             "MTU",
             format!(
-                "frames of {} bytes, and hosts that were not told so send frames of {FOREIGN_MTU} bytes or more: \
-                 short messages arrive, and long ones never do",
+                "the MTU is {}, but other hosts send MXoE frames of {FOREIGN_MTU} bytes or more \
+                 unless they are configured: short messages arrive, but long ones never do",
                 interface.mtu
             ),
             format!(
-                "`ip link set {name} mtu {FOREIGN_MTU}`, or boards with frame={} on all hosts",
+                "raise it (`ip link set {name} mtu {FOREIGN_MTU}`), or set frame={} for the boards \
+                 of all hosts",
                 interface.mtu
             ),
         );
@@ -210,14 +219,15 @@ fn of_nic(nic: &Nic, is_agreed: bool) -> Vec<Advice> {
     if let Some(wait) = settings.receive_wait_us.filter(|wait| *wait > WAIT_US_MAX) {
         say(
             "interrupts",
-            format!("the card waits {wait} us before it tells of what arrived (rx-usecs)"),
-            format!("`ethtool -C {name} adaptive-rx off rx-usecs 0`"),
+            format!("the card delays the interrupt for a received packet by {wait} us (rx-usecs)"),
+            format!("switch that off: `ethtool -C {name} adaptive-rx off rx-usecs 0`"),
         );
     } else if settings.adaptive {
         say(
             "interrupts",
-            "the card waits as long as it likes before it tells of what arrived".to_string(),
-            format!("`ethtool -C {name} adaptive-rx off rx-usecs 0`"),
+            "the card delays the interrupt for a received packet as it chooses (adaptive-rx)"
+                .to_string(),
+            format!("switch that off: `ethtool -C {name} adaptive-rx off rx-usecs 0`"),
         );
     }
     let deferred = settings.deferred_ns.filter(|_| settings.deferred_times.unwrap_or(0) > 0);
@@ -225,13 +235,13 @@ fn of_nic(nic: &Nic, is_agreed: bool) -> Vec<Advice> {
         say(
             "deferred interrupts",
             format!(
-                "the kernel looks for frames each {} us instead of being interrupted (napi_defer_hard_irqs, \
-                 gro_flush_timeout)",
+                "the kernel looks for packets every {} us instead of using interrupts \
+                 (napi_defer_hard_irqs, gro_flush_timeout)",
                 nanos / 1000
             ),
             format!(
-                "`echo 0 > /sys/class/net/{name}/napi_defer_hard_irqs`, unless programs poll busily \
-                 (poll=MICROSECONDS)"
+                "switch that off, unless programs poll busily (poll=MICROSECONDS): `echo 0 > \
+                 /sys/class/net/{name}/napi_defer_hard_irqs`"
             ),
         );
     }
@@ -328,7 +338,7 @@ mod tests {
         let all = advice(&host, &nics, &Faults::default());
         assert!(all[0].problem.starts_with("02:00:00:00:00:01, 02:00:00:00:00:02, 02:"), "{all:?}");
         assert!(all[0].problem.contains(" and others") && all[0].remedy.contains("order=little"));
-        assert!(all[1].problem.starts_with("10 pieces"), "{all:?}");
+        assert!(all[1].problem.starts_with("10 packets of long messages"), "{all:?}");
     }
 
     #[test]

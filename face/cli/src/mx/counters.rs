@@ -19,27 +19,31 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Arguments of `ropewalk mx counters`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mx counters                     all that is not zero
-  ropewalk mx counters eth0 --watch 1      what is more, each second
-  ropewalk mx counters eth0 --all --json   an object a source
+  ropewalk mx counters                     all counters that are not zero
+  ropewalk mx counters eth0 --watch 1      the increase in each second
+  ropewalk mx counters eth0 --all --json   as JSON, an object for each source
 
-Sources are the kernel's interface, the agent of an interface, endpoints, and the sockets that endpoints of a \
-process share. What begins with 'dropped.' was dropped, and why; 'resent' and 'asked_again' say what went \
-twice, 'throttled.' what had to wait, 'nacks.' what was refused. They begin with their source and are never \
-reset; --watch shows differences.
+The sources are the kernel's interface, the agent of an interface, each endpoint, and the sockets \
+that the endpoints of a process share. Counters run since their source began.
 
-Endpoints of other users are told to root alone. An endpoint or agent of a program that is stopped does not tell, nor \
-one of a file server.")]
+Names of counters:
+  dropped.*            packets that were dropped, by reason
+  resent, asked_again  packets that were sent again, or requested again
+  throttled.*          messages that had to wait, by reason
+  nacks.*              messages that a peer refused, by reason
+
+Only root sees endpoints of other users. Stopped programs and file servers do not report the \
+counters of their endpoints.")]
 pub struct Counters {
-    /// This interface alone.
+    /// Show only this interface.
     interface: Option<String>,
-    /// An object for each source, with all its counters.
+    /// Print a JSON object for each source, with all its counters.
     #[arg(long)]
     json: bool,
-    /// Zeros, too.
+    /// Also show counters that are zero.
     #[arg(long)]
     all: bool,
-    /// Differences, each so many seconds.
+    /// Show the increase after every SECONDS, until Ctrl-C.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     watch: Option<f64>,
 }
@@ -47,7 +51,7 @@ pub struct Counters {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=86400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("a number of seconds from 0.1 to 86400".to_string()),
+        _ => Err("give a number of seconds from 0.1 to 86400".to_string()),
     }
 }
 
@@ -101,7 +105,11 @@ fn look(arguments: &Counters, files: &Files) -> anyhow::Result<Sources> {
     let mut all = interfaces();
     if let Some(name) = &arguments.interface {
         all.retain(|interface| interface.name == *name);
-        anyhow::ensure!(!all.is_empty(), "there is no interface {name}; `ip link` shows them");
+        anyhow::ensure!(
+            !all.is_empty(),
+            "there is no interface '{name}': `ip link` lists the \
+             interfaces"
+        );
     }
     let mut found = Sources::new();
     let traffic = files.traffic();
@@ -212,15 +220,19 @@ fn show(sources: &Sources, time: Option<Duration>, arguments: &Counters) -> anyh
     }
     if time.is_none() && !silent.is_empty() {
         complain!(
-            "ropewalk: {} did not tell: its process is stopped, another user's, or serves files",
+            "ropewalk: no counters of {}: its process is stopped, belongs to another user, or is a \
+             file server",
             silent.join(", ")
         );
     }
     if rows.is_empty() {
-        return say!("nothing {}", if time.is_some() { "more" } else { "was counted" });
+        return say!(
+            "no counter {}",
+            if time.is_some() { "has increased" } else { "has counted anything" }
+        );
     }
     let header = ["interface", "source", "counter", "count"];
-    let watched = ["interface", "source", "counter", "more", "each second"];
+    let watched = ["interface", "source", "counter", "increase", "per second"];
     let header = if time.is_some() { &watched[..] } else { &header[..] };
     print(format!("{}\n", table(header, rows)).as_bytes())
 }

@@ -10,14 +10,15 @@ use crate::report::{print, print_json, table};
 /// Arguments of `ropewalk mx endpoints`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mx endpoints           who has which endpoint of which interface
-  ropewalk mx endpoints --json    an object a line
+  ropewalk mx endpoints           lists endpoints, addresses and processes
+  ropewalk mx endpoints --json    as JSON, an object on a line
 
-An endpoint is claimed by a name that belongs to the network namespace and ends with the process, \
-however that ends. Endpoints that speak MXoE have numbers of their own; 255 is the raw one, \
-of a program that maps the network. Whose process it is, only root sees for the processes of others.")]
+A process opens an endpoint on an interface under a number, which is free again when the process \
+ends. The schemes ether:// and mxoe:// have separate numbers. Endpoint 255 is the raw endpoint of \
+a program that maps the network. Only root sees the processes of other users. The list covers the \
+network namespace of this command.")]
 pub struct Endpoints {
-    /// A JSON object for each endpoint.
+    /// Print a JSON object for each endpoint.
     #[arg(long)]
     json: bool,
 }

@@ -12,27 +12,36 @@ use serde_json::json;
 
 use super::advice::{Advice, Faults, advice};
 use super::host::{Claim, Files, Host};
-use crate::report::{complain, print, print_json, table};
+use crate::report::{columns, complain, fits, print, print_json, table, wrapped};
 
 /// Arguments of `ropewalk mx info`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mx info           the boards of this host, and what to set
-  ropewalk mx info --json    an object a line
+  ropewalk mx info           shows the boards of this host, with advice
+  ropewalk mx info --json    as JSON, an object on a line
 
-A board is a network of programs that use MX; its number is theirs: what ROPEWALK_MX_BOARDS lists, else each \
-Ethernet interface that is up, and without the right to raw frames the host's first address, over UDP. Its id is \
-the address of the interface as one number. Interfaces without a number are no boards. MXoE: the longest frame, \
-the byte order and the mode that a board mxoe:// speaks with, which have to be those of all hosts, and are said behind its \
-interface (mxoe://eth0?frame=1500&order=big&mode=native); \"with all\": with hosts that run Ropewalk, too (ours=mxoe), which otherwise \
-speak a language of their own with checksums. AF_XDP: the queue that a process takes frames from past \
-the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.
+A board is a network as MX programs know it: an Ethernet interface or a UDP address, with a \
+number. $ROPEWALK_MX_BOARDS lists the boards. Without it, each Ethernet interface that is up is a \
+board; a process that may not open raw sockets gets one board, the host's first address over UDP. \
+An interface without a number is no board.
 
-Hosts that speak MXoE in another byte order than the processes that run here are told of once they have asked for this \
-host's name, which Open-MX does within seconds of hearing of it; those with other frames once a long message of theirs came.")]
+Columns and lines:
+  nic id     the board's Ethernet address, also as the number that MX uses
+  MXoE       the longest frame, the byte order and the mode of MXoE on a board
+             mxoe://. All hosts of a network must use the same. Set them behind
+             the interface: mxoe://eth0?frame=1500&order=big&mode=native
+  with all   MXoE is also spoken with hosts that run Ropewalk (ours=mxoe);
+             otherwise these hosts use Ropewalk's own packets with checksums
+  rx-usecs   microseconds that the card delays interrupts
+  AF_XDP     the queue that a process reads by AF_XDP (socket=xdp in an address,
+             or $ROPEWALK_ETHER)
+
+The advice applies to the rights of the process that runs this command. A host that uses another \
+byte order is reported as soon as it has asked for this host's name; Open-MX does that within \
+seconds. A host with another frame length is reported after it has sent a long message.")]
 pub struct Info {
-    /// A JSON object for the host, one for each board and each other interface, and one for each piece of
-    /// advice: 'kind' is host, board or advice.
+    /// Print a JSON object for the host, for each board or other interface, and for each piece of
+    /// advice; 'kind' is host, board or advice.
     #[arg(long)]
     json: bool,
 }
@@ -173,10 +182,12 @@ pub fn run(arguments: &Info) -> anyhow::Result<()> {
     if arguments.json {
         return print_objects(&host, &nics, &advice);
     }
-    let mut text = format!("{}\n", table(&HEADER, nics.iter().map(row).collect()));
+    let columns = columns();
+    let mut text = format!("{}\n", shown(nics.iter().map(row).collect(), columns));
     for Advice { nic, problem, remedy, .. } in advice {
         let nic = nic.unwrap_or_else(|| "this host".to_string());
-        text += &format!("\n{nic}: {problem}\n    {remedy}\n");
+        text += &format!("\n{}\n", wrapped(&format!("{nic}: {problem}"), columns, "  "));
+        text += &format!("    {}\n", wrapped(&remedy, columns - 4.min(columns), "    "));
     }
     print(text.as_bytes())
 }
@@ -194,6 +205,45 @@ const HEADER: [&str; 11] = [
     "AF_XDP",
     "endpoints",
 ];
+
+/// The columns of `HEADER` that stand in the table also where it has to be narrow; the others stand below it.
+const BRIEF: [usize; 6] = [0, 1, 2, 4, 6, 10];
+/// The column with the network.
+const NETWORK: usize = 1;
+
+/// The table of boards in so many columns.
+fn shown(rows: Vec<Vec<String>>, columns: usize) -> String {
+    let whole = table(&HEADER, rows.clone()).to_string();
+    if fits(&whole, columns) {
+        return whole;
+    }
+    let brief = |row: &Vec<String>| {
+        let mut cells = BRIEF.map(|column| row[column].clone());
+        // The settings of an address are below.
+        cells[NETWORK].truncate(cells[NETWORK].find('?').unwrap_or(usize::MAX));
+        cells.to_vec()
+    };
+    let header = BRIEF.map(|column| HEADER[column]);
+    let mut text = table(&header, rows.iter().map(brief).collect()).to_string();
+    for row in rows {
+        text.push_str(&format!("\n{}:", row[NETWORK]));
+        let mut width = columns;
+        for column in (0..HEADER.len()).filter(|it| !BRIEF.contains(it) && row[*it] != "-") {
+            let part = format!("{} {}", HEADER[column], row[column]);
+            let long = part.chars().count() + 2;
+            // A part is not broken.
+            if width + long > columns {
+                text.push_str("\n    ");
+                width = 4;
+            } else {
+                text.push_str("; ");
+            }
+            text.push_str(&part);
+            width += long;
+        }
+    }
+    text
+}
 
 /// The words by which addresses say it.
 pub fn order_name(order: Order) -> &'static str {
@@ -326,6 +376,20 @@ pub mod tests {
         let id = "0x000000000212";
         let shown = ["0", "udp://10.0.0.1:7100", "up", id, "-", "-", "-", "-", "-", "-", "-"];
         assert_eq!(row(&nic), shown);
+    }
+
+    #[test]
+    fn the_table_of_boards_fits_the_terminal() {
+        let url = "mxoe://card0?frame=1400&order=little&socket=packet".to_string();
+        let dialect = Some(Dialect::native(1400, Order::Little).unwrap());
+        let rows = vec![row(&Nic { url, dialect, ..nic("card0", 1500) }), row(&nic("eth0", 9000))];
+        let text = shown(rows.clone(), 80);
+        assert!(fits(&text, 80), "{text}");
+        assert!(text.contains("\nmxoe://card0?frame=1400&order=little&socket=packet:\n"), "{text}");
+        for part in rows.iter().flatten().filter(|part| *part != "-") {
+            assert!(text.contains(part.as_str()), "'{part}' is not in {text}");
+        }
+        assert!(shown(rows, 300).contains("AF_XDP"));
     }
 
     #[test]

@@ -18,15 +18,17 @@ pub(crate) mod perf;
 /// Subcommands of `ropewalk mx`.
 #[derive(Debug, clap::Subcommand)]
 pub enum Mx {
-    /// Shows the boards of this host, what they are set to, and what to set instead.
+    /// Shows the networks that programs can use on this host, their settings, and advice on better
+    /// ones.
     Info(info::Info),
-    /// Shows who has which endpoint of the boards of this host.
+    /// Shows the open endpoints on this host's interfaces, and their processes.
     Endpoints(endpoints::Endpoints),
-    /// Shows the hosts that the agents of this host's boards have found.
+    /// Shows the hosts that were found on this host's networks.
     Peers(peers::Peers),
-    /// Shows what interfaces, agents and endpoints of this host counted: what went, and what was dropped and why.
+    /// Shows packet counters of interfaces and endpoints, with the packets that were dropped and
+    /// why.
     Counters(counters::Counters),
-    /// Measures half round trips and bandwidth by size, towards whoever runs it as well.
+    /// Measures latency and bandwidth by message size between two hosts.
     Perf(perf::Perf),
 }
 

@@ -11,18 +11,18 @@ use crate::report::{complain, print, print_json, table};
 /// Arguments of `ropewalk mx peers`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mx peers                    who is on the wires of this host
-  ropewalk mx peers --interface eth0   on one of them
-  ropewalk mx peers --json             an object a line
+  ropewalk mx peers                    lists the hosts on all interfaces
+  ropewalk mx peers --interface eth0   lists the hosts on one interface
+  ropewalk mx peers --json             as JSON, an object on a line
 
-Peers are found by the agent of an interface, which runs in one of the processes that have an mxoe:// \
-endpoint on it; where there is none there is no table. An agent that has just begun knows everybody \
-within seconds.")]
+One of the processes with an mxoe:// endpoint on an interface runs the interface's agent, which \
+finds the other hosts as the kernel driver of MX did. Without such a process the list is empty. A \
+new agent knows all hosts within seconds.")]
 pub struct Peers {
-    /// This interface alone.
+    /// Show only this interface.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// A JSON object for each peer.
+    /// Print a JSON object for each peer.
     #[arg(long)]
     json: bool,
 }
@@ -32,7 +32,11 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
     let mut all = interfaces();
     if let Some(name) = &arguments.interface {
         all.retain(|interface| interface.name == *name);
-        anyhow::ensure!(!all.is_empty(), "there is no interface {name}; `ip link` shows them");
+        anyhow::ensure!(
+            !all.is_empty(),
+            "there is no interface '{name}': `ip link` lists the \
+             interfaces"
+        );
     }
     let (mut rows, mut agents) = (Vec::new(), 0);
     for interface in &all {
@@ -57,7 +61,8 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
     }
     if agents == 0 {
         complain!(
-            "ropewalk: no agent here: no process has an mxoe:// endpoint on {}",
+            "ropewalk: the peers are unknown: only a process with an mxoe:// endpoint looks for \
+             them, and none has one on {}",
             arguments.interface.as_deref().unwrap_or("an interface of this host")
         );
     }
@@ -92,7 +97,7 @@ fn row(interface: &Interface, peer: &KnownPeer, kind: Option<&str>, shared: bool
     vec![
         interface.name.clone(),
         peer.index.to_string(),
-        if shared { format!("{name} (not alone)") } else { name },
+        if shared { format!("{name} (ambiguous)") } else { name },
         format!("{} ({:#014x})", peer.station, peer.station.nic_id()),
         kind.map_or_else(unknown, str::to_string),
         peer.reverse.map_or_else(unknown, |index| index.to_string()),
@@ -162,7 +167,7 @@ mod tests {
         // A peer is its index.
         let named = KnownPeer { index: 5, ..named };
         assert!(has_namesake(&named, &all) && has_namesake(&twin, &all));
-        assert_eq!(row(&named, true)[2..3], ["a?:0 (not alone)"]);
+        assert_eq!(row(&named, true)[2..3], ["a?:0 (ambiguous)"]);
         assert_eq!(row(&twin, false)[4..], ["own", "1", "-"]);
     }
 }

@@ -10,14 +10,15 @@ use crate::status::ago;
 /// Arguments of `ropewalk df`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk df           room on each data server, in all, and of the metadata
-  ropewalk df --json    an object a line, sizes in bytes
+  ropewalk df           space on each data server, in total, and for metadata
+  ropewalk df --json    as JSON, with sizes in bytes
 
-Each server reports the disk that it lies on; what is there in all counts each disk once, however \
-many servers share it. One that is silent is shown as it was when it was heard last.")]
+Each server reports the file system on which it keeps its data. The total counts each file system \
+once, also if several servers share it. For a server that does not answer, the table shows its \
+last report.")]
 pub struct Df {
-    /// A JSON object for each data server, one for the metadata, and one for the whole: 'kind' is data,
-    /// metadata or total.
+    /// Print a JSON object for each data server, one for the metadata server, and one for the
+    /// total; 'kind' is data, metadata or total.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -92,7 +93,7 @@ fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow
             row(name, alone(server), server.silence.map(|_| server.room), None)
         })
         .collect();
-    rows.push(row("all of them".into(), String::new(), Some(whole), None));
+    rows.push(row("total".into(), String::new(), Some(whole), None));
     let name = "metadata server".into();
     rows.push(row(name, meta_state(meta), meta.room, Some(meta.inodes)));
     let header = ["", "state", "size", "used", "available", "use", "inodes"];
@@ -107,7 +108,7 @@ fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow
             .collect();
         if !others.is_empty() {
             let (of, others) = (server.server, others.join(", "));
-            text.push_str(&format!("on the disk of data server {of} there are also: {others}\n"));
+            text.push_str(&format!("data server {of} shares its disk with: {others}\n"));
         }
     }
     print(text.as_bytes())

@@ -16,30 +16,31 @@ use crate::report::{bytes, complain, print, print_json};
 #[command(after_help = "Examples:
   ropewalk ls                         the root of the cluster on this host
   ropewalk ls -la :/data              with modes, owners, sizes and times
-  ropewalk ls --json :/ | jq .size    an object a line, for programs
+  ropewalk ls --json :/ | jq .size    as JSON, for programs
   ropewalk ls -A tcp://node1:7700 :/  another cluster (or set ROPEWALK_ADDRESS)
 
-Times are UTC. A name that is not UTF-8 has replacement characters in 'path', 'name' and 'target' of \
---json; 'path_bytes', 'name_bytes' and 'target_bytes', which only such names have, list its bytes: in \
-Python bytes(entry['path_bytes']) is an argument for the other commands. 'user' and 'group' are \
-numbers, 'user_name' and 'group_name' what this host calls them, or null.")]
+Times are in UTC. In the output of --json, 'user' and 'group' are numbers; 'user_name' and \
+'group_name' are their names on this host, or null. If a name is not valid UTF-8, 'path', 'name' \
+and 'target' contain replacement characters, and 'path_bytes', 'name_bytes' and 'target_bytes' \
+list the exact bytes: in Python, bytes(entry['path_bytes']) is an argument for the other \
+commands.")]
 pub struct Ls {
-    /// What to list, within the cluster; the colon may be left out.
+    /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", default_value = ":/")]
     paths: Vec<PathBuf>,
-    /// Mode, links, owner, group, bytes and time of each entry.
+    /// Show mode, number of links, owner, group, size and time of each entry.
     #[arg(short, long)]
     long: bool,
-    /// Entries that begin with a dot, too.
+    /// Also list entries that begin with a dot.
     #[arg(short, long)]
     all: bool,
-    /// A directory itself instead of its entries.
+    /// List a directory itself instead of its entries.
     #[arg(short, long)]
     directory: bool,
-    /// Sizes with a unit.
+    /// Print sizes with units, such as 1.5 MiB.
     #[arg(short = 'H', long)]
     human: bool,
-    /// A JSON object for each entry.
+    /// Print a JSON object for each entry.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -63,7 +64,7 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
             match rows(arguments, session, path).await {
                 Ok((rows, whole)) => {
                     if !whole {
-                        failed = Some(anyhow::anyhow!("not everything could be listed"));
+                        failed = Some(anyhow::anyhow!("some entries could not be listed"));
                     }
                     if arguments.paths.len() > 1 && !arguments.json {
                         let gap = if number > 0 { "\n" } else { "" };
@@ -75,7 +76,7 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
                 // The others are still listed.
                 Err(error) => {
                     complain!("ropewalk: {error:#}");
-                    failed = Some(anyhow::anyhow!("not everything could be listed"));
+                    failed = Some(anyhow::anyhow!("some entries could not be listed"));
                 }
             }
         }

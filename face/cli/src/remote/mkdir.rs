@@ -11,15 +11,16 @@ use super::{Reach, Session, for_each, of, shown};
 /// Arguments of `ropewalk mkdir`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mkdir :/data          in a directory that is there
-  ropewalk mkdir -p :/data/a/b   with those on the way; what is there is fine
+  ropewalk mkdir :/data          creates a directory in an existing one
+  ropewalk mkdir -p :/data/a/b   also creates missing parents
 
-Whoever makes it owns it; the umask counts, as with mkdir(1).")]
+The new directory belongs to the user who calls the command, and the umask applies, as with \
+mkdir(1).")]
 pub struct Mkdir {
-    /// What to make, within the cluster; the colon may be left out.
+    /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Make missing directories on the way, too; what exists already is no error.
+    /// Also create missing parent directories, and accept directories that already exist.
     #[arg(short, long)]
     parents: bool,
     #[command(flatten)]
@@ -65,7 +66,7 @@ async fn make(
             found => found,
         };
         if found.map_err(of(step))?.kind != InodeKind::Directory {
-            bail!("{} is there already, and no directory", shown(step));
+            bail!("{} exists and is not a directory", shown(step));
         }
     }
     Ok(())

@@ -43,8 +43,8 @@ const TELL_AFTER: Duration = Duration::from_secs(1);
 pub struct Reach {
     #[command(flatten)]
     target: Target,
-    /// How long to wait for a server that is down before giving up. A line on stderr says for whom
-    /// one waits.
+    /// Wait this long for a server that does not answer, then fail. A line on stderr names the
+    /// server.
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
     patience: Duration,
 }
@@ -155,7 +155,7 @@ pub async fn for_each(
         }
     }
     if failures > 0 {
-        bail!("{failures} of {} could not be {failed}", paths.len());
+        bail!("{failures} of {} paths could not be {failed}", paths.len());
     }
     Ok(())
 }
@@ -191,15 +191,18 @@ pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
 pub fn cause(errno: Errno) -> String {
     let remedy = match errno {
         Errno::EIO => {
-            "a server did not answer in time, or bytes are damaged; 'ropewalk status' and \
-             'ropewalk check' tell more, --patience waits longer"
+            "a server did not answer in time, or data is damaged: see 'ropewalk status' and \
+             'ropewalk check', or wait longer by --patience"
         }
-        Errno::ENOSPC => "'ropewalk df' shows the room on each data server",
+        Errno::ENOSPC => "'ropewalk df' shows the free space of each data server",
         Errno::EACCES | Errno::EPERM => {
-            "'ropewalk ls -ld' of it and of its directory shows who may do this"
+            "'ropewalk ls -ld' of the path and of its directory shows the permissions"
         }
-        Errno::EPROTO => "are all programs of the cluster of the same version?",
-        Errno::EROFS => "the server can only read; its log says why",
+        Errno::EPROTO => {
+            "client and server speak different protocols; install the same version of \
+             Ropewalk on all hosts"
+        }
+        Errno::EROFS => "the server has become read-only; its log gives the reason",
         _ => return words(errno),
     };
     format!("{}: {remedy}", words(errno))

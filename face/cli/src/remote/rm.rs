@@ -17,20 +17,21 @@ const AT_ONCE: usize = 32;
 /// Arguments of `ropewalk rm`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk rm :/data/old.bin        a file, a link, ...
-  ropewalk rm -r :/data/run7        a directory with all that it holds
-  ropewalk rm -rf :/tmp/a :/tmp/b   and no word about what is not there
+  ropewalk rm :/data/old.bin        removes a file or a link
+  ropewalk rm -r :/data/run7        removes a directory with everything in it
+  ropewalk rm -rf :/tmp/a :/tmp/b   accepts paths that do not exist
 
-Nothing is asked, and what is gone is gone. Symbolic links are removed, not followed. What cannot be \
-removed is named on stderr, all else goes, and the exit status is 1.")]
+The command does not ask for confirmation. It removes symbolic links, and does not follow them. \
+If an entry cannot be removed, a line on stderr names it, all others are removed, and the exit \
+status is 1.")]
 pub struct Rm {
-    /// What to remove, within the cluster; the colon may be left out.
+    /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Directories, too, with all that they hold.
+    /// Remove directories with everything in them.
     #[arg(short, long)]
     recursive: bool,
-    /// What does not exist is no error.
+    /// Accept paths that do not exist.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
@@ -42,7 +43,10 @@ pub fn run(arguments: &Rm) -> anyhow::Result<()> {
     for path in &arguments.paths {
         let last = within(path).split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
         if matches!(last, None | Some(b"." | b"..")) {
-            bail!("{}: name what is to go, not where you stand", shown(within(path)));
+            bail!(
+                "{}: the root, '.' and '..' cannot be removed: give the name of an entry",
+                shown(within(path))
+            );
         }
     }
     arguments.reach.run("rm", async |session| {
@@ -65,7 +69,7 @@ async fn remove(arguments: &Rm, session: &Rc<Session>, path: &[u8]) -> anyhow::R
         return client.unlink(caller, parent.inode, name).await.map_err(of(path));
     }
     if !arguments.recursive {
-        bail!("{} is a directory: -r removes it with all that it holds", shown(path));
+        bail!("{} is a directory: use -r to remove it with everything in it", shown(path));
     }
     let tree = Tree {
         session: session.clone(),
@@ -82,7 +86,10 @@ async fn remove(arguments: &Rm, session: &Rc<Session>, path: &[u8]) -> anyhow::R
         (Some(error), failed) => {
             Err(error.context(format!("{failed} entries could not be removed; the last one")))
         }
-        (None, _) => bail!("{}: something is left in it", shown(path)),
+        (None, _) => bail!(
+            "{} is still not empty: somebody created entries in it at the same time",
+            shown(path)
+        ),
     }
 }
 

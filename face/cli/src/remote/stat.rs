@@ -21,23 +21,23 @@ const STRIPES_SHOWN: usize = 16;
 /// Arguments of `ropewalk stat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk stat :/data/big          attributes, layout, where the stripes are
-  ropewalk stat --all :/data/big    every stripe, also where there are many
-  ropewalk stat --json :/data/big   an object a line, stripes included
+  ropewalk stat :/data/big          attributes, striping, servers of the stripes
+  ropewalk stat --all :/data/big    lists every stripe of a large file
+  ropewalk stat --json :/data/big   as JSON, with all stripes
 
-Small files lie in their inode, on the metadata server; a file's stripes appear on data servers \
-when they are first written, and stay where they are.")]
+The metadata server keeps the contents of small files in their inodes. The stripes of a larger \
+file appear on data servers when they are first written, and never move.")]
 pub struct Stat {
-    /// What to look at, within the cluster; the colon may be left out.
+    /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// What a symbolic link leads to instead of the link.
+    /// Show the target of a symbolic link instead of the link.
     #[arg(short = 'L', long)]
     follow: bool,
-    /// Every stripe, however many there are.
+    /// List every stripe of a file with many stripes.
     #[arg(long)]
     all: bool,
-    /// A JSON object for each path.
+    /// Print a JSON object for each path.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -69,7 +69,7 @@ pub fn run(arguments: &Stat) -> anyhow::Result<()> {
             }
         }
         if failures > 0 {
-            bail!("{failures} of {} could not be looked at", arguments.paths.len());
+            bail!("{failures} of {} paths could not be shown", arguments.paths.len());
         }
         Ok(())
     })
@@ -130,7 +130,7 @@ fn growth(layout: &Layout) -> String {
                 1 => "stripe 0 on 1 server".to_string(),
                 narrow => format!("stripes below {narrow} on 1 server"),
             };
-            format!("{from}, below {wide} on 4, later ones on all")
+            format!("{from}, stripes below {wide} on 4, later ones on all servers")
         }
         Growth::Fixed(0) => "on all servers".into(),
         Growth::Fixed(width) => format!("on {width} servers"),

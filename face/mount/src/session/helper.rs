@@ -58,7 +58,7 @@ pub(super) fn mount(
     let complaint = finish(&mut child);
     match (received, complaint) {
         (Ok(Some(device)), _) => Ok(device),
-        (Ok(None), None) => Err(failed("it sent no descriptor".into())),
+        (Ok(None), None) => Err(failed("it did not send the descriptor of the mount".into())),
         (Ok(None), Some(message)) => Err(failed(message)),
         (Err(error), _) => Err(failed(error.to_string())),
     }

@@ -36,11 +36,13 @@ const DEAD_MAX: usize = 16;
 /// The reason that there is no mount.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    #[error("mount point {0} does not exist: make the directory first")]
+    #[error("mount point {0} does not exist: create the directory first")]
     NotFound(PathBuf),
-    #[error("mount point {0} is not a directory: name one")]
+    #[error("mount point {0} is not a directory: give a directory")]
     NotDirectory(PathBuf),
-    #[error("mount point {0} is not empty, its files would be hidden: name an empty directory")]
+    #[error(
+        "mount point {0} is not empty, and a mount would hide its files: give an empty directory"
+    )]
     NotEmpty(PathBuf),
     #[error("{0} is a FUSE mount already: unmount it first, or mount elsewhere")]
     AlreadyMounted(PathBuf),
@@ -61,8 +63,8 @@ pub enum MountError {
     )]
     ClosedDevice,
     #[error(
-        "this user may not mount by system call ({cause}), and there is no fusermount3: run as \
-         root, or install the package fuse3"
+        "only root may mount by system call ({cause}), and fusermount3, which mounts for other \
+         users, is missing: run as root, or install the package fuse3"
     )]
     NoRights { cause: String },
     #[error("{helper} did not mount {path}: {message}")]
@@ -78,13 +80,17 @@ pub enum MountError {
 pub enum UnmountError {
     #[error("{0} is busy: close its files and leave it, or unmount with force")]
     Busy(PathBuf),
-    #[error("nothing of ours is mounted on {0}")]
+    #[error("this program has mounted nothing on {0}")]
     NotMounted(PathBuf),
-    #[error("{0} is alive: only a dead mount is cleared; unmount it instead")]
+    #[error(
+        "{0} is in use by a live process, and only a dead mount can be removed: unmount it instead"
+    )]
     Alive(PathBuf),
-    #[error("{0} does not answer, and may be alive: only a dead mount is cleared")]
+    #[error(
+        "{0} does not answer, but its process may be alive, and only a dead mount can be removed"
+    )]
     Silent(PathBuf),
-    #[error("this user may not unmount {0}: run as whoever mounted it, or as root")]
+    #[error("this user may not unmount {0}: run the command as root or as the user who mounted it")]
     NoRights(PathBuf),
     #[error("cannot unmount {path}: {message}")]
     Other { path: PathBuf, message: String },

@@ -43,22 +43,29 @@ pub enum OperatorError {
     )]
     Silent { server: String },
     #[error(
-        "data server {server} was not heard of since the metadata server started; is it running, and \
-         does it know the metadata server's address?"
+        "data server {server} has not reported since the metadata server started: start it, or \
+         correct the address by which it calls the metadata server (--meta)"
     )]
     Unheard { server: u32 },
-    #[error("{server} refuses: {errno}")]
+    #[error("{server} refuses the request: {errno}")]
     Refused { server: String, errno: Errno },
     #[error(
-        "{server} does this for administrators only: root and the server's user on the server's host, and \
-         whoever names the cluster's file (--cluster-file FILE)"
+        "{server} does this for administrators only: run the command on the server's host as root \
+         or as the server's user, or name a copy of the cluster's file 'cluster' (--cluster-file \
+         FILE)"
     )]
     NotAdministrator { server: String },
-    #[error("{server} and the file that was named do not have the same secret: copy the file anew")]
+    #[error(
+        "{server} and the file given by --cluster-file do not have the same secret: copy the file \
+         'cluster' from the metadata server's host again"
+    )]
     OtherSecret { server: String },
-    #[error("{server} serves another cluster: {found}")]
+    #[error("{server} serves another cluster ({found}): check the address")]
     OtherCluster { server: String, found: ClusterId },
-    #[error("{server} is not one, or speaks another version of the protocol: check the address")]
+    #[error(
+        "{server} does not speak the expected protocol: check the address, and that both sides run \
+         the same version of Ropewalk"
+    )]
     Version { server: String },
 }
 

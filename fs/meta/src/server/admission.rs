@@ -160,7 +160,7 @@ impl MetaServer {
             PeerUser::Gone => return Err(Turned::Away(Status::Unavailable)),
             PeerUser::Untold => {
                 self.lines.say(
-                    "a session is refused: the kernel does not say whose program on this host asks",
+                    "refused a session: the kernel does not tell which user of this host connects",
                 );
                 return Err(self.stranger(Turned::Down(Errno::EACCES)));
             }
@@ -176,7 +176,10 @@ impl MetaServer {
 
     fn count_stranger(&self) {
         if self.counters.refuse() == 0 {
-            self.lines.say("calls of strangers are refused: 'ropewalk status --json' counts them");
+            self.lines.say(
+                "refused calls of programs that are not servers of this cluster: 'ropewalk status \
+                 --json' counts them",
+            );
         }
     }
 
@@ -188,10 +191,10 @@ impl MetaServer {
         let Member { role, number } = member;
         self.lines.say(&match role {
             Role::Data => format!(
-                "a data server {number}{host} does not know this cluster's secret and is refused: \
-                 copy the file 'cluster' there"
+                "refused data server {number}{host}, which does not know this cluster's secret: \
+                 copy the file 'cluster' to that host"
             ),
-            _ => format!("somebody{host} does not know this cluster's secret and is refused"),
+            _ => format!("refused a caller{host} that does not know this cluster's secret"),
         });
     }
 }

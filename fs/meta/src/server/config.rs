@@ -62,8 +62,8 @@ impl MetaConfig {
 #[non_exhaustive]
 pub enum MetaError {
     #[error(
-        "there are no metadata in {}, and a metadata server does not begin a file system by itself: \
-         mount the right disk, or restore the directory; a new cluster is made by 'ropewalk format'",
+        "there are no metadata in {}: mount the right disk, or restore the directory; only \
+         'ropewalk format' creates a new file system",
         path.display()
     )]
     Emptied { path: PathBuf },
@@ -71,9 +71,9 @@ pub enum MetaError {
     Claim(ClaimError),
     #[error("{0}")]
     Store(#[from] StoreError),
-    #[error("the metadata in {} cannot be taken up: {cause}", path.display())]
+    #[error("cannot start with the metadata in {}: {cause}", path.display())]
     Rows { path: PathBuf, cause: RowsError },
-    #[error("the node is shutting down")]
+    #[error("the server is shutting down")]
     ShuttingDown,
 }
 

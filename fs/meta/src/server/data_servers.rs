@@ -324,8 +324,9 @@ impl MetaServer {
                 Some(Ok(())) => return,
                 Some(Err(errno)) if self.world.now() >= until => {
                     return (self.config.log)(&format!(
-                        "data server {id} cannot keep the fence of session {session}: {errno}; what the \
-                         session held goes to others, and the server gets the fence again, see its log"
+                        "data server {id} cannot record that session {session} has ended: {errno}; \
+                         other clients get the leases and locks of the session, and this server \
+                         tells it again; see the log of the data server"
                     ));
                 }
                 _ if self.is_silent(id) => return,
@@ -439,8 +440,8 @@ impl MetaServer {
         if told.insert((cut.inode, cut.epoch, server)) {
             let Cut { inode, .. } = cut;
             (self.config.log)(&format!(
-                "inode {inode} is not cut yet: data server {server} says {errno}; the file waits until \
-                 it succeeds there, see the log of that server"
+                "inode {inode} is not truncated yet: data server {server} reports {errno}; the \
+                 file waits until that succeeds; see the log of the data server"
             ));
         }
     }

@@ -58,8 +58,8 @@ impl MetaServer {
                 Some(address) => {
                     let shown = |bytes| printable(bytes, ADDRESS_BYTES_MAX);
                     (this.config.log)(&format!(
-                        "data server {} at {} is refused: another process is data server {0} and \
-                         lives, at {}",
+                        "data server {} at {} is refused: another process already runs as data \
+                         server {0}, at {}",
                         beat.server,
                         shown(beat.address.0),
                         shown(&address)
@@ -152,24 +152,30 @@ impl MetaServer {
             Registration::Taken { .. } => {
                 if before.is_some_and(|before| before != beat.store) {
                     tell(
-                        "has an empty store in place of its former one, as it was ordered: what \
-                         was there is lost; 'ropewalk check' names the stripes",
+                        "starts with an empty directory, as --replace orders: its former data is \
+                         lost; 'ropewalk check' lists the files",
                     );
                 }
                 self.data_servers.forget_asker(id);
                 self.saw_data_server(id, beat.boot, beat.address.0);
             }
-            Registration::OtherStore => tell("is refused: its store is not the one it had"),
+            Registration::OtherStore => {
+                tell("is refused: its directory does not hold the data that it had")
+            }
             Registration::OtherMetadata { .. } => {
-                tell("is refused: its objects belong to files of another metadata store");
+                tell(
+                    "is refused: its data belongs to files that this metadata server does not know",
+                );
             }
             Registration::NotAdmitted => {
                 self.data_servers.note_asker(id, beat.address.0, self.world.now());
-                tell(&format!("asks to join and is refused: 'ropewalk server add {id}' lets it"))
+                tell(&format!(
+                    "asks to join and is refused: admit it by 'ropewalk server add {id}'"
+                ))
             }
             Registration::OlderMetadata => self.fail(&format!(
-                "its store is an older copy of the one that data server {id} has met; put the newer \
-                 one back"
+                "its directory is an older copy than the one that data server {id} knows; restore \
+                 the newer one"
             )),
             Registration::Alive { .. } | Registration::KnownBy { .. } => {}
         }

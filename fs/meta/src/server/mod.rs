@@ -217,7 +217,7 @@ impl MetaServer {
         if failure.is_none() {
             let text = error.to_string();
             (self.config.log)(&format!(
-                "the metadata server in {} serves no more: {text}; restart it",
+                "the metadata server in {} has stopped serving: {text}; restart it",
                 self.config.directory.display()
             ));
             *failure = Some(text);
@@ -273,7 +273,7 @@ impl MetaServer {
     fn tell_damage(&self, text: String) {
         let mut told = self.damage_told.borrow_mut();
         if told.len() < DAMAGE_TOLD_MAX && !told.contains(&text) {
-            (self.config.log)(&format!("{text}; what needs it is an input/output error"));
+            (self.config.log)(&format!("{text}; operations that need it fail with EIO"));
             told.insert(text);
         }
     }
@@ -357,7 +357,8 @@ impl MetaServer {
             let Some(mut shard) = self.shard() else { return };
             if stood_still >= STOOD_STILL {
                 self.lines.say(&format!(
-                    "this server stood still for {:.1} s: sessions have as much longer to be renewed",
+                    "this server did not run for {:.1} s: clients get as much more time to renew \
+                     their sessions",
                     stood_still.as_secs_f64()
                 ));
                 shard.postpone(stood_still);
@@ -403,8 +404,8 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
         EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;
     if let Some((from, through)) = store.recovery().lost {
         (config.log)(&format!(
-            "records {from} to {through} of the journal in {} are lost, as it was ordered: what they \
-             changed is as it was before them",
+            "records {from} to {through} of the journal in {} are given up, as --accept-loss \
+             orders: their changes are lost",
             config.directory.display()
         ));
     }

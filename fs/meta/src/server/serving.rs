@@ -164,13 +164,13 @@ impl MetaServer {
             (Some(error), _) => format!("{error}; nothing changes until then"),
             (None, Room::Ample) => format!("there is room for new files in {directory} again"),
             (None, Room::Short { missing }) => format!(
-                "the disk of {directory} is nearly full: nothing new is made until {} more are free \
-                 there; files can be removed and cut as before",
+                "the disk of {directory} is nearly full: nothing new is created until {} more are \
+                 free there; files can still be removed and truncated",
                 bytes(missing)
             ),
             (None, Room::Tight { missing }) => format!(
-                "the disk of {directory} is full, and half of what was kept for removals is used: \
-                 only what frees room is done until {} more are free there",
+                "the disk of {directory} is full, and half of the reserve for removals is used: \
+                 the server only does what frees space until {} more are free there",
                 bytes(missing)
             ),
         });
@@ -412,7 +412,10 @@ impl MetaServer {
         }
         let mut shard = self.shard().ok_or_else(unavailable)?;
         if let Err(errno) = shard.make_room(&owner, now) {
-            self.lines.say("a session is refused: there are too many, of one client or of all");
+            self.lines.say(
+                "refused a session: one user, or all users together, have the maximum number of \
+                 sessions",
+            );
             return Err(if errno == Errno::EAGAIN { unavailable() } else { Turned::Down(errno) });
         }
         let opened = shard.open_named_session((client, name), owner, now);

@@ -38,8 +38,8 @@ const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
 const GRANTS_PER_BOOT: u32 = 40;
 
-const UNFORMATTED: &str = "there is no file system in it, and one is expected: restore the directory of \
-    the metadata; where nothing was ever kept in it, remove it and run 'ropewalk format' again";
+const UNFORMATTED: &str = "there is no file system in it: restore the directory of the metadata \
+     from a backup; if it never held data, remove it and run 'ropewalk format' again";
 
 impl<R: Rows> Shard<R> {
     /// Takes a shard up from its rows, or makes an empty one where there are none. `random` decides

@@ -159,8 +159,8 @@ fn check_through(index: &Index, directory: &Path, last: u64) -> Result<(), Store
         return Ok(());
     }
     let what = format!(
-        "it holds rows of records up to {through}, and the journal ends with record {last}: restore \
-         the directory of the metadata from a copy"
+        "it holds rows of records up to {through}, but the journal ends with record {last}: \
+         restore the directory of the metadata from a backup"
     );
     Err(StoreError::Damaged { path: index_path(directory), what })
 }

@@ -154,8 +154,8 @@ fn check_owner(directory: &OwnedFd, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     Err(io::Error::other(format!(
-        "it belongs to user {owner}, who can change what is served from it: start the server as \
-         this user, or give the directory away by 'chown -R {} {}'",
+        "it belongs to user {owner}, who can change the data in it at any time: run the server as \
+         that user, or change the owner by 'chown -R {} {}'",
         own.as_raw(),
         path.display()
     )))

@@ -151,8 +151,8 @@ fn scan(disk: &dyn Disk, directory: &Path, store: u128) -> Result<Scan, StoreErr
         let Some(sequence) = parse_name(&name) else { continue };
         let path = directory.join(name);
         if kind != Kind::File {
-            let what = "it is a link, or something else than a file, and files of the journal are renamed \
-                        and removed: put the file itself in its place";
+            let what = "it is not a regular file (perhaps a link), but the server renames and \
+                 removes files of the journal: put the file itself in its place";
             return Err(StoreError::Damaged { path, what: what.to_owned() });
         }
         let fail = |cause| StoreError::io("cannot read the journal segment", &path, cause);
@@ -162,7 +162,7 @@ fn scan(disk: &dyn Disk, directory: &Path, store: u128) -> Result<Scan, StoreErr
         scan.next_sequence = scan.next_sequence.max(sequence.saturating_add(1));
         match SegmentHeader::decode(&bytes[..count]) {
             Ok(header) if header.store != store => {
-                let what = "it is of the journal of another store: bring the right one back";
+                let what = "it belongs to the journal of another server: restore the right one";
                 return Err(StoreError::Damaged { path, what: what.to_owned() });
             }
             Ok(header) => {

@@ -219,7 +219,10 @@ fn segments_of_another_store_are_refused_and_exchanged_names_do_no_harm() {
     let good = std::fs::read(&own[1]).unwrap();
     std::fs::copy(&foreign[1], &own[1]).unwrap();
     let error = open(&directory.path(), boot(2)).err().unwrap().to_string();
-    assert!(error.contains("another store") && error.contains(own[1].to_str().unwrap()), "{error}");
+    assert!(
+        error.contains("journal of another server") && error.contains(own[1].to_str().unwrap()),
+        "{error}"
+    );
     std::fs::write(&own[1], std::fs::read(&own[0]).unwrap()).unwrap();
     std::fs::write(&own[0], good).unwrap();
     assert_records(&open(&directory.path(), boot(2)).unwrap().1, 1..=300);

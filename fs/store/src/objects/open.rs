@@ -180,8 +180,9 @@ impl Opener {
         }
         if is_gone(&objects)? {
             return Err(self.format(format!(
-                "the folder {} is gone: mount the right disk, or restore it; to give up what the server \
-                 had, move its directory away and say --replace (every stripe on it is lost then)",
+                "the folder {} is gone: mount the right disk, or restore it; to give up the \
+                 server's data, move its directory away and use --replace (every stripe on it is \
+                 then lost)",
                 objects.display()
             )));
         }
@@ -247,7 +248,8 @@ impl Opener {
         let path = root.join(roll::NAME);
         let path = path.display();
         let told = format!(
-            "{path} {state}, nobody notices an object's file that is gone or an older copy"
+            "{path} {state}, the server does not notice if an object's file is missing or an older \
+             copy"
         );
         Ok((roll, Some(told)))
     }

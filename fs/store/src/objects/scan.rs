@@ -571,7 +571,7 @@ impl Scan {
         let what = if marks_missing {
             "it held removals of files, or orders to refuse clients"
         } else {
-            "nobody can say any more which files that concerns"
+            "it is unknown which files are affected"
         };
         let order = directory.join(super::open::GIVE_UP);
         let found = self.damage.first().cloned().unwrap_or_default();

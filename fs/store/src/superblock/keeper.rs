@@ -58,7 +58,7 @@ impl Keeper {
         }
         let part = self.identity.role.part();
         let path = path.display();
-        Ok(Some(format!("{path} {state}, nobody notices an older copy of {part}")))
+        Ok(Some(format!("{path} {state}, the server does not notice an older copy of {part}")))
     }
 
     /// Notes that the server ended well: a copy made while it ran is an older copy. Blocks.
@@ -87,11 +87,12 @@ impl Keeper {
         let (path, part) = (self.path.join(NAME), self.part_path());
         let remedy = match self.identity.role {
             Role::Metadata => {
-                ", or, where that is lost, the whole directory of the metadata from one copy"
+                ", or, if that is lost, the whole directory of the metadata from one backup"
             }
             Role::Data => {
-                "; where that is lost, begin with an empty directory and say --replace (every stripe on it \
-                 is lost then, files that have some there give errors, and 'ropewalk check' names them)"
+                "; if that is lost, start with an empty directory and --replace (every stripe on \
+                 it is then lost; reading the files that had stripes there fails, and 'ropewalk \
+                 check' lists them)"
             }
         };
         let counter = |id: u64| id >> 32;

@@ -26,20 +26,24 @@ pub struct AgentClient {
 pub enum AgentError {
     #[error("several hosts have that name; `ropewalk mx peers` shows them")]
     Several,
-    #[error("only root, and whoever runs the agent, may do that")]
+    #[error("only root and the user who runs the agent may do that")]
     NotPermitted,
     #[error(
-        "the name of its agent is held by a program of user {0}, who is neither root nor this user, and is not believed \
-         (`ss -xlp` shows it); have that program ended, or be that user"
+        "a program of user {0}, who is neither root nor this user, has the socket name of the \
+         agent, and is not trusted (`ss -xlp` shows it): end that program, or run this command as \
+         that user"
     )]
     Stranger(u32),
     #[error("the agent does not answer: {0}")]
     Silent(std::io::Error),
     #[error("the agent does not answer: its process is stopped, or busy")]
     Late,
-    #[error("no card can have the number {0:#x}")]
+    #[error("{0:#x} is not the number of a card: an Ethernet address has 48 bits")]
     NoCard(u64),
-    #[error("the agent says something that this version does not know")]
+    #[error(
+        "the agent answers in a form that this version does not know: run the same version of \
+         Ropewalk in all programs of this host"
+    )]
     Unknown,
 }
 

@@ -131,7 +131,7 @@ pub(crate) fn join(
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
                     eprintln!(
-                        "ropewalk: no agent for {}: {error}; going on without",
+                        "ropewalk: cannot run an agent for {}: {error}; continuing without it",
                         interface.name
                     );
                 });

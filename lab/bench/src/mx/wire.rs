@@ -64,8 +64,8 @@ impl Holder {
     fn start() -> anyhow::Result<Holder> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--mount"]).arg(std::env::current_exe()?).stderr(Stdio::null());
-        let needs = "network namespaces cannot be made: run as root, with unshare (util-linux) and \
-                     ip (iproute2)";
+        let needs = "cannot create network namespaces: run as root, with unshare (util-linux) and \
+             ip (iproute2) installed";
         let mut process = Process::start(command, "mx hold").context(needs)?;
         process.hear_word("held").map_err(|_| anyhow!(needs))?;
         Ok(Holder(process))

@@ -70,8 +70,8 @@ impl fmt::Display for XdpError {
         let XdpError { step, cause } = self;
         match cause.raw_os_error() {
             Some(libc::EPERM | libc::EACCES) => to.write_str(
-                "it needs the rights CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW: run as root, or give them to the \
-                 program (`setcap cap_bpf,cap_net_admin,cap_net_raw+ep PROGRAM`)",
+                "it needs the capabilities CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW: run as root, or \
+                 give them to the program (`setcap cap_bpf,cap_net_admin,cap_net_raw+ep PROGRAM`)",
             ),
             Some(libc::EBUSY | libc::EEXIST) => to.write_str(
                 "the queue or the interface belongs to another socket or program of XDP; `ip link show` shows \
@@ -79,7 +79,7 @@ impl fmt::Display for XdpError {
             ),
             Some(libc::ENOBUFS | libc::ENOMEM) => write!(
                 to,
-                "{step}: there is no memory that may be locked; raise the limit (`ulimit -l`)"
+                "{step}: the limit on locked memory is reached; raise it (`ulimit -l`)"
             ),
             _ => write!(to, "{step}: {cause}"),
         }

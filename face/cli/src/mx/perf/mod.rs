@@ -21,39 +21,43 @@ use side::{BYTES_MAX, DATA, HELLO, HELLO_BYTES, Side};
 /// Arguments of `ropewalk mx perf`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mx perf --board mxoe://eth0                 waits, until Ctrl-C
-  ropewalk mx perf --to mxoe://02:00:00:00:00:07/0     measures
-  ropewalk mx perf --to node2:0/0 --sizes 0,64,1M      by the name of its board
+  On the first host, which waits until Ctrl-C:
+  ropewalk mx perf --board mxoe://eth0
   ropewalk mx perf --board udp://10.0.0.1:7100
-  ropewalk mx perf --to udp://10.0.0.1:7100 --json     an object a size
 
-It measures over mxoe://, ether://, udp://, tcp:// and shm://, with the service thread and waits that programs have. \
-Over mxoe:// it speaks MXoE with everybody, where programs for MX speak our own language with hosts that run Ropewalk: \
-ether:// measures that. \
-Each message goes to the other side and comes back; half of the time that the middle one of all rounds took is \
-the latency, and bytes by that time the bandwidth.
+  On the second host, which measures:
+  ropewalk mx perf --to mxoe://02:00:00:00:00:07/0
+  ropewalk mx perf --to node2:0/0 --sizes 0,64,1M      by the board's name
+  ropewalk mx perf --to udp://10.0.0.1:7100 --json     prints JSON
 
-Names are those that 'ropewalk mx peers' shows; on a host with several interfaces --board says by which one \
-it is called. On a host with Open-MX any program will do that returns each message to its sender with its \
-match information.")]
+Each message goes to the other host and comes back. The latency is half of the median round trip; \
+the bandwidth is the message's size divided by the latency.
+
+The networks are mxoe://, ether://, udp://, tcp:// and shm://. Over mxoe:// the command speaks \
+MXoE with every host. MX programs use Ropewalk's own packets with hosts that run Ropewalk: \
+measure those by ether://.
+
+'ropewalk mx peers' shows the names of hosts. If this host has several interfaces, choose one by \
+--board. On a host with Open-MX, any program can answer that returns each message to its sender \
+with the same match bits.")]
 pub struct Perf {
-    /// Where the other side waits: its address as it says it, or HOST:BOARD/ENDPOINT where MXoE is spoken. Without
-    /// it this side waits.
+    /// Measure against this peer: the address that it printed, or HOST:BOARD/ENDPOINT for MXoE.
+    /// Without this option the command waits for others.
     #[arg(long, value_name = "PEER")]
     to: Option<String>,
-    /// Which network this side is on: mxoe://eth0, ether://eth0/3, udp://10.0.0.1:7100, tcp://10.0.0.1:7100,
-    /// shm://NAME; without it the only interface, and MXoE.
+    /// Use this network: mxoe://eth0, ether://eth0/3, udp://10.0.0.1:7100, tcp://10.0.0.1:7100 or
+    /// shm://NAME [default: mxoe:// on the only interface].
     #[arg(long, value_name = "URL")]
     board: Option<String>,
-    /// Lengths of messages in bytes, with K and M for 1024 and 1024 times that; without it 0 and all powers
-    /// of two up to 4M.
+    /// Measure messages of these sizes in bytes, separated by commas, such as 64,4K,1M [default: 0
+    /// and the powers of two up to 4M].
     #[arg(long, value_delimiter = ',', value_parser = size, requires = "to")]
     sizes: Vec<u64>,
-    /// Rounds of each size; without it 1000, and fewer of long messages.
+    /// Measure this many round trips for each size [default: 1000, fewer for long messages].
     #[arg(long, value_name = "COUNT", requires = "to",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rounds: Option<u32>,
-    /// A JSON object for each size.
+    /// Print a JSON object for each size.
     #[arg(long, requires = "to")]
     json: bool,
 }
@@ -83,7 +87,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     let bytes = digits.parse::<u64>().ok().and_then(|it| it.checked_mul(unit));
     bytes
         .filter(|bytes| *bytes <= BYTES_MAX)
-        .ok_or_else(|| "0 to 64M, like 100, 4K or 1M".to_string())
+        .ok_or_else(|| "give sizes from 0 to 64M, such as 100, 4K or 1M".to_string())
 }
 
 /// The measurement of one size.
@@ -143,7 +147,7 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
     }
     side.close();
     if !rows.is_empty() {
-        let header = ["bytes", "rounds", "latency us", "least us", "MiB/s"];
+        let header = ["bytes", "rounds", "latency us", "min us", "MiB/s"];
         print(format!("{}\n", table(&header, rows)).as_bytes())?;
     }
     if stop.is_asked() { stop.check() } else { outcome }
@@ -154,11 +158,12 @@ fn first_hint(to: &str) -> String {
     let is_mxoe = to.starts_with("mxoe://") || !to.contains("://");
     let wire = match is_mxoe {
         true => {
-            "; all hosts of a wire of MXoE need the same order=, frame= and mode=, of which 'ropewalk mx info' tells"
+            "; all hosts of an MXoE network need the same order=, frame= and mode=, which \
+             'ropewalk mx info' shows"
         }
         false => "",
     };
-    format!("'ropewalk mx perf' has to wait there, and on the same network{wire}")
+    format!("start 'ropewalk mx perf' there first, on the same network{wire}")
 }
 
 /// The time that a message of so many bytes, and its answer, may be under way.
@@ -175,11 +180,11 @@ fn greet(side: &mut Side, peer: PeerId, bytes: u64) -> anyhow::Result<()> {
     side.send(peer, HELLO, hello, WENT).map_err(failed)?;
     side.finish(WENT, PATIENCE)?;
     if !side.happens(NOTICE)? {
-        complain!("nobody has answered for {} s, still waiting", NOTICE.as_secs());
+        complain!("the peer has not answered for {} s; still waiting", NOTICE.as_secs());
     }
     side.finish(CAME, PATIENCE)?;
     let own = side.endpoint.peer_rail(peer) == Some("loop");
-    ensure!(!own, "that is this side itself");
+    ensure!(!own, "this is the command's own address: give the address of the other side");
     Ok(())
 }
 
@@ -195,14 +200,18 @@ fn measure(side: &mut Side, peer: PeerId, bytes: u64, rounds: u32) -> anyhow::Re
         side.receive(Some(peer), DATA, into, CAME).map_err(failed)?;
         side.send(peer, DATA, out, WENT).map_err(failed)?;
         let came = side.finish(CAME, patience)?;
-        ensure!(came.message_bytes == bytes, "{} bytes came back", came.message_bytes);
+        ensure!(
+            came.message_bytes == bytes,
+            "the peer returned {} bytes instead of {bytes}",
+            came.message_bytes
+        );
         into = came.memory;
         out = side.finish(WENT, patience)?.memory;
         if round >= WARM {
             samples.push(begin.elapsed().as_nanos() as u64);
         }
     }
-    ensure!(is_whole(into, filled), "a message came back changed");
+    ensure!(is_whole(into, filled), "the peer returned a message with other contents");
     Ok(Measured::of(bytes, samples))
 }
 

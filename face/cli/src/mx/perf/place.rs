@@ -33,11 +33,13 @@ fn called(text: &str) -> anyhow::Result<Called> {
         return Ok(Called::Address(text.to_string()));
     }
     let (name, endpoint) = text.rsplit_once('/').filter(|it| !it.0.is_empty()).with_context(|| {
-        format!("'{text}' is no peer; write one like node2:0/0, 02:00:00:00:00:07/0 or udp://10.0.0.1:7100")
+        format!(
+            "'{text}' is not the address of a peer; write it like node2:0/0, 02:00:00:00:00:07/0 \
+             or udp://10.0.0.1:7100")
     })?;
     let number = endpoint.split_once('?').map_or(endpoint, |it| it.0);
     if number.parse::<u8>().is_err() {
-        bail!("'{number}' is no endpoint; write one like node2:0/0");
+        bail!("'{number}' is not the number of an endpoint; write the peer like node2:0/0");
     }
     let station = name.split_once('%').map_or(name, |it| it.0);
     Ok(match station.parse::<Station>() {
@@ -57,14 +59,17 @@ fn check(address: &Address) -> anyhow::Result<()> {
             _ => "10.0.0.1:7100",
         };
         if !modules::makes_sense(scheme, place) {
-            bail!("'{place}' is no address of {scheme}://; write one like {scheme}://{example}");
+            bail!("'{place}' is not an address of {scheme}://; write it like {scheme}://{example}");
         }
         let station = parse_address(place).map(|(station, _)| station);
         if matches!(scheme, "ether" | "mxoe") && station.is_some_and(|it| it.0[0] & 1 == 1) {
-            bail!("'{place}' is the address of a group, and no card's");
+            bail!("'{place}' is a multicast address; give the address of one card");
         }
         if !said.is_empty() && (scheme != "mxoe" || !is_key(said)) {
-            bail!("'{said}' says nothing about a peer; mxoe:// has ?key=NUMBER");
+            bail!(
+                "'{said}' is not a valid setting in the address of a peer; mxoe:// takes \
+                 ?key=NUMBER"
+            );
         }
     }
     Ok(())
@@ -83,13 +88,18 @@ fn is_key(said: &str) -> bool {
 fn check_way(address: &Address, scheme: &str, card: Option<&Interface>) -> anyhow::Result<()> {
     let Some((_, place)) = address.parts().find(|part| part.0 == scheme) else {
         bail!(
-            "--board is one of {scheme}://, and the peer is at {address}: both have to be of one network"
+            "--board uses {scheme}://, but the peer's address is {address}: use the same scheme \
+             for both"
         );
     };
     let station = place.split('/').next().unwrap_or_default();
     match (station.split_once('%'), card) {
         (Some((_, named)), Some(card)) if named != card.name => {
-            bail!("--board is {}, and the address says %{named}", card.name)
+            bail!(
+                "--board uses the interface {}, but the peer's address names %{named}: use the \
+                 same interface for both",
+                card.name
+            )
         }
         _ => Ok(()),
     }
@@ -106,12 +116,12 @@ fn check_other(address: &Address, own: &Account, card: &Interface) -> anyhow::Re
         scheme == own.scheme && place(at) == Some((card.station, own.endpoint))
     };
     if address.parts().any(is_itself) {
-        bail!("that is this side itself");
+        bail!("this is the command's own address: give the address of the other side");
     }
     if address.parts().all(is_there) {
         bail!(
-            "{} is {}, the card of this side, too: no frame goes from a card to itself; let the other side wait at \
-             another card, in another network namespace or on another host",
+            "{} is also the card of this command ({}), and a card does not receive its own frames: \
+             start the other side on another card, in another network namespace or on another host",
             card.station,
             card.name
         );
@@ -165,7 +175,8 @@ pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, P
         Called::Address(text) => text,
         Called::Name(name, endpoint) => {
             let interface = interface.context(
-                "names are known where MXoE is spoken; say --board mxoe://INTERFACE, or an address",
+                "only mxoe:// finds hosts by name: give --board mxoe://INTERFACE, or the peer's \
+                 address",
             )?;
             format!("mxoe://{}/{endpoint}", find(&name, interface, stop)?)
         }
@@ -220,7 +231,7 @@ fn find(name: &str, interface: u32, stop: &Stop) -> anyhow::Result<Station> {
         }
         std::thread::sleep(LOOK);
     }
-    bail!("nobody here is called {name}; `ropewalk mx peers` shows who is")
+    bail!("no host with the name {name} was found; `ropewalk mx peers` lists the hosts")
 }
 
 #[cfg(test)]
@@ -241,8 +252,8 @@ mod tests {
             ("mxoe://02:00:00:00:00:07/300", "like mxoe://02:00:00:00:00:07/0"),
             ("mxoe://02:00:00:00:00:07/3?key=x", "?key=NUMBER"),
             ("ether://02:00:00:00:00:07/3?key=1", "?key=NUMBER"),
-            ("ether://ff:ff:ff:ff:ff:ff/0", "group"),
-            ("mxoe://01:00:5e:00:00:01/0", "group"),
+            ("ether://ff:ff:ff:ff:ff:ff/0", "multicast"),
+            ("mxoe://01:00:5e:00:00:01/0", "multicast"),
         ] {
             let error = check(bad).expect_err(bad);
             assert!(error.contains(why), "{bad}: {error}");

@@ -55,7 +55,9 @@ pub fn run(board: &str, stop: &Stop) -> anyhow::Result<()> {
         if let Some(completed) = server.side.next(LOOK) {
             server.handle(completed)?;
         } else if interface.is_some_and(|index| interfaces().iter().all(|it| it.index != index)) {
-            bail!("{board}: the interface is gone, and nobody can come any more");
+            bail!(
+                "{board}: the interface was removed, and no peer can reach this command any more"
+            );
         }
     }
     server.side.close();
@@ -66,7 +68,7 @@ impl Server {
     fn listen(&mut self, memory: Memory) -> anyhow::Result<()> {
         match self.side.receive(None, HELLO, memory, HEARD) {
             Ok(_) => Ok(()),
-            Err(fault) => bail!("nobody can be heard any more: {fault}"),
+            Err(fault) => bail!("cannot receive from peers any more: {fault}"),
         }
     }
 
@@ -106,7 +108,7 @@ impl Server {
         let known = self.clients.iter().position(|client| client.peer == peer);
         if known.is_none() {
             let host = self.side.endpoint.peer_host(peer);
-            complain!("{} measures", host.as_deref().unwrap_or("somebody"));
+            complain!("{} begins to measure", host.as_deref().unwrap_or("a peer"));
         }
         let oldest = (self.clients.len() >= CLIENTS_MAX).then_some(0);
         if let Some(index) = known.or(oldest) {

@@ -55,7 +55,8 @@ pub fn hello_of(bytes: &[u8]) -> Option<u64> {
 pub fn board(url: &str) -> anyhow::Result<Box<dyn Rail>> {
     let Some((scheme, address)) = url.split_once("://") else {
         bail!(
-            "'{url}' is no board; write one like mxoe://eth0, mxoe://eth0/3 or udp://10.0.0.1:7100"
+            "'{url}' is not a network; write it like mxoe://eth0, mxoe://eth0/3 or \
+             udp://10.0.0.1:7100"
         );
     };
     let listen = Listen::At { address, exactly: true };
@@ -80,7 +81,8 @@ impl Side {
         if bytes == 0 {
             return Ok(Memory::empty());
         }
-        let mut buffer = self.pool.take(bytes as usize).context("there is no memory left")?;
+        let mut buffer =
+            self.pool.take(bytes as usize).context("not enough memory for messages")?;
         buffer.iter_mut().enumerate().for_each(|(place, byte)| *byte = filled(place));
         Ok(Memory::pooled(buffer))
     }
@@ -160,7 +162,7 @@ impl Side {
                 Some(completed) => break completed,
                 None => {
                     self.stop.check()?;
-                    bail!("nothing came back for {} s", limit.as_secs());
+                    bail!("the peer has not answered for {} s", limit.as_secs());
                 }
             }
         };
@@ -169,9 +171,12 @@ impl Side {
         found.outcome.map_err(|fault| match fault {
             // Nothing else of what is said here is not allowed.
             Fault::NotPermitted => {
-                anyhow!("the endpoint there has another key: write it behind the address, as in /0?key=NUMBER")
+                anyhow!(
+                    "the peer's endpoint has another key: add it to the address, as in \
+                     /0?key=NUMBER"
+                )
             }
-            Fault::Closed => anyhow!("the endpoint there is not open"),
+            Fault::Closed => anyhow!("the peer's endpoint is not open"),
             fault => anyhow!("{fault}"),
         })?;
         Ok(found)
