@@ -145,7 +145,7 @@ pub enum Help {
     /// It makes passes, and sends the bytes like those for others.
     Possible,
     /// It has no other peer that it could have to serve.
-    Gladly,
+    PreferPush,
 }
 
 /// Any other order of the core to a rail.
@@ -171,13 +171,13 @@ pub enum Verb {
     /// Let go of the payload of a frame that was answered with `Pending`, now. Bytes that have not left yet go from a
     /// private copy, so that the peer sees the frame as it was ordered. The outcome of the frame is reported under
     /// `later` (`Token::NONE`: not at all).
-    Detach { link: LinkId, token: Token, later: Token },
+    DetachSend { link: LinkId, token: Token, later: Token },
     /// Give a read or write up that was answered with `Pending`, now: its memory is not touched any more and no outcome
     /// is reported. Nobody knows which bytes it wrote at the peer, or still writes.
-    Stop { link: LinkId, token: Token },
+    CancelAccess { link: LinkId, token: Token },
     /// Give the place of a payload up that has not arrived completely, now: the rest of it goes nowhere,
-    /// and `landed` is not reported.
-    Unplace { link: LinkId, token: Token },
+    /// and `received` is not reported.
+    CancelReceive { link: LinkId, token: Token },
     /// Close a link: frames that were ordered before are still sent, then `link_down` is reported.
     Close { link: LinkId },
 }
@@ -197,7 +197,7 @@ pub enum Ordered {
 /// Core's answer to a rail that holds a header and wants to know where its payload belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// To `slice`; bytes beyond the slice are dropped. `landed` is reported with the token when all bytes arrived.
+    /// To `slice`; bytes beyond the slice are dropped. `received` is reported with the token when all bytes arrived.
     Into { slice: Slice, token: Token },
     /// To a buffer of the endpoint's pool, since no receive is posted: the layer above provides it
     /// and turns this answer into `Into` before the rail sees it.
@@ -249,7 +249,7 @@ pub struct Capabilities {
     /// Frames of one urgency arrive in the order in which they were sent.
     pub ordered: bool,
     /// Bits cannot flip on the way (shared memory): frames go without checksums.
-    pub checksummed: bool,
+    pub intact: bool,
     /// `Verb::Read` works without the target's help.
     pub native_read: bool,
     /// `Verb::Write` works without the target's help.

@@ -214,9 +214,9 @@ pub enum Output {
 pub struct Wants {
     /// The payload's place.
     pub slice: Slice,
-    /// The checksum that its bytes must have, else `landed_corrupt` is called.
+    /// The checksum that its bytes must have, else `received_corrupt` is called.
     pub checksum: Option<u32>,
-    /// The bytes themselves are wanted, as an argument of `landed`.
+    /// The bytes themselves are wanted, as an argument of `received`.
     pub greeting: bool,
 }
 
@@ -256,7 +256,7 @@ pub struct Config {
     /// The most for a peer whose long messages find their receives posted: room for two of the longest.
     pub eager_window_bytes_posted: u32,
     /// Announced messages of one peer that nobody has matched.
-    pub announce_window: u32,
+    pub rts_window: u32,
     /// Peers, at most.
     pub peers_max: usize,
     /// Links that carry sessions: where there are more, idle ones are closed and made again when they are
@@ -300,7 +300,7 @@ impl Default for Config {
             eager_window_bytes: 64 << 10,
             eager_window_bytes_max: 1 << 20,
             eager_window_bytes_posted: (2 << 20) + 1024,
-            announce_window: 1024,
+            rts_window: 1024,
             peers_max: 4096,
             links_max: usize::MAX,
             operations_max: 1 << 20,
@@ -342,10 +342,10 @@ pub struct Counters {
     pub sessions: u64,
     pub resets: u64,
     /// Sessions that lost their link since they were idle, and that got a new one.
-    pub sessions_parked: u64,
+    pub sessions_idle_closed: u64,
     pub sessions_resumed: u64,
     /// Peers that needed the link which we would have parked.
-    pub parks_refused: u64,
+    pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.
     pub links_over: u64,
 }

@@ -19,7 +19,7 @@ use crate::path::LinkStage;
 impl Core {
     /// Whether frames of this link carry checksums.
     pub fn needs_checksum(&self, link: LinkId) -> bool {
-        link != LOOP_LINK && self.rails.of(link).is_none_or(|rail| !rail.checksummed)
+        link != LOOP_LINK && self.rails.of(link).is_none_or(|rail| !rail.intact)
     }
 
     /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
@@ -57,7 +57,7 @@ impl Core {
     }
 
     /// [`Core::place`] for a frame whose payload is here with it. What it answers is carried out at
-    /// once: the payload is copied and [`Core::landed`] called before anything else, so that a small
+    /// once: the payload is copied and [`Core::received`] called before anything else, so that a small
     /// message on its way to its receive needs no entry in a table.
     #[inline]
     pub fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
@@ -234,16 +234,16 @@ impl Core {
         match body {
             Arrived::Data(data) => return self.arrive_data(link, id, prefix, *data),
             Arrived::Put(put) => return self.arrive_put(link, id, prefix, *put),
-            Arrived::Announce(announce) => return self.arrive_announce(link, id, *announce),
+            Arrived::Rts(announce) => return self.arrive_rts(link, id, *announce),
             Arrived::Get(get) => self.arrive_get(id, *get),
             Arrived::Result(result) => self.arrive_result(id, *result),
-            Arrived::Finish(finish) => self.arrive_finish(id, *finish),
+            Arrived::Fin(finish) => self.arrive_fin(id, *finish),
             Arrived::Abort(abort) => self.arrive_abort(id, *abort),
             Arrived::Credit(credit) => self.arrive_credit(id, *credit),
             Arrived::Ack(_) => {}
             Arrived::Goodbye => self.arrive_goodbye(link),
-            Arrived::Park => return self.arrive_park(link, id),
-            Arrived::Stay => return self.arrive_stay(link, id),
+            Arrived::CloseIdle => return self.arrive_close_idle(link, id),
+            Arrived::KeepOpen => return self.arrive_keep_open(link, id),
             Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) | Arrived::Fragment(_) => {
                 unreachable!("dealt with before")
             }
@@ -260,7 +260,7 @@ impl Core {
 
     /// Notes a placement and answers with it.
     #[inline]
-    pub(crate) fn land_into(
+    pub(crate) fn place_into(
         &mut self,
         link: LinkId,
         peer: Option<PeerId>,
@@ -314,7 +314,7 @@ impl Core {
         slice
     }
 
-    /// The work that the driver does on received bytes before it calls [`Core::landed`], if there is any.
+    /// The work that the driver does on received bytes before it calls [`Core::received`], if there is any.
     #[inline]
     pub fn wants(&self, token: Token) -> Option<Wants> {
         if token.0 & OF_RECEIVE != 0 {
@@ -331,7 +331,7 @@ impl Core {
 
     /// A payload arrived; `bytes` where [`Core::wants`] asked for them.
     #[inline]
-    pub fn landed(&mut self, token: Token, bytes: &[u8]) {
+    pub fn received(&mut self, token: Token, bytes: &[u8]) {
         if token.0 & OF_RECEIVE != 0 {
             let receive = SlotId::from_u64(token.0 & !OF_RECEIVE);
             return self.receive_done(OperationId(receive));
@@ -355,26 +355,26 @@ impl Core {
                 self.outputs.push(Output::Release(incoming.slice.buffer));
                 self.greeted(incoming.link, bytes);
             }
-            IncomingKind::Eager { operation } => self.eager_landed(operation),
-            IncomingKind::Unmatched { message } => self.unmatched_landed(message, incoming.slice),
+            IncomingKind::Eager { operation } => self.eager_received(operation),
+            IncomingKind::Unmatched { message } => self.unmatched_received(message, incoming.slice),
             IncomingKind::Request { bits, bytes } => {
-                self.request_landed(incoming.peer, incoming.session, bits, bytes, incoming.slice);
+                self.request_received(incoming.peer, incoming.session, bits, bytes, incoming.slice);
             }
             IncomingKind::Held { channel, message } => {
-                self.held_landed(incoming.peer, channel, message, incoming.slice);
+                self.held_received(incoming.peer, channel, message, incoming.slice);
             }
             IncomingKind::Fragment { assembly, operation } => {
-                self.fragment_landed(assembly, operation, incoming.payload_bytes);
+                self.fragment_received(assembly, operation, incoming.payload_bytes);
             }
-            IncomingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
+            IncomingKind::Data { operation, bytes } => self.data_received(operation, bytes),
             IncomingKind::Put { region, cookie, bytes, total } => {
-                self.put_landed(incoming.peer, region, cookie, bytes, total);
+                self.put_received(incoming.peer, region, cookie, bytes, total);
             }
         }
     }
 
     /// A payload arrived, but its checksum does not hold: it comes again, or the link is closed.
-    pub fn landed_corrupt(&mut self, token: Token) {
+    pub fn received_corrupt(&mut self, token: Token) {
         let slot = SlotId::from_u64(token.0);
         self.counters.corrupt_dropped += 1;
         let Some(incoming) = self.incoming.get(slot) else { return };

@@ -49,7 +49,7 @@ impl Core {
                     self.finish(id, Err(Fault::Cancelled), 0);
                 }
                 ReceiveStage::Placing => {
-                    let claimed = (operation.held == 0).then_some((
+                    let claimed = (operation.retained == 0).then_some((
                         state.receive.channel,
                         state.from,
                         state.bits,
@@ -70,7 +70,7 @@ impl Core {
                     // Those behind it may have what the first of the queue lacked.
                     self.pump(peer);
                 }
-                SendStage::Announced { .. } => self.abort_announced(id),
+                SendStage::Rendezvous { .. } => self.abort_rendezvous(id),
                 SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
                     if let Some(peer) = self.peers.get_mut(peer) {
@@ -98,12 +98,13 @@ impl Core {
 
     /// Has rails let go of the memory of an operation that is about to end.
     pub(crate) fn take_back(&mut self, id: OperationId) {
-        let Some(operation) = self.operations.get(id).filter(|operation| operation.held > 0) else {
+        let Some(operation) = self.operations.get(id).filter(|operation| operation.retained > 0)
+        else {
             return;
         };
         match &operation.kind {
             Kind::Send(state) => match state.stage {
-                SendStage::Announced { region } => self.take_region_back(region, true),
+                SendStage::Rendezvous { region } => self.take_region_back(region, true),
                 _ => {
                     let peer = state.send.peer;
                     self.give_rest_up(peer, id);
@@ -136,7 +137,7 @@ impl Core {
     /// Has rails let go of the memory of a region that is closing. `kept`: of what a peer has not
     /// acknowledged, too.
     pub(crate) fn take_region_back(&mut self, slot: SlotId, kept: bool) {
-        let Some(region) = self.regions.get(slot).filter(|region| region.held > 0) else {
+        let Some(region) = self.regions.get(slot).filter(|region| region.retained > 0) else {
             return;
         };
         let peers: Vec<PeerId> = match region.audience {
@@ -184,7 +185,7 @@ impl Core {
         // It counts as the peer's until it has left.
         let Ok(later) = self.orders.insert(Order::Detached { peer: id, bulk }) else { return };
         let later = Orders::token(later);
-        self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
+        self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
     }
 
     /// Has the rail give a native access up.
@@ -196,7 +197,7 @@ impl Core {
             && operation == id
         {
             let token = Orders::token(slot);
-            self.outputs.push(Output::Verb(Verb::Stop { link, token }));
+            self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
         }
     }
 
@@ -207,7 +208,7 @@ impl Core {
             self.orders.iter().filter(|(_, order)| of(order)).map(|(slot, _)| slot).collect();
         for slot in found {
             let (link, token) = (closing, Orders::token(slot));
-            self.outputs.push(Output::Verb(Verb::Stop { link, token }));
+            self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
         }
     }
 
@@ -217,7 +218,7 @@ impl Core {
             for slot in self.incoming.of(link) {
                 if self.incoming.get(slot).is_some_and(|incoming| of(&incoming.kind)) {
                     let token = Token(slot.to_u64());
-                    self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+                    self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
                 }
             }
         }
@@ -242,8 +243,8 @@ impl Core {
     pub fn let_go_of(&mut self, verb: &Verb, answer: Ordered) {
         let released = answer == Ordered::Released;
         match *verb {
-            Verb::Detach { token, later, .. } => self.detached(token, later, released),
-            Verb::Stop { token, .. } if released => {
+            Verb::DetachSend { token, later, .. } => self.detached(token, later, released),
+            Verb::CancelAccess { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
                 if let Some(Order::Native { operation, peer, link, bytes }) =
                     self.orders.take(token)
@@ -253,7 +254,7 @@ impl Core {
                     self.pump(peer);
                 }
             }
-            Verb::Unplace { token, .. } if released => {
+            Verb::CancelReceive { token, .. } if released => {
                 self.counters.places_given_up += 1;
                 match self.incoming.remove(SlotId::from_u64(token.0)) {
                     Some(incoming) if incoming.broken_off => {
@@ -291,12 +292,12 @@ impl Core {
                 if let Some(Kind::Send(state)) = state {
                     state.first_left(false, true);
                 }
-                self.let_go(operation);
+                self.release_memory(operation);
             }
             Order::Fragment { operation, .. } | Order::PutFrame { operation, .. } => {
-                self.let_go(operation);
+                self.release_memory(operation);
             }
-            Order::ServeFrame { region, .. } => self.region_let_go(region),
+            Order::ServeFrame { region, .. } => self.release_region(region),
             Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
             Order::Native { .. } | Order::Span { .. } | Order::Detached { .. } => {
                 unreachable!("{order:?} has no payload")
@@ -313,16 +314,16 @@ impl Core {
         }
         match kind {
             IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
-                self.let_go(operation);
+                self.release_memory(operation);
             }
             IncomingKind::Fragment { assembly, operation } => {
-                self.fragment_landed(assembly, operation, payload_bytes);
+                self.fragment_received(assembly, operation, payload_bytes);
             }
             IncomingKind::Put { region, cookie, .. } => {
                 if let Some(peer) = peer {
                     self.emit_result(peer, cookie, Err(Fault::BadKey));
                 }
-                self.region_let_go(region);
+                self.release_region(region);
             }
             _ => unreachable!("{kind:?} is no place of a user's"),
         }
@@ -336,7 +337,7 @@ impl Core {
         match (reliable.sent.leave(span), link) {
             (Some(Some(slot)), Some(link)) => {
                 let (token, later) = (Orders::token(slot), Token::NONE);
-                self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
+                self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
             }
             (Some(None), _) => self.keep_span(id, span),
             _ => {}

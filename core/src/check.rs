@@ -87,7 +87,7 @@ impl Core {
             .matching
             .messages()
             .filter(|message| self.session_of(message.peer) != message.session)
-            .filter(|message| !matches!(message.content, Content::Announced(..)))
+            .filter(|message| !matches!(message.content, Content::Rendezvous(..)))
             .map(|message| charge_bytes(message.bytes))
             .sum();
         // Requests of ended sessions, which the driver has, count beside.
@@ -118,7 +118,7 @@ impl Core {
         };
         let carrying: Vec<_> = self.links.iter().filter(carrying).collect();
         assert_eq!(carrying.len(), self.links.carrying(), "links that carry sessions");
-        let parking = carrying.iter().filter(|(_, state)| state.parking).count();
+        let parking = carrying.iter().filter(|(_, state)| state.closing_idle).count();
         assert_eq!(carrying.len() - parking, self.links.surplus(0), "links that go on doing so");
         let over = self.links.surplus(self.config.links_max) > 0;
         assert!(!over || self.sweep_at < Time::NEVER, "too many links, and nobody will look again");
@@ -148,7 +148,7 @@ impl Core {
         }
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
-            assert_eq!(region.held, held, "holds of region {slot:?}");
+            assert_eq!(region.retained, held, "holds of region {slot:?}");
             let served = self.peers.iter().flat_map(|(_, peer)| peer.streams.iter()).filter(
                 |stream| matches!(stream.kind, StreamKind::Serve { region, .. } if region == slot),
             );
@@ -160,8 +160,8 @@ impl Core {
         assert!(holds.regions.is_empty(), "regions that are gone are held: {:?}", holds.regions);
         for (id, operation) in self.operations.iter() {
             let held = holds.operations.remove(&id).unwrap_or(0);
-            assert_eq!(operation.held, held, "holds of {id:?}: {operation:?}");
-            let over = operation.held == 0 && operation.ending.is_some();
+            assert_eq!(operation.retained, held, "holds of {id:?}: {operation:?}");
+            let over = operation.retained == 0 && operation.ending.is_some();
             assert!(!over, "{id:?} should have completed");
         }
         assert!(holds.operations.is_empty(), "ended operations hold: {:?}", holds.operations);
@@ -194,22 +194,22 @@ impl Core {
         let messages = self.matching.messages();
         for message in messages.filter(|it| it.peer == id && it.session == peer.session.id) {
             match message.content {
-                Content::Announced(..) => announces += 1,
+                Content::Rendezvous(..) => announces += 1,
                 _ => eager += charge_bytes(message.bytes),
             }
         }
         if let Some(reliable) = &peer.session.reliable {
-            let (held_eager, held_announces) = reliable.held.charges();
+            let (held_eager, held_rts) = reliable.held.charges();
             eager += held_eager;
-            announces += held_announces;
+            announces += held_rts;
         }
         self.timers.check(id, peer.timer, peer.due());
         let rests = self.evictable.check(id, peer.eviction);
-        let parked = matches!(peer.stage, PeerStage::Parked { .. });
+        let parked = matches!(peer.stage, PeerStage::IdleClosed { .. });
         assert!(rests || peer.reachable || !parked, "{id:?} may end where there is no room");
-        let parking = matches!(peer.stage, PeerStage::Parking { .. });
+        let parking = matches!(peer.stage, PeerStage::ClosingIdle { .. });
         assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
-        if let PeerStage::Parked { .. } = peer.stage {
+        if let PeerStage::IdleClosed { .. } = peer.stage {
             let quiet =
                 peer.in_flight.is_empty() && peer.session.unfinished.is_empty() && announces == 0;
             let calm =

@@ -239,7 +239,7 @@ impl Core {
             }
             Order::ServeFrame { region, peer } => {
                 self.release_frame(peer, true);
-                self.region_let_go(region);
+                self.release_region(region);
                 self.pump(peer);
             }
             Order::Native { operation, peer, link, bytes } => {
@@ -330,18 +330,18 @@ impl Core {
     }
 
     /// A rail took hold of an operation's memory.
-    pub(crate) fn hold(&mut self, id: OperationId) {
+    pub(crate) fn retain_memory(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
-            operation.held += 1;
+            operation.retained += 1;
         }
     }
 
     /// A rail let go of an operation's memory.
     #[inline(always)]
-    pub(crate) fn let_go(&mut self, id: OperationId) {
+    pub(crate) fn release_memory(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
-            assert!(operation.held > 0, "a rail lets go of what it held");
-            operation.held -= 1;
+            assert!(operation.retained > 0, "a rail lets go of what it held");
+            operation.retained -= 1;
         }
         self.try_complete(id);
     }
@@ -350,7 +350,7 @@ impl Core {
     pub(crate) fn try_complete(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
         let Some(Ending { outcome, bytes }) = operation.ending else { return };
-        if operation.held > 0 {
+        if operation.retained > 0 {
             return;
         }
         let completion = self.outputs.push_completion();

@@ -9,7 +9,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement};
-use ropewalk_wire::frame::{AnnounceBody, EagerBody, ShortHeader, key_to_wire};
+use ropewalk_wire::frame::{EagerBody, RtsBody, ShortHeader, key_to_wire};
 
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
@@ -83,7 +83,7 @@ impl Core {
         };
         let id = self.resolve(id);
         let charge = match key {
-            Some(_) => Charge::Announce,
+            Some(_) => Charge::Rendezvous,
             None => Charge::Eager { channel, payload_bytes: bytes },
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
@@ -94,7 +94,7 @@ impl Core {
         let session = peer.session.id;
         if let Some(key) = key {
             let (key_slot, key_secret) = key_to_wire(key);
-            let body = AnnounceBody {
+            let body = RtsBody {
                 bits: bits.into(),
                 message: number.into(),
                 channel: channel as u8,
@@ -104,7 +104,7 @@ impl Core {
                 key_slot,
                 key_secret,
             };
-            self.match_announce(id, channel, &body);
+            self.match_rts(id, channel, &body);
             return Some(Placement::Drop);
         }
         let header = ShortHeader::of(session, bytes as u32, bits, number);

@@ -23,7 +23,7 @@ use crate::streams::{Stream, StreamKind};
 impl Core {
     /// The fragments of a message behind the first one, in their turn among the peer's streams.
     pub(crate) fn send_rest(&mut self, id: OperationId, send: &Send, message: u64, sent: u64) {
-        self.hold(id);
+        self.retain_memory(id);
         let kind =
             StreamKind::Message { operation: id, channel: send.channel, message, offset: sent };
         let left = send.payload.part(sent, send.payload.len - sent);
@@ -44,11 +44,11 @@ impl Core {
             self.give_rest_up(peer, id);
             self.finish(id, Err(fault), 0);
         }
-        self.let_go(id);
+        self.release_memory(id);
         let Some(operation) = self.operations.get(id) else { return };
         if let Kind::Send(state) = &operation.kind
             && state.stage == SendStage::Fragments
-            && operation.held == 0
+            && operation.retained == 0
         {
             let bytes = state.send.payload.len;
             self.finish(id, Ok(()), bytes);
@@ -150,14 +150,14 @@ impl Core {
         }
         assembly.place();
         if let Some(operation) = operation {
-            self.hold(operation);
+            self.retain_memory(operation);
         }
         let kind = IncomingKind::Fragment { assembly: slot, operation };
         let place = match fresh {
             true => Slice::NONE,
             false => into.part(offset, bytes.min(into.len - offset)),
         };
-        match self.land_into(link, Some(id), prefix, place, kind) {
+        match self.place_into(link, Some(id), prefix, place, kind) {
             // Its buffer has room for all that follows.
             Placement::Stage { token, .. } => Placement::Stage { bytes: total as u32, token },
             placement => placement,
@@ -173,7 +173,7 @@ impl Core {
     }
 
     /// A fragment is at its place, or was taken back from it: in either case it does not come again.
-    pub(crate) fn fragment_landed(
+    pub(crate) fn fragment_received(
         &mut self,
         slot: SlotId,
         operation: Option<OperationId>,
@@ -184,7 +184,7 @@ impl Core {
             self.try_assembled(slot);
         }
         if let Some(operation) = operation {
-            self.let_go(operation);
+            self.release_memory(operation);
         }
     }
 
@@ -200,7 +200,7 @@ impl Core {
             self.break_assembly(slot, fault);
         }
         if let Some(operation) = operation {
-            self.let_go(operation);
+            self.release_memory(operation);
         }
     }
 
@@ -274,7 +274,7 @@ impl Core {
                     self.receive_done(operation);
                 }
             }
-            Target::Unmatched(message) => self.unmatched_landed(message, into),
+            Target::Unmatched(message) => self.unmatched_received(message, into),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! (`net` over real rails, the simulator over a simulated one) calls
 //! * commands: [`Core::post_send`], [`Core::post_receive`], [`Core::post_access`], [`Core::cancel`],
 //!   [`Core::expose`], [`Core::unexpose`], [`Core::add_peer`], [`Core::forget_peer`];
-//! * reports of rails: [`Core::link_up`], [`Core::link_down`], [`Core::place`], [`Core::landed`],
+//! * reports of rails: [`Core::link_up`], [`Core::link_down`], [`Core::place`], [`Core::received`],
 //!   [`Core::done`], [`Core::failed`], [`Core::revoked`];
 //! * time: [`Core::advance`], at the latest at [`Core::deadline`];
 //!

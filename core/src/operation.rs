@@ -23,7 +23,7 @@ pub(crate) struct Operation {
     /// The user wants it to end.
     pub cancelled: bool,
     /// Orders and placements that rails hold for its memory.
-    pub held: u32,
+    pub retained: u32,
     /// How it will end, once `held` is 0.
     pub ending: Option<Ending>,
 }
@@ -73,7 +73,7 @@ pub(crate) enum SendStage {
     /// Given to a rail as a frame.
     Eager,
     /// Announced, the receiver gets it from this region.
-    Announced { region: SlotId },
+    Rendezvous { region: SlotId },
     /// Its first fragment has left, not all of the others have.
     Fragments,
     /// Waits for an acknowledgement.
@@ -170,7 +170,7 @@ const FREE: Entry = Entry {
         turn: Neighbours::NONE,
         owned: false,
         cancelled: false,
-        held: 0,
+        retained: 0,
         ending: None,
     },
 };
@@ -209,7 +209,7 @@ impl Operations {
         entry.generation = id.0.generation;
         let turn = Neighbours::NONE;
         entry.operation =
-            Operation { kind, turn, owned: false, cancelled: false, held: 0, ending: None };
+            Operation { kind, turn, owned: false, cancelled: false, retained: 0, ending: None };
         &mut entry.operation
     }
 

@@ -90,7 +90,7 @@ impl Core {
                 Content::Arriving { .. } => continue,
                 Content::Staged(buffer) => (Some(buffer).filter(|_| !is_unseen), is_unseen),
                 Content::Empty => (None, is_unseen),
-                Content::Announced(..) => (None, true),
+                Content::Rendezvous(..) => (None, true),
             };
             message.shown = true;
             let Unmatched { peer, bits, bytes, .. } = *message;
@@ -116,9 +116,9 @@ impl Core {
         self.counters.messages_received += 1;
         let Unmatched { channel, peer, session, bytes, acknowledge, .. } = message;
         let number = message.message;
-        if let Content::Announced(..) = message.content {
-            self.free_charge(peer, session, Charge::Announce);
-            return self.emit_finish(peer, channel, number, Ok(()), 0);
+        if let Content::Rendezvous(..) = message.content {
+            self.free_charge(peer, session, Charge::Rendezvous);
+            return self.emit_fin(peer, channel, number, Ok(()), 0);
         }
         if let Content::Staged(buffer) = message.content {
             self.outputs.push(Output::Release(buffer));
@@ -172,7 +172,7 @@ impl Core {
                 operation.kind,
                 Kind::Send(SendState { stage: SendStage::Acknowledge, .. })
             );
-            acknowledge && operation.held == 0
+            acknowledge && operation.retained == 0
         })
     }
 }

@@ -87,7 +87,7 @@ mod tests {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: false,
+            intact: false,
             native_read: false,
             native_write: false,
             frame_payload_bytes_max: EAGER_BYTES_MAX,

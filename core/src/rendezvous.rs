@@ -5,7 +5,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout};
 use ropewalk_wire::frame::{
-    AbortBody, AnnounceBody, FinishBody, key_from_wire, key_to_wire, status_from_wire,
+    AbortBody, FinBody, RtsBody, key_from_wire, key_to_wire, status_from_wire,
 };
 
 use crate::api::*;
@@ -34,14 +34,14 @@ impl Core {
         if let Some(operation) = self.operations.get_mut(id)
             && let Kind::Send(state) = &mut operation.kind
         {
-            state.stage = SendStage::Announced { region: key.slot };
+            state.stage = SendStage::Rendezvous { region: key.slot };
         }
         if let Some(peer) = self.peers.get_mut(send.peer) {
             peer.session.unfinished.insert((send.channel as u8, message), id);
         }
         self.counters.messages_announced += 1;
         let (key_slot, key_secret) = key_to_wire(key);
-        let body = AnnounceBody {
+        let body = RtsBody {
             bits: send.bits.into(),
             message: message.into(),
             channel: send.channel as u8,
@@ -59,40 +59,35 @@ impl Core {
     }
 
     /// A large message is announced.
-    pub(crate) fn arrive_announce(
-        &mut self,
-        _link: LinkId,
-        id: PeerId,
-        body: AnnounceBody,
-    ) -> Placement {
+    pub(crate) fn arrive_rts(&mut self, _link: LinkId, id: PeerId, body: RtsBody) -> Placement {
         let channel = match Channel::from_u8(body.channel) {
             Some(channel) if channel != Channel::Request => channel,
             _ => return self.violation("an announce of a channel that has none"),
         };
-        if !self.charge(id, Charge::Announce) {
+        if !self.charge(id, Charge::Rendezvous) {
             return self.violation("the peer announced more than its credit");
         }
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
             NextMessage::Early => {
-                self.hold_announce(id, channel, body);
+                self.hold_rts(id, channel, body);
                 return Placement::Drop;
             }
             NextMessage::Wrong => return self.violation("an announce out of order"),
         }
-        self.match_announce(id, channel, &body);
+        self.match_rts(id, channel, &body);
         self.release_held(id, channel);
         Placement::Drop
     }
 
-    pub(crate) fn match_announce(&mut self, id: PeerId, channel: Channel, body: &AnnounceBody) {
+    pub(crate) fn match_rts(&mut self, id: PeerId, channel: Channel, body: &RtsBody) {
         let (bits, bytes, message) = (body.bits.get(), body.total_bytes.get(), body.message.get());
         let key = key_from_wire(body.key_slot, body.key_secret);
         // Whoever announced a message waits for its end, and makes passes.
-        let help = if body.alone == 1 { Help::Gladly } else { Help::Possible };
+        let help = if body.alone == 1 { Help::PreferPush } else { Help::Possible };
         let session = self.session_of(id);
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
-            self.free_charge(id, session, Charge::Announce);
+            self.free_charge(id, session, Charge::Rendezvous);
             self.lend_for(id, bytes);
             if let Some(Kind::Receive(state)) =
                 self.operations.get_mut(operation).map(|operation| &mut operation.kind)
@@ -105,8 +100,8 @@ impl Core {
         }
         if self.matching.drops_unawaited(channel) {
             self.counters.messages_dropped += 1;
-            self.free_charge(id, session, Charge::Announce);
-            return self.emit_finish(id, channel, message, Err(Fault::Cancelled), 0);
+            self.free_charge(id, session, Charge::Rendezvous);
+            return self.emit_fin(id, channel, message, Err(Fault::Cancelled), 0);
         }
         self.counters.messages_unmatched += 1;
         let unmatched = Unmatched {
@@ -116,13 +111,13 @@ impl Core {
             bits,
             message,
             bytes,
-            content: Content::Announced(key, help),
+            content: Content::Rendezvous(key, help),
             acknowledge: 0,
             shown: false,
         };
         match self.matching.arrive(unmatched) {
             Some(found) => self.offer(channel, found),
-            None => self.emit_finish(id, channel, message, Err(Fault::Busy), 0),
+            None => self.emit_fin(id, channel, message, Err(Fault::Busy), 0),
         }
     }
 
@@ -146,7 +141,7 @@ impl Core {
         }
         if len == 0 {
             self.not_fetching(peer, channel, message);
-            self.emit_finish(peer, channel, message, Ok(()), 0);
+            self.emit_fin(peer, channel, message, Ok(()), 0);
             return self.receive_done(id);
         }
         self.begin_access(id);
@@ -167,7 +162,7 @@ impl Core {
         let (peer, message, bytes) = (access.access.peer, *message, access.moved);
         let channel = state.receive.channel;
         self.not_fetching(peer, channel, message);
-        self.emit_finish(peer, channel, message, outcome, bytes);
+        self.emit_fin(peer, channel, message, outcome, bytes);
         if self.peers.get(peer).is_some_and(Peer::has_more_to_do) {
             // Its sender lacks no work of ours.
             self.outputs.last_joins_others();
@@ -181,7 +176,7 @@ impl Core {
     }
 
     /// The receiver is done with a message.
-    pub(crate) fn arrive_finish(&mut self, id: PeerId, body: FinishBody) {
+    pub(crate) fn arrive_fin(&mut self, id: PeerId, body: FinBody) {
         let (outcome, bytes) = (status_from_wire(body.status), body.bytes.get());
         self.send_over(id, (body.channel, body.message.get()), outcome, bytes);
     }
@@ -204,7 +199,7 @@ impl Core {
         let stage = send.stage;
         let bytes = bytes.min(send.send.payload.len);
         self.finish(operation, outcome, bytes);
-        if let SendStage::Announced { region } = stage {
+        if let SendStage::Rendezvous { region } = stage {
             self.close_region(region);
             if outcome.is_err() {
                 self.take_region_back(region, true);
@@ -213,10 +208,10 @@ impl Core {
     }
 
     /// Gives up an announced send: the receiver is told, the region closed.
-    pub(crate) fn abort_announced(&mut self, id: OperationId) {
+    pub(crate) fn abort_rendezvous(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
         let Kind::Send(state) = &operation.kind else { return };
-        let SendStage::Announced { region } = state.stage else { return };
+        let SendStage::Rendezvous { region } = state.stage else { return };
         let (peer, channel, message) = (state.send.peer, state.send.channel, state.message);
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.session.unfinished.remove(&(channel as u8, message));
@@ -231,9 +226,9 @@ impl Core {
     pub(crate) fn arrive_abort(&mut self, id: PeerId, body: AbortBody) {
         let Some(channel) = Channel::from_u8(body.channel) else { return };
         let message = body.message.get();
-        if let Some(found) = self.matching.find_announced(channel, id, message) {
+        if let Some(found) = self.matching.find_rts(channel, id, message) {
             if let Some(unmatched) = self.matching.remove_message(found) {
-                self.free_charge(id, unmatched.session, Charge::Announce);
+                self.free_charge(id, unmatched.session, Charge::Rendezvous);
             }
             return;
         }

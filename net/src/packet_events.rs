@@ -97,7 +97,7 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
         match self.report.place_whole(self.id(link), header, payload.len() as u32) {
             Placement::Into { slice, token } => {
                 self.report.buffers().write(slice, payload);
-                self.report.landed(self.id(link), token);
+                self.report.received(self.id(link), token);
                 true
             }
             Placement::Drop => true,
@@ -128,9 +128,9 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
         }
     }
 
-    fn landed(&mut self, link: SlotId, token: Token) {
+    fn received(&mut self, link: SlotId, token: Token) {
         self.told = true;
-        self.report.landed(self.id(link), token);
+        self.report.received(self.id(link), token);
     }
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {

@@ -231,7 +231,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
     fn end_stalled(&mut self, now: Time, report: &mut dyn Report) {
         while let Some((slot, token)) = self.mtu.next_stalled(now) {
             let link = LinkId { rail: self.index, slot };
-            let stop = Verb::Stop { link, token };
+            let stop = Verb::CancelAccess { link, token };
             if self.machine.order(&stop, &Table(report.buffers())) == Ordered::Released {
                 report.failed(token, Fault::Unreachable);
             }
@@ -355,7 +355,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
                 self.mtu.read(link.slot, *token);
             }
             // It is over, and nobody says how.
-            (Verb::Stop { token, .. }, Ordered::Released) => {
+            (Verb::CancelAccess { token, .. }, Ordered::Released) => {
                 let _ = self.mtu.ended(*token, Ok(()));
             }
             _ => {}

@@ -361,7 +361,7 @@ impl Scene {
         assert_eq!((counters.resets, counters.violations), (0, 0));
         self.world.nodes[0].endpoint.check();
         for buffer in &self.reused {
-            assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+            assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data received");
         }
     }
 }

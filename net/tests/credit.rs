@@ -85,7 +85,7 @@ fn when_an_announced_message_or_one_behind_it_is_cancelled_the_others_go_on() {
     for medium in ALL {
         let mut world = World::new(medium);
         world.add();
-        world.add_with(|config| config.core.announce_window = 1);
+        world.add_with(|config| config.core.rts_window = 1);
         let way = (0, world.peer(0, 1));
         let long = 100_000;
         let ids: Vec<_> =

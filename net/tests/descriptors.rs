@@ -87,7 +87,7 @@ fn scarce_child() {
     }
     let (core, rails) = world.nodes[0].endpoint.counters();
     assert_eq!((core.resets, core.violations), (0, 0));
-    assert!(core.sessions_parked > 2 * PEERS as u64 - ROOM);
+    assert!(core.sessions_idle_closed > 2 * PEERS as u64 - ROOM);
     assert!(rails[0].1.links_up - rails[0].1.links_down <= ROOM);
 }
 

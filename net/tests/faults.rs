@@ -181,9 +181,9 @@ fn garbage_of_every_kind_costs_the_link_only() {
             let body = Body::Credit(CreditBody {
                 eager_limit: u64::MAX.into(),
                 request_limit: u64::MAX.into(),
-                announce_limit: random.next_u64().into(),
+                rts_limit: random.next_u64().into(),
                 eager_ends: 0,
-                announce_long: 0,
+                rts_long: 0,
 
                 reserved: [0; 6],
             });

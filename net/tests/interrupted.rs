@@ -8,7 +8,7 @@ use common::{Medium, World};
 use ropewalk_base::error::Fault;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_net::{Channel, OperationId, Oversize, Posted};
-use ropewalk_wire::frame::{self, AnnounceBody, Body, DataBody};
+use ropewalk_wire::frame::{self, Body, DataBody, RtsBody};
 use stranger::{Stranger, honest};
 
 /// A receive of node 0 for the stranger's messages.
@@ -69,7 +69,7 @@ fn a_receive_is_cancelled_in_the_middle_of_a_small_message() {
     receive_stranger(&mut world, 2);
     assert!(stranger.shout(&frame[frame.len() / 2..]));
     goes_on(&mut world, &mut stranger, 2);
-    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data received");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_message_that_a_cancelled_receive_had_claimed_goes_to_the_next_one() {
     assert_eq!((completed.outcome, completed.bytes), (Ok(()), 8000));
     cancel_receive(&mut world, second, 3);
     goes_on(&mut world, &mut stranger, 4);
-    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data received");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_receive_is_cancelled_in_the_middle_of_a_large_message() {
     let message = stranger.message;
     stranger.message += 1;
     assert!(stranger.say(
-        Body::Announce(AnnounceBody {
+        Body::Rts(RtsBody {
             bits: 666.into(),
             message: message.into(),
             channel: 0,
@@ -124,12 +124,12 @@ fn a_receive_is_cancelled_in_the_middle_of_a_large_message() {
     half_arrives(&mut world, &mut stranger, &frame);
     let buffer = cancel_receive(&mut world, operation, 1);
     let finished = stranger.awaits(&mut world, |body| match body {
-        Body::Finish(finish) => Some((finish.message.get(), finish.status)),
+        Body::Fin(finish) => Some((finish.message.get(), finish.status)),
         _ => None,
     });
     assert_eq!(finished, (message, frame::status_to_wire(Err(Fault::Cancelled))));
     receive_stranger(&mut world, 2);
     assert!(stranger.shout(&frame[frame.len() / 2..]));
     goes_on(&mut world, &mut stranger, 2);
-    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+    assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data received");
 }

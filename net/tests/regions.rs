@@ -210,7 +210,7 @@ fn a_region_is_given_back_only_when_a_closing_link_cannot_write_it_any_more() {
         for _ in 0..100 {
             world.step();
         }
-        assert!(before[..] == copy[..], "{medium:?}: a write landed after the end of its region");
+        assert!(before[..] == copy[..], "{medium:?}: a write received after the end of its region");
         assert_ne!(world.take(0, 3).outcome, Ok(()), "{medium:?}");
     }
 }

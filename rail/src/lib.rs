@@ -8,7 +8,7 @@
 //! * `place` (or `place_whole`, by way of `arrived`) is called once per frame, in the order of arrival,
 //!   with the complete header. It is called before any byte of the payload is moved beyond those that were
 //!   read together with the header;
-//! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
+//! * after `Placement::Into` the rail reports `received` exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
 //! * `link_down` is the last word about a link; it comes for links closed by us, too, and before
@@ -101,7 +101,7 @@ pub trait Rail: Send {
     /// closing and its peer still in the region. It waits for a peer that writes to the region at this
     /// very moment, and for none that reads.
     ///
-    /// `Detach`, `Stop` and `Unplace` are answered with `Released`, and the memory is free, or refused:
+    /// `DetachSend`, `CancelAccess` and `CancelReceive` are answered with `Released`, and the memory is free, or refused:
     /// then the rail holds no such thing on that link, or its report is on its way, whatever the peer
     /// does. They work on links that are closing, too.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
@@ -234,7 +234,7 @@ pub trait Report {
     fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement;
 
     /// [`Report::place`] for a frame whose payload arrived with its header: where the answer is `Into`,
-    /// the bytes go there and `landed` is reported before anything else is.
+    /// the bytes go there and `received` is reported before anything else is.
     fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
         self.place(link, header, payload_bytes)
     }
@@ -248,7 +248,7 @@ pub trait Report {
             Placement::Into { slice, token } => {
                 // SAFETY: the caller vouches for the payload.
                 unsafe { self.buffers().fill(slice, payload) };
-                self.landed(link, token);
+                self.received(link, token);
                 true
             }
             Placement::Drop => true,
@@ -258,7 +258,7 @@ pub trait Report {
     }
 
     /// All payload bytes of a placement arrived.
-    fn landed(&mut self, link: LinkId, token: Token);
+    fn received(&mut self, link: LinkId, token: Token);
 
     /// An order that was `Pending` is done (see [`Ordered::Released`]).
     fn done(&mut self, token: Token);

@@ -110,7 +110,7 @@ pub struct Who<S> {
 /// The place for a message of a foreign peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// To `slice`, as much as fits; `landed` is told with the token when all of it was written.
+    /// To `slice`, as much as fits; `received` is told with the token when all of it was written.
     Into { slice: Slice, token: Token },
     /// Nowhere, or there is nothing to be written.
     Nothing,
@@ -154,7 +154,7 @@ pub trait LinkEvents<S>: Bytes {
         let _ = (link, key, right);
     }
     /// All of a payload is at its place.
-    fn landed(&mut self, link: SlotId, token: Token);
+    fn received(&mut self, link: SlotId, token: Token);
     /// A pending order is done, or failed.
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
     /// Nobody uses the region any more.

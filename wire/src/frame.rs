@@ -94,7 +94,7 @@ layouts! {
         /// The same for requests.
         request_credit: U16,
         /// Announces that may come before the first `Credit`.
-        announce_credit: U16,
+        rts_credit: U16,
         /// KiB of the longest message that may come without being announced; 0: 64.
         eager_max: U16,
     } 64
@@ -118,7 +118,7 @@ layouts! {
         reserved: [u8; 7],
     } 24
     /// A large message: the receiver gets it when it knows where it belongs.
-    AnnounceBody {
+    RtsBody {
         bits: U64,
         message: U64,
         channel: u8,
@@ -161,7 +161,7 @@ layouts! {
         reserved: [u8; 7],
     } 16
     /// The end of a message whose sender waits: announced, or with an acknowledgement asked for.
-    FinishBody {
+    FinBody {
         message: U64,
         channel: u8,
         status: u8,
@@ -179,11 +179,11 @@ layouts! {
     CreditBody {
         eager_limit: U64,
         request_limit: U64,
-        announce_limit: U64,
+        rts_limit: U64,
         /// 1: no more eager messages before some are received; the rest is to be announced.
         eager_ends: u8,
         /// 1: messages of more than 32 KiB are to be announced: nobody waited for such.
-        announce_long: u8,
+        rts_long: u8,
         reserved: [u8; 6],
     } 32
     /// Spans that arrived: all up to `cumulative`, and those of the bitmap above it.
@@ -201,19 +201,19 @@ pub enum Kind {
     Hello = 1,
     Confirm = 2,
     Eager = 3,
-    Announce = 4,
+    Rts = 4,
     Get = 5,
     Data = 6,
     Put = 7,
     Result = 8,
-    Finish = 9,
+    Fin = 9,
     Abort = 10,
     Credit = 11,
     Ack = 12,
     Goodbye = 13,
     Short = 14,
-    Park = 15,
-    Stay = 16,
+    CloseIdle = 15,
+    KeepOpen = 16,
     Fragment = 17,
 }
 
@@ -225,21 +225,21 @@ pub enum Body {
     Confirm,
     Eager(EagerBody),
     Fragment(FragmentBody),
-    Announce(AnnounceBody),
+    Rts(RtsBody),
     Get(GetBody),
     Data(DataBody),
     Put(PutBody),
     Result(ResultBody),
-    Finish(FinishBody),
+    Fin(FinBody),
     Abort(AbortBody),
     Credit(CreditBody),
     Ack(AckBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
     /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
-    Park,
+    CloseIdle,
     /// No: the receiver of a `Park` needs the link. Its sender goes on as before.
-    Stay,
+    KeepOpen,
 }
 
 /// Why an accepting side refuses a link.
@@ -294,8 +294,8 @@ macro_rules! contents {
         pub enum Arrived<'a> {
             Confirm,
             Goodbye,
-            Park,
-            Stay,
+            CloseIdle,
+            KeepOpen,
             $($kind(&'a $name),)*
         }
 
@@ -304,8 +304,8 @@ macro_rules! contents {
                 match arrived {
                     Arrived::Confirm => Body::Confirm,
                     Arrived::Goodbye => Body::Goodbye,
-                    Arrived::Park => Body::Park,
-                    Arrived::Stay => Body::Stay,
+                    Arrived::CloseIdle => Body::CloseIdle,
+                    Arrived::KeepOpen => Body::KeepOpen,
                     $(Arrived::$kind(body) => Body::$kind(*body),)*
                 }
             }
@@ -328,12 +328,12 @@ contents! {
     Hello: HelloBody,
     Eager: EagerBody,
     Fragment: FragmentBody,
-    Announce: AnnounceBody,
+    Rts: RtsBody,
     Get: GetBody,
     Data: DataBody,
     Put: PutBody,
     Result: ResultBody,
-    Finish: FinishBody,
+    Fin: FinBody,
     Abort: AbortBody,
     Credit: CreditBody,
     Ack: AckBody,
@@ -345,33 +345,33 @@ fn kind_of(body: &Body) -> Kind {
         Body::Confirm => Kind::Confirm,
         Body::Eager(_) => Kind::Eager,
         Body::Fragment(_) => Kind::Fragment,
-        Body::Announce(_) => Kind::Announce,
+        Body::Rts(_) => Kind::Rts,
         Body::Get(_) => Kind::Get,
         Body::Data(_) => Kind::Data,
         Body::Put(_) => Kind::Put,
         Body::Result(_) => Kind::Result,
-        Body::Finish(_) => Kind::Finish,
+        Body::Fin(_) => Kind::Fin,
         Body::Abort(_) => Kind::Abort,
         Body::Credit(_) => Kind::Credit,
         Body::Ack(_) => Kind::Ack,
         Body::Goodbye => Kind::Goodbye,
-        Body::Park => Kind::Park,
-        Body::Stay => Kind::Stay,
+        Body::CloseIdle => Kind::CloseIdle,
+        Body::KeepOpen => Kind::KeepOpen,
     }
 }
 
 fn body_bytes(body: &Body) -> &[u8] {
     match body {
         Body::Hello(body) => body.as_bytes(),
-        Body::Confirm | Body::Goodbye | Body::Park | Body::Stay => &[],
+        Body::Confirm | Body::Goodbye | Body::CloseIdle | Body::KeepOpen => &[],
         Body::Eager(body) => body.as_bytes(),
         Body::Fragment(body) => body.as_bytes(),
-        Body::Announce(body) => body.as_bytes(),
+        Body::Rts(body) => body.as_bytes(),
         Body::Get(body) => body.as_bytes(),
         Body::Data(body) => body.as_bytes(),
         Body::Put(body) => body.as_bytes(),
         Body::Result(body) => body.as_bytes(),
-        Body::Finish(body) => body.as_bytes(),
+        Body::Fin(body) => body.as_bytes(),
         Body::Abort(body) => body.as_bytes(),
         Body::Credit(body) => body.as_bytes(),
         Body::Ack(body) => body.as_bytes(),
@@ -542,18 +542,18 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         1 => Arrived::Hello(exact(tail)?),
         2 if tail.is_empty() => Arrived::Confirm,
         3 => Arrived::Eager(exact(tail)?),
-        4 => Arrived::Announce(exact(tail)?),
+        4 => Arrived::Rts(exact(tail)?),
         5 => Arrived::Get(exact(tail)?),
         6 => Arrived::Data(exact(tail)?),
         7 => Arrived::Put(exact(tail)?),
         8 => Arrived::Result(exact(tail)?),
-        9 => Arrived::Finish(exact(tail)?),
+        9 => Arrived::Fin(exact(tail)?),
         10 => Arrived::Abort(exact(tail)?),
         11 => Arrived::Credit(exact(tail)?),
         12 => Arrived::Ack(exact(tail)?),
         13 if tail.is_empty() => Arrived::Goodbye,
-        15 if tail.is_empty() => Arrived::Park,
-        16 if tail.is_empty() => Arrived::Stay,
+        15 if tail.is_empty() => Arrived::CloseIdle,
+        16 if tail.is_empty() => Arrived::KeepOpen,
         17 => Arrived::Fragment(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };

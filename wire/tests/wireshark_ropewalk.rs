@@ -262,7 +262,7 @@ fn records_share_packets() {
     let mut script = Script::new();
     let mut short = Header::EMPTY;
     frame::encode_short(&mut short, 0x5e55, 4, &eager(2));
-    let finish = frame::FinishBody {
+    let finish = frame::FinBody {
         message: 17.into(),
         channel: 0,
         status: 3,
@@ -272,7 +272,7 @@ fn records_share_packets() {
     let first = [
         record(&Body::Eager(eager(0)), b"0123456789012345678901234567890123"),
         [short.as_bytes(), b"four"].concat(),
-        record(&Body::Finish(finish), &[]),
+        record(&Body::Fin(finish), &[]),
         prefix(RecordKind::Bye, 8).as_bytes().to_vec(),
     ];
     script.here(
@@ -373,7 +373,7 @@ fn hellos_have_their_fields() {
         address_bytes: 17.into(),
         eager_credit: 7.into(),
         request_credit: 8.into(),
-        announce_credit: 9.into(),
+        rts_credit: 9.into(),
         eager_max: 1024.into(),
     };
     script.record(
@@ -389,7 +389,7 @@ fn hellos_have_their_fields() {
             ("ropewalk.hello.refusal", "2"),
             ("ropewalk.hello.eager_credit", "7"),
             ("ropewalk.hello.request_credit", "8"),
-            ("ropewalk.hello.announce_credit", "9"),
+            ("ropewalk.hello.rts_credit", "9"),
             ("ropewalk.hello.eager_max", "1024"),
             ("ropewalk.hello.addresses", "udp://10.0.0.1:70"),
             ("ropewalk.record.flags.answer", "1"),
@@ -403,7 +403,7 @@ fn hellos_have_their_fields() {
 fn messages_and_accesses_have_their_fields() {
     let key = (1.into(), 2.into());
     let mut script = Script::new();
-    let announce = frame::AnnounceBody {
+    let announce = frame::RtsBody {
         bits: 1.into(),
         message: 2.into(),
         channel: 0,
@@ -414,7 +414,7 @@ fn messages_and_accesses_have_their_fields() {
         key_secret: key.1,
     };
     script.record(
-        record(&Body::Announce(announce), &[]),
+        record(&Body::Rts(announce), &[]),
         &[
             ("_ws.col.Info", "Stream 0 ack 12: Frame Announce tagged of 70000 B"),
             ("ropewalk.frame.alone", "1"),
@@ -486,9 +486,9 @@ fn answers_and_limits_have_their_fields() {
     let credit = frame::CreditBody {
         eager_limit: 1.into(),
         request_limit: 2.into(),
-        announce_limit: 3.into(),
+        rts_limit: 3.into(),
         eager_ends: 1,
-        announce_long: 1,
+        rts_long: 1,
         reserved: [0; 6],
     };
     script.record(
@@ -497,9 +497,9 @@ fn answers_and_limits_have_their_fields() {
             ("_ws.col.Info", "Stream 2 ack 12: Frame Credit"),
             ("ropewalk.frame.eager_limit", "1"),
             ("ropewalk.frame.request_limit", "2"),
-            ("ropewalk.frame.announce_limit", "3"),
+            ("ropewalk.frame.rts_limit", "3"),
             ("ropewalk.frame.eager_ends", "1"),
-            ("ropewalk.frame.announce_long", "1"),
+            ("ropewalk.frame.rts_long", "1"),
         ],
     );
     let ack = frame::AckBody { cumulative: 44.into(), bitmap: 5.into() };
@@ -513,8 +513,8 @@ fn answers_and_limits_have_their_fields() {
     );
     for (body, info) in [
         (Body::Confirm, &[("_ws.col.Info", "Stream 4 ack 12: Frame Confirm")]),
-        (Body::Park, &[("_ws.col.Info", "Stream 5 ack 12: Frame Park")]),
-        (Body::Stay, &[("_ws.col.Info", "Stream 6 ack 12: Frame Stay")]),
+        (Body::CloseIdle, &[("_ws.col.Info", "Stream 5 ack 12: Frame Park")]),
+        (Body::KeepOpen, &[("_ws.col.Info", "Stream 6 ack 12: Frame Stay")]),
     ] {
         script.record(record(&body, &[]), info);
     }
@@ -588,7 +588,7 @@ fn packets_behind_udp_are_known_by_their_look_one_or_several_in_a_datagram() {
             ("ropewalk.checksum.status", "1"),
         ],
     );
-    let two = [stream(2, 2, 0, &record(&Body::Park, &[])), piece(4, b"ab")].concat();
+    let two = [stream(2, 2, 0, &record(&Body::CloseIdle, &[])), piece(4, b"ab")].concat();
     script.udp(
         &two,
         &[

@@ -13,8 +13,8 @@ pub(crate) struct Granted {
     eager_used: u64,
     request_limit: u64,
     request_used: u64,
-    announce_limit: u64,
-    announce_used: u64,
+    rts_limit: u64,
+    rts_used: u64,
     /// There is no more for eager messages before some are received.
     eager_ends: bool,
     /// The least that may be outstanding of eager messages.
@@ -26,7 +26,7 @@ pub(crate) struct Granted {
     short_bytes: u64,
     long_bytes: u64,
     /// Nobody waited for long ones.
-    announce_long: bool,
+    rts_long: bool,
 }
 
 impl Granted {
@@ -36,7 +36,7 @@ impl Granted {
             eager_limit: windows.eager,
             eager_window: windows.eager,
             request_limit: windows.request,
-            announce_limit: announces,
+            rts_limit: announces,
             ..Granted::default()
         }
     }
@@ -46,11 +46,11 @@ impl Granted {
         if body.eager_limit.get() >= self.eager_limit {
             self.eager_limit = body.eager_limit.get();
             self.eager_ends = body.eager_ends == 1;
-            self.announce_long = body.announce_long == 1;
+            self.rts_long = body.rts_long == 1;
             self.choose();
         }
         self.request_limit = self.request_limit.max(body.request_limit.get());
-        self.announce_limit = self.announce_limit.max(body.announce_limit.get());
+        self.rts_limit = self.rts_limit.max(body.rts_limit.get());
     }
 
     /// The longest message that leaves at once over the present link.
@@ -74,7 +74,7 @@ impl Granted {
     }
 
     fn choose(&mut self) {
-        self.eager_bytes = if self.announce_long { self.short_bytes } else { self.long_bytes };
+        self.eager_bytes = if self.rts_long { self.short_bytes } else { self.long_bytes };
     }
 
     /// Takes credit for an eager message, where there is enough.
@@ -99,11 +99,11 @@ impl Granted {
     }
 
     /// Takes credit for an announce, where there is some.
-    pub fn take_announce(&mut self) -> bool {
-        if self.announce_used >= self.announce_limit {
+    pub fn take_rts(&mut self) -> bool {
+        if self.rts_used >= self.rts_limit {
             return false;
         }
-        self.announce_used += 1;
+        self.rts_used += 1;
         true
     }
 }

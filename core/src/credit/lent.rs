@@ -24,7 +24,7 @@ pub(crate) struct Lent {
     request: Account,
     announce: Account,
     /// Nobody waited for a long message: the peer announces such until so many in a row have found their receives.
-    announce_long: bool,
+    rts_long: bool,
     awaited_long: u32,
 }
 
@@ -142,7 +142,7 @@ impl Lent {
             eager: Account::begin(windows.eager, largest.eager, now),
             request: Account::begin(windows.request, largest.request, now),
             announce: Account::begin(announces, 1, now),
-            announce_long: false,
+            rts_long: false,
             awaited_long: 0,
         }
     }
@@ -175,7 +175,7 @@ impl Lent {
     }
 
     /// Whether no rendezvous of the peer is under way here.
-    pub fn has_no_announces(&self) -> bool {
+    pub fn has_no_rendezvous(&self) -> bool {
         self.announce.is_clear()
     }
 
@@ -228,19 +228,19 @@ impl Lent {
     /// Nobody waited for a long message. True if the peer has to be told that it announces such from now on.
     pub fn refuse_long(&mut self) -> bool {
         self.awaited_long = 0;
-        !std::mem::replace(&mut self.announce_long, true)
+        !std::mem::replace(&mut self.rts_long, true)
     }
 
     /// Somebody waited for a long message that was announced.
     pub fn await_long(&mut self) -> Awaited {
-        if !self.announce_long {
+        if !self.rts_long {
             return Awaited::Always;
         }
         self.awaited_long += 1;
         if self.awaited_long < AWAITED_LONG {
             return Awaited::Seldom;
         }
-        self.announce_long = false;
+        self.rts_long = false;
         Awaited::Again
     }
 
@@ -255,10 +255,10 @@ impl Lent {
         CreditBody {
             eager_limit: limit.into(),
             eager_ends: u8::from(ends),
-            announce_long: u8::from(self.announce_long),
+            rts_long: u8::from(self.rts_long),
             reserved: [0; 6],
             request_limit: self.request.tell(now).into(),
-            announce_limit: self.announce.tell(now).into(),
+            rts_limit: self.announce.tell(now).into(),
         }
     }
 
@@ -282,7 +282,7 @@ impl Lent {
                 (&mut self.request, charge_bytes(payload_bytes))
             }
             Charge::Eager { payload_bytes, .. } => (&mut self.eager, charge_bytes(payload_bytes)),
-            Charge::Announce => (&mut self.announce, 1),
+            Charge::Rendezvous => (&mut self.announce, 1),
         }
     }
 

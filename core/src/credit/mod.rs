@@ -60,5 +60,5 @@ impl Windows {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
     Eager { channel: Channel, payload_bytes: u64 },
-    Announce,
+    Rendezvous,
 }

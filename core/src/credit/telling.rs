@@ -130,7 +130,7 @@ impl Core {
 
     /// The session begins: the first windows, of which the peer was told, are lent.
     pub(crate) fn begin_credit(&mut self, id: PeerId, windows: Windows) {
-        let announces = u64::from(self.config.announce_window);
+        let announces = u64::from(self.config.rts_window);
         let largest = Windows {
             eager: charge_bytes(u64::from(self.eager_bytes_sure())),
             request: charge_bytes(u64::from(REQUEST_BYTES_MAX)),

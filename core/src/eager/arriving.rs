@@ -75,14 +75,14 @@ impl Core {
         let (bits, bytes) = (body.bits.get(), prefix.payload_bytes.get());
         if body.acknowledge != Level::Buffered as u8 {
             let message = body.message.get();
-            self.emit_finish(id, Channel::Request, message, Ok(()), bytes.into());
+            self.emit_fin(id, Channel::Request, message, Ok(()), bytes.into());
         }
         if bytes == 0 {
-            self.request_landed(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
+            self.request_received(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
             return Placement::Drop;
         }
         let kind = IncomingKind::Request { bits, bytes };
-        self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+        self.place_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
     #[inline(always)]
@@ -122,8 +122,8 @@ impl Core {
         {
             return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
         }
-        self.hold(operation);
-        self.land_into(link, Some(id), prefix, slice, IncomingKind::Eager { operation })
+        self.retain_memory(operation);
+        self.place_into(link, Some(id), prefix, slice, IncomingKind::Eager { operation })
     }
 
     /// A message that came before its receive: it is staged.
@@ -171,7 +171,7 @@ impl Core {
             return self.assemble(link, id, prefix, body, Target::Unmatched(slot), Slice::NONE);
         }
         let kind = IncomingKind::Unmatched { message: slot };
-        self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+        self.place_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
     /// Nobody waits for a message, and nobody will.
@@ -183,7 +183,7 @@ impl Core {
     ) -> Placement {
         self.counters.messages_dropped += 1;
         if Level::waits_for_match(body.acknowledge) {
-            self.emit_finish(id, channel, body.message.get(), Err(Fault::Cancelled), 0);
+            self.emit_fin(id, channel, body.message.get(), Err(Fault::Cancelled), 0);
         }
         Placement::Drop
     }
@@ -213,15 +213,15 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(crate) fn eager_landed(&mut self, id: OperationId) {
+    pub(crate) fn eager_received(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
-            assert!(operation.held > 0, "a rail lets go of what it held");
-            operation.held -= 1;
+            assert!(operation.retained > 0, "a rail lets go of what it held");
+            operation.retained -= 1;
         }
         self.receive_done(id);
     }
 
-    pub(crate) fn unmatched_landed(&mut self, slot: SlotId, slice: Slice) {
+    pub(crate) fn unmatched_received(&mut self, slot: SlotId, slice: Slice) {
         let Some(message) = self.matching.message_mut(slot) else {
             self.outputs.push(Output::Release(slice.buffer));
             return;
@@ -231,7 +231,7 @@ impl Core {
             _ => None,
         };
         message.content = Content::Staged(slice.buffer);
-        self.matching.landed(slot);
+        self.matching.received(slot);
         if let Some(operation) = claimed {
             if self.operations.get(operation).is_some_and(|operation| !operation.cancelled) {
                 self.take_message(operation, slot);
@@ -251,7 +251,7 @@ impl Core {
         }
     }
 
-    pub(crate) fn request_landed(
+    pub(crate) fn request_received(
         &mut self,
         peer: Option<PeerId>,
         session: u32,

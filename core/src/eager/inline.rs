@@ -47,7 +47,7 @@ impl Core {
         frame.link = link;
         frame.payload = send.payload;
         frame.token = Token(id.0.to_u64());
-        if self.rails.of(link).is_some_and(|rail| rail.checksummed) {
+        if self.rails.of(link).is_some_and(|rail| rail.intact) {
             frame::encode_short(&mut frame.header, session, payload_bytes, &body);
             return true;
         }
@@ -79,7 +79,7 @@ impl Core {
             message = peer.session.send_next[send.channel as usize] - 1;
         }
         let state = SendState { send, stage: SendStage::Eager, message };
-        self.operations.insert(id, Kind::Send(state)).held = 1;
+        self.operations.insert(id, Kind::Send(state)).retained = 1;
         self.operations.own(id, send.peer);
         self.ordered(Token(id.0.to_u64()), answer);
         false

@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
-use ropewalk_wire::frame::{FinishBody, status_to_wire};
+use ropewalk_wire::frame::{FinBody, status_to_wire};
 
 use crate::api::*;
 use crate::credit::Charge;
@@ -105,8 +105,8 @@ impl Core {
             Content::Staged(buffer) => {
                 self.copy_out(id, buffer, message.bytes);
             }
-            Content::Announced(key, help) => {
-                self.free_charge(peer, message.session, Charge::Announce);
+            Content::Rendezvous(key, help) => {
+                self.free_charge(peer, message.session, Charge::Rendezvous);
                 let Unmatched { message, bytes, .. } = message;
                 self.fetch(id, peer, Announced { message, bytes, key, help });
                 return;
@@ -139,7 +139,7 @@ impl Core {
         let bytes = state.message_bytes.min(room);
         let outcome = if state.message_bytes > room { Err(Fault::Truncated) } else { Ok(()) };
         self.counters.messages_received += 1;
-        if operation.held > 0 || operation.ending.is_some() {
+        if operation.retained > 0 || operation.ending.is_some() {
             operation.ending.get_or_insert(Ending { outcome, bytes });
             return self.try_complete(id);
         }
@@ -166,11 +166,11 @@ impl Core {
             reached => asked == reached as u8 && asked != Level::Buffered as u8,
         };
         if is_it {
-            self.emit_finish(peer, channel, message, Ok(()), bytes);
+            self.emit_fin(peer, channel, message, Ok(()), bytes);
         }
     }
 
-    pub(crate) fn emit_finish(
+    pub(crate) fn emit_fin(
         &mut self,
         peer: PeerId,
         channel: Channel,
@@ -178,7 +178,7 @@ impl Core {
         outcome: Result<(), Fault>,
         bytes: u64,
     ) {
-        let body = FinishBody {
+        let body = FinBody {
             message: message.into(),
             channel: channel as u8,
             status: status_to_wire(outcome),

@@ -74,7 +74,7 @@ impl Core {
             peer.session.send_next[send.channel as usize] += 1;
             state.stage = SendStage::Eager;
             state.message = message;
-            operation.held += 1;
+            operation.retained += 1;
             if send.level != Level::Buffered {
                 peer.session.unfinished.insert((send.channel as u8, message), id);
             }
@@ -95,12 +95,12 @@ impl Core {
         if send.channel == Channel::Request || waits {
             return false;
         }
-        self.start_announced(id, send, message)
+        self.start_rendezvous(id, send, message)
     }
 
-    fn start_announced(&mut self, id: OperationId, send: Send, message: u64) -> bool {
+    fn start_rendezvous(&mut self, id: OperationId, send: Send, message: u64) -> bool {
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        if !peer.session.granted.take_announce() {
+        if !peer.session.granted.take_rts() {
             return false;
         }
         peer.session.send_next[send.channel as usize] += 1;
@@ -118,7 +118,7 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return };
         let peer = state.send.peer;
         let bytes = state.send.payload.len;
-        let in_fragments = operation.held > 1;
+        let in_fragments = operation.retained > 1;
         let acknowledged = outcome.is_ok() && state.send.level != Level::Buffered;
         state.first_left(acknowledged, in_fragments);
         let goes_on = acknowledged || (outcome.is_ok() && in_fragments);
@@ -129,7 +129,7 @@ impl Core {
         if in_fragments && outcome.is_err() {
             self.give_rest_up(peer, id);
         }
-        self.let_go(id);
+        self.release_memory(id);
         self.release_frame(peer, false);
         self.pump(peer);
     }

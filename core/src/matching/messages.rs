@@ -143,7 +143,7 @@ impl Messages {
     /// Adds a message; `None` where there is no room.
     pub fn add(&mut self, message: Unmatched, arrival: u64) -> Option<SlotId> {
         let (key, number) = (key_of(&message), message.message);
-        let announced = matches!(message.content, Content::Announced(..));
+        let announced = matches!(message.content, Content::Rendezvous(..));
         let [of_all, of_key, of_peer] = [Neighbours::NONE; 3];
         let id = self.entries.insert(Entry { message, arrival, of_all, of_key, of_peer }).ok()?;
         let (channel, peer, _) = key;
@@ -163,7 +163,7 @@ impl Messages {
     }
 
     /// The bytes of a message arrived.
-    pub fn landed(&mut self, id: SlotId, arrival: u64) {
+    pub fn received(&mut self, id: SlotId, arrival: u64) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.arrival = arrival;
         }
@@ -257,7 +257,7 @@ impl Messages {
         let message = &self.entries.get(id)?.message;
         let (key, number) = (key_of(message), message.message);
         let (channel, peer, _) = key;
-        if matches!(message.content, Content::Announced(..)) {
+        if matches!(message.content, Content::Rendezvous(..)) {
             self.announced.remove(&(channel, peer, number));
         }
         if let Some(list) = self.by_key.get_mut(&key) {
@@ -276,7 +276,7 @@ impl Messages {
     }
 
     /// The announced message of this number, where it is still here.
-    pub fn find_announced(&self, channel: Channel, peer: PeerId, number: u64) -> Option<SlotId> {
+    pub fn find_rts(&self, channel: Channel, peer: PeerId, number: u64) -> Option<SlotId> {
         self.announced.get(&(channel, peer, number)).copied()
     }
 

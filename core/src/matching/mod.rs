@@ -166,9 +166,9 @@ impl Matching {
     }
 
     /// The bytes of a message are here.
-    pub fn landed(&mut self, id: SlotId) {
+    pub fn received(&mut self, id: SlotId) {
         self.arrivals += 1;
-        self.messages.landed(id, self.arrivals);
+        self.messages.received(id, self.arrivals);
     }
 
     /// The messages of a channel that came to wait, or of which the bytes came, after so many arrivals; earliest first.
@@ -192,8 +192,8 @@ impl Matching {
     }
 
     /// The announced message of this number, where it is still here.
-    pub fn find_announced(&self, channel: Channel, peer: PeerId, message: u64) -> Option<SlotId> {
-        self.messages.find_announced(channel, peer, message)
+    pub fn find_rts(&self, channel: Channel, peer: PeerId, message: u64) -> Option<SlotId> {
+        self.messages.find_rts(channel, peer, message)
     }
 
     /// The message with these bits that is arriving and was claimed by this receive.
@@ -366,12 +366,12 @@ mod tests {
         let mut matching = Matching::new(HashSeed::OWN_KEYS, 1024);
         let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 2 };
         let found =
-            matching.arrive(message(peer(1), 7, 3, Content::Announced(key, Help::None))).unwrap();
+            matching.arrive(message(peer(1), 7, 3, Content::Rendezvous(key, Help::None))).unwrap();
         matching.arrive(message(peer(1), 7, 4, Content::Empty)).unwrap();
-        assert_eq!(matching.find_announced(TAGGED, peer(1), 3), Some(found));
-        assert_eq!(matching.find_announced(TAGGED, peer(1), 4), None, "it is no announced one");
-        assert_eq!(matching.find_announced(TAGGED, peer(2), 3), None);
+        assert_eq!(matching.find_rts(TAGGED, peer(1), 3), Some(found));
+        assert_eq!(matching.find_rts(TAGGED, peer(1), 4), None, "it is no announced one");
+        assert_eq!(matching.find_rts(TAGGED, peer(2), 3), None);
         matching.remove_message(found);
-        assert_eq!(matching.find_announced(TAGGED, peer(1), 3), None);
+        assert_eq!(matching.find_rts(TAGGED, peer(1), 3), None);
     }
 }

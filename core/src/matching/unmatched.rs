@@ -31,7 +31,7 @@ pub(crate) enum Content {
     /// In a staging buffer.
     Staged(BufferId),
     /// Still at the sender, who would help so to fetch it.
-    Announced(RemoteKey, Help),
+    Rendezvous(RemoteKey, Help),
 }
 
 /// The match criteria of a receive.

@@ -27,7 +27,7 @@ impl Core {
                     incoming.broken_off = true;
                 }
                 let token = Token(slot.to_u64());
-                self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+                self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
             }
             if !foreign {
                 self.stop_natives_of(link);
@@ -145,12 +145,12 @@ impl Core {
         match incoming.kind {
             IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
                 self.receive_broken(operation, fault);
-                self.let_go(operation);
+                self.release_memory(operation);
             }
             IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_lost(assembly, operation, fault);
             }
-            IncomingKind::Put { region, .. } => self.region_let_go(region),
+            IncomingKind::Put { region, .. } => self.release_region(region),
             IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
             IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),

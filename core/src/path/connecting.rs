@@ -18,7 +18,7 @@ impl Core {
     pub fn want_session(&mut self, id: PeerId) {
         let id = self.resolve(id);
         let Some(peer) = self.peers.get(id) else { return };
-        if !matches!(peer.stage, PeerStage::Idle | PeerStage::Parked { .. }) {
+        if !matches!(peer.stage, PeerStage::Idle | PeerStage::IdleClosed { .. }) {
             return;
         }
         if peer.reachable || !peer.identity.addresses.is_empty() {
@@ -50,7 +50,7 @@ impl Core {
         peer.stage = PeerStage::Idle;
         let rests = peer.session.id != 0;
         if rests {
-            self.rest(id);
+            self.rest_idle(id);
         }
         if waits || !rests && self.is_awaited(id) {
             self.want_session(id);

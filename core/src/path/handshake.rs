@@ -109,7 +109,7 @@ impl Core {
             address_bytes: (self.greeting.len as u16).into(),
             eager_credit: ((windows.eager / 1024) as u16).into(),
             request_credit: ((windows.request / 1024) as u16).into(),
-            announce_credit: (self.config.announce_window as u16).into(),
+            rts_credit: (self.config.rts_window as u16).into(),
             eager_max: ((self.eager_bytes_over(link, false) / 1024) as u16).into(),
         });
         let slice = self.greeting;
@@ -151,7 +151,7 @@ impl Core {
             self.greeted(link, &[]);
             return Placement::Drop;
         }
-        self.land_into(link, None, prefix, Slice::NONE, IncomingKind::Hello)
+        self.place_into(link, None, prefix, Slice::NONE, IncomingKind::Hello)
     }
 
     /// A greeting is complete.
@@ -215,7 +215,7 @@ impl Core {
         let theirs = self.links.get(link).map_or(0, |state| state.theirs);
         let keeps = theirs != 0 && self.session_of(id) == theirs;
         while !keeps && self.first_windows().is_none() {
-            if self.end_oldest_parked().is_none_or(|ended| ended == id) {
+            if self.end_oldest_idle().is_none_or(|ended| ended == id) {
                 break;
             }
         }
@@ -304,7 +304,9 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let unwanted = matches!(
             peer.stage,
-            PeerStage::Suspended { .. } | PeerStage::Parking { .. } | PeerStage::Parked { .. }
+            PeerStage::Suspended { .. }
+                | PeerStage::ClosingIdle { .. }
+                | PeerStage::IdleClosed { .. }
         );
         if upgrade || peer.link().is_some() || unwanted {
             return;

@@ -19,7 +19,7 @@ pub(crate) struct Links {
     carrying: Vec<LinkId>,
     hand: usize,
     /// How many of them are to be parked: the peer's answer is awaited.
-    parking: usize,
+    closing_idle: usize,
     /// Accepted links on which both sides have greeted, so far.
     agreements: u64,
 }
@@ -99,7 +99,7 @@ impl Links {
 
     /// The link carries no session any more.
     pub fn end_carrying(&mut self, id: LinkId) {
-        self.set_parking(id, false);
+        self.set_closing_idle(id, false);
         let Some(turn) = self.get_mut(id).and_then(|state| state.turn.take()) else { return };
         self.carrying.swap_remove(turn);
         let moved = self.carrying.get(turn).copied().and_then(|moved| self.get_mut(moved));
@@ -109,11 +109,11 @@ impl Links {
     }
 
     /// Whether the peer was asked to do without this link.
-    pub fn set_parking(&mut self, id: LinkId, parking: bool) {
+    pub fn set_closing_idle(&mut self, id: LinkId, closing_idle: bool) {
         let Some(state) = self.get_mut(id).filter(|state| state.turn.is_some()) else { return };
-        let before = std::mem::replace(&mut state.parking, parking);
-        self.parking += usize::from(parking);
-        self.parking -= usize::from(before);
+        let before = std::mem::replace(&mut state.closing_idle, closing_idle);
+        self.closing_idle += usize::from(closing_idle);
+        self.closing_idle -= usize::from(before);
     }
 
     /// How many links carry a session.
@@ -123,7 +123,7 @@ impl Links {
 
     /// How many more than `max` will go on carrying one.
     pub fn surplus(&self, max: usize) -> usize {
-        (self.carrying.len() - self.parking).saturating_sub(max)
+        (self.carrying.len() - self.closing_idle).saturating_sub(max)
     }
 
     /// The link whose turn it is, of those that carry a session; the next call names the next one.
@@ -232,8 +232,8 @@ mod tests {
         }
         links.begin_carrying(name(3));
         assert_eq!((links.carrying(), links.surplus(5), links.surplus(9)), (7, 2, 0));
-        links.set_parking(name(0), true);
-        links.set_parking(name(0), true);
+        links.set_closing_idle(name(0), true);
+        links.set_closing_idle(name(0), true);
         assert_eq!(links.surplus(5), 1);
         links.end_carrying(name(0));
         links.remove(name(6));

@@ -75,7 +75,7 @@ pub(crate) struct Link {
     /// Its place among the links that carry a session.
     pub turn: Option<usize>,
     /// The peer was asked to do without it.
-    pub parking: bool,
+    pub closing_idle: bool,
     /// The traffic when the clock's hand passed last.
     pub traffic_seen: Option<u64>,
     /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
@@ -112,9 +112,9 @@ pub(crate) enum PeerStage {
     Suspended { since: Time },
     /// Its session's link is to be closed: the peer was asked at the latest `until` (once more where that
     /// is `late`), and nothing is sent.
-    Parking { link: LinkId, until: Time, late: bool },
+    ClosingIdle { link: LinkId, until: Time, late: bool },
     /// Its session has no link, and needs none until somebody wants something.
-    Parked { since: Time },
+    IdleClosed { since: Time },
     /// There was no descriptor for a link; tried again at this time.
     Crowded { attempt: u32, until: Time },
 }
@@ -133,7 +133,7 @@ pub(crate) struct Peer {
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
     /// After how many posts of receives its session was parked.
-    pub parked_at_post: Option<u64>,
+    pub idle_since_post: Option<u64>,
     /// Control frames that wait for the answer to `Park`.
     pub deferred: Vec<Body>,
     pub session: Session,
@@ -199,7 +199,7 @@ impl Link {
             packet: 0,
             agreed: 0,
             turn: None,
-            parking: false,
+            closing_idle: false,
             traffic_seen: None,
             spared: 0,
             spared_next: 0,
@@ -239,7 +239,7 @@ impl Peer {
             calls: Calls::NONE,
             foreign: false,
             reachable,
-            parked_at_post: None,
+            idle_since_post: None,
             deferred: Vec::new(),
             session: Session {
                 id: 0,
@@ -272,11 +272,11 @@ impl Peer {
     pub fn due(&self) -> Time {
         let due = match self.stage {
             PeerStage::Yielded { until } => Some(until),
-            PeerStage::Parking { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
+            PeerStage::ClosingIdle { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
             PeerStage::Connecting { .. } => Some(self.calls.deadline()),
             PeerStage::Suspended { .. } => self.session.reliable.as_ref().map(|it| it.retry_at),
             PeerStage::Up { .. } => self.session.reliable.as_ref().and_then(|it| it.deadline()),
-            PeerStage::Idle | PeerStage::Parked { .. } => None,
+            PeerStage::Idle | PeerStage::IdleClosed { .. } => None,
         };
         due.unwrap_or(Time::NEVER)
     }
@@ -301,7 +301,7 @@ impl Peer {
     /// The same, also where nothing is sent over it any more since it is to be closed.
     pub fn session_link(&self) -> Option<LinkId> {
         match self.stage {
-            PeerStage::Up { link } | PeerStage::Parking { link, .. } => Some(link),
+            PeerStage::Up { link } | PeerStage::ClosingIdle { link, .. } => Some(link),
             _ => None,
         }
     }

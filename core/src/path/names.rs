@@ -161,7 +161,7 @@ impl Core {
         self.outputs.push(Output::Aliased { alias, peer });
         self.repost(reposted);
         self.pump(peer);
-        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
+        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::IdleClosed { .. });
         let idle = self.peers.get(peer).is_some_and(|peer| rests(peer.stage));
         if idle {
             self.connect_if_needed(peer);

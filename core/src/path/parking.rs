@@ -46,13 +46,13 @@ impl Core {
 
     /// Parks links while more than the limit carry sessions: those that had no traffic since the hand
     /// passed last, where nothing is under way.
-    pub(crate) fn park_surplus(&mut self) {
+    pub(crate) fn close_surplus(&mut self) {
         let max = self.config.links_max;
         if self.links.surplus(max) == 0 {
             return;
         }
         for _ in 0..SWEEP.min(2 * self.links.carrying()) {
-            self.park_next();
+            self.close_next_idle();
             if self.links.surplus(max) == 0 {
                 return;
             }
@@ -65,17 +65,17 @@ impl Core {
     /// A descriptor or another resource of links is used up: an idle link is parked to make room.
     pub fn make_room(&mut self) {
         for _ in 0..SWEEP.min(2 * self.links.carrying()) {
-            if self.park_next() {
+            if self.close_next_idle() {
                 return;
             }
         }
     }
 
     /// The second chance of the link under the hand; true where it is parked.
-    fn park_next(&mut self) -> bool {
+    fn close_next_idle(&mut self) -> bool {
         let Some(link) = self.links.next_turn() else { return false };
         let Some(state) = self.links.get(link) else { return false };
-        let Some(id) = state.peer.filter(|id| self.may_park(*id, link)) else { return false };
+        let Some(id) = state.peer.filter(|id| self.may_close_idle(*id, link)) else { return false };
         let Some(peer) = self.peers.get(id) else { return false };
         let traffic = peer.traffic().wrapping_add(state.packet);
         let Some(state) = self.links.get_mut(link) else { return false };
@@ -85,12 +85,12 @@ impl Core {
             state.spared = state.spared.saturating_sub(1);
             return false;
         }
-        self.ask_to_park(id, link);
+        self.ask_to_close_idle(id, link);
         true
     }
 
     /// Whether the session may do without its link for now, as far as this side can tell.
-    fn may_park(&self, id: PeerId, link: LinkId) -> bool {
+    fn may_close_idle(&self, id: PeerId, link: LinkId) -> bool {
         let Some(peer) = self.peers.get(id) else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
         let up = peer.stage == PeerStage::Up { link } && peer.session.reliable.is_none() && live;
@@ -106,14 +106,14 @@ impl Core {
         peer.reachable || self.rails.can_call(&peer.identity.addresses, link)
     }
 
-    fn ask_to_park(&mut self, id: PeerId, link: LinkId) {
+    fn ask_to_close_idle(&mut self, id: PeerId, link: LinkId) {
         let until = self.now + self.config.give_up_after;
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.stage = PeerStage::Parking { link, until, late: false };
+            peer.stage = PeerStage::ClosingIdle { link, until, late: false };
         }
-        self.links.set_parking(link, true);
+        self.links.set_closing_idle(link, true);
         self.wake_by(id, until);
-        self.emit_apart(id, link, &Body::Park);
+        self.emit_apart(id, link, &Body::CloseIdle);
     }
 
     /// A frame of the session, whatever its stage.
@@ -123,35 +123,35 @@ impl Core {
     }
 
     /// The peer asks to park the session, or answers that it may.
-    pub(crate) fn arrive_park(&mut self, link: LinkId, id: PeerId) -> Placement {
+    pub(crate) fn arrive_close_idle(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id) else { return Placement::Drop };
         if peer.session.reliable.is_some() || link == LOOP_LINK {
             return self.violation("a session that cannot be parked");
         }
-        if matches!(peer.stage, PeerStage::Parking { .. }) {
+        if matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
             if !peer.is_settled() {
                 return self.violation("a session is parked with work under way");
             }
-            self.park(id, link);
-        } else if self.may_park(id, link) {
-            self.emit_apart(id, link, &Body::Park);
-            self.park(id, link);
+            self.close_idle(id, link);
+        } else if self.may_close_idle(id, link) {
+            self.emit_apart(id, link, &Body::CloseIdle);
+            self.close_idle(id, link);
         } else {
-            self.emit_apart(id, link, &Body::Stay);
+            self.emit_apart(id, link, &Body::KeepOpen);
         }
         Placement::Drop
     }
 
     /// The peer needs the link that we would have parked.
-    pub(crate) fn arrive_stay(&mut self, link: LinkId, id: PeerId) -> Placement {
+    pub(crate) fn arrive_keep_open(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
-        if !matches!(peer.stage, PeerStage::Parking { .. }) {
+        if !matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
             return self.violation("an answer to what was not asked");
         }
         peer.stage = PeerStage::Up { link };
         let deferred = std::mem::take(&mut peer.deferred);
-        self.counters.parks_refused += 1;
-        self.links.set_parking(link, false);
+        self.counters.idle_closes_refused += 1;
+        self.links.set_closing_idle(link, false);
         if let Some(state) = self.links.get_mut(link) {
             state.spared_next = (2 * state.spared_next + 1).min(SPARED_MAX);
             state.spared = state.spared_next;
@@ -162,18 +162,18 @@ impl Core {
         self.tell_news(id);
         self.pump(id);
         self.answer_caller(id);
-        self.park_surplus();
+        self.close_surplus();
         Placement::Drop
     }
 
     /// Both sides sent their last frame over this link.
-    fn park(&mut self, id: PeerId, link: LinkId) {
+    fn close_idle(&mut self, id: PeerId, link: LinkId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         // Answers to a peer that is idle: it waits for none of them.
         peer.deferred.clear();
         let waits = peer.has_waiting();
-        self.counters.sessions_parked += 1;
-        self.rest(id);
+        self.counters.sessions_idle_closed += 1;
+        self.rest_idle(id);
         self.close_link(link);
         self.answer_caller(id);
         // Who called may have hung up while it waited.
@@ -183,19 +183,19 @@ impl Core {
     }
 
     /// The session needs no link from now on.
-    pub(crate) fn rest(&mut self, id: PeerId) {
+    pub(crate) fn rest_idle(&mut self, id: PeerId) {
         let since = self.now;
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::Parked { since };
-        peer.parked_at_post.get_or_insert(posts);
+        peer.stage = PeerStage::IdleClosed { since };
+        peer.idle_since_post.get_or_insert(posts);
         if !peer.reachable {
             self.evictable.add_idle(id, &mut peer.eviction, since);
         }
     }
 
     /// A new link carries a parked session on.
-    pub(crate) fn resume_parked(&mut self, id: PeerId) {
+    pub(crate) fn resume_idle(&mut self, id: PeerId) {
         self.counters.sessions_resumed += 1;
         match self.config.plant {
             Plant::Nothing => self.tell_news(id),
@@ -219,7 +219,7 @@ impl Core {
     #[cold]
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let PeerStage::Parking { link, .. } = peer.stage else { return };
+        let PeerStage::ClosingIdle { link, .. } = peer.stage else { return };
         if peer.deferred.len() < QUEUED_FRAMES_MAX {
             return peer.deferred.push(body);
         }
@@ -233,7 +233,7 @@ impl Core {
     pub(crate) fn hold_caller(&mut self, id: PeerId, link: LinkId) -> bool {
         let incarnation = self.greeted_incarnation(link);
         let Some(peer) = self.peers.get_mut(id) else { return false };
-        let parking = matches!(peer.stage, PeerStage::Parking { .. });
+        let parking = matches!(peer.stage, PeerStage::ClosingIdle { .. });
         if !parking || incarnation != Some(peer.identity.incarnation) {
             return false;
         }
@@ -265,11 +265,11 @@ impl Core {
 
     /// The peer did not answer. That ends the session only where something waits for it: whoever wants
     /// nothing of a silent peer goes on wanting nothing.
-    pub(crate) fn park_unanswered(&mut self, id: PeerId) {
+    pub(crate) fn close_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.calls.has_caller();
-        let PeerStage::Parking { link, until, late } = &mut peer.stage else { return };
+        let PeerStage::ClosingIdle { link, until, late } = &mut peer.stage else { return };
         if *late && waits {
             let link = *link;
             self.close_link(link);
@@ -283,18 +283,18 @@ impl Core {
     pub(crate) fn run_sweep(&mut self) -> Time {
         if self.sweep_at <= self.now {
             self.sweep_at = Time::NEVER;
-            self.park_surplus();
+            self.close_surplus();
         }
         self.sweep_at
     }
 
     /// A parked session that concerns nobody here ends, so that there is room for another peer: the one
     /// that rests for longest, of a few that are looked at.
-    pub(crate) fn end_oldest_parked(&mut self) -> Option<PeerId> {
+    pub(crate) fn end_oldest_idle(&mut self) -> Option<PeerId> {
         for _ in 0..evictable::LOOKS {
             let (at, id) = self.evictable.next_idle(&mut self.peers)?;
             let Some(peer) = self.peers.get_mut(id) else { continue };
-            let PeerStage::Parked { since } = peer.stage else { continue };
+            let PeerStage::IdleClosed { since } = peer.stage else { continue };
             if peer.reachable {
                 continue;
             }
@@ -329,7 +329,7 @@ impl Peer {
             && self.accesses.under_way == UnderWay::default()
             && self.session.unfinished.is_empty()
             && self.session.assembling.is_empty()
-            && self.session.lent.has_no_announces()
+            && self.session.lent.has_no_rendezvous()
     }
 
     /// The session that a new link would carry on; 0: none. `lossy`: frames of the link get lost.

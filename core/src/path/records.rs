@@ -68,7 +68,7 @@ impl Core {
             }
             self.evictable.add_caller(id, &mut self.peers);
         }
-        if let Some(id) = self.end_oldest_parked() {
+        if let Some(id) = self.end_oldest_idle() {
             self.forget_peer(id);
         }
     }
@@ -137,7 +137,7 @@ impl Core {
         self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
-        let granted = Granted::begin(windows, u64::from(self.config.announce_window));
+        let granted = Granted::begin(windows, u64::from(self.config.rts_window));
         self.new_session(id, nonce | 1, granted, windows);
         self.begin_lengths(id, LOOP_LINK);
         self.pump(id);

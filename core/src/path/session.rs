@@ -58,7 +58,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
         peer.calls.succeed();
-        peer.parked_at_post = None;
+        peer.idle_since_post = None;
         peer.identity.incarnation = incarnation;
         let parked = goes_on && peer.session.reliable.is_none();
         self.links.begin_carrying(link);
@@ -67,7 +67,7 @@ impl Core {
         }
         self.begin_lengths(id, link);
         if parked {
-            self.resume_parked(id);
+            self.resume_idle(id);
         } else if goes_on {
             self.resume_spans(id);
         }
@@ -76,7 +76,7 @@ impl Core {
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
         self.pump(id);
-        self.park_surplus();
+        self.close_surplus();
     }
 
     /// A link begins to carry a session that there was not before.
@@ -95,7 +95,7 @@ impl Core {
             eager: u64::from(hello.eager_credit.get()) * 1024,
             request: u64::from(hello.request_credit.get()) * 1024,
         };
-        let granted = Granted::begin(granted, u64::from(hello.announce_credit.get()));
+        let granted = Granted::begin(granted, u64::from(hello.rts_credit.get()));
         self.new_session(id, session, granted, windows);
     }
 
@@ -175,7 +175,7 @@ impl Core {
     /// sessions what was posted while this one rested was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
         let peer = self.peers.get(id).filter(|_| self.config.separate_sessions);
-        let since = peer.and_then(|peer| peer.parked_at_post);
+        let since = peer.and_then(|peer| peer.idle_since_post);
         self.fail_session_before(id, Fault::PeerReset, since);
     }
 
@@ -199,7 +199,7 @@ impl Core {
             peer.waiting = [List::EMPTY; CHANNELS];
         }
         peer.accesses.waiting = List::EMPTY;
-        peer.parked_at_post = None;
+        peer.idle_since_post = None;
         peer.deferred.clear();
         peer.calls.reset();
         let reliable = peer.session.reliable.take();
@@ -217,7 +217,7 @@ impl Core {
             let announced = self
                 .matching
                 .message_mut(found)
-                .is_some_and(|message| matches!(message.content, Content::Announced(..)));
+                .is_some_and(|message| matches!(message.content, Content::Rendezvous(..)));
             if announced {
                 self.drop_message(found, fault);
             }
@@ -279,7 +279,7 @@ impl Core {
                 self.matching.withdraw(*post, wanted(receive));
             }
             Kind::Send(state) => {
-                if let SendStage::Announced { region: slot } = state.stage {
+                if let SendStage::Rendezvous { region: slot } = state.stage {
                     region = Some(slot);
                 }
             }
@@ -329,7 +329,7 @@ impl Core {
 
     fn free_unmatched(&mut self, message: &Unmatched) {
         let charge = match message.content {
-            Content::Announced(..) => Charge::Announce,
+            Content::Rendezvous(..) => Charge::Rendezvous,
             _ => Charge::Eager { channel: message.channel, payload_bytes: message.bytes },
         };
         self.free_charge(message.peer, message.session, charge);

@@ -109,7 +109,7 @@ impl Core {
                     self.greeting_lost(id, attempt);
                 }
                 PeerStage::Suspended { since } => self.retry_suspended(id, since),
-                PeerStage::Parking { until, .. } if until <= now => self.park_unanswered(id),
+                PeerStage::ClosingIdle { until, .. } if until <= now => self.close_unanswered(id),
                 PeerStage::Crowded { attempt, until } if until <= now => {
                     self.connect_again(id, attempt);
                 }

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 
 use ropewalk_base::memory::BufferId;
-use ropewalk_wire::frame::{AnnounceBody, EagerBody};
+use ropewalk_wire::frame::{EagerBody, RtsBody};
 
 use crate::api::Channel;
 use crate::credit::charge_bytes;
 
 #[derive(Debug)]
 pub(super) enum Held {
-    Eager { body: EagerBody, bytes: u64, buffer: Option<BufferId>, landed: bool },
-    Announce(AnnounceBody),
+    Eager { body: EagerBody, bytes: u64, buffer: Option<BufferId>, received: bool },
+    Rts(RtsBody),
 }
 
 /// By channel and message number.
@@ -26,7 +26,7 @@ impl HeldMessages {
         let (mut eager, mut announces) = (0, 0);
         for ((channel, _), held) in &self.messages {
             match held {
-                Held::Announce(_) => announces += 1,
+                Held::Rts(_) => announces += 1,
                 Held::Eager { bytes, .. } if *channel != Channel::Request as u8 => {
                     eager += charge_bytes(*bytes);
                 }

@@ -3,7 +3,7 @@
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement};
-use ropewalk_wire::frame::{AnnounceBody, EagerBody, Prefix};
+use ropewalk_wire::frame::{EagerBody, Prefix, RtsBody};
 
 use super::held::{Held, HeldMessages};
 use crate::api::*;
@@ -17,7 +17,7 @@ impl Core {
     pub(super) fn drop_held(&mut self, id: PeerId, session: u32, held: HeldMessages) {
         for ((channel, _), held) in held.messages {
             // A message whose bytes are still to come goes with its placement.
-            let Held::Eager { bytes, buffer, landed: true, .. } = held else { continue };
+            let Held::Eager { bytes, buffer, received: true, .. } = held else { continue };
             if let Some(buffer) = buffer {
                 self.outputs.push(Output::Release(buffer));
             }
@@ -39,7 +39,7 @@ impl Core {
     ) -> Placement {
         let bytes = u64::from(prefix.payload_bytes.get());
         let message = body.message.get();
-        let held = Held::Eager { body: *body, bytes, buffer: None, landed: bytes == 0 };
+        let held = Held::Eager { body: *body, bytes, buffer: None, received: bytes == 0 };
         if let Some(reliable) = self.reliable_mut(id) {
             reliable.held.messages.insert((channel as u8, message), held);
         }
@@ -47,20 +47,17 @@ impl Core {
             return Placement::Drop;
         }
         let kind = IncomingKind::Held { channel, message };
-        self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+        self.place_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
     /// An announce that overtook an earlier message.
-    pub(crate) fn hold_announce(&mut self, id: PeerId, channel: Channel, body: AnnounceBody) {
+    pub(crate) fn hold_rts(&mut self, id: PeerId, channel: Channel, body: RtsBody) {
         if let Some(reliable) = self.reliable_mut(id) {
-            reliable
-                .held
-                .messages
-                .insert((channel as u8, body.message.get()), Held::Announce(body));
+            reliable.held.messages.insert((channel as u8, body.message.get()), Held::Rts(body));
         }
     }
 
-    pub(crate) fn held_landed(
+    pub(crate) fn held_received(
         &mut self,
         id: Option<PeerId>,
         channel: Channel,
@@ -70,9 +67,9 @@ impl Core {
         let reliable = id.and_then(|id| self.reliable_mut(id));
         let key = (channel as u8, message);
         match reliable.and_then(|reliable| reliable.held.messages.get_mut(&key)) {
-            Some(Held::Eager { buffer, landed, .. }) => {
+            Some(Held::Eager { buffer, received, .. }) => {
                 *buffer = Some(slice.buffer);
-                *landed = true;
+                *received = true;
             }
             _ => return self.outputs.push(Output::Release(slice.buffer)),
         }
@@ -89,13 +86,13 @@ impl Core {
             let Some(reliable) = peer.session.reliable.as_mut() else { return };
             let key = (channel as u8, message);
             match reliable.held.messages.get(&key) {
-                Some(Held::Eager { landed: true, .. } | Held::Announce(_)) => {}
+                Some(Held::Eager { received: true, .. } | Held::Rts(_)) => {}
                 _ => return,
             }
             let Some(held) = reliable.held.messages.remove(&key) else { return };
             peer.session.receive_next[channel as usize] += 1;
             match held {
-                Held::Announce(body) => self.match_announce(id, channel, &body),
+                Held::Rts(body) => self.match_rts(id, channel, &body),
                 Held::Eager { body, bytes, buffer, .. } => {
                     self.match_held(id, channel, &body, bytes, buffer);
                 }
@@ -114,15 +111,15 @@ impl Core {
         let (bits, message) = (body.bits.get(), body.message.get());
         if channel == Channel::Request {
             if body.acknowledge != 0 {
-                self.emit_finish(id, channel, message, Ok(()), bytes);
+                self.emit_fin(id, channel, message, Ok(()), bytes);
             }
             let slice =
                 buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: bytes });
             let session = self.session_of(id);
-            return self.request_landed(Some(id), session, bits, bytes as u32, slice);
+            return self.request_received(Some(id), session, bits, bytes as u32, slice);
         }
         if body.acknowledge == Level::Delivered as u8 {
-            self.emit_finish(id, channel, message, Ok(()), bytes);
+            self.emit_fin(id, channel, message, Ok(()), bytes);
         }
         let session = self.session_of(id);
         self.counters.messages_unmatched += 1;

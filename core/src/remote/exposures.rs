@@ -42,7 +42,7 @@ impl Core {
             audience,
             owner,
             closing: false,
-            held: 0,
+            retained: 0,
             streams: 0,
             exposed: self.regions.take_list(),
         };
@@ -60,7 +60,7 @@ impl Core {
         owner: OperationId,
     ) -> Option<RemoteKey> {
         let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
-        self.hold(owner);
+        self.retain_memory(owner);
         Some(key)
     }
 
@@ -169,26 +169,25 @@ impl Core {
         }
     }
 
-    pub(crate) fn region_let_go(&mut self, slot: SlotId) {
+    pub(crate) fn release_region(&mut self, slot: SlotId) {
         if let Some(region) = self.regions.get_mut(slot) {
-            assert!(region.held > 0, "a rail lets go of what it held");
-            region.held -= 1;
+            assert!(region.retained > 0, "a rail lets go of what it held");
+            region.retained -= 1;
         }
         self.try_end_region(slot);
     }
 
     fn try_end_region(&mut self, slot: SlotId) {
-        let over = self
-            .regions
-            .get(slot)
-            .is_some_and(|region| region.closing && region.held == 0 && region.exposed.is_empty());
+        let over = self.regions.get(slot).is_some_and(|region| {
+            region.closing && region.retained == 0 && region.exposed.is_empty()
+        });
         if !over {
             return;
         }
         let Some(region) = self.regions.remove(slot) else { return };
         self.regions.give_list(region.exposed);
         match region.owner {
-            Some(operation) => self.let_go(operation),
+            Some(operation) => self.release_memory(operation),
             None => {
                 let key = RemoteKey { slot, secret: region.secret };
                 self.outputs.push(Output::Unexposed { key });

@@ -141,7 +141,7 @@ impl Core {
             }
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
-        self.hold(id);
+        self.retain_memory(id);
         let help = self.access_mut(id).map_or(Help::None, |state| state.help);
         let Access { direction, key, remote, local, .. } = access;
         let verb = match direction {
@@ -163,13 +163,13 @@ impl Core {
             state.moved = bytes;
         }
         if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
-            return self.let_go(id);
+            return self.release_memory(id);
         }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
         if !(lost && self.begin_again(id, peer, link)) {
             self.access_ended(id, outcome);
         }
-        self.let_go(id);
+        self.release_memory(id);
     }
 
     /// The link went away under a native access, but its session resumes: the access waits for the
@@ -250,19 +250,19 @@ impl Core {
         if offset > local.len || bytes > local.len - offset || bytes == 0 {
             return self.violation("data outside of what was asked for");
         }
-        self.hold(operation);
+        self.retain_memory(operation);
         let kind = IncomingKind::Data { operation, bytes };
-        self.land_into(link, Some(id), prefix, local.part(offset, bytes), kind)
+        self.place_into(link, Some(id), prefix, local.part(offset, bytes), kind)
     }
 
-    pub(crate) fn data_landed(&mut self, id: OperationId, bytes: u64) {
+    pub(crate) fn data_received(&mut self, id: OperationId, bytes: u64) {
         if let Some(state) = self.access_mut(id) {
             state.moved += bytes;
             if state.moved >= state.access.local.len {
                 self.access_ended(id, Ok(()));
             }
         }
-        self.let_go(id);
+        self.release_memory(id);
     }
 
     /// The peer tells how a get or put of ours ended.
@@ -287,7 +287,7 @@ impl Core {
         if let Err(fault) = outcome {
             self.access_ended(id, Err(fault));
         }
-        self.let_go(id);
+        self.release_memory(id);
     }
 
     /// A get or put ended, one way or the other.

@@ -21,7 +21,7 @@ pub(crate) struct Region {
     pub owner: Option<OperationId>,
     pub closing: bool,
     /// Data frames and placements that use it.
-    pub held: u32,
+    pub retained: u32,
     /// Streams that serve it: what peers asked for and is not on its way yet.
     pub streams: u32,
     /// Links over which it was exposed: until the rail confirms the end of the region, or that of the

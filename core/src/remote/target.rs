@@ -124,12 +124,12 @@ impl Core {
         };
         let total = body.total_bytes.get();
         let Some(region) = self.regions.get_mut(key.slot) else { return Placement::Drop };
-        region.held += 1;
+        region.retained += 1;
         let kind = IncomingKind::Put { region: key.slot, cookie, bytes, total };
-        self.land_into(link, Some(id), prefix, slice, kind)
+        self.place_into(link, Some(id), prefix, slice, kind)
     }
 
-    pub(crate) fn put_landed(
+    pub(crate) fn put_received(
         &mut self,
         peer: Option<PeerId>,
         slot: SlotId,
@@ -142,6 +142,6 @@ impl Core {
         {
             self.emit_result(id, cookie, Ok(()));
         }
-        self.region_let_go(slot);
+        self.release_region(slot);
     }
 }

@@ -56,7 +56,7 @@ impl Core {
                     region.streams -= 1;
                 }
             }
-            StreamKind::Message { operation, .. } => self.let_go(*operation),
+            StreamKind::Message { operation, .. } => self.release_memory(*operation),
             StreamKind::Put { operation, .. } => {
                 if let Some(state) = self.access_mut(*operation) {
                     state.streaming = false;
@@ -83,13 +83,13 @@ impl Core {
                 *offset += len;
                 let operation = *operation;
                 self.counters.fragments_sent += 1;
-                self.hold(operation);
+                self.retain_memory(operation);
                 let order = Order::Fragment { operation, peer: id };
                 self.emit(id, body, bulk(order, &mut stream.left, len));
             }
             StreamKind::Serve { region, cookie, into_offset } => {
                 if let Some(state) = self.regions.get_mut(*region) {
-                    state.held += 1;
+                    state.retained += 1;
                 }
                 let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
                 // The peer's own number: it is its affair where this ends.
@@ -108,7 +108,7 @@ impl Core {
                     total_bytes: (*total).into(),
                 };
                 let operation = *operation;
-                self.hold(operation);
+                self.retain_memory(operation);
                 let order = Order::PutFrame { operation, peer: id };
                 self.emit(id, body, bulk(order, &mut stream.left, here));
             }

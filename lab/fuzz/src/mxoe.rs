@@ -15,7 +15,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
 use ropewalk_transport::{LinkEvents, PacketProtocol, Taken, Who};
-use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
+use ropewalk_wire::frame::{self, Body, CreditBody, EagerBody, Envelope, FinBody, RtsBody};
 use ropewalk_wire::mxoe::{Dialect, Order, Packet};
 
 use crate::memory::{Nowhere, in_memory};
@@ -83,7 +83,7 @@ impl LinkEvents<u8> for Seen {
         self.is_up(link);
     }
 
-    fn landed(&mut self, link: SlotId, token: Token) {
+    fn received(&mut self, link: SlotId, token: Token) {
         self.is_up(link);
         assert_eq!(self.placed.remove(&token.0), Some(link), "it was not placed");
     }
@@ -125,7 +125,7 @@ impl Scene {
         self.machine.order(&expose, &MEMORY);
         self.keys.push((slot, key));
         let (key_slot, key_secret) = frame::key_to_wire(key);
-        let body = AnnounceBody {
+        let body = RtsBody {
             bits: 2.into(),
             message: self.number.into(),
             channel: 0,
@@ -149,12 +149,12 @@ impl Scene {
             self.seen.pending.insert(token.0);
         }
         if self.number.is_multiple_of(3)
-            && self.machine.order(&Verb::Stop { link, token }, &MEMORY) == Ordered::Released
+            && self.machine.order(&Verb::CancelAccess { link, token }, &MEMORY) == Ordered::Released
         {
             self.seen.pending.remove(&token.0);
         }
         if self.number.is_multiple_of(2) {
-            let body = FinishBody {
+            let body = FinBody {
                 message: message.number.into(),
                 channel: 0,
                 status: 0,
@@ -194,11 +194,11 @@ impl Scene {
                 let body = CreditBody {
                     eager_limit: 1.into(),
                     eager_ends: 0,
-                    announce_long: 0,
+                    rts_long: 0,
 
                     reserved: [0; 6],
                     request_limit: 1.into(),
-                    announce_limit: 1.into(),
+                    rts_limit: 1.into(),
                 };
                 self.seen.full = which & 1 == 1;
                 self.frame(slot, body, Slice::NONE);
@@ -207,7 +207,7 @@ impl Scene {
                 let (link, placed) = (LinkId { rail: 0, slot }, self.seen.placed.pop_first());
                 if let Some((token, of)) = placed {
                     let (link, token) = (LinkId { slot: of, ..link }, Token(token));
-                    if self.machine.order(&Verb::Unplace { link, token }, &MEMORY)
+                    if self.machine.order(&Verb::CancelReceive { link, token }, &MEMORY)
                         != Ordered::Released
                     {
                         self.seen.placed.insert(token.0, of);

@@ -57,7 +57,7 @@ impl LinkEvents<u32> for Seen {
         true
     }
 
-    fn landed(&mut self, _link: SlotId, _token: Token) {
+    fn received(&mut self, _link: SlotId, _token: Token) {
         assert!(!self.down);
     }
 

@@ -82,7 +82,7 @@ impl<'a> Player<'a> {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: true,
+            intact: true,
             native_read: native,
             native_write: native,
             frame_payload_bytes_max: if fragments { FRAGMENT_BYTES } else { 256 * 1024 },
@@ -166,7 +166,7 @@ impl<'a> Player<'a> {
             address_bytes: (if self.parks { ADDRESS.len() } else { 0 } as u16).into(),
             eager_credit: if self.fragments { 2048 } else { 64 }.into(),
             request_credit: 64.into(),
-            announce_credit: 64.into(),
+            rts_credit: 64.into(),
             eager_max: if self.fragments { 1024 } else { 0 }.into(),
         });
         let session = if self.links > 1 { self.session } else { 0 };
@@ -177,7 +177,7 @@ impl<'a> Player<'a> {
         if self.parks
             && let Some(token) = self.landings.pop_back()
         {
-            self.core.landed(token, ADDRESS);
+            self.core.received(token, ADDRESS);
         }
         self.drain();
         self.place(Envelope::default(), &Body::Confirm);
@@ -258,7 +258,9 @@ impl<'a> Player<'a> {
             }
             Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
             Output::Verb(
-                verb @ (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }),
+                verb @ (Verb::DetachSend { .. }
+                | Verb::CancelAccess { .. }
+                | Verb::CancelReceive { .. }),
             ) => self.let_go(&verb),
             Output::Keep { peer, span, .. } => {
                 let buffer = (self.byte() & 3 > 0).then(|| self.buffer());
@@ -293,9 +295,9 @@ impl<'a> Player<'a> {
     /// The rail releases the verb's buffers, in most cases.
     fn let_go(&mut self, verb: &Verb) {
         let (queue, token, later) = match *verb {
-            Verb::Detach { token, later, .. } => (&mut self.orders, token, later),
-            Verb::Stop { token, .. } => (&mut self.orders, token, Token::NONE),
-            Verb::Unplace { token, .. } => (&mut self.landings, token, Token::NONE),
+            Verb::DetachSend { token, later, .. } => (&mut self.orders, token, later),
+            Verb::CancelAccess { token, .. } => (&mut self.orders, token, Token::NONE),
+            Verb::CancelReceive { token, .. } => (&mut self.landings, token, Token::NONE),
             _ => unreachable!("an order to let go"),
         };
         let position = queue.iter().position(|other| *other == token);
@@ -318,12 +320,12 @@ impl<'a> Player<'a> {
             0..=7 => self.frame(),
             8 => {
                 if let Some(token) = self.landings.pop_front() {
-                    self.core.landed(token, &[]);
+                    self.core.received(token, &[]);
                 }
             }
             9 => {
                 if let Some(token) = self.landings.pop_front() {
-                    self.core.landed_corrupt(token);
+                    self.core.received_corrupt(token);
                 }
             }
             10 => {

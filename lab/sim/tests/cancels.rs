@@ -467,7 +467,7 @@ impl Scene<'_> {
     fn check_abandoned(&mut self) {
         for memory in std::mem::take(&mut self.abandoned) {
             let buffer = memory.into_pooled().expect("memory of this test is pooled");
-            assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+            assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data received");
         }
     }
 }

@@ -37,7 +37,7 @@ impl Report for Heard {
         self.numbers.push((link, u64::from_le_bytes(header[8..16].try_into().unwrap())));
         Placement::Drop
     }
-    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn received(&mut self, _: LinkId, _: Token) {}
     fn done(&mut self, _: Token) {}
     fn failed(&mut self, _: Token, _: Fault) {}
     fn revoked(&mut self, _: LinkId, _: RemoteKey) {}

@@ -29,7 +29,7 @@ impl Checksums {
 
     /// The next rail.
     pub fn add_rail(&mut self, rail: &dyn Rail) {
-        self.sealed.push(!rail.capabilities().checksummed);
+        self.sealed.push(!rail.capabilities().intact);
     }
 
     /// The checksums of a link's frames. `is_same_host`: whether the peer shares this host's memory.

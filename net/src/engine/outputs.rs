@@ -128,9 +128,9 @@ impl Engine {
                 return self.core.link_down(LOOP_LINK, Fault::Closed);
             }
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => (*link, *token),
-            Verb::Detach { link, token, .. }
-            | Verb::Stop { link, token }
-            | Verb::Unplace { link, token } => (*link, *token),
+            Verb::DetachSend { link, token, .. }
+            | Verb::CancelAccess { link, token }
+            | Verb::CancelReceive { link, token } => (*link, *token),
             Verb::Expose { link, .. } | Verb::Close { link } | Verb::Revoke { link, .. } => {
                 (*link, Token::NONE)
             }
@@ -140,7 +140,10 @@ impl Engine {
             // The rail holds nothing under that key. With any other answer, only its report says that nobody holds
             // the region.
             (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
-            (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }, answer) => {
+            (
+                Verb::DetachSend { .. } | Verb::CancelAccess { .. } | Verb::CancelReceive { .. },
+                answer,
+            ) => {
                 self.core.let_go_of(verb, answer);
             }
             _ => self.core.ordered(token, answer),
@@ -178,7 +181,7 @@ impl Engine {
         match events.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
             Placement::Into { slice, token } => {
                 events.buffers.copy(payload, slice);
-                events.landed(LOOP_LINK, token);
+                events.received(LOOP_LINK, token);
             }
             Placement::Drop => {}
             Placement::Stage { .. } => unreachable!("turned into a place by `RailEvents`"),

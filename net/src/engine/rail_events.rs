@@ -69,14 +69,14 @@ impl Report for RailEvents<'_> {
         self.placed(link, header, |core| core.place_whole(link, header, payload_bytes))
     }
 
-    fn landed(&mut self, _link: LinkId, token: Token) {
-        let Some(wants) = self.core.wants(token) else { return self.core.landed(token, &[]) };
+    fn received(&mut self, _link: LinkId, token: Token) {
+        let Some(wants) = self.core.wants(token) else { return self.core.received(token, &[]) };
         if wants.checksum.is_some_and(|checksum| self.buffers.crc32c(wants.slice) != checksum) {
-            return self.core.landed_corrupt(token);
+            return self.core.received_corrupt(token);
         }
         let mut bytes = vec![0; if wants.greeting { wants.slice.len as usize } else { 0 }];
         self.buffers.read(wants.slice, &mut bytes);
-        self.core.landed(token, &bytes);
+        self.core.received(token, &bytes);
     }
 
     fn done(&mut self, token: Token) {

@@ -69,7 +69,7 @@ impl Stranger {
             address_bytes: 0.into(),
             eager_credit: 64.into(),
             request_credit: 64.into(),
-            announce_credit: 64.into(),
+            rts_credit: 64.into(),
             eager_max: 0.into(),
         });
         assert!(stranger.say(hello, &[]));

@@ -96,7 +96,7 @@ impl Report for Node {
             }
         }
     }
-    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn received(&mut self, _: LinkId, _: Token) {}
     fn done(&mut self, _: Token) {
         self.pending -= 1;
     }

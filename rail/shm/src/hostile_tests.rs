@@ -55,7 +55,7 @@ impl Report for Node {
         }
         Placement::Into { slice: self.memory, token: Token(1) }
     }
-    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn received(&mut self, _: LinkId, _: Token) {}
     fn done(&mut self, _: Token) {
         self.outcomes += 1;
     }

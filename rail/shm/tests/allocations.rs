@@ -41,7 +41,7 @@ struct Node {
     buffers: BufferTable,
     memory: Slice,
     up: Option<LinkId>,
-    landed: u64,
+    received: u64,
     revoked: u64,
     outcomes: u64,
 }
@@ -53,7 +53,7 @@ impl Node {
         let pieces = [100_000, 200_000, 300_000].map(|bytes| pool.take(bytes).expect("budget"));
         let buffer = buffers.insert(Memory::many(pieces.into())).expect("within the limit");
         let memory = Slice { buffer, offset: 0, len: 600_000 };
-        Node { buffers, memory, up: None, landed: 0, revoked: 0, outcomes: 0 }
+        Node { buffers, memory, up: None, received: 0, revoked: 0, outcomes: 0 }
     }
 }
 
@@ -70,8 +70,8 @@ impl Report for Node {
     fn place(&mut self, _: LinkId, _: &[u8], payload_bytes: u32) -> Placement {
         Placement::Into { slice: self.memory.part(0, payload_bytes.into()), token: Token(1) }
     }
-    fn landed(&mut self, _: LinkId, _: Token) {
-        self.landed += 1;
+    fn received(&mut self, _: LinkId, _: Token) {
+        self.received += 1;
     }
     fn done(&mut self, _: Token) {
         self.outcomes += 1;
@@ -88,7 +88,7 @@ impl Report for Node {
 /// read, written and revoked.
 fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
     let (near, far) = (a.1.up.expect("up"), b.1.up.expect("up"));
-    let goal = b.1.landed + 40;
+    let goal = b.1.received + 40;
     for number in 1..=40u32 {
         let bytes = number * 5000;
         let mut header = [0u8; 64];
@@ -99,7 +99,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
         let frame = FrameOrder { link: near, header, payload, urgency, token: Token(2) };
         assert!(!matches!(a.0.send(&frame, &a.1.buffers), Ordered::Refused(_)));
     }
-    while b.1.landed < goal {
+    while b.1.received < goal {
         a.0.poll(Time(1), &mut a.1);
         b.0.poll(Time(1), &mut b.1);
     }

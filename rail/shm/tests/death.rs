@@ -128,7 +128,7 @@ impl Report for Node {
         }
         Placement::Into { slice: self.place.part(0, payload_bytes.into()), token: Token(1) }
     }
-    fn landed(&mut self, _link: LinkId, _token: Token) {
+    fn received(&mut self, _link: LinkId, _token: Token) {
         let mut first = [0u8; 1];
         self.buffers.read(self.place, &mut first);
         self.bad += u64::from(first[0] != 0x5A);

@@ -75,7 +75,7 @@ impl Report for Node {
     fn place(&mut self, _: LinkId, _: &[u8], _: u32) -> Placement {
         Placement::Drop
     }
-    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn received(&mut self, _: LinkId, _: Token) {}
     fn done(&mut self, _: Token) {
         self.outcome = Some(Ok(()));
     }
@@ -133,7 +133,7 @@ fn origin(
         };
         if mapped {
             // A peer that has nobody else to send to fills the ring meanwhile.
-            let (remote, help) = (RemoteLayout::At(0), Help::Gladly);
+            let (remote, help) = (RemoteLayout::At(0), Help::PreferPush);
             let gladly = Verb::Read { link, key, remote, local, token, help };
             let answer = rail.order(&gladly, &node.buffers);
             assert_eq!(answer, Ordered::Refused(Fault::NotPermitted));
@@ -197,7 +197,7 @@ fn race(config: ShmConfig, write: bool, mut node: Node) {
             node.buffers.write(end, &[MARK; 4096]);
             node.fill(MARK);
             std::thread::yield_now();
-            assert!(node.holds_only(MARK), "a write landed after revocation {generation}");
+            assert!(node.holds_only(MARK), "a write received after revocation {generation}");
         }
         stop.store(true, Ordering::Relaxed);
         let (good, bad, calls) = origin.join().expect("the origin does not panic");

@@ -52,7 +52,7 @@ impl Report for Notes {
         self.frames.push(link);
         Placement::Drop
     }
-    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn received(&mut self, _: LinkId, _: Token) {}
     fn done(&mut self, _: Token) {
         self.done += 1;
     }

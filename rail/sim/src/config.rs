@@ -42,7 +42,7 @@ impl SimConfig {
             capabilities: Capabilities {
                 reliable: true,
                 ordered: true,
-                checksummed: false,
+                intact: false,
                 native_read: false,
                 native_write: false,
                 frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,

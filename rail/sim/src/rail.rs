@@ -70,7 +70,7 @@ impl SimRail {
             Item::Whole { link, frame } => {
                 if let Some((slice, token)) = self.place(link, &frame, report) {
                     report.buffers().write(slice, &frame.payload);
-                    report.landed(link, token);
+                    report.received(link, token);
                 }
             }
             Item::Head { link, frame } => self.take_head(link, &frame, report),
@@ -156,7 +156,7 @@ impl SimRail {
             let rest = slice.part(half as u64, slice.len - half as u64);
             report.buffers().write(rest, &frame.payload[half..]);
         }
-        report.landed(link, token);
+        report.received(link, token);
     }
 
     /// Forgets where the rest of a payload belongs.
@@ -215,11 +215,11 @@ impl Rail for SimRail {
 
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         let number = self.number;
-        if let Verb::Unplace { link, token } = verb {
+        if let Verb::CancelReceive { link, token } = verb {
             return self.unplace(*link, *token);
         }
         let outcome = self.with(|network| match verb.clone() {
-            Verb::Read { help: Help::Possible | Help::Gladly, .. }
+            Verb::Read { help: Help::Possible | Help::PreferPush, .. }
                 if network.random.below(4) == 0 =>
             {
                 Ordered::Refused(Fault::NotPermitted)
@@ -236,9 +236,11 @@ impl Rail for SimRail {
                 network.order_expose(number, link, key, region, writable)
             }
             Verb::Revoke { link, key } => network.order_revoke(number, link, key),
-            Verb::Detach { link, token, later } => network.let_go(number, link, token, Some(later)),
-            Verb::Stop { link, token } => network.let_go(number, link, token, None),
-            Verb::Unplace { .. } => unreachable!("answered above"),
+            Verb::DetachSend { link, token, later } => {
+                network.let_go(number, link, token, Some(later))
+            }
+            Verb::CancelAccess { link, token } => network.let_go(number, link, token, None),
+            Verb::CancelReceive { .. } => unreachable!("answered above"),
             Verb::Close { link } => network.order_close(number, link),
         });
         outcome.unwrap_or(Ordered::Refused(Fault::Closed))

@@ -49,7 +49,7 @@ fn storm(seed: u64, config: SimConfig) -> (Vec<Vec<u8>>, usize, u64) {
     pass(&mut scene, SECOND);
     let recorder = &scene.nodes[1].recorder;
     let placed = recorder.placed(pair.far.1).map(<[u8]>::to_vec).collect();
-    let intact = recorder.landed(pair.far.1).filter(|(head, payload)| {
+    let intact = recorder.received(pair.far.1).filter(|(head, payload)| {
         let sequence = sequence_of(head);
         *head == header(HEADER_BYTES, sequence, 64).as_bytes() && *payload == pattern(sequence, 64)
     });
@@ -301,7 +301,7 @@ fn a_receiver_that_dies_between_header_and_payload_leaves_an_unfinished_placemen
     assert_eq!(scene.nodes[1].recorder.open_placements(pair.far.1), 1);
     network.cut("a", "b", Cut::Both);
     pass(&mut scene, SECOND);
-    assert_eq!(scene.nodes[1].recorder.landed(pair.far.1).count(), 0);
+    assert_eq!(scene.nodes[1].recorder.received(pair.far.1).count(), 0);
     // The recorder poisoned the place at the link's end: nothing may have landed since.
     scene.settle();
     assert!(matches!(scene.nodes[0].recorder.events.last(), Some(Event::Down { .. })));

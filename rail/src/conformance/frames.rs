@@ -53,7 +53,7 @@ pub fn headers_of_every_length_arrive_whole(fixture: &mut dyn Fixture) {
     scene.arrived(pair, sent.len());
     let placed: Vec<_> = scene.nodes[1].recorder.placed(pair.far.1).collect();
     assert_eq!(placed, sent, "headers as they were sent");
-    for (_, payload) in scene.nodes[1].recorder.landed(pair.far.1) {
+    for (_, payload) in scene.nodes[1].recorder.received(pair.far.1) {
         assert_eq!(payload, pattern(99, 33));
     }
 }
@@ -106,8 +106,8 @@ pub fn a_part_of_a_memory_is_sent_and_no_byte_more(fixture: &mut dyn Fixture) {
         scene.send_slice(pair, header(HEADER_BYTES, 1, len as usize), payload, Urgency::Urgent);
         count += 1;
         scene.arrived(pair, count);
-        let (_, landed) = scene.nodes[1].recorder.landed(pair.far.1).last().expect("arrived");
-        assert_eq!(landed, &content[offset as usize..(offset + len) as usize]);
+        let (_, received) = scene.nodes[1].recorder.received(pair.far.1).last().expect("arrived");
+        assert_eq!(received, &content[offset as usize..(offset + len) as usize]);
     }
 }
 
@@ -123,8 +123,8 @@ pub fn a_short_placement_drops_the_rest(fixture: &mut dyn Fixture) {
             scene.send(pair, count + 1, 50, Urgency::Bulk);
             count += 2;
             scene.arrived(pair, count as usize);
-            let landed: Vec<_> = scene.nodes[1].recorder.landed(pair.far.1).collect();
-            let [.., (_, cut), (_, next)] = landed[..] else { panic!("both frames landed") };
+            let received: Vec<_> = scene.nodes[1].recorder.received(pair.far.1).collect();
+            let [.., (_, cut), (_, next)] = received[..] else { panic!("both frames received") };
             assert_eq!(cut, &pattern(count - 2, bytes)[..place as usize]);
             assert_eq!(next, pattern(count - 1, 50));
         }
@@ -145,8 +145,8 @@ pub fn dropped_payloads_leave_the_link_in_step(fixture: &mut dyn Fixture) {
         expect_last(&mut scene, pair, count - 1, 77);
     }
     scene.settle();
-    let landed = scene.nodes[1].recorder.landed(pair.far.1).count();
-    assert_eq!(landed as u64, count / 2, "what is dropped does not land");
+    let received = scene.nodes[1].recorder.received(pair.far.1).count();
+    assert_eq!(received as u64, count / 2, "what is dropped does not land");
 }
 
 /// Frames and bytes are counted at both ends, and payload bytes are never counted twice.

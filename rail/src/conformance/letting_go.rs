@@ -33,7 +33,7 @@ fn detach_all(scene: &mut Scene, link: LinkId) -> usize {
     let mut detached = 0;
     for token in scene.recorder(0).pending_on(link) {
         let later = scene.recorder(0).token();
-        match scene.order(0, Verb::Detach { link, token, later }, None) {
+        match scene.order(0, Verb::DetachSend { link, token, later }, None) {
             Ordered::Released => {
                 scene.recorder(0).let_go(token, Some(later));
                 detached += 1;
@@ -59,7 +59,7 @@ pub fn detached_frames_arrive_as_they_were_ordered(fixture: &mut dyn Fixture) {
     let mut seen: Vec<u64> = recorder.placed(pair.far.1).map(sequence_of).collect();
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..=FRAMES), "each frame once");
-    for (header, payload) in recorder.landed(pair.far.1) {
+    for (header, payload) in recorder.received(pair.far.1) {
         let sequence = sequence_of(header);
         assert!(payload == pattern(sequence, payload.len()), "payload of frame {sequence}");
     }
@@ -77,7 +77,7 @@ pub fn detached_frames_go_with_their_link(fixture: &mut dyn Fixture) {
     scene.arrived(pair, FRAMES as usize);
     scene.until("the link is down", |scene| scene.recorder(0).fault(pair.near.1).is_some());
     assert_eq!(scene.recorder(0).pending(), 0);
-    for (header, payload) in scene.nodes[1].recorder.landed(pair.far.1) {
+    for (header, payload) in scene.nodes[1].recorder.received(pair.far.1) {
         assert!(payload == pattern(sequence_of(header), payload.len()));
     }
     let pair = scene.link(0, 2);
@@ -106,11 +106,11 @@ pub fn a_place_is_given_up_while_its_payload_arrives(fixture: &mut dyn Fixture) 
             scene.poll(1);
             for token in scene.recorder(1).placements_on(far) {
                 let link = far;
-                let outcome = scene.order(1, Verb::Unplace { link, token }, None);
-                assert_eq!(outcome, Ordered::Released, "the payload has not landed");
+                let outcome = scene.order(1, Verb::CancelReceive { link, token }, None);
+                assert_eq!(outcome, Ordered::Released, "the payload has not received");
                 scene.recorder(1).unplaced(token);
                 given_up += 1;
-                let again = scene.order(1, Verb::Unplace { link, token }, None);
+                let again = scene.order(1, Verb::CancelReceive { link, token }, None);
                 assert!(matches!(again, Ordered::Refused(_)), "given up already");
             }
         }
@@ -121,9 +121,9 @@ pub fn a_place_is_given_up_while_its_payload_arrives(fixture: &mut dyn Fixture) 
     assert_eq!(given_up >= 5, scene.fixture.payloads_arrive_in_parts(), "{given_up} given up");
     scene.arrived(pair, sequence as usize);
     scene.drained(0);
-    let landed: Vec<_> = scene.nodes[1].recorder.landed(far).collect();
-    assert_eq!(landed.len() as u64 + given_up, sequence, "all others landed");
-    for (header, payload) in landed {
+    let received: Vec<_> = scene.nodes[1].recorder.received(far).collect();
+    assert_eq!(received.len() as u64 + given_up, sequence, "all others received");
+    for (header, payload) in received {
         assert!(payload == pattern(sequence_of(header), FRAME_BYTES));
     }
     scene.settle();
@@ -160,7 +160,7 @@ pub fn a_read_that_was_stopped_never_lands(fixture: &mut dyn Fixture) {
         if number % 2 == 0 || !pending.contains(&token) {
             continue;
         }
-        if scene.order(0, Verb::Stop { link, token }, None) == Ordered::Released {
+        if scene.order(0, Verb::CancelAccess { link, token }, None) == Ordered::Released {
             scene.recorder(0).let_go(token, None);
             scene.recorder(0).abandon(*local);
             stopped += 1;
@@ -184,9 +184,9 @@ pub fn what_a_rail_does_not_hold_is_refused(fixture: &mut dyn Fixture) {
     for link in [pair.near.1, elsewhere] {
         for token in [Token(1 << 40), Token::NONE] {
             for verb in [
-                Verb::Detach { link, token, later: Token::NONE },
-                Verb::Stop { link, token },
-                Verb::Unplace { link, token },
+                Verb::DetachSend { link, token, later: Token::NONE },
+                Verb::CancelAccess { link, token },
+                Verb::CancelReceive { link, token },
             ] {
                 let outcome = scene.order(0, verb, None);
                 assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} for {token:?}");
@@ -195,12 +195,12 @@ pub fn what_a_rail_does_not_hold_is_refused(fixture: &mut dyn Fixture) {
     }
     for token in held {
         let (link, later) = (elsewhere, Token::NONE);
-        let outcome = scene.order(0, Verb::Detach { link, token, later }, None);
+        let outcome = scene.order(0, Verb::DetachSend { link, token, later }, None);
         assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} on another link");
     }
     scene.arrived(pair, FRAMES as usize);
     scene.drained(0);
-    for (header, payload) in scene.nodes[1].recorder.landed(pair.far.1) {
+    for (header, payload) in scene.nodes[1].recorder.received(pair.far.1) {
         assert!(payload == pattern(sequence_of(header), payload.len()));
     }
 }

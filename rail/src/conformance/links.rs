@@ -82,9 +82,9 @@ fn close_flushes(fixture: &mut dyn Fixture, crossing: u64) {
     assert!(!matches!(outcome, Ordered::Refused(_)), "{outcome:?} for a close");
     scene.until("both sides are down", |scene| down_on_both_sides(scene, pair));
     scene.settle();
-    let landed: Vec<_> = scene.nodes[1].recorder.landed(pair.far.1).collect();
-    assert_eq!(landed.len() as u64, count, "frames before a close arrive");
-    for (sequence, (_, payload)) in (0..).zip(landed) {
+    let received: Vec<_> = scene.nodes[1].recorder.received(pair.far.1).collect();
+    assert_eq!(received.len() as u64, count, "frames before a close arrive");
+    for (sequence, (_, payload)) in (0..).zip(received) {
         assert_eq!(payload, pattern(sequence, 200_000));
     }
     let done = |event: &&Event| matches!(event, Event::Failed { .. });

@@ -310,5 +310,5 @@ pub fn regions_are_revoked_while_their_link_closes(fixture: &mut dyn Fixture) {
     let before = region_bytes(&mut scene, &region);
     scene.until("the link is down", |scene| scene.recorder(1).fault(link).is_some());
     scene.settle();
-    assert!(region_bytes(&mut scene, &region) == before, "a write landed after the revocation");
+    assert!(region_bytes(&mut scene, &region) == before, "a write received after the revocation");
 }

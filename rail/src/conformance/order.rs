@@ -126,7 +126,7 @@ fn check_order(scene: &mut Scene, pair: Pair, bulk: u64, urgent: u64) {
     if urgent > 0 {
         assert!(control.iter().copied().eq(0..urgent), "urgent frames of {pair:?}");
     }
-    for (header, payload) in recorder.landed(pair.far.1) {
+    for (header, payload) in recorder.received(pair.far.1) {
         let sequence = sequence_of(header);
         assert!(payload == pattern(sequence, payload.len()), "payload of frame {sequence}");
     }

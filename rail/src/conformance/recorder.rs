@@ -27,7 +27,7 @@ pub enum Event {
     Down { link: LinkId, fault: Fault },
     /// `place`, with the whole header.
     Placed { link: LinkId, header: Vec<u8>, payload_bytes: u32 },
-    /// `landed`, with the header of the frame and the bytes that arrived.
+    /// `received`, with the header of the frame and the bytes that arrived.
     Landed { link: LinkId, header: Vec<u8>, payload: Vec<u8> },
     /// `done`.
     Done { token: Token },
@@ -208,7 +208,7 @@ impl Recorder {
     }
 
     /// Payloads that landed on the link, with their headers, in order.
-    pub fn landed(&self, link: LinkId) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn received(&self, link: LinkId) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.events.iter().filter_map(move |event| match event {
             Event::Landed { link: other, header, payload } if *other == link => {
                 Some((&header[..], &payload[..]))
@@ -229,7 +229,7 @@ impl Recorder {
     pub fn check(&self) {
         for &slice in &self.abandoned {
             let intact = self.bytes(slice).into_iter().all(|byte| byte == POISON);
-            assert!(intact, "bytes landed in a place that was given up, or whose link was down");
+            assert!(intact, "bytes received in a place that was given up, or whose link was down");
         }
     }
 
@@ -330,19 +330,19 @@ impl Report for Recorder {
         }
     }
 
-    fn landed(&mut self, link: LinkId, token: Token) {
-        self.check_alive(link, "landed");
+    fn received(&mut self, link: LinkId, token: Token) {
+        self.check_alive(link, "received");
         let placement = self.placements.remove(&token.0);
         let placement =
-            placement.unwrap_or_else(|| panic!("landed twice, or never placed: {token:?}"));
-        assert_eq!(placement.link, link, "landed on the link of its place");
+            placement.unwrap_or_else(|| panic!("received twice, or never placed: {token:?}"));
+        assert_eq!(placement.link, link, "received on the link of its place");
         let slice = placement.slice;
-        let memory = self.buffers.get(slice.buffer).expect("held until it landed");
+        let memory = self.buffers.get(slice.buffer).expect("held until it received");
         let whole = Slice { buffer: slice.buffer, offset: 0, len: memory.len() };
         let bytes = self.bytes(whole);
         let end = (slice.offset + slice.len) as usize;
         let outside = bytes[..3].iter().chain(&bytes[end..]);
-        assert!(outside.copied().all(|byte| byte == POISON), "bytes landed beside their slice");
+        assert!(outside.copied().all(|byte| byte == POISON), "bytes received beside their slice");
         let payload = bytes[3..end].to_vec();
         self.release(Some(slice.buffer));
         self.events.push(Event::Landed { link, header: placement.header, payload });

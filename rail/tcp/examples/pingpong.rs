@@ -129,7 +129,7 @@ struct Seat {
     outbox: Slice,
     link: Option<LinkId>,
     down: bool,
-    landed: u64,
+    received: u64,
     pending: u64,
 }
 
@@ -146,8 +146,8 @@ impl Report for Seat {
     fn place(&mut self, _: LinkId, _: &[u8], _: u32) -> Placement {
         Placement::Into { slice: self.inbox, token: Token(1) }
     }
-    fn landed(&mut self, _: LinkId, _: Token) {
-        self.landed += 1;
+    fn received(&mut self, _: LinkId, _: Token) {
+        self.received += 1;
     }
     fn done(&mut self, _: Token) {
         self.pending -= 1;
@@ -169,7 +169,8 @@ impl Side {
             *slot = Slice { buffer, offset: 0, len: bytes as u64 };
         }
         let [inbox, outbox] = boxes;
-        let seat = Seat { buffers, inbox, outbox, link: None, down: false, landed: 0, pending: 0 };
+        let seat =
+            Seat { buffers, inbox, outbox, link: None, down: false, received: 0, pending: 0 };
         let host = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let rail = TcpRail::open(TcpConfig::listening(host)).expect("loopback");
         Side { rail, seat, start: Instant::now() }
@@ -211,7 +212,7 @@ fn rail_half_round_trip(bytes: usize, length: Duration) -> f64 {
         let mut answered = 0;
         while !far.seat.down {
             far.poll();
-            while answered < far.seat.landed {
+            while answered < far.seat.received {
                 answered += 1;
                 far.send(Urgency::Urgent);
             }
@@ -221,9 +222,9 @@ fn rail_half_round_trip(bytes: usize, length: Duration) -> f64 {
     let mut near = Side::new(bytes);
     near.connect(&address);
     let micros = best_batch(length, || {
-        let before = near.seat.landed;
+        let before = near.seat.received;
         near.send(Urgency::Urgent);
-        while near.seat.landed == before {
+        while near.seat.received == before {
             near.poll();
         }
     });
@@ -240,7 +241,7 @@ fn stream(frames: u64) {
     let stopped = stop.clone();
     let sink = thread::spawn(move || {
         pin(1);
-        while !far.seat.down && far.seat.landed < frames {
+        while !far.seat.down && far.seat.received < frames {
             far.poll();
         }
         stopped.store(true, Ordering::Release);

@@ -314,7 +314,7 @@ impl Rail for TcpRail {
         Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: false,
+            intact: false,
             native_read: false,
             native_write: false,
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
@@ -380,11 +380,11 @@ impl Rail for TcpRail {
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         let let_go = match verb {
             Verb::Close { link } => return self.order_close(*link),
-            Verb::Detach { link, token, later } => self.detach(*link, *token, *later, buffers),
-            Verb::Unplace { link, token } => self.unplace(*link, *token),
+            Verb::DetachSend { link, token, later } => self.detach(*link, *token, *later, buffers),
+            Verb::CancelReceive { link, token } => self.unplace(*link, *token),
             Verb::Read { .. }
             | Verb::Write { .. }
-            | Verb::Stop { .. }
+            | Verb::CancelAccess { .. }
             | Verb::Expose { .. }
             | Verb::Revoke { .. } => return Ordered::Refused(Fault::NotPermitted),
         };

@@ -148,7 +148,7 @@ impl Receiver<'_> {
         let asked = vectors.bytes();
         self.counters.system_calls += 1;
         // SAFETY: the place lies in memories of the table, which their owner keeps and nobody else
-        // touches until `landed`; the tail lies in the rail's own buffer, which is borrowed mutably.
+        // touches until `received`; the tail lies in the rail's own buffer, which is borrowed mutably.
         let read = unsafe { vectors.receive(needs_socket(link)) }?;
         self.counters.bytes_received += read as u64;
         self.advance(id, link, read.min(landing));
@@ -167,7 +167,7 @@ impl Receiver<'_> {
         let token = incoming.token;
         link.inbound.payload = None;
         if let Some(token) = token {
-            self.report.landed(id, token);
+            self.report.received(id, token);
         }
     }
 
@@ -299,7 +299,7 @@ fn begin(
     if total > 0 {
         inbound.payload = Some(Incoming { place, token, done: 0, total });
     } else if let Some(token) = token {
-        report.landed(id, token);
+        report.received(id, token);
     }
     Ok(())
 }

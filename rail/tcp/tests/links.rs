@@ -132,7 +132,7 @@ fn a_small_frame_costs_one_system_call_at_each_end() {
     let (near, far) = (scene.counters(0).system_calls, scene.counters(1).system_calls);
     for sequence in 10..90 {
         assert_eq!(scene.send(pair, sequence, 8, Urgency::Urgent), Ordered::Released);
-        while scene.recorder(1).landed(pair.far.1).count() as u64 <= sequence {
+        while scene.recorder(1).received(pair.far.1).count() as u64 <= sequence {
             scene.poll(1);
         }
     }

@@ -137,8 +137,8 @@ fn frames_may_come_in_pieces_of_any_length() {
             stream.write_all(bytes).unwrap();
             raw.poll();
         }
-        let landed = |event: &&Event| matches!(event, Event::Landed { .. });
-        raw.until(|raw| raw.recorder.events.iter().filter(landed).count() > count);
+        let received = |event: &&Event| matches!(event, Event::Landed { .. });
+        raw.until(|raw| raw.recorder.events.iter().filter(received).count() > count);
         let Some(Event::Landed { payload, .. }) = raw.recorder.events.last() else {
             panic!("the last event is that of the payload")
         };
@@ -197,8 +197,8 @@ fn whoever_reads_nothing_costs_its_link_and_a_bounded_queue() {
     let address = raw.rail.local_address().unwrap();
     let mut streams = [0, 1].map(|_| TcpStream::connect(address).unwrap());
     streams.iter_mut().for_each(|stream| stream.write_all(&frame()).unwrap());
-    let landed = |event: &&Event| matches!(event, Event::Landed { .. });
-    raw.until(|raw| raw.recorder.events.iter().filter(landed).count() == 2);
+    let received = |event: &&Event| matches!(event, Event::Landed { .. });
+    raw.until(|raw| raw.recorder.events.iter().filter(received).count() == 2);
     let Some(Event::Up { link, .. }) = raw.recorder.events.first() else { panic!("no link") };
     let link = *link;
     let frames = |raw: &mut Raw, count: usize| -> Vec<Ordered> {
@@ -224,5 +224,5 @@ fn whoever_reads_nothing_costs_its_link_and_a_bounded_queue() {
     assert_eq!((raw.rail.statistics().unread_links, raw.recorder.pending()), (1, 0));
     assert_eq!(raw.rail.counters().links_down, 1, "the other link stays");
     streams[1].write_all(&frame()).unwrap();
-    raw.until(|raw| raw.recorder.events.iter().filter(landed).count() == 3);
+    raw.until(|raw| raw.recorder.events.iter().filter(received).count() == 3);
 }

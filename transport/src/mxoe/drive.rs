@@ -85,7 +85,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Mxoe<S>
         Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: true,
+            intact: true,
             native_read: true,
             native_write: false,
             frame_payload_bytes_max: self.medium_bytes_max().min(EAGER_BYTES_SHORT),

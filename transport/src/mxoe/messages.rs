@@ -217,7 +217,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 self.counters.messages_received += 1;
                 if let Some((slice, token)) = place.filter(|_| whole) {
                     write(slice, 0, bytes, above);
-                    above.landed(id, token);
+                    above.received(id, token);
                 }
                 let partial = partial.map(|partial| partial.at(place));
                 let Some(state) = self.partners.get_mut(id) else { return true };
@@ -264,7 +264,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if whole {
             state.receiving.whole(number, now);
             if let Some((_, token)) = place {
-                above.landed(id, token);
+                above.received(id, token);
             }
         }
         true

@@ -46,7 +46,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 state.sending.waiting.push_back(waiting);
                 Ordered::Pending
             }
-            Arrived::Announce(body) => {
+            Arrived::Rts(body) => {
                 let Ok(bytes) = u32::try_from(body.total_bytes.get()) else {
                     return Ordered::Refused(Fault::Oversize);
                 };
@@ -56,7 +56,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 state.sending.waiting.push_back(waiting);
                 Ordered::Released
             }
-            Arrived::Finish(body) => {
+            Arrived::Fin(body) => {
                 if let Some((region, region_sequence)) = state.announced.remove(&body.message.get())
                 {
                     let bytes = body.bytes.get() as u32;
@@ -154,9 +154,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 Ordered::Released
             }
             Verb::Revoke { link, key } => self.revoke(link.slot, *key),
-            Verb::Detach { link, token, later } => self.detach(link.slot, *token, *later, memory),
-            Verb::Stop { token, .. } => self.stop(*token),
-            Verb::Unplace { link, token } => {
+            Verb::DetachSend { link, token, later } => {
+                self.detach(link.slot, *token, *later, memory)
+            }
+            Verb::CancelAccess { token, .. } => self.stop(*token),
+            Verb::CancelReceive { link, token } => {
                 let state = self.partners.get_mut(link.slot);
                 match state.and_then(|state| state.receiving.placed(*token)) {
                     Some(partial) => {

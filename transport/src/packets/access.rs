@@ -41,9 +41,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 Ordered::Released
             }
             Verb::Revoke { link, key } => self.revoke(link.slot, *key),
-            Verb::Detach { link, token, later } => self.detach(link.slot, *token, *later, memory),
-            Verb::Stop { token, .. } => self.stop(*token),
-            Verb::Unplace { link, token } => self.unplace(link.slot, *token),
+            Verb::DetachSend { link, token, later } => {
+                self.detach(link.slot, *token, *later, memory)
+            }
+            Verb::CancelAccess { token, .. } => self.stop(*token),
+            Verb::CancelReceive { link, token } => self.unplace(link.slot, *token),
             Verb::Close { link } => self.close(link.slot),
         }
     }

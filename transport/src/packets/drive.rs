@@ -78,7 +78,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: true,
+            intact: true,
             native_read: true,
             native_write: true,
             frame_payload_bytes_max: EAGER_BYTES_LONG,

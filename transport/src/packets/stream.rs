@@ -358,7 +358,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         state.incoming = None;
         state.record = state.record.wrapping_add(1);
         if let Some((_, token)) = place {
-            above.landed(id, token);
+            above.received(id, token);
         }
     }
 

@@ -542,7 +542,7 @@ impl LinkEvents<u32> for Caller {
         true
     }
 
-    fn landed(&mut self, _link: SlotId, _token: Token) {}
+    fn received(&mut self, _link: SlotId, _token: Token) {}
 
     fn ended(&mut self, _token: Token, _outcome: Result<(), Fault>) {}
 

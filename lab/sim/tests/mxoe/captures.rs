@@ -15,7 +15,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_transport::{Bytes, LinkEvents, PacketProtocol, Taken, Who};
-use ropewalk_wire::frame::{self, AnnounceBody, Body, EagerBody, Envelope, FinishBody};
+use ropewalk_wire::frame::{self, Body, EagerBody, Envelope, FinBody, RtsBody};
 use ropewalk_wire::mxoe::*;
 
 use crate::recorded::{Frame, capture, dialect, messages, packet};
@@ -83,7 +83,7 @@ impl LinkEvents<u32> for User {
         self.finished.push(end);
     }
 
-    fn landed(&mut self, _link: SlotId, _token: Token) {
+    fn received(&mut self, _link: SlotId, _token: Token) {
         self.whole += 1;
     }
 
@@ -217,7 +217,7 @@ impl Replay {
         self.machine.order(&expose, &self.user.store);
         self.keys.push((sequence.into(), key));
         let (key_slot, key_secret) = frame::key_to_wire(key);
-        let body = AnnounceBody {
+        let body = RtsBody {
             bits: bits.into(),
             message: u64::from(sequence).into(),
             channel: 0,
@@ -247,7 +247,7 @@ impl Replay {
         }
         for message in std::mem::take(&mut self.user.ended) {
             self.user.whole += 1;
-            let body = FinishBody {
+            let body = FinBody {
                 message: message.number.into(),
                 channel: 0,
                 status: 0,

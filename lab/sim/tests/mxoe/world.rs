@@ -14,7 +14,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
 use ropewalk_transport::{LinkEvents, PacketProtocol, Taken, Who};
-use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
+use ropewalk_wire::frame::{self, Body, CreditBody, EagerBody, Envelope, FinBody, RtsBody};
 use ropewalk_wire::mxoe::Dialect;
 
 pub use crate::air::*;
@@ -180,7 +180,7 @@ impl LinkEvents<u32> for Seen {
         self.finished.push((link, end));
     }
 
-    fn landed(&mut self, link: SlotId, token: Token) {
+    fn received(&mut self, link: SlotId, token: Token) {
         self.is_up(link);
         let (received, slice) = self.placed.remove(&token.0).expect("it was placed");
         assert_eq!(received.link, link);
@@ -307,7 +307,7 @@ impl Ours {
         self.machine.order(&verb, &self.store);
         self.exposed.insert(number, (link, key));
         let (key_slot, key_secret) = frame::key_to_wire(key);
-        let body = AnnounceBody {
+        let body = RtsBody {
             bits: id.into(),
             message: number.into(),
             channel: 0,
@@ -355,7 +355,7 @@ impl Ours {
 
     /// Says that an announced message was taken.
     pub fn tell_end(&mut self, link: SlotId, message: ForeignMessage) {
-        let body = FinishBody {
+        let body = FinBody {
             message: message.number.into(),
             channel: 0,
             status: 0,
@@ -368,7 +368,7 @@ impl Ours {
     fn finish(&mut self, link: SlotId, message: ForeignMessage, received: Received, slice: Slice) {
         let bytes = received.room;
         self.seen.complete(received, slice);
-        let body = FinishBody {
+        let body = FinBody {
             message: message.number.into(),
             channel: 0,
             status: 0,
@@ -387,11 +387,11 @@ impl Ours {
                 let body = CreditBody {
                     eager_limit: 1.into(),
                     eager_ends: 0,
-                    announce_long: 0,
+                    rts_long: 0,
 
                     reserved: [0; 6],
                     request_limit: 1.into(),
-                    announce_limit: 1.into(),
+                    rts_limit: 1.into(),
                 };
                 self.order(link, body, Slice::NONE, Token::NONE);
             }

@@ -172,9 +172,9 @@ impl Scene {
         let token = pending[self.below(pending.len() as u64) as usize];
         let verb =
             if self.reads[node].contains_key(&token) || self.writes[node].contains_key(&token) {
-                Verb::Stop { link, token: Token(token) }
+                Verb::CancelAccess { link, token: Token(token) }
             } else {
-                Verb::Detach { link, token: Token(token), later: Token::NONE }
+                Verb::DetachSend { link, token: Token(token), later: Token::NONE }
             };
         if !self.world.take_back(node, &verb) {
             return;
@@ -215,7 +215,7 @@ impl Scene {
         }
         for (node, slice) in &self.poisoned {
             let bytes = self.world.nodes[*node].store.bytes(*slice);
-            assert!(bytes.iter().all(|byte| *byte == 0xEE), "late data landed");
+            assert!(bytes.iter().all(|byte| *byte == 0xEE), "late data received");
         }
         assert!(self.world.nodes.iter().all(|node| node.seen.down.is_empty()), "no link is lost");
         assert!(self.world.nodes.iter().all(|node| node.machine.counters().violations == 0));
@@ -467,7 +467,7 @@ fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
         scene.world.until("the end of all orders", |world| world.nodes[0].seen.pending.is_empty());
         assert_eq!(scene.world.nodes[1].seen.revoked, [scene.keys[1]]);
         let bytes = scene.world.nodes[1].store.bytes(scene.regions[1]);
-        assert!(bytes.iter().all(|byte| *byte == 0xEE), "seed {seed}: late data landed");
+        assert!(bytes.iter().all(|byte| *byte == 0xEE), "seed {seed}: late data received");
         let seen = &scene.world.nodes[0].seen;
         assert!(seen.ended.values().all(|it| matches!(it, Ok(()) | Err(Fault::BadKey))));
         // Reads that ended well hold nothing of the bytes that lie there now.

@@ -69,7 +69,7 @@ impl Writer {
 
     fn stop(&mut self, token: u64) {
         let (link, token) = (of(self.link), Token(token));
-        if self.world.take_back(0, &Verb::Stop { link, token }) {
+        if self.world.take_back(0, &Verb::CancelAccess { link, token }) {
             self.writes.remove(&token.0);
             self.world.nodes[0].seen.pending.remove(&token.0);
         }

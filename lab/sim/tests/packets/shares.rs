@@ -195,7 +195,7 @@ fn who_takes_a_read_back_leaves_the_turn_to_others() {
             let (link, token) = (of(readers.links[at]), Token(readers.tokens[at]));
             // It has something else to say before it sees that it has nothing to ask for.
             readers.world.send(0, readers.links[at], 1, 30_000, Urgency::Urgent);
-            assert!(readers.world.take_back(0, &Verb::Stop { link, token }));
+            assert!(readers.world.take_back(0, &Verb::CancelAccess { link, token }));
         }
         let end = (3..6).map(|at| readers.end(at)).max().unwrap();
         assert!(end < Duration::from_millis(100), "seed {seed}: {end:?}");

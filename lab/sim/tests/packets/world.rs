@@ -101,7 +101,7 @@ impl LinkEvents<u32> for Seen {
         true
     }
 
-    fn landed(&mut self, link: SlotId, token: Token) {
+    fn received(&mut self, link: SlotId, token: Token) {
         self.is_up(link);
         let (other, name, slice) = self.placed.remove(&token.0).expect("it was placed");
         assert_eq!(other, link);

@@ -135,7 +135,7 @@ impl Few {
 }
 
 fn checked(mut rail: SimConfig) -> SimConfig {
-    rail.capabilities.checksummed = true;
+    rail.capabilities.intact = true;
     rail
 }
 
@@ -155,7 +155,7 @@ fn a_parked_session_goes_on_from_either_side_and_its_receive_is_still_there() {
         for node in 0..2 {
             let counters = few.counters(node);
             assert_eq!((counters.sessions, counters.resets, counters.violations), (1, 0, 0));
-            assert!(counters.sessions_parked > 2 && counters.sessions_resumed > 2);
+            assert!(counters.sessions_idle_closed > 2 && counters.sessions_resumed > 2);
         }
     }
 }
@@ -347,7 +347,7 @@ fn who_cannot_be_called_keeps_its_link_and_the_limit_gives_way() {
     for node in 0..2 {
         assert_eq!(few.nodes[node].core.carrying_links(), (1, 0));
         let counters = few.counters(node);
-        assert_eq!((counters.sessions_parked, counters.parks_refused), (0, 0));
+        assert_eq!((counters.sessions_idle_closed, counters.idle_closes_refused), (0, 0));
         assert!(counters.links_over > 0);
     }
 }

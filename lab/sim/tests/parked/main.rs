@@ -54,7 +54,7 @@ fn config(plant: Plant) -> Config {
 
 fn rail(kind: u64) -> SimConfig {
     let mut rail = if kind == 0 { SimConfig::stream() } else { SimConfig::native() };
-    rail.capabilities.checksummed = true;
+    rail.capabilities.intact = true;
     rail
 }
 
@@ -264,7 +264,7 @@ fn traffic(seed: u64, nodes: usize, plant: Plant) -> u64 {
         world.nodes.iter().map(|node| of(&node.core.counters())).sum()
     };
     assert_eq!((count(|it| it.violations), count(|it| it.resets)), (0, 0));
-    assert!(count(|it| it.sessions_parked) > 0 && count(|it| it.sessions_resumed) > 0);
+    assert!(count(|it| it.sessions_idle_closed) > 0 && count(|it| it.sessions_resumed) > 0);
     for hub in 0..HUBS {
         let open = world.nodes[hub].rail_links();
         assert!(open <= LINKS_MAX as u64, "{open} links are open at rest");
@@ -275,9 +275,9 @@ fn traffic(seed: u64, nodes: usize, plant: Plant) -> u64 {
             "seed {seed}: {} messages, {} sessions, {} parked, {} resumed, {} refused, {} over, {} links at most",
             world.ledger.sends,
             count(|it| it.sessions) / 2,
-            count(|it| it.sessions_parked),
+            count(|it| it.sessions_idle_closed),
             count(|it| it.sessions_resumed),
-            count(|it| it.parks_refused),
+            count(|it| it.idle_closes_refused),
             count(|it| it.links_over),
             world.rail_links_max,
         );

@@ -66,13 +66,13 @@ impl Report for Upper<'_> {
             placement => placement,
         }
     }
-    fn landed(&mut self, _link: LinkId, token: Token) {
+    fn received(&mut self, _link: LinkId, token: Token) {
         let greeting = self.core.wants(token).filter(|wants| wants.greeting);
         let mut bytes = vec![0; greeting.map_or(0, |wants| wants.slice.len as usize)];
         if let Some(wants) = greeting {
             self.buffers.read(wants.slice, &mut bytes);
         }
-        self.core.landed(token, &bytes);
+        self.core.received(token, &bytes);
     }
     fn done(&mut self, token: Token) {
         self.core.done(token);
@@ -304,7 +304,12 @@ impl Node {
                     (Verb::Revoke { link, key }, Ordered::Refused(_)) => {
                         self.core.revoked(*link, *key);
                     }
-                    (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }, answer) => {
+                    (
+                        Verb::DetachSend { .. }
+                        | Verb::CancelAccess { .. }
+                        | Verb::CancelReceive { .. },
+                        answer,
+                    ) => {
                         self.core.let_go_of(&verb, answer);
                     }
                     _ => self.core.ordered(token, answer),

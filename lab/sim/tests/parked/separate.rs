@@ -39,7 +39,7 @@ impl Pair {
         let network = SimNetwork::new(seed);
         let mut rail =
             if seed.is_multiple_of(2) { SimConfig::stream() } else { SimConfig::native() };
-        rail.capabilities.checksummed = true;
+        rail.capabilities.intact = true;
         let links_max = if seed.is_multiple_of(3) { 0 } else { usize::MAX };
         let config = Config { separate_sessions: true, links_max, ..Config::default() };
         let node = |number| Node::new(&network, number, 1, config, rail.clone());

@@ -52,7 +52,7 @@ impl Link {
         let frames = match access.help {
             Help::None => false,
             Help::Possible => !mapped && !attach.pays(),
-            Help::Gladly => attach != Attach::Always && (mapped || !attach.pays()),
+            Help::PreferPush => attach != Attach::Always && (mapped || !attach.pays()),
         };
         frames && self.is_far()
     }

@@ -34,7 +34,7 @@ impl Rail for ShmRail {
         Capabilities {
             reliable: true,
             ordered: true,
-            checksummed: true,
+            intact: true,
             native_read: true,
             native_write: true,
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
@@ -87,9 +87,9 @@ impl Rail for ShmRail {
         | Verb::Write { link, .. }
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
-        | Verb::Detach { link, .. }
-        | Verb::Stop { link, .. }
-        | Verb::Unplace { link, .. }
+        | Verb::DetachSend { link, .. }
+        | Verb::CancelAccess { link, .. }
+        | Verb::CancelReceive { link, .. }
         | Verb::Close { link }) = verb;
         let Self { links, common, .. } = self;
         let Some(Entry::Up(found)) = links.get_mut(link.slot) else {
@@ -109,12 +109,12 @@ impl Rail for ShmRail {
                 found.expose(*key, *region, *writable, buffers)
             }
             Verb::Revoke { key, .. } => found.revoke(*key, common),
-            Verb::Detach { token, later, .. } => {
+            Verb::DetachSend { token, later, .. } => {
                 let_go(*token != Token::NONE && found.detach(*token, *later, buffers))
             }
-            Verb::Stop { token, .. } => let_go(found.stop(*token)),
+            Verb::CancelAccess { token, .. } => let_go(found.stop(*token)),
             // A payload lands with its header.
-            Verb::Unplace { .. } => let_go(false),
+            Verb::CancelReceive { .. } => let_go(false),
             Verb::Close { .. } => {
                 found.close(common);
                 Ordered::Released
