@@ -12,7 +12,7 @@
 //! Invariants: the time and all randomness come as arguments; no state in memory is needed to keep
 //! acknowledged changes (a shard is rebuilt from its rows at any point); bytes of clients and rows never
 //! panic. The shard must not know how calls travel, nor what a disk is: [`server`] carries calls to it and
-//! its messages away, [`store_rows`] keeps its rows in the embedded store.
+//! its messages away, [`store_rows`] keeps its rows in the journaled store.
 //!
 //! Entry points for a reader: `shard` for the life of a call, `operate` for the requests, `leases` for
 //! caching between clients. Rows are described in `docs/spec/metadata-rows.md`.

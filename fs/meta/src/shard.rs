@@ -8,9 +8,9 @@
 //! * during the grace period after a restart only requests that sessions need to reclaim are served, and
 //!   requests that concern no inode.
 
+mod chores;
 mod ending;
 mod opening;
-mod output;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -40,7 +40,7 @@ use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::sessions::{REPLY_VERSION, ReplyRow, Sessions, Verdict};
 
-pub use output::Reap;
+pub use chores::Reap;
 
 /// Version of reap rows.
 pub(crate) const REAP_VERSION: u8 = 1;
@@ -160,7 +160,7 @@ pub struct Shard<R> {
     inode_count_kept: u64,
     pub(crate) next_range: u64,
     pub(crate) admission: Admission,
-    reaps: output::Reaps,
+    reaps: chores::Reaps,
     fences: VecDeque<(u64, u32)>,
     /// Reports of unreadable rows, for people.
     damage: VecDeque<String>,

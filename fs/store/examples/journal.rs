@@ -16,7 +16,7 @@ use ropewalk_base::task::{join_all, yield_now};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_store::superblock::{Boot, Expect, Identity, Role, claim};
-use ropewalk_store::{Batch, EmbeddedConfig, EmbeddedStore, HostDisk, MetaStore};
+use ropewalk_store::{Batch, HostDisk, JournaledConfig, JournaledStore, MetaStore};
 
 #[path = "../src/testing.rs"]
 mod testing;
@@ -46,7 +46,7 @@ struct Figures {
 
 async fn task(
     world: World,
-    store: EmbeddedStore,
+    store: JournaledStore,
     wait: Wait,
     end: Time,
     out: Rc<RefCell<Figures>>,
@@ -73,7 +73,7 @@ async fn task(
     }
 }
 
-async fn measure(world: World, store: EmbeddedStore, wait: Wait, depth: usize, seconds: u64) {
+async fn measure(world: World, store: JournaledStore, wait: Wait, depth: usize, seconds: u64) {
     let figures = Rc::new(RefCell::new(Figures { batches: 0, latencies: Vec::new() }));
     let (begin, before) = (world.now(), store.counts().checkpoints);
     let end = begin + Duration::from_secs(seconds);
@@ -107,8 +107,8 @@ fn main() {
     let path = claimed.path.clone();
     testing::run(HostDisk::shared(), move |world| async move {
         let begin = world.now();
-        let config = EmbeddedConfig::default();
-        let store = EmbeddedStore::open(&world, &path, boot, config, false)
+        let config = JournaledConfig::default();
+        let store = JournaledStore::open(&world, &path, boot, config, false)
             .await
             .unwrap_or_else(|error| panic!("{error}"));
         let milliseconds = world.now().since(begin).as_secs_f64() * 1000.0;

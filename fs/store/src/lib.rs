@@ -4,7 +4,7 @@
 //! * [`superblock`]: whose directory this is, and which boot of the server this is;
 //! * [`journal`]: the durability point of metadata, an append-only log with group commit;
 //! * [`objects`]: stripes of files, for data servers;
-//! * [`meta_store`], [`embedded`]: ordered rows with atomic batches, standing on journal and index;
+//! * [`meta_store`], [`journaled`]: ordered rows with atomic batches, standing on journal and index;
 //! * [`decoders`]: all that reads bytes of a disk, for fuzzers.
 //!
 //! Invariants: nothing here knows a request, a peer or a clock of its own; everything reaches the
@@ -12,11 +12,11 @@
 
 pub mod batch;
 pub mod decoders;
-pub mod embedded;
 pub mod error;
 pub mod host_disk;
 mod index;
 pub mod journal;
+pub mod journaled;
 pub mod marks;
 pub mod meta_store;
 pub mod objects;
@@ -27,8 +27,8 @@ pub mod superblock;
 mod testing;
 
 pub use batch::Batch;
-pub use embedded::{EmbeddedConfig, EmbeddedStore, Room};
 pub use error::StoreError;
 pub use host_disk::HostDisk;
+pub use journaled::{JournaledConfig, JournaledStore, Room};
 pub use marks::Position;
 pub use meta_store::{KeyRange, MetaStore, Order, Row, Value};

@@ -22,7 +22,7 @@ use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::seeds;
 use ropewalk_store::journal::JournalConfig;
 use ropewalk_store::{
-    Batch, EmbeddedConfig, EmbeddedStore, KeyRange, MetaStore, Order, StoreError,
+    Batch, JournaledConfig, JournaledStore, KeyRange, MetaStore, Order, StoreError,
 };
 use store_life::Life;
 
@@ -55,8 +55,8 @@ impl Model {
     }
 }
 
-fn config() -> EmbeddedConfig {
-    EmbeddedConfig {
+fn config() -> JournaledConfig {
+    JournaledConfig {
         journal: JournalConfig {
             segment_bytes: 16 * 1024,
             sync_interval: Duration::from_millis(20),
@@ -91,7 +91,12 @@ fn to_batch(changes: &Changes) -> Batch {
 }
 
 /// Commits until the disk stops or the plan ends. A task that waits notes the promised positions.
-async fn client(world: World, store: EmbeddedStore, model: Rc<RefCell<Model>>, mut random: Random) {
+async fn client(
+    world: World,
+    store: JournaledStore,
+    model: Rc<RefCell<Model>>,
+    mut random: Random,
+) {
     for _ in 0..random.below(80) {
         if store.ready().await.is_err() {
             return;
@@ -134,7 +139,7 @@ async fn client(world: World, store: EmbeddedStore, model: Rc<RefCell<Model>>, m
 }
 
 /// Checks that the store of a new life holds the promised rows.
-fn check(store: &EmbeddedStore, model: &mut Model) -> Result<(), String> {
+fn check(store: &JournaledStore, model: &mut Model) -> Result<(), String> {
     let last = store.position().0;
     let end = if model.power_cut { "power cut" } else { "killed" };
     let promised = if model.power_cut { model.durable } else { model.written.max(model.durable) };
@@ -251,7 +256,7 @@ fn a_seed_gives_the_same_history_again() {
 }
 
 /// Opens the store on a disk that works, in a life of its own.
-fn open_fresh(life: &mut Life, disk: &VirtualDisk) -> Result<EmbeddedStore, StoreError> {
+fn open_fresh(life: &mut Life, disk: &VirtualDisk) -> Result<JournaledStore, StoreError> {
     open_under(life, disk, |_| ())
 }
 
@@ -260,14 +265,14 @@ fn open_under(
     life: &mut Life,
     disk: &VirtualDisk,
     faults: impl FnOnce(&VirtualDisk),
-) -> Result<EmbeddedStore, StoreError> {
+) -> Result<JournaledStore, StoreError> {
     let claimed = store_life::take(disk, (1, 2)).unwrap();
     faults(disk);
     life.open(claimed.boot, config())
 }
 
 /// Commits one row after the other until `stop` or an error.
-async fn fill(store: EmbeddedStore, stop: u64, out: Rc<RefCell<Option<StoreError>>>) {
+async fn fill(store: JournaledStore, stop: u64, out: Rc<RefCell<Option<StoreError>>>) {
     for number in 0..stop {
         let mut batch = Batch::new();
         batch.put(&number.to_be_bytes(), &[7; 200]);
@@ -295,7 +300,7 @@ fn a_group_costs_one_write_and_its_mark_none() {
     let claimed = store_life::take(&disk, (1, 2)).unwrap();
     // No checkpoint and no sync comes between.
     let journal = JournalConfig { sync_interval: Duration::from_secs(1000), ..config().journal };
-    let config = EmbeddedConfig { journal, overlay_bytes: 1 << 20, ..config() };
+    let config = JournaledConfig { journal, overlay_bytes: 1 << 20, ..config() };
     let store = life.open(claimed.boot, config).unwrap();
     let error: Rc<RefCell<Option<StoreError>>> = Rc::default();
     let mut commit = |count| {

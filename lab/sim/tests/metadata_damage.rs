@@ -21,14 +21,14 @@ use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::seeds;
 use ropewalk_store::journal::JournalConfig;
 use ropewalk_store::{
-    Batch, EmbeddedConfig, EmbeddedStore, KeyRange, MetaStore, Order, StoreError,
+    Batch, JournaledConfig, JournaledStore, KeyRange, MetaStore, Order, StoreError,
 };
 use store_life::{Life, STORE};
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn config() -> EmbeddedConfig {
-    EmbeddedConfig {
+fn config() -> JournaledConfig {
+    JournaledConfig {
         journal: JournalConfig { segment_bytes: 16 * 1024, sync_interval: Duration::from_secs(1) },
         cache_bytes: 256 * 1024,
         overlay_bytes: 6 * 1024,
@@ -45,7 +45,7 @@ struct Specimen {
 }
 
 /// Commits so many random batches, and waits until they are written.
-fn grow(life: &mut Life, store: &EmbeddedStore, random: &mut Random, rows: &mut Rows, count: u64) {
+fn grow(life: &mut Life, store: &JournaledStore, random: &mut Random, rows: &mut Rows, count: u64) {
     let done = Rc::new(RefCell::new(false));
     let batches: Vec<Batch> = (0..count)
         .map(|_| {
@@ -79,7 +79,7 @@ fn grow(life: &mut Life, store: &EmbeddedStore, random: &mut Random, rows: &mut 
     assert!(*done.borrow());
 }
 
-fn checkpoint(life: &mut Life, store: &EmbeddedStore) -> Result<(), StoreError> {
+fn checkpoint(life: &mut Life, store: &JournaledStore) -> Result<(), StoreError> {
     let done: Rc<RefCell<Option<Result<(), StoreError>>>> = Rc::default();
     let (out, store) = (done.clone(), store.clone());
     life.executor.spawn(async move {
@@ -103,7 +103,7 @@ fn specimen(seed: u64, identity: u128, clean: bool) -> Specimen {
         let mut life = Life::new(&disk, &mut random);
         // Changes of the last life are in the journal alone if it is killed.
         let (overlay_bytes, journal_bytes) = (256 << 10, 1 << 20);
-        let last = EmbeddedConfig { overlay_bytes, journal_bytes, ..config() };
+        let last = JournaledConfig { overlay_bytes, journal_bytes, ..config() };
         let config = if number < 2 { config() } else { last };
         let store = life.open(claimed.boot, config).expect("it opens");
         grow(&mut life, &store, &mut random, &mut rows, 40 + 60 * number);
@@ -122,7 +122,7 @@ fn specimen(seed: u64, identity: u128, clean: bool) -> Specimen {
 }
 
 /// Looks at every row; whether all of them were there.
-fn look(store: &EmbeddedStore, rows: &Rows, what: &str) -> bool {
+fn look(store: &JournaledStore, rows: &Rows, what: &str) -> bool {
     let named = |error: StoreError| {
         assert!(error.to_string().contains(STORE), "{what}: {error}");
     };
@@ -326,7 +326,7 @@ fn rot_under_a_running_store_is_an_error_for_reads_and_checkpoints_and_no_panic(
         let (disk, mut random) = (specimen.disk.copy(), Random::from_seed(seed));
         let claimed = store_life::take(&disk, (50, 5)).expect("it is whole");
         let mut life = Life::new(&disk, &mut random);
-        let config = EmbeddedConfig { cache_bytes: 16 << 10, ..config() };
+        let config = JournaledConfig { cache_bytes: 16 << 10, ..config() };
         let store = life.open(claimed.boot, config).expect("it is whole");
         let index = Path::new("/store/index.redb");
         let bytes = disk.bytes(index).expect("it is there");

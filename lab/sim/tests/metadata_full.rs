@@ -11,11 +11,11 @@ use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::random::Random;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::journal::JournalConfig;
-use ropewalk_store::{Batch, EmbeddedConfig, EmbeddedStore, MetaStore, Room, StoreError};
+use ropewalk_store::{Batch, JournaledConfig, JournaledStore, MetaStore, Room, StoreError};
 use store_life::{Life, STORE};
 
-fn config() -> EmbeddedConfig {
-    EmbeddedConfig {
+fn config() -> JournaledConfig {
+    JournaledConfig {
         journal: JournalConfig {
             segment_bytes: 256 << 10,
             sync_interval: Duration::from_millis(500),
@@ -27,7 +27,7 @@ fn config() -> EmbeddedConfig {
     }
 }
 
-fn start(disk: &VirtualDisk, random: &mut Random) -> (Life, Result<EmbeddedStore, StoreError>) {
+fn start(disk: &VirtualDisk, random: &mut Random) -> (Life, Result<JournaledStore, StoreError>) {
     let claimed = store_life::take(disk, (random.next_u64(), 5)).expect("no room is needed for it");
     let mut life = Life::new(disk, random);
     let store = life.open(claimed.boot, config());
@@ -38,7 +38,7 @@ fn start(disk: &VirtualDisk, random: &mut Random) -> (Life, Result<EmbeddedStore
 /// Commits batches until there are no more, or until the store says that room is short.
 fn commit(
     life: &mut Life,
-    store: &EmbeddedStore,
+    store: &JournaledStore,
     until_short: bool,
     batches: impl Iterator<Item = Batch> + 'static,
 ) -> Result<u64, StoreError> {
@@ -106,7 +106,7 @@ fn half_made_segment(disk: &VirtualDisk) {
 }
 
 /// Lets the store look, and time go by.
-fn settle(life: &mut Life, store: &EmbeddedStore) {
+fn settle(life: &mut Life, store: &JournaledStore) {
     for _ in 0..8 {
         store.look();
         let until = life.clock.0.get() + 250_000_000;

@@ -8,7 +8,7 @@ use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_rpc::Secret;
 use ropewalk_store::superblock::{ClaimError, Expect};
-use ropewalk_store::{EmbeddedConfig, StoreError};
+use ropewalk_store::{JournaledConfig, StoreError};
 
 use crate::config::Config;
 use crate::rows::RowsError;
@@ -27,7 +27,7 @@ pub struct MetaConfig {
     /// Start although durable records are missing from the journal.
     pub accept_loss: bool,
     pub shard: Config,
-    pub store: EmbeddedConfig,
+    pub store: JournaledConfig,
     /// The interval between looks at terms, the grace period and heartbeats. Garbage of removed files also
     /// waits so long for company before it is collected. 100 to 500 ms.
     pub tick: Duration,
@@ -49,7 +49,7 @@ impl MetaConfig {
             expect: Expect::Any,
             accept_loss: false,
             shard: Config::default(),
-            store: EmbeddedConfig::default(),
+            store: JournaledConfig::default(),
             tick: Duration::from_millis(250),
             log: Rc::new(|_| ()),
             reply_before_written: false,

@@ -21,7 +21,7 @@ use ropewalk_base::time::Time;
 use ropewalk_net::Address;
 use ropewalk_rpc::{Connection, Options, Proof};
 use ropewalk_store::marks::Position;
-use ropewalk_store::{EmbeddedStore, MetaStore};
+use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
@@ -128,7 +128,7 @@ impl DataServers {
     /// enough, and takes up which fences they have yet to be told.
     pub fn expect(
         &self,
-        shard: &Shard<StoreRows<EmbeddedStore>>,
+        shard: &Shard<StoreRows<JournaledStore>>,
         now: Time,
     ) -> Result<(), RowsError> {
         let mut servers = self.servers.borrow_mut();

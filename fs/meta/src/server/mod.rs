@@ -43,7 +43,7 @@ use ropewalk_rpc::lines::Lines;
 use ropewalk_rpc::{Grantor, Marks};
 use ropewalk_store::marks::Position;
 use ropewalk_store::superblock::{ClaimedDirectory, Expect, Identity, Role, claim};
-use ropewalk_store::{EmbeddedStore, MetaStore};
+use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
@@ -70,9 +70,9 @@ pub struct MetaServer {
     world: World,
     endpoint: LocalEndpoint,
     config: MetaConfig,
-    store: EmbeddedStore,
+    store: JournaledStore,
     /// Gone once the server was stopped.
-    shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
+    shard: RefCell<Option<Shard<StoreRows<JournaledStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
     started: Time,
     /// Sessions are served, see [`MetaServer::is_confirmed`].
@@ -203,7 +203,7 @@ impl MetaServer {
     }
 
     /// The shard; None once the server was stopped.
-    fn shard(&self) -> Option<RefMut<'_, Shard<StoreRows<EmbeddedStore>>>> {
+    fn shard(&self) -> Option<RefMut<'_, Shard<StoreRows<JournaledStore>>>> {
         RefMut::filter_map(self.shard.borrow_mut(), Option::as_mut).ok()
     }
 
@@ -384,7 +384,7 @@ impl MetaServer {
     }
 }
 
-type Opened = (ClaimedDirectory, EmbeddedStore, Shard<StoreRows<EmbeddedStore>>);
+type Opened = (ClaimedDirectory, JournaledStore, Shard<StoreRows<JournaledStore>>);
 
 /// Claims the directory, opens the store, and takes the shard up.
 async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaError> {
@@ -401,7 +401,7 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     }
     let (directory, boot) = (&config.directory, claimed.boot);
     let store =
-        EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;
+        JournaledStore::open(world, directory, boot, config.store, config.accept_loss).await?;
     if let Some((from, through)) = store.recovery().lost {
         (config.log)(&format!(
             "records {from} to {through} of the journal in {} are given up, as --accept-loss \

@@ -9,7 +9,7 @@ use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::value::Errno;
 use serde::de::DeserializeOwned;
 
-use super::output::Reaps;
+use super::chores::Reaps;
 use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
 use crate::graves::Graves;

@@ -16,7 +16,7 @@ use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::superblock::{
     Boot, ClaimError, ClaimedDirectory, Expect, Identity, Role, claim,
 };
-use ropewalk_store::{EmbeddedConfig, EmbeddedStore, StoreError};
+use ropewalk_store::{JournaledConfig, JournaledStore, StoreError};
 
 /// The path of the store.
 pub const STORE: &str = "/store";
@@ -91,12 +91,12 @@ impl Life {
     pub fn open(
         &mut self,
         boot: Boot,
-        config: EmbeddedConfig,
-    ) -> Result<EmbeddedStore, StoreError> {
-        let opened: Rc<RefCell<Option<Result<EmbeddedStore, StoreError>>>> = Rc::default();
+        config: JournaledConfig,
+    ) -> Result<JournaledStore, StoreError> {
+        let opened: Rc<RefCell<Option<Result<JournaledStore, StoreError>>>> = Rc::default();
         let (out, world) = (opened.clone(), self.world.clone());
         self.executor.spawn(async move {
-            let store = EmbeddedStore::open(&world, Path::new(STORE), boot, config, false).await;
+            let store = JournaledStore::open(&world, Path::new(STORE), boot, config, false).await;
             *out.borrow_mut() = Some(store);
         });
         self.run(|| opened.borrow().is_some());

@@ -14,8 +14,8 @@ fn take(path: &std::path::Path) -> ClaimedDirectory {
     claim(&HostDisk, path, identity, Expect::Any, (5, 6)).unwrap()
 }
 
-fn small() -> EmbeddedConfig {
-    EmbeddedConfig {
+fn small() -> JournaledConfig {
+    JournaledConfig {
         journal: JournalConfig { segment_bytes: 64 * 1024, ..JournalConfig::default() },
         cache_bytes: 1 << 20,
         overlay_bytes: 16 * 1024,
@@ -24,8 +24,8 @@ fn small() -> EmbeddedConfig {
     }
 }
 
-async fn open(world: &World, directory: &ClaimedDirectory) -> EmbeddedStore {
-    EmbeddedStore::open(world, &directory.path, directory.boot, small(), false).await.unwrap()
+async fn open(world: &World, directory: &ClaimedDirectory) -> JournaledStore {
+    JournaledStore::open(world, &directory.path, directory.boot, small(), false).await.unwrap()
 }
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -46,7 +46,7 @@ fn random_batch(random: &mut Random, model: &mut Model) -> Batch {
     batch
 }
 
-fn check_scans(store: &EmbeddedStore, model: &Model, random: &mut Random) {
+fn check_scans(store: &JournaledStore, model: &Model, random: &mut Random) {
     let key = |random: &mut Random| format!("k{:03}", random.below(310)).into_bytes();
     let (a, b) = (key(random), key(random));
     let bound = |key: &'static [u8], random: &mut Random| match random.below(3) {
@@ -187,7 +187,8 @@ fn a_damaged_index_is_refused_with_its_name() {
     std::fs::write(&index, b"no index at all").unwrap();
     let claimed = take(&path);
     run(HostDisk::shared(), |world| async move {
-        let result = EmbeddedStore::open(&world, &claimed.path, claimed.boot, small(), false).await;
+        let result =
+            JournaledStore::open(&world, &claimed.path, claimed.boot, small(), false).await;
         let error = result.err().unwrap();
         assert_eq!(error.class(), ropewalk_base::error::Class::Data);
         assert!(error.to_string().contains("index.redb"), "{error}");

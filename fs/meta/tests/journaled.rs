@@ -17,7 +17,7 @@ use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Batch, Call, Config, Moment, Outcome, Rows, Shard, StoreRows, VolatileRows};
 use ropewalk_store::superblock::{Expect, Identity, Role, claim};
-use ropewalk_store::{EmbeddedConfig, EmbeddedStore, HostDisk, MetaStore, Position};
+use ropewalk_store::{HostDisk, JournaledConfig, JournaledStore, MetaStore, Position};
 use ropewalk_wire::fs::decode;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::status::Room;
@@ -95,11 +95,11 @@ fn run<T: 'static, F: Future<Output = T> + 'static>(make: impl FnOnce(World) -> 
     }
 }
 
-async fn open_store(world: &World, path: &Path) -> EmbeddedStore {
+async fn open_store(world: &World, path: &Path) -> JournaledStore {
     let identity = Identity { cluster: ClusterId(1), server: ServerId(1), role: Role::Metadata };
     let directory = claim(&HostDisk, path, identity, Expect::Any, (5, 6)).expect("claimed");
-    let config = EmbeddedConfig { overlay_bytes: 16 * 1024, ..EmbeddedConfig::default() };
-    let opened = EmbeddedStore::open(world, &directory.path, directory.boot, config, false).await;
+    let config = JournaledConfig { overlay_bytes: 16 * 1024, ..JournaledConfig::default() };
+    let opened = JournaledStore::open(world, &directory.path, directory.boot, config, false).await;
     // The claim ends with this function; the test has one store at a time.
     opened.expect("opened")
 }
@@ -110,7 +110,7 @@ fn moment(world: &World) -> Moment {
 
 struct Server {
     world: World,
-    shard: Shard<StoreRows<EmbeddedStore>>,
+    shard: Shard<StoreRows<JournaledStore>>,
     session: u64,
     sequence: u64,
 }

@@ -14,7 +14,7 @@ use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
 use super::room::{Room, Spaces};
-use super::{EmbeddedConfig, EmbeddedCounts, EmbeddedStore, Shared, State};
+use super::{EmbeddedCounts, JournaledConfig, JournaledStore, Shared, State};
 use crate::batch;
 use crate::error::StoreError;
 use crate::index::{Index, IndexConfig, IndexReader, Part, index_path};
@@ -34,7 +34,7 @@ struct Parts {
     journal: RecoveredJournal,
 }
 
-impl EmbeddedStore {
+impl JournaledStore {
     /// Opens the store in a claimed directory; makes it where the directory is new.
     ///
     /// `accept_loss`: go on at the first missing record where durable ones are lost.
@@ -42,9 +42,9 @@ impl EmbeddedStore {
         world: &World,
         directory: &Path,
         boot: Boot,
-        config: EmbeddedConfig,
+        config: JournaledConfig,
         accept_loss: bool,
-    ) -> Result<EmbeddedStore, StoreError> {
+    ) -> Result<JournaledStore, StoreError> {
         let (disk, path) = (world.disk(), directory.to_path_buf());
         let parts = world
             .offload(move || read(&*disk, path, boot, config, accept_loss))
@@ -77,7 +77,7 @@ impl EmbeddedStore {
             changed: Notify::new(),
         });
         shared.look()?;
-        Ok(EmbeddedStore { shared })
+        Ok(JournaledStore { shared })
     }
 }
 
@@ -85,7 +85,7 @@ fn read(
     disk: &dyn Disk,
     directory: PathBuf,
     boot: Boot,
-    config: EmbeddedConfig,
+    config: JournaledConfig,
     accept_loss: bool,
 ) -> Result<Parts, StoreError> {
     let journal_path = directory.join(JOURNAL_NAME);
@@ -139,7 +139,7 @@ fn read(
 fn check_begin(
     disk: &dyn Disk,
     directory: &Path,
-    config: EmbeddedConfig,
+    config: JournaledConfig,
 ) -> Result<(), StoreError> {
     let fail = |cause| StoreError::io("cannot ask for the room of", directory, cause);
     let available = disk.space(directory).map_err(fail)?.available;

@@ -40,9 +40,9 @@ use room::Spaces;
 
 pub use room::Room;
 
-/// Sizes and times of an embedded store.
+/// Sizes and times of a journaled store.
 #[derive(Debug, Clone, Copy)]
-pub struct EmbeddedConfig {
+pub struct JournaledConfig {
     pub journal: JournalConfig,
     /// Memory for pages of the index, in bytes.
     pub cache_bytes: usize,
@@ -54,9 +54,9 @@ pub struct EmbeddedConfig {
     pub reserve_bytes: u64,
 }
 
-impl Default for EmbeddedConfig {
-    fn default() -> EmbeddedConfig {
-        EmbeddedConfig {
+impl Default for JournaledConfig {
+    fn default() -> JournaledConfig {
+        JournaledConfig {
             journal: JournalConfig::default(),
             cache_bytes: 24 << 20,
             overlay_bytes: 8 << 20,
@@ -66,14 +66,14 @@ impl Default for EmbeddedConfig {
     }
 }
 
-impl EmbeddedConfig {
+impl JournaledConfig {
     /// Changes in memory above which commits are refused.
     fn overlay_bytes_max(&self) -> usize {
         self.overlay_bytes * 4
     }
 }
 
-/// The counters of an embedded store.
+/// The counters of a journaled store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EmbeddedCounts {
     pub commits: u64,
@@ -82,16 +82,16 @@ pub struct EmbeddedCounts {
     pub overlay_bytes: usize,
 }
 
-/// The embedded store. Cloning gives another handle; stays on its executor.
+/// The journaled store. Cloning gives another handle; stays on its executor.
 #[derive(Clone)]
-pub struct EmbeddedStore {
+pub struct JournaledStore {
     shared: Rc<Shared>,
 }
 
 struct Shared {
     world: World,
     directory: PathBuf,
-    config: EmbeddedConfig,
+    config: JournaledConfig,
     boot: Boot,
     journal: Journal,
     recovery: Recovery,
@@ -129,7 +129,7 @@ impl State {
     }
 }
 
-impl EmbeddedStore {
+impl JournaledStore {
     /// The result of the journal's recovery at the start.
     pub fn recovery(&self) -> Recovery {
         self.shared.recovery
@@ -176,7 +176,7 @@ impl EmbeddedStore {
     }
 }
 
-impl MetaStore for EmbeddedStore {
+impl MetaStore for JournaledStore {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
         let state = self.shared.state.borrow();
         if let Some(known) = state.active.get(key) {
