@@ -65,6 +65,7 @@ impl Link {
 const SHORT_REST: usize = 32 - FRAME_PREFIX_BYTES;
 
 /// Hands a frame up; false where it breaks the framing or the protocol.
+#[inline(always)]
 fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) -> bool {
     if front.body < FRAME_PREFIX_BYTES {
         return false;
