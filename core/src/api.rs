@@ -8,6 +8,17 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
 
+/// What became of the post of a message.
+#[derive(Debug, Clone, Copy)]
+#[must_use = "the frame of an inline message is not in the outputs"]
+pub enum Sending {
+    /// It leaves within its post: `Core::inline_frame` has its frame, for the rail at once; the rail's answer goes to
+    /// `Core::inline_sent`, with this message.
+    Inline(Send),
+    /// It is an operation, which may be over.
+    Operation,
+}
+
 /// A peer of this endpoint, reached or not. Several may turn out to be one and the same endpoint;
 /// then they are aliases and match each other's messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

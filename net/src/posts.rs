@@ -2,7 +2,7 @@
 
 use ropewalk_base::memory::{Memory, Slice};
 use ropewalk_core::{
-    Access, Channel, Core, Direction, Level, OperationId, Oversize, PeerId, Receive, Send,
+    Access, Channel, Core, Direction, Level, OperationId, Oversize, PeerId, Receive, Send, Sending,
 };
 
 use crate::context::Completed;
@@ -21,11 +21,7 @@ pub(crate) trait What {
     /// Whether its memory is written to.
     fn writes(&self) -> bool;
     /// Gives it to the core.
-    fn start(self, core: &mut Core, id: OperationId, slice: Slice);
-    /// The message that it is, which may leave at once.
-    fn message(&self, _payload: Slice) -> Option<Send> {
-        None
-    }
+    fn start(self, core: &mut Core, id: OperationId, slice: Slice) -> Sending;
     /// As a value that can be left for another thread.
     fn left(self) -> Left;
 }
@@ -47,26 +43,15 @@ pub(crate) struct ReceivePost {
     pub oversize: Oversize,
 }
 
-impl SendPost {
-    #[inline(always)]
-    fn send(&self, payload: Slice) -> Send {
-        let SendPost { peer, channel, bits, level } = *self;
-        Send { peer, channel, bits, payload, level }
-    }
-}
-
 impl What for SendPost {
     #[inline(always)]
     fn writes(&self) -> bool {
         false
     }
     #[inline(always)]
-    fn start(self, core: &mut Core, id: OperationId, payload: Slice) {
-        core.post_send(id, self.send(payload));
-    }
-    #[inline(always)]
-    fn message(&self, payload: Slice) -> Option<Send> {
-        Some(self.send(payload))
+    fn start(self, core: &mut Core, id: OperationId, payload: Slice) -> Sending {
+        let SendPost { peer, channel, bits, level } = self;
+        core.post_send(id, Send { peer, channel, bits, payload, level })
     }
     fn left(self) -> Left {
         Left::Send(self)
@@ -79,9 +64,10 @@ impl What for ReceivePost {
         true
     }
     #[inline(always)]
-    fn start(self, core: &mut Core, id: OperationId, into: Slice) {
+    fn start(self, core: &mut Core, id: OperationId, into: Slice) -> Sending {
         let ReceivePost { channel, source, bits, mask, oversize } = self;
         core.post_receive(id, Receive { channel, source, bits, mask, into, oversize });
+        Sending::Operation
     }
     fn left(self) -> Left {
         Left::Receive(self)
@@ -92,9 +78,10 @@ impl What for Access {
     fn writes(&self) -> bool {
         self.direction == Direction::Get
     }
-    fn start(mut self, core: &mut Core, id: OperationId, local: Slice) {
+    fn start(mut self, core: &mut Core, id: OperationId, local: Slice) -> Sending {
         self.local = local;
         core.post_access(id, self);
+        Sending::Operation
     }
     fn left(self) -> Left {
         Left::Access(self)

@@ -1,4 +1,5 @@
-//! The short way out: a small message that can leave at once is never an operation.
+//! The fast exit of a post: the frame of a message that can leave at once is handed over within the post. The message
+//! is no operation then, unless its rail keeps the frame.
 
 use ropewalk_base::verb::{FrameOrder, Ordered, Token, Urgency};
 use ropewalk_wire::frame::{self, Envelope};
@@ -9,39 +10,26 @@ use crate::engine::Core;
 use crate::operation::{Kind, SendStage, SendState};
 
 impl Core {
-    /// Whether a message can leave in this very moment, with nothing to be remembered of it but the
-    /// count of credit. If so its frame is in [`Core::inline_frame`], for the rail at once, whose
-    /// answer goes to [`Core::inline_sent`]; if not, nothing happened.
-    #[inline]
-    pub fn send_inline(&mut self, id: OperationId, send: &mut Send) -> bool {
+    /// Writes the frame of a message that can leave at once, with nothing to be remembered of it but the
+    /// count of credit. If it cannot, nothing happened.
+    #[inline(always)]
+    pub(super) fn leave_inline(&mut self, id: OperationId, send: &Send) -> bool {
         if send.level != Level::Buffered || self.closing || self.has_outputs() {
             return false;
         }
-        // Until it is sure to leave it may yet go the long way, under the name that it has.
-        let (meant, barred) = self.meant(send.peer);
-        let peer = self.peers.get_mut(meant);
-        let Some(peer) = peer.filter(|_| barred.is_none()) else { return false };
-        let Some(link) = peer.link() else { return false };
-        if send.payload.len
-            > peer.session.granted.eager_bytes().min(peer.session.granted.frame_bytes())
-        {
+        let Some(peer) = self.peers.get_mut(send.peer) else { return false };
+        let Some(link) = peer.link().filter(|link| *link != LOOP_LINK) else { return false };
+        let (granted, len) = (&peer.session.granted, send.payload.len);
+        let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
+            && peer.waiting[send.channel as usize].is_empty()
+            && peer.in_flight.has_room()
+            && peer.session.reliable.is_none();
+        if !leaves {
             return false;
         }
-        let channel = send.channel as usize;
-        let waits = !peer.waiting[channel].is_empty()
-            || !peer.in_flight.has_room()
-            || peer.session.reliable.is_some();
-        if link == LOOP_LINK
-            || waits
-            || !peer.session.granted.take_eager(send.channel, send.payload.len)
-        {
-            return false;
-        }
-        send.peer = meant;
-        let message = peer.session.send_next[channel];
-        peer.session.send_next[channel] += 1;
+        let Some(message) = peer.session.take_eager(send.channel, len) else { return false };
         self.counters.messages_eager_sent += 1;
-        let (session, payload_bytes) = (peer.session.id, send.payload.len as u32);
+        let (session, payload_bytes) = (peer.session.id, len as u32);
         let body = eager_body(send, message);
         let frame = &mut self.outputs.inline;
         frame.link = link;
@@ -60,18 +48,31 @@ impl Core {
         true
     }
 
-    /// The frame of a message that [`Core::send_inline`] lets leave at once.
+    /// The frame of [`Sending::Inline`].
     #[inline]
     pub fn inline_frame(&mut self) -> &mut FrameOrder {
         &mut self.outputs.inline
     }
 
-    /// The rail's answer to [`Core::inline_frame`]. True where the message is over and its memory
-    /// free; else it is an operation like others from now on.
+    /// The rail's answer to the frame of [`Sending::Inline`]. Returns the completion if the message is over and its
+    /// memory free; else it is an operation like others from now on.
     #[inline]
-    pub fn inline_sent(&mut self, id: OperationId, send: Send, answer: Ordered) -> bool {
+    pub fn inline_sent(
+        &mut self,
+        id: OperationId,
+        send: Send,
+        answer: Ordered,
+    ) -> Option<Completion> {
+        let bytes = send.payload.len;
         if answer == Ordered::Released {
-            return true;
+            return Some(Completion {
+                operation: id,
+                outcome: Ok(()),
+                bytes,
+                message_bytes: bytes,
+                peer: Some(send.peer),
+                bits: send.bits,
+            });
         }
         let mut message = 0;
         if let Some(peer) = self.peers.get_mut(send.peer) {
@@ -82,6 +83,6 @@ impl Core {
         self.operations.insert(id, Kind::Send(state)).retained = 1;
         self.operations.own(id, send.peer);
         self.ordered(Token(id.0.to_u64()), answer);
-        false
+        None
     }
 }

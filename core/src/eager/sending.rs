@@ -20,11 +20,22 @@ impl Core {
             Completion { operation: id, outcome, bytes: 0, message_bytes: 0, peer, bits: 0 };
     }
 
-    /// Posts a message. It may complete within this call.
-    pub fn post_send(&mut self, id: OperationId, mut send: Send) {
+    /// Posts a message. It leaves within the post where nothing keeps it, or becomes an operation, which may complete
+    /// within this call.
+    #[inline]
+    pub fn post_send(&mut self, id: OperationId, mut send: Send) -> Sending {
         let name = send.peer;
         let (peer, barred) = self.meant(name);
         send.peer = peer;
+        if barred.is_none() && self.leave_inline(id, &send) {
+            return Sending::Inline(send);
+        }
+        self.post_operation(id, send, name, barred);
+        Sending::Operation
+    }
+
+    /// A message that does not leave within its post. `name`: what its poster called the peer.
+    fn post_operation(&mut self, id: OperationId, send: Send, name: PeerId, barred: Option<Fault>) {
         let state = SendState { send, stage: SendStage::Waiting { turn: 0 }, message: 0 };
         self.operations.insert(id, Kind::Send(state));
         if barred != Some(Fault::Invalid) {
@@ -69,9 +80,8 @@ impl Core {
         let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
             || (tells && send.payload.len <= peer.session.granted.eager_bytes());
-        let message = peer.session.send_next[send.channel as usize];
-        if small && peer.session.granted.take_eager(send.channel, send.payload.len) {
-            peer.session.send_next[send.channel as usize] += 1;
+        let number = small.then(|| peer.session.take_eager(send.channel, send.payload.len));
+        if let Some(message) = number.flatten() {
             state.stage = SendStage::Eager;
             state.message = message;
             operation.retained += 1;
@@ -95,15 +105,12 @@ impl Core {
         if send.channel == Channel::Request || waits {
             return false;
         }
-        self.start_rendezvous(id, send, message)
+        self.start_rendezvous(id, send)
     }
 
-    fn start_rendezvous(&mut self, id: OperationId, send: Send, message: u64) -> bool {
+    fn start_rendezvous(&mut self, id: OperationId, send: Send) -> bool {
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        if !peer.session.granted.take_rts() {
-            return false;
-        }
-        peer.session.send_next[send.channel as usize] += 1;
+        let Some(message) = peer.session.take_rts(send.channel) else { return false };
         if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.message = message;
         }

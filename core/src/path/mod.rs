@@ -38,7 +38,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::{Body, HelloBody};
 
-use crate::api::{CHANNELS, OperationId, PeerId};
+use crate::api::{CHANNELS, Channel, OperationId, PeerId};
 use crate::credit::{Granted, Lent, Windows};
 use crate::lists::List;
 use crate::reliable::Reliable;
@@ -208,6 +208,24 @@ impl Link {
 }
 
 impl Session {
+    /// Takes credit and the next number for an eager message, where there is credit.
+    #[inline]
+    pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> Option<u64> {
+        self.granted.take_eager(channel, payload_bytes).then(|| self.next_number(channel))
+    }
+
+    /// The same for a rendezvous.
+    pub fn take_rts(&mut self, channel: Channel) -> Option<u64> {
+        self.granted.take_rts().then(|| self.next_number(channel))
+    }
+
+    #[inline]
+    fn next_number(&mut self, channel: Channel) -> u64 {
+        let number = self.send_next[channel as usize];
+        self.send_next[channel as usize] += 1;
+        number
+    }
+
     /// A session begins: its messages are numbered from 0.
     pub fn begin(&mut self, id: u32, granted: Granted) {
         self.id = id;

@@ -19,7 +19,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, Next, OperationId,
-    Output, Oversize, PeerId, Receive, Send,
+    Output, Oversize, PeerId, Receive, Send, Sending,
 };
 use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
@@ -251,6 +251,18 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// Posts a message; the rail keeps each other frame that leaves within its post.
+    fn send(&mut self, id: OperationId, send: Send) {
+        let Sending::Inline(send) = self.core.post_send(id, send) else { return };
+        let kept = id.0.index % 2 == 0;
+        if kept {
+            let token = self.core.inline_frame().token;
+            self.orders.push_back(token);
+        }
+        let answer = if kept { Ordered::Pending } else { Ordered::Released };
+        assert_eq!(self.core.inline_sent(id, send, answer).is_none(), kept, "{id:?} is over once");
+    }
+
     fn act(&mut self) {
         match self.core.take_output() {
             Output::Verb(Verb::Read { token, .. } | Verb::Write { token, .. }) => {
@@ -454,7 +466,7 @@ impl<'a> Player<'a> {
             }
         }
         match kind {
-            0 => self.core.post_send(id, Send { peer, channel, bits: 1, payload: slice, level }),
+            0 => self.send(id, Send { peer, channel, bits: 1, payload: slice, level }),
             1 => {
                 let source = (choice & 1 == 0).then_some(peer);
                 let oversize = if choice & 2 == 0 { Oversize::Truncate } else { Oversize::Refuse };

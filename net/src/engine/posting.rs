@@ -3,7 +3,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{Memory, Slice};
-use ropewalk_core::{Completion, OperationId};
+use ropewalk_core::{Completion, OperationId, Sending};
 
 use crate::context::Completed;
 use crate::engine::Engine;
@@ -27,24 +27,10 @@ impl Engine {
     ) -> Result<Posted, Memory> {
         let Some(id) = self.operations.allocate() else { return Err(memory) };
         let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
-        if let Some(mut send) = what.message(slice)
-            && self.core.send_inline(id, &mut send)
-        {
-            let answer = self.hand_over_inline();
-            if self.core.inline_sent(id, send, answer) {
-                // Frames that left before it may have broken another link.
-                self.drain();
-                return Ok(Posted::Done(self.end(&Completion {
-                    operation: id,
-                    outcome: Ok(()),
-                    bytes: slice.len,
-                    message_bytes: slice.len,
-                    peer: Some(send.peer),
-                    bits: send.bits,
-                })));
-            }
-        } else {
-            self.start(id, what, slice, legal);
+        if let Some(completion) = self.start(id, what, slice, legal) {
+            // Frames that left before it may have broken another link.
+            self.drain();
+            return Ok(Posted::Done(self.end(&completion)));
         }
         self.caller.await_posted(id);
         self.drain();
@@ -74,13 +60,22 @@ impl Engine {
         (Slice { buffer: *buffer, offset: 0, len }, legal)
     }
 
+    /// Gives an operation to the core. Returns the completion of a message that left within this call.
     #[inline(always)]
-    fn start(&mut self, id: OperationId, what: impl What, slice: Slice, legal: bool) {
-        if legal {
-            what.start(&mut self.core, id, slice);
-        } else {
+    fn start(
+        &mut self,
+        id: OperationId,
+        what: impl What,
+        slice: Slice,
+        legal: bool,
+    ) -> Option<Completion> {
+        if !legal {
             self.core.refuse_post(id, Fault::Invalid);
+            return None;
         }
+        let Sending::Inline(send) = what.start(&mut self.core, id, slice) else { return None };
+        let answer = self.hand_over_inline();
+        self.core.inline_sent(id, send, answer)
     }
 
     /// Carries out a post that was left by another thread.
@@ -102,7 +97,9 @@ impl Engine {
         user: u64,
     ) {
         let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
-        self.start(id, what, slice, legal);
+        if let Some(completion) = self.start(id, what, slice, legal) {
+            self.deliver(self.operations.context_of(id), &completion);
+        }
     }
 
     /// The caller waits for the next completion of the context with this number, until it takes the answer.

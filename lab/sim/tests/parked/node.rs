@@ -12,7 +12,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{
     Channel, Completion, Config, Core, Identity, Level, Next, OperationId, Output, Oversize,
-    PeerId, Receive, Send,
+    PeerId, Receive, Send, Sending,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_sim::{SimConfig, SimNetwork, SimRail};
@@ -174,14 +174,12 @@ impl Node {
         user: u64,
     ) {
         let (id, payload) = self.operation(user, bytes, false);
-        let mut send = Send { peer, channel, bits, payload, level };
-        if self.core.send_inline(id, &mut send) {
+        let send = Send { peer, channel, bits, payload, level };
+        if let Sending::Inline(send) = self.core.post_send(id, send) {
             let answer = self.rail.send(self.core.inline_frame(), &self.buffers);
-            if self.core.inline_sent(id, send, answer) {
+            if self.core.inline_sent(id, send, answer).is_some() {
                 self.ended(id, Ok(()), 0, None);
             }
-        } else {
-            self.core.post_send(id, send);
         }
         self.drain();
     }
