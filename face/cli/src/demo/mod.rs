@@ -135,9 +135,8 @@ impl Teller<'_> {
     }
 }
 
-/// Runs the demo.
-pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
-    let stop = Stop::watch_aloud().context("cannot watch for signals")?.also_at_termination();
+/// The directory tree to copy.
+fn source(arguments: &DemoArguments) -> anyhow::Result<PathBuf> {
     let source = match &arguments.source {
         Some(source) => source.clone(),
         None => toolchain()
@@ -151,6 +150,13 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
         "{} is not a directory: give a directory tree by --source DIR",
         source.display()
     );
+    Ok(source)
+}
+
+/// Runs the demo.
+pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
+    let stop = Stop::watch_aloud().context("cannot watch for signals")?.also_at_termination();
+    let source = source(arguments)?;
     let temporary;
     let directory = match &arguments.directory {
         Some(directory) => directory.as_path(),
