@@ -281,7 +281,7 @@ fn records_share_packets() {
             (
                 "_ws.col.Info",
                 "Stream 17 ack 12: Frame Eager tagged 34 B, Frame Eager (short) request 4 B, \
-             Frame Finish tagged truncated, Bye",
+             Frame FIN tagged truncated, Bye",
             ),
             ("ropewalk.stream.number", "17"),
             ("ropewalk.stream.record", "5"),
@@ -416,7 +416,7 @@ fn messages_and_accesses_have_their_fields() {
     script.record(
         record(&Body::Rts(announce), &[]),
         &[
-            ("_ws.col.Info", "Stream 0 ack 12: Frame Announce tagged of 70000 B"),
+            ("_ws.col.Info", "Stream 0 ack 12: Frame RTS tagged of 70000 B"),
             ("ropewalk.frame.alone", "1"),
             ("ropewalk.frame.total_bytes", "70000"),
             ("ropewalk.key.slot", "0x0000000000000001"),
@@ -513,8 +513,8 @@ fn answers_and_limits_have_their_fields() {
     );
     for (body, info) in [
         (Body::Confirm, &[("_ws.col.Info", "Stream 4 ack 12: Frame Confirm")]),
-        (Body::CloseIdle, &[("_ws.col.Info", "Stream 5 ack 12: Frame Park")]),
-        (Body::KeepOpen, &[("_ws.col.Info", "Stream 6 ack 12: Frame Stay")]),
+        (Body::CloseIdle, &[("_ws.col.Info", "Stream 5 ack 12: Frame CloseIdle")]),
+        (Body::KeepOpen, &[("_ws.col.Info", "Stream 6 ack 12: Frame KeepOpen")]),
     ] {
         script.record(record(&body, &[]), info);
     }
@@ -592,7 +592,7 @@ fn packets_behind_udp_are_known_by_their_look_one_or_several_in_a_datagram() {
     script.udp(
         &two,
         &[
-            ("_ws.col.Info", "Stream 2 ack 12: Frame Park | Piece 4 of 0x77: 2 B"),
+            ("_ws.col.Info", "Stream 2 ack 12: Frame CloseIdle | Piece 4 of 0x77: 2 B"),
             ("ropewalk.checksum.status", "1,1"),
         ],
     );
