@@ -118,8 +118,8 @@ impl Core {
         };
         let carrying: Vec<_> = self.links.iter().filter(carrying).collect();
         assert_eq!(carrying.len(), self.links.carrying(), "links that carry sessions");
-        let parking = carrying.iter().filter(|(_, state)| state.closing_idle).count();
-        assert_eq!(carrying.len() - parking, self.links.surplus(0), "links that go on doing so");
+        let closing = carrying.iter().filter(|(_, state)| state.closing_idle).count();
+        assert_eq!(carrying.len() - closing, self.links.surplus(0), "links that go on doing so");
         let over = self.links.surplus(self.config.links_max) > 0;
         assert!(!over || self.sweep_at < Time::NEVER, "too many links, and nobody will look again");
     }
@@ -205,16 +205,19 @@ impl Core {
         }
         self.timers.check(id, peer.timer, peer.due());
         let rests = self.evictable.check(id, peer.eviction);
-        let parked = matches!(peer.stage, PeerStage::IdleClosed { .. });
-        assert!(rests || peer.reachable || !parked, "{id:?} may end where there is no room");
-        let parking = matches!(peer.stage, PeerStage::ClosingIdle { .. });
-        assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
+        let idle = matches!(peer.stage, PeerStage::IdleClosed { .. });
+        assert!(rests || peer.reachable || !idle, "{id:?} may end where there is no room");
+        let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
+        assert!(closing || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
         if let PeerStage::IdleClosed { .. } = peer.stage {
             let quiet =
                 peer.in_flight.is_empty() && peer.session.unfinished.is_empty() && announces == 0;
             let calm =
                 peer.accesses.under_way == UnderWay::default() && peer.session.reliable.is_none();
-            assert!(quiet && calm && peer.session.id != 0, "{id:?} is parked with work under way");
+            assert!(
+                quiet && calm && peer.session.id != 0,
+                "{id:?} is idle-closed with work under way"
+            );
         }
         peer.session.lent.check(id, eager, announces);
         for queue in peer.waiting.iter().chain([&peer.accesses.waiting]) {

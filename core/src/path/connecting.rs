@@ -57,7 +57,7 @@ impl Core {
         }
     }
 
-    /// Connects to a peer with a parked session, where something waits for it.
+    /// Connects to a peer with an idle-closed session, where something waits for it.
     pub(crate) fn want_waiting(&mut self, id: PeerId) {
         if self.peers.get(id).is_some_and(Peer::has_waiting) {
             self.want_session(id);

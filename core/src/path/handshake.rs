@@ -210,7 +210,7 @@ impl Core {
         self.greet(link, FLAG_ANSWER, Refusal::None);
     }
 
-    /// Whether there is credit for a session with this peer: one that was parked has its own.
+    /// Whether there is credit for a session with this peer: one that was idle-closed has its own.
     fn has_credit_for(&mut self, id: PeerId, link: LinkId) -> bool {
         let theirs = self.links.get(link).map_or(0, |state| state.theirs);
         let keeps = theirs != 0 && self.session_of(id) == theirs;
@@ -271,11 +271,11 @@ impl Core {
             // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
         }
-        let parked = peer.session_link().is_none()
+        let idle = peer.session_link().is_none()
             && peer.session.reliable.is_none()
             && peer.session.id != 0;
-        if parked && named.1 == peer.session.id && named.0 != named.1 && !newer {
-            // Called under another name than that of its parked session, which a link of its own goes on
+        if idle && named.1 == peer.session.id && named.0 != named.1 && !newer {
+            // Called under another name than that of its idle-closed session, which a link of its own goes on
             // with, where somebody wants it.
             self.close_link(link);
             return self.want_waiting(id);

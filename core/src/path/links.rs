@@ -18,7 +18,7 @@ pub(crate) struct Links {
     /// Those that carry a session, apart from the endpoint's to itself, and the clock's hand on them.
     carrying: Vec<LinkId>,
     hand: usize,
-    /// How many of them are to be parked: the peer's answer is awaited.
+    /// How many of them are to be closed as idle: the peer's answer is awaited.
     closing_idle: usize,
     /// Accepted links on which both sides have greeted, so far.
     agreements: u64,

@@ -2,18 +2,18 @@
 //!
 //! A *link* is one connection of one rail. A *session* is what two lives of two endpoints agree on
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
-//! with its link, unless both sides parked it; in mode `Resume` it goes on over the next link.
+//! with its link, unless both sides closed it as idle; in mode `Resume` it goes on over the next link.
 
 mod calls;
 mod closing;
 mod connecting;
 mod evictable;
 mod handshake;
+mod idle;
 mod in_flight;
 mod links;
 mod names;
 mod newcomers;
-mod parking;
 mod peers;
 mod records;
 mod session;
@@ -132,9 +132,9 @@ pub(crate) struct Peer {
     pub foreign: bool,
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
-    /// After how many posts of receives its session was parked.
+    /// After how many posts of receives its session was idle-closed.
     pub idle_since_post: Option<u64>,
-    /// Control frames that wait for the answer to `Park`.
+    /// Control frames that wait for the answer to `CloseIdle`.
     pub deferred: Vec<Body>,
     pub session: Session,
     pub in_flight: InFlight,

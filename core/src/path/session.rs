@@ -60,13 +60,13 @@ impl Core {
         peer.calls.succeed();
         peer.idle_since_post = None;
         peer.identity.incarnation = incarnation;
-        let parked = goes_on && peer.session.reliable.is_none();
+        let resumes = goes_on && peer.session.reliable.is_none();
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);
         }
         self.begin_lengths(id, link);
-        if parked {
+        if resumes {
             self.resume_idle(id);
         } else if goes_on {
             self.resume_spans(id);

@@ -1,11 +1,11 @@
-//! Parked sessions: an idle link is closed, and its session goes on over the next one.
+//! Idle-closed sessions: an idle link is closed, and its session goes on over the next one.
 //!
-//! A side that wants a link back sends `Park` and from then on nothing. The other answers with `Park`
-//! where it is idle, too, and where each can call the other again; else with `Stay`. Both frames are
-//! the last of their sender, so that a parked session has nothing on its way: numbers, credits,
+//! A side that wants a link back sends `CloseIdle` and from then on nothing. The other answers with `CloseIdle`
+//! where it is idle, too, and where each can call the other again; else with `KeepOpen`. Both frames are
+//! the last of their sender, so that an idle-closed session has nothing on its way: numbers, credits,
 //! posted receives and staged messages stay as they are, and no frame has to be kept.
 //!
-//! Invariants: a parked session has no frame, stream, access or announce of either side under way; it
+//! Invariants: an idle-closed session has no frame, stream, access or announce of either side under way; it
 //! is carried on only over a link whose greetings both name it.
 
 use ropewalk_base::error::Fault;
@@ -23,9 +23,9 @@ use crate::remote::UnderWay;
 const SWEEP: usize = 256;
 /// The next look, where too many links were busy.
 const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
-/// A `Park` that is unanswered at its deadline gets this much longer, so that queues are drained first.
+/// A `CloseIdle` that is unanswered at its deadline gets this much longer, so that queues are drained first.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
-/// Turns for which a link is passed over after `Stay`, at most.
+/// Turns for which a link is passed over after `KeepOpen`, at most.
 const SPARED_MAX: u32 = 63;
 
 impl Core {
@@ -62,7 +62,7 @@ impl Core {
         self.timers.wake_by(self.sweep_at);
     }
 
-    /// A descriptor or another resource of links is used up: an idle link is parked to make room.
+    /// A descriptor or another resource of links is used up: an idle link is closed as idle to make room.
     pub fn make_room(&mut self) {
         for _ in 0..SWEEP.min(2 * self.links.carrying()) {
             if self.close_next_idle() {
@@ -71,7 +71,7 @@ impl Core {
         }
     }
 
-    /// The second chance of the link under the hand; true where it is parked.
+    /// The second chance of the link under the hand; true where it is idle-closed.
     fn close_next_idle(&mut self) -> bool {
         let Some(link) = self.links.next_turn() else { return false };
         let Some(state) = self.links.get(link) else { return false };
@@ -122,15 +122,15 @@ impl Core {
         self.emit_on(link, envelope, body, None, Token::NONE);
     }
 
-    /// The peer asks to park the session, or answers that it may.
+    /// The peer asks to close the idle link, or answers that it may.
     pub(crate) fn arrive_close_idle(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id) else { return Placement::Drop };
         if peer.session.reliable.is_some() || link == LOOP_LINK {
-            return self.violation("a session that cannot be parked");
+            return self.violation("a session that cannot be idle-closed");
         }
         if matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
             if !peer.is_settled() {
-                return self.violation("a session is parked with work under way");
+                return self.violation("a session is idle-closed with work under way");
             }
             self.close_idle(id, link);
         } else if self.may_close_idle(id, link) {
@@ -142,7 +142,7 @@ impl Core {
         Placement::Drop
     }
 
-    /// The peer needs the link that we would have parked.
+    /// The peer needs the link that we would have closed as idle.
     pub(crate) fn arrive_keep_open(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
         if !matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
@@ -194,7 +194,7 @@ impl Core {
         }
     }
 
-    /// A new link carries a parked session on.
+    /// A new link carries an idle-closed session on.
     pub(crate) fn resume_idle(&mut self, id: PeerId) {
         self.counters.sessions_resumed += 1;
         match self.config.plant {
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// A control frame for a session whose link is being parked waits for the answer.
+    /// A control frame for a session whose link is being closed as idle waits for the answer.
     #[cold]
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
         let Some(peer) = self.peers.get_mut(id) else { return };
@@ -233,8 +233,8 @@ impl Core {
     pub(crate) fn hold_caller(&mut self, id: PeerId, link: LinkId) -> bool {
         let incarnation = self.greeted_incarnation(link);
         let Some(peer) = self.peers.get_mut(id) else { return false };
-        let parking = matches!(peer.stage, PeerStage::ClosingIdle { .. });
-        if !parking || incarnation != Some(peer.identity.incarnation) {
+        let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
+        if !closing || incarnation != Some(peer.identity.incarnation) {
             return false;
         }
         if let Some(before) = peer.calls.keep_caller(link) {
@@ -288,7 +288,7 @@ impl Core {
         self.sweep_at
     }
 
-    /// A parked session that concerns nobody here ends, so that there is room for another peer: the one
+    /// An idle-closed session that concerns nobody here ends, so that there is room for another peer: the one
     /// that rests for longest, of a few that are looked at.
     pub(crate) fn end_oldest_idle(&mut self) -> Option<PeerId> {
         for _ in 0..evictable::LOOKS {
