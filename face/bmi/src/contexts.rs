@@ -162,23 +162,26 @@ impl ContextSlot {
         idle: Duration,
         mut report: impl FnMut(usize, Completed),
     ) -> Result<usize, ErrorCode> {
-        let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
-        let (mut is_first, mut looks_in_vain) = (true, 0);
+        let first = endpoint.test(&self.queue);
+        let count = self.find_some(endpoint, ids, first, &mut report);
+        if count > 0 || idle.is_zero() {
+            return Ok(count);
+        }
+        let deadline = Instant::now() + idle;
+        let mut looks_in_vain = 0;
         let look = |met: &mut Option<Completed>| {
-            if std::mem::take(&mut is_first) {
-                *met = endpoint.test(&self.queue);
-            }
+            let mut next = met.take();
             loop {
-                let count = self.find_some(endpoint, ids, met, &mut report);
+                let count = self.find_some(endpoint, ids, next, &mut report);
                 if count > 0 {
                     return Some(Ok(count));
                 }
-                if deadline.is_none() || self.any_pending(endpoint, ids) {
+                if self.any_pending(endpoint, ids) {
                     return None;
                 }
                 // Nobody waits for what will never come. Another thread may be about to keep it.
-                *met = endpoint.take(&self.queue);
-                if met.is_none() && looks_in_vain == LOOKS_IN_VAIN {
+                next = endpoint.take(&self.queue);
+                if next.is_none() && looks_in_vain == LOOKS_IN_VAIN {
                     return Some(Err(-EINVAL));
                 }
                 looks_in_vain += 1;
@@ -186,26 +189,26 @@ impl ContextSlot {
             }
         };
         let sleep = |until| self.sleep(endpoint, until, &|| false);
-        wait(deadline, look, sleep).unwrap_or(Ok(0))
+        wait(Some(deadline), look, sleep).unwrap_or(Ok(0))
     }
 
     /// Reports those of these operations that have ended, by their places; how many. Keeps all other completions
-    /// that it meets, the first of which is `met`.
+    /// that it meets, the first of which is `next`.
     #[inline]
     fn find_some(
         &self,
         endpoint: &Endpoint,
         ids: &[i64],
-        met: &mut Option<Completed>,
+        mut next: Option<Completed>,
         report: &mut impl FnMut(usize, Completed),
     ) -> usize {
-        while let Some(completed) = met.take() {
+        while let Some(completed) = next {
             if ids.len() == 1 && completed.operation == operation(ids[0]) {
                 report(0, completed);
                 return 1;
             }
             self.keep(completed);
-            *met = endpoint.take(&self.queue);
+            next = endpoint.take(&self.queue);
         }
         let mut count = 0;
         for (place, id) in ids.iter().enumerate().filter(|(_, id)| **id != 0) {
@@ -234,26 +237,29 @@ impl ContextSlot {
         let deadline = (!idle.is_zero() && most > 0).then(|| Instant::now() + idle);
         let look = |met: &mut Option<Completed>| {
             let mut count = 0;
-            if met.is_none() {
-                while count < most
-                    && let Some(completed) = self.first_kept()
-                {
-                    report(completed);
-                    count += 1;
-                }
-                // A pass is made where nothing is there.
-                *met = match count {
-                    0 if most > 0 => endpoint.test(&self.queue),
-                    count if count < most => endpoint.take(&self.queue),
-                    _ => None,
-                };
+            if met.is_some()
+                && let Some(completed) = met.take()
+            {
+                report(completed);
+                count = 1;
             }
-            while let Some(completed) = met.take() {
+            while count < most
+                && let Some(completed) = self.first_kept()
+            {
                 report(completed);
                 count += 1;
-                if count < most {
-                    *met = endpoint.take(&self.queue);
-                }
+            }
+            // A pass is made where nothing is there. What it finds is not moved before it is known to be something: an
+            // empty test would pay for that.
+            let mut next = match count {
+                0 if most > 0 => endpoint.test(&self.queue),
+                count if count < most => endpoint.take(&self.queue),
+                _ => None,
+            };
+            while let Some(completed) = next {
+                report(completed);
+                count += 1;
+                next = if count < most { endpoint.take(&self.queue) } else { None };
             }
             (count > 0).then_some(count)
         };
