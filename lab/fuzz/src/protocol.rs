@@ -254,7 +254,7 @@ impl<'a> Player<'a> {
     /// Posts a message; the rail keeps each other frame that leaves within its post.
     fn send(&mut self, id: OperationId, send: Send) {
         let Sending::Inline(send) = self.core.post_send(id, send) else { return };
-        let kept = id.0.index % 2 == 0;
+        let kept = id.0.index.is_multiple_of(2);
         if kept {
             let token = self.core.inline_frame().token;
             self.orders.push_back(token);
