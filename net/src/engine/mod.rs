@@ -91,6 +91,8 @@ pub(crate) struct Engine {
     batch: FrameBatch,
     /// Somebody may ask for the progress of fetched data.
     follows_fetches: bool,
+    /// As [`Core::arrivals`] was when other threads were told last.
+    arrivals_told: u64,
 }
 
 impl Engine {
@@ -119,6 +121,7 @@ impl Engine {
             passes,
             batch: FrameBatch::new(),
             follows_fetches: false,
+            arrivals_told: 0,
         }
     }
 

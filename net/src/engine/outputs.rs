@@ -23,7 +23,7 @@ impl Engine {
             self.signals.set_awaited(self.core.awaited());
         }
         let arrivals = self.core.arrivals();
-        if !self.signals.has_arrivals(arrivals) {
+        if arrivals != self.arrivals_told {
             self.note_arrivals(arrivals);
         }
         any
@@ -32,6 +32,7 @@ impl Engine {
     /// Messages came that wait for a receive.
     #[cold]
     fn note_arrivals(&mut self, arrivals: u64) {
+        self.arrivals_told = arrivals;
         self.signals.set_arrivals(arrivals);
         self.contexts.ring(News::Arrivals);
     }

@@ -52,10 +52,4 @@ impl Signals {
         // In one order with the sleeper's flag, like the count of completions.
         self.arrivals.store(arrivals, Ordering::SeqCst);
     }
-
-    /// Whether the number was told already; for the holder of the engine.
-    #[inline(always)]
-    pub fn has_arrivals(&self, arrivals: u64) -> bool {
-        self.arrivals.load(Ordering::Relaxed) == arrivals
-    }
 }
