@@ -9,7 +9,7 @@
 //! | block a call until something is complete or the time is over | [`wait()`], [`WaiterElection`] |
 //! | take lists of buffers from C | [`segment`], [`with_segments`] |
 //! | translate why a network could not be opened | [`OpenErrorKind`] |
-//! | bound what peers make it keep | [`endpoint_config`] |
+//! | bound what peers make it keep | [`endpoint_config()`] |
 //!
 //! The state of a library, found by each call:
 //!
