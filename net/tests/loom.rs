@@ -1,8 +1,7 @@
 //! Models of the two hand-overs between threads: waking a context, and leaving a command.
 //!
 //! They are models: the same steps in the same order as `net/src/context.rs` and `net/src/endpoint.rs`
-//! take, with loom's locks and atomics, since descriptors cannot be modelled. Built with `--cfg loom`.
-#![cfg(loom)]
+//! take, with loom's locks and atomics, since descriptors cannot be modelled.
 
 use std::collections::VecDeque;
 

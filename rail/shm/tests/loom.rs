@@ -1,7 +1,5 @@
 //! Model of ring and sleeping word: no lost wake-up, no lost, torn or repeated frame. Run with
-//! `RUSTFLAGS="--cfg loom" cargo test -p ropewalk-rail-shm --test loom --release`.
-#![allow(unexpected_cfgs)]
-#![cfg(loom)]
+//! `cargo test -p ropewalk-rail-shm --test loom --release`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,7 +1,7 @@
 //! The steps of `cargo verify`, in order: cheap and telling steps first.
 //!
 //! Integration tests are sorted by the beginning of their file's name:
-//! * `loom_*`: model checks, built apart with `--cfg loom`,
+//! * `loom_*`: model checks,
 //! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
 //!   of its own, one test at a time, with the system packages it uses; `mount_suites`, the suites of
 //!   others, and `process_peers`, figures beside others, only in `--deep`,
@@ -209,17 +209,22 @@ fn deep(invocation: Invocation) -> Invocation {
         .env("ROPEWALK_FUZZ_ITERATIONS", "20000000")
 }
 
-/// Model checks of lock-free code; their flag changes every crate, so they build apart.
+/// Model checks of lock-free code. The choice of crates is that of the tests, so that nothing is built again.
 fn models(workspace: &Workspace) -> Vec<Action> {
-    let model = |(package, test): (&str, &str)| {
-        let arguments = ["test", "--locked", "--package", package, "--test", test];
-        Action::Run(
-            cargo_with(&arguments)
-                .args(["--target-dir", "target/loom", "--", "--show-output"])
-                .env("RUSTFLAGS", "--cfg loom"),
-        )
-    };
-    workspace.tests(|name| name.starts_with("loom")).into_iter().map(model).collect()
+    let mut names: Vec<&str> = workspace
+        .tests(|name| name.starts_with("loom"))
+        .into_iter()
+        .map(|(_, test)| test)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let models = of_crates(workspace, "test").map(|it| {
+        printing(it.args(names.into_iter().flat_map(|name| ["--test", name])).args(["--"]))
+    });
+    actions(models)
 }
 
 /// Tests that want the machine for themselves.
