@@ -61,9 +61,9 @@ impl Core {
     /// message on its way to its receive needs no entry in a table.
     #[inline]
     pub fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        self.incoming.whole = true;
+        self.placing_whole = true;
         let placement = self.place(link, header, payload_bytes);
-        self.incoming.whole = false;
+        self.placing_whole = false;
         placement
     }
 
@@ -130,7 +130,7 @@ impl Core {
         let peer = self.peers.get_mut(id)?;
         let channel = Channel::from_u8(short.channel).filter(|it| *it != Channel::Request)?;
         let (bytes, bits) = (u64::from(short.payload_bytes.get()), short.bits.get());
-        let usual = self.incoming.whole
+        let usual = self.placing_whole
             && state.stage == LinkStage::Up
             && peer.link() == Some(link)
             && peer.session.id == short.session.get()
@@ -287,7 +287,7 @@ impl Core {
             span,
             broken_off: false,
         };
-        match self.incoming.insert(incoming) {
+        match self.incoming.insert(incoming, self.placing_whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
             }

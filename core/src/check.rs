@@ -81,6 +81,8 @@ impl Core {
         }
         self.check_links();
         self.check_names();
+        let set = self.peers.iter().filter(|(_, peer)| peer.timer.is_set()).count();
+        assert_eq!(self.timers.len(), set, "timers of peers that are gone");
         let windows = |peer: &Peer| peer.session.lent.window_and_occupied().0;
         let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
         let orphans: u64 = self

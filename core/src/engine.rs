@@ -38,6 +38,8 @@ pub struct Core {
     pub(crate) regions: Regions,
     pub(crate) orders: Orders,
     pub(crate) incoming: IncomingPayloads,
+    /// The payload of the frame that is being placed is here, too.
+    pub(crate) placing_whole: bool,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) pool: Pool,
@@ -79,6 +81,7 @@ impl Core {
             regions: Regions::with_limit(config.regions_max),
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
+            placing_whole: false,
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             pool: Pool::new(config.eager_pool_bytes),

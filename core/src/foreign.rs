@@ -109,9 +109,9 @@ impl Core {
         }
         let header = ShortHeader::of(session, bytes as u32, bits, number);
         let (prefix, body): (_, EagerBody) = header.expand();
-        self.incoming.whole = whole;
+        self.placing_whole = whole;
         let placement = self.match_eager(link, id, &prefix, &body, channel);
-        self.incoming.whole = false;
+        self.placing_whole = false;
         Some(placement)
     }
 

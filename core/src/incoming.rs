@@ -74,8 +74,6 @@ pub(crate) struct IncomingPayloads {
     entries: Slots<Entry>,
     /// By rail and slot of the link.
     by_link: Vec<Vec<List>>,
-    /// The payload of the frame that is being placed is here, too.
-    pub whole: bool,
 }
 
 #[derive(Debug)]
@@ -94,16 +92,16 @@ impl Table for Slots<Entry> {
 
 impl IncomingPayloads {
     pub fn with_limit(limit: usize) -> IncomingPayloads {
-        IncomingPayloads { entries: Slots::with_limit(limit), by_link: Vec::new(), whole: false }
+        IncomingPayloads { entries: Slots::with_limit(limit), by_link: Vec::new() }
     }
 
-    /// Adds a payload; gives it back if the table is full.
+    /// Adds a payload; gives it back if the table is full. `here`: its bytes have arrived with its header.
     #[inline]
-    pub fn insert(&mut self, incoming: Incoming) -> Result<SlotId, Incoming> {
+    pub fn insert(&mut self, incoming: Incoming, here: bool) -> Result<SlotId, Incoming> {
         let entry = Entry { incoming, listed: false, of_link: Neighbours::NONE };
         match self.entries.insert(entry) {
             Ok(id) => {
-                if !self.whole {
+                if !here {
                     self.list(id);
                 }
                 Ok(id)

@@ -116,7 +116,7 @@ impl Core {
         if in_fragments {
             return self.assemble(link, id, prefix, body, Target::Receive(operation), slice);
         }
-        if self.incoming.whole
+        if self.placing_whole
             && prefix.span.get() == 0
             && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0
         {

@@ -56,7 +56,7 @@ impl Core {
 
     /// The rail's answer to the frame of [`Sending::Inline`]. Returns the completion if the message is over and its
     /// memory free; else it is an operation like others from now on.
-    #[inline]
+    #[inline(always)]
     pub fn inline_sent(
         &mut self,
         id: OperationId,

@@ -5,8 +5,8 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-/// How long an answer to a greeting may take over a rail that loses nothing.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a greeting, or the answer to one, may take over a rail that loses nothing.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 

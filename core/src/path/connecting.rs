@@ -50,7 +50,7 @@ impl Core {
         peer.stage = PeerStage::Idle;
         let rests = peer.session.id != 0;
         if rests {
-            self.rest_idle(id);
+            self.become_idle_closed(id);
         }
         if waits || !rests && self.is_awaited(id) {
             self.want_session(id);
@@ -168,7 +168,7 @@ impl Core {
     }
 
     /// No descriptor, or none of what else a link needs, is left for one to this peer: an idle link is
-    /// parked.
+    /// closed.
     pub fn crowded(&mut self, id: PeerId) {
         self.make_room();
         let now = self.now;

@@ -78,6 +78,8 @@ impl Evictable {
 
     /// Asserts the invariant for a peer; whether its session is in the list of idle ones.
     pub fn check(&self, id: PeerId, marks: EvictionMarks) -> bool {
+        let queued = self.callers.iter().filter(|caller| **caller == id).count();
+        assert_eq!(queued, usize::from(marks.queued), "{id:?} among the callers");
         let listed = marks.idle_since < Time::NEVER;
         assert_eq!(self.idle.contains(&(marks.idle_since, id)), listed, "the idle mark of {id:?}");
         listed

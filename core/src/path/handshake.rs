@@ -14,6 +14,7 @@ use ropewalk_wire::frame::{
     HelloBody, Prefix, Refusal,
 };
 
+use super::calls::PATIENCE;
 use super::{Link, LinkStage, Links, Peer, PeerStage};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
@@ -21,8 +22,6 @@ use crate::incoming::IncomingKind;
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
-/// How long an accepted link may be silent.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Core {
     /// There is no better link to this peer: the agreed one is used.

@@ -1,11 +1,11 @@
 //! Idle-closed sessions: an idle link is closed, and its session goes on over the next one.
 //!
-//! A side that wants a link back sends `CloseIdle` and from then on nothing. The other answers with `CloseIdle`
-//! where it is idle, too, and where each can call the other again; else with `KeepOpen`. Both frames are
-//! the last of their sender, so that an idle-closed session has nothing on its way: numbers, credits,
-//! posted receives and staged messages stay as they are, and no frame has to be kept.
+//! A side that wants to close an idle link sends `CloseIdle` and nothing after it. The other side answers with
+//! `CloseIdle` if it is idle, too, and each can call the other again; else with `KeepOpen`. A `CloseIdle` is its sender's
+//! last frame on the link, so an idle-closed session has nothing on its way: numbers, credits, posted receives and
+//! staged messages stay as they are, and no frame has to be kept.
 //!
-//! Invariants: an idle-closed session has no frame, stream, access or announce of either side under way; it
+//! Invariants: an idle-closed session has no frame, stream, access or RTS of either side under way; it
 //! is carried on only over a link whose greetings both name it.
 
 use ropewalk_base::error::Fault;
@@ -44,7 +44,7 @@ impl Core {
         (carrying, carrying - self.links.surplus(0))
     }
 
-    /// Parks links while more than the limit carry sessions: those that had no traffic since the hand
+    /// Closes idle links while more than the limit carry sessions: those that had no traffic since the hand
     /// passed last, where nothing is under way.
     pub(crate) fn close_surplus(&mut self) {
         let max = self.config.links_max;
@@ -173,7 +173,7 @@ impl Core {
         peer.deferred.clear();
         let waits = peer.has_waiting();
         self.counters.sessions_idle_closed += 1;
-        self.rest_idle(id);
+        self.become_idle_closed(id);
         self.close_link(link);
         self.answer_caller(id);
         // Who called may have hung up while it waited.
@@ -183,7 +183,7 @@ impl Core {
     }
 
     /// The session needs no link from now on.
-    pub(crate) fn rest_idle(&mut self, id: PeerId) {
+    pub(crate) fn become_idle_closed(&mut self, id: PeerId) {
         let since = self.now;
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
@@ -279,7 +279,7 @@ impl Core {
         *late = !*late;
     }
 
-    /// Parks idle links if that is due; returns the time of the next look.
+    /// Closes idle links if that is due; returns the time of the next look.
     pub(crate) fn run_sweep(&mut self) -> Time {
         if self.sweep_at <= self.now {
             self.sweep_at = Time::NEVER;

@@ -126,17 +126,18 @@ impl Core {
             peer.names.own = Name::Forgotten;
         } else {
             peer.names.aliases.retain(|other| *other != name);
-            self.peers.remove(name);
+            self.drop_record(name);
         }
     }
 
     /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
     pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
+        self.peers.unassign(alias);
         let Some(old) = self.peers.get_mut(alias) else { return };
         let mut aliases = std::mem::take(&mut old.names.aliases);
         aliases.push(alias);
-        old.identity.endpoint = 0;
         old.stage = PeerStage::Idle;
+        self.timers.stop(alias, &mut old.timer);
         let waiting = std::mem::take(&mut old.waiting);
         let accesses = std::mem::take(&mut old.accesses.waiting);
         let operations = self.operations.owned_by(alias);
@@ -339,5 +340,41 @@ impl Core {
         for link in begun {
             self.links.set_peer(link, heir);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+    use ropewalk_base::memory::Slice;
+    use ropewalk_base::random::Random;
+    use ropewalk_base::time::Time;
+
+    use super::*;
+
+    #[test]
+    fn the_timer_of_a_name_that_is_gone_never_goes_off() {
+        let identity = Identity {
+            endpoint: EndpointId(1),
+            incarnation: Incarnation(1),
+            cluster: ClusterId(1),
+            host: 1,
+        };
+        let random = Random::from_seed(1);
+        let mut core = Core::new(Config::default(), identity, Vec::new(), Slice::NONE, random);
+        let [peer, alias, other] = [0; 3].map(|_| core.add_peer(true).unwrap());
+        let due = Time::ZERO + Duration::from_secs(10);
+        for id in [alias, other] {
+            core.wake_by(id, due);
+        }
+        core.alias(alias, peer);
+        core.forget_name(alias);
+        core.forget_peer(other);
+        core.check();
+        core.advance(due);
+        core.check();
+        assert_eq!(core.deadline(), None, "nothing is due any more");
     }
 }

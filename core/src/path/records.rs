@@ -21,7 +21,7 @@ impl Core {
         // All of its names go: none stands for itself afterwards.
         let names = self.peers.get_mut(id).map(|peer| std::mem::take(&mut peer.names.aliases));
         for name in names.into_iter().flatten() {
-            self.peers.remove(name);
+            self.drop_record(name);
         }
         self.end_session(id, Fault::Cancelled);
         // Also receives from one that never came.
@@ -35,6 +35,11 @@ impl Core {
     /// Takes a peer that has no other names out of the tables, with the messages of it that wait.
     pub(super) fn remove_record(&mut self, id: PeerId) {
         self.drop_messages_of(id, Fault::Cancelled);
+        self.drop_record(id);
+    }
+
+    /// Takes a record out of all tables, a peer's or that of another name of it.
+    pub(super) fn drop_record(&mut self, id: PeerId) {
         let Some(mut peer) = self.peers.remove(id) else { return };
         self.timers.stop(id, &mut peer.timer);
         self.evictable.remove(id, peer.eviction);

@@ -172,7 +172,7 @@ impl Core {
     }
 
     /// Another session takes the place of this one, which the peer knows nothing of any more. With separate
-    /// sessions what was posted while this one rested was never about it, and waits for the other.
+    /// sessions what was posted while this one was idle-closed was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
         let peer = self.peers.get(id).filter(|_| self.config.separate_sessions);
         let since = peer.and_then(|peer| peer.idle_since_post);

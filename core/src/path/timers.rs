@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use ropewalk_base::time::Time;
 
 use super::handshake::INSIST_FROM;
-use super::{Peer, PeerStage};
+use super::{Peer, PeerStage, Peers};
 use crate::api::PeerId;
 use crate::engine::Core;
 
@@ -17,6 +17,10 @@ pub(crate) struct PeerTimer(Time);
 
 impl PeerTimer {
     pub const OFF: PeerTimer = PeerTimer(Time::NEVER);
+
+    pub fn is_set(self) -> bool {
+        self != PeerTimer::OFF
+    }
 }
 
 /// The timers of all peers, and the first time at which anything is due.
@@ -61,10 +65,22 @@ impl Timers {
         }
     }
 
-    /// The peers whose timers have gone off by now, the earliest first; the caller stops their timers.
-    pub fn due(&self, now: Time) -> Vec<PeerId> {
-        let due = self.by_time.iter().take_while(|(at, _)| *at <= now);
-        due.map(|(_, id)| *id).collect()
+    /// Takes out the peers whose timers have gone off by now, the earliest first.
+    pub fn take_due(&mut self, now: Time, peers: &mut Peers) -> Vec<PeerId> {
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.by_time.first().filter(|(at, _)| *at <= now) {
+            self.by_time.remove(&(at, id));
+            if let Some(peer) = peers.get_mut(id) {
+                peer.timer = PeerTimer::OFF;
+                due.push(id);
+            }
+        }
+        due
+    }
+
+    /// How many peers have a timer that is set.
+    pub fn len(&self) -> usize {
+        self.by_time.len()
     }
 
     /// All that was due is done; `other` is due next beside the peers.
@@ -92,13 +108,7 @@ impl Core {
 
     pub(crate) fn run_timers(&mut self) {
         let now = self.now;
-        let due = self.timers.due(now);
-        for id in &due {
-            if let Some(peer) = self.peers.get_mut(*id) {
-                self.timers.stop(*id, &mut peer.timer);
-            }
-        }
-        for id in due {
+        for id in self.timers.take_due(now, &mut self.peers) {
             let Some(peer) = self.peers.get_mut(id) else { continue };
             match peer.stage {
                 PeerStage::Yielded { until } if until <= now => {

@@ -2,7 +2,7 @@
 //!
 //! Every frame with an effect is a span with a number of its own; it is kept until acknowledged and
 //! sent again until it is. The receiver knows each span as free, being placed, or placed, and lets a
-//! span take effect once (DESIGN 3.6). Messages carry numbers beside, by which those that overtook
+//! span take effect once. Messages carry numbers beside, by which those that overtook
 //! others are held until their turn.
 //!
 //! Used in mode `Resume`, and over rails that lose or reorder. Invariant: a span is placed once, and

@@ -66,7 +66,7 @@ impl Core {
         }
         (incoming.link, incoming.broken_off) = (link, false);
         let slice = incoming.slice;
-        match self.incoming.insert(incoming) {
+        match self.incoming.insert(incoming, false) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 unreachable!("incoming {slot:?} had its buffer before it broke off")
             }

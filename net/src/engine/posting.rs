@@ -98,7 +98,9 @@ impl Engine {
     ) {
         let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
         if let Some(completion) = self.start(id, what, slice, legal) {
-            self.deliver(self.operations.context_of(id), &completion);
+            // Completions that came before it are told before it.
+            self.drain();
+            self.tell(&completion);
         }
     }
 
@@ -122,12 +124,17 @@ impl Engine {
     #[inline]
     pub(super) fn completed(&mut self) {
         let completion = *self.core.completion();
+        self.tell(&completion);
+    }
+
+    #[inline(always)]
+    fn tell(&mut self, completion: &Completion) {
         let context = self.operations.context_of(completion.operation);
         let contexts = &self.contexts;
         if self.caller.wants(completion.operation, context, |number| contexts.is_empty(number)) {
-            self.caller.set_answer(&completion);
+            self.caller.set_answer(completion);
         } else {
-            self.deliver(context, &completion);
+            self.deliver(context, completion);
         }
     }
 
