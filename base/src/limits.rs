@@ -20,8 +20,8 @@ pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
 pub const REMOTE_SEGMENTS_MAX: usize = 1024;
 /// Urgent frames that may wait on one link for a peer that does not read. More than a correct peer
 /// can bring about before it reads again: answers to what its windows allow, and the frames of ours
-/// that need no answer to go. With the usual windows that are 4096 results, 3 * 1024 finishes and as
-/// many credits; 4096 requests for segments, 1024 announces, as many aborts, and 128 frames with a
+/// that need no answer to go. With the usual windows that are 4096 results, 3 * 1024 `Fin`s and as
+/// many credits; 4096 requests for segments, 1024 `Rts`s, as many aborts, and 128 frames with a
 /// payload: 16 512, about a quarter.
 pub const QUEUED_FRAMES_MAX: usize = 65_536;
 

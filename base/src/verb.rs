@@ -1,4 +1,4 @@
-//! The words between the protocol core and the rails (DESIGN 3.2).
+//! The words between the protocol core and the rails.
 //!
 //! Core orders [`Verb`]s; a rail answers at once with [`Ordered`] and later with reports. Neither
 //! names the other: both know these words only. Buffers are slices of a table, never pointers.

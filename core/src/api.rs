@@ -61,7 +61,7 @@ impl Channel {
     }
 }
 
-/// When a send is complete (DESIGN 3.7).
+/// When a send is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Level {
@@ -187,10 +187,10 @@ pub enum Next {
 #[derive(Debug)]
 pub enum Output {
     /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`], or for those that
-    /// have a rail let go to [`Core::let_go_of`].
+    /// have a rail let go to [`Core::took_back`].
     ///
     /// [`Core::ordered`]: crate::Core::ordered
-    /// [`Core::let_go_of`]: crate::Core::let_go_of
+    /// [`Core::took_back`]: crate::Core::took_back
     Verb(Verb),
     /// Copy bytes within the buffer table.
     Copy { from: Slice, to: Slice },
@@ -241,7 +241,7 @@ pub struct Identity {
     pub host: u64,
 }
 
-/// The fate of operations when a link is lost (DESIGN 3.3).
+/// The fate of operations when a link is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// They fail with `PeerReset`.

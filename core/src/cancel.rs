@@ -239,8 +239,8 @@ impl Core {
         links
     }
 
-    /// A rail's answer to an order to let go: `Detach`, `Stop` or `Unplace`.
-    pub fn let_go_of(&mut self, verb: &Verb, answer: Ordered) {
+    /// A rail's answer to an order to let go: `DetachSend`, `CancelAccess` or `CancelReceive`.
+    pub fn took_back(&mut self, verb: &Verb, answer: Ordered) {
         let released = answer == Ordered::Released;
         match *verb {
             Verb::DetachSend { token, later, .. } => self.detached(token, later, released),
@@ -279,13 +279,13 @@ impl Core {
             Some(Order::Span { peer, span }) => self.span_released(peer, span),
             // The session of a span ended meanwhile: nothing counts it any more.
             Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
-            Some(order) => self.memory_let_go(order),
+            Some(order) => self.order_memory_released(order),
             None => {}
         }
     }
 
     /// The memory behind an order is free; its frame still counts.
-    pub(crate) fn memory_let_go(&mut self, order: Order) {
+    pub(crate) fn order_memory_released(&mut self, order: Order) {
         match order {
             Order::Eager { operation } => {
                 let state = self.operations.get_mut(operation).map(|it| &mut it.kind);
@@ -364,7 +364,7 @@ impl Core {
         match reliable.sent.stay(span, id, buffer) {
             Some(order) => {
                 self.counters.spans_kept += 1;
-                self.memory_let_go(order);
+                self.order_memory_released(order);
             }
             None => self.outputs.extend_releases(buffer),
         }

@@ -8,12 +8,15 @@
 //!   [`Core::done`], [`Core::failed`], [`Core::revoked`];
 //! * time: [`Core::advance`], at the latest at [`Core::deadline`];
 //!
-//! and after each of them takes [`Core::next_output`] until nothing is left, in order.
+//! and after each of them takes [`Core::next_output`] until nothing is left, in order. A post that answers
+//! [`Sending::Inline`] first hands [`Core::inline_frame`] to the rail and tells the answer by [`Core::inline_sent`].
 //!
-//! Files: `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a message), `probe` (a look at what waits), `eager` and `rendezvous` (how it travels), `remote` (put
-//! and get), `reliable` (spans, acknowledgements, re-sending), `path` (links, hand-shake, sessions),
-//! `credit` (who may send how much), `foreign` (peers that
-//! speak a protocol of their rail's).
+//! Files: `engine` (the state), `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a
+//! message), `probe` (a look at what waits), `eager`, `fragments`, `assembly` and `rendezvous` (how a message travels),
+//! `streams` (data frames in turn), `remote` (put and get), `reliable` (spans, acknowledgements, re-sending), `path`
+//! (links, hand-shake, sessions), `credit` (who may send how much), `foreign` (peers that speak a protocol of their
+//! rail's), `operation`, `cancel`, `orders` and `incoming` (what rails were told to do, and payloads on their way),
+//! `rails` (their guarantees), `lists` (lists through tables).
 //!
 //! Invariants
 //! * Of one peer's messages on one channel that a receive accepts, the earliest sent wins; of the

@@ -24,7 +24,7 @@ pub(crate) struct Operation {
     pub cancelled: bool,
     /// Orders and placements that rails hold for its memory.
     pub retained: u32,
-    /// How it will end, once `held` is 0.
+    /// How it will end, once `retained` is 0.
     pub ending: Option<Ending>,
 }
 

@@ -1,6 +1,6 @@
 //! Large messages: announced, fetched by the receiver when it knows where they belong, finished.
 //!
-//! rendezvous = announce + get on a one-shot region + finished (DESIGN 3.1).
+//! rendezvous = `Rts` + get on a one-shot region + `Fin`.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout};

@@ -92,7 +92,7 @@ impl Endpoint {
     }
 
     /// The time for which nothing more has come of the long message that a receive fetches from its sender. It
-    /// counts from the begin, or from the last call if something had come by then. `None` if the receive fetches
+    /// counts from the beginning, or from the last call if something had come by then. `None` if the receive fetches
     /// nothing: it has no message, or one whose bytes come by themselves.
     pub fn fetch_still_for(&self, receive: OperationId) -> Option<Duration> {
         let mut engine = self.locked();

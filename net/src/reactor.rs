@@ -1,7 +1,7 @@
 //! Drives the tasks of one thread: executor, endpoints, other sources, timers, sleep.
 //!
 //! One loop, one thread: run the ready tasks, make a pass over every source, and sleep on all their descriptors when
-//! nothing happened. Spinning before the sleep lasts only as long as it has been paying (DESIGN 3.5).
+//! nothing happened. Spinning before the sleep lasts only as long as it has been paying.
 
 use std::cell::RefCell;
 use std::future::Future;

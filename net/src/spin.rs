@@ -1,7 +1,7 @@
 //! The time that a waiter spins before it sleeps: it spins as long as spinning has paid off.
 //!
 //! A spin that ends with work keeps the budget. One without work stops spinning for many sleeps, since a spinning
-//! waiter takes the core from the thread that it waits for (DESIGN 3.5).
+//! waiter takes the core from the thread that it waits for.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
 use ropewalk_net::modules::Listen;
 use ropewalk_rail::conformance::run_all;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort, Language};
+use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort, Protocol};
 use ropewalk_wire::mxoe::Order;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -68,8 +68,8 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     let several = open("").unwrap_err().to_string();
     assert!(several.contains("ether://02:00:00:00:00:01%bridge/3"), "{several}");
     assert!(several.contains(&card), "{several}");
-    let language = Language::Mxoe(Order::Big);
-    let several = EtherPort::open(&EtherConfig { language, ..EtherConfig::default() });
+    let protocol = Protocol::Mxoe(Order::Big);
+    let several = EtherPort::open(&EtherConfig { protocol, ..EtherConfig::default() });
     let several = several.unwrap_err().to_string();
     assert!(several.contains("an address like mxoe://bridge/3"), "{several}");
     let calling = EtherConfig::calling(&format!("02:00:00:00:00:01%{card}/3"));

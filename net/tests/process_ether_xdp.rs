@@ -19,7 +19,7 @@ use ropewalk_rail::conformance::run_all;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::bare::frames_of;
 use ropewalk_rail_ether::{
-    AgentSocket, EtherConfig, EtherError, EtherPort, Language, SocketKind, Sockets, interfaces,
+    AgentSocket, EtherConfig, EtherError, EtherPort, Protocol, SocketKind, Sockets, interfaces,
 };
 use ropewalk_wire::mxoe::{ETHERTYPE, Order};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -50,13 +50,13 @@ fn the_suite_of_all_rails_passes_over_one_socket_of_af_xdp() {
     run_all(|| Bridge::loopback(1500).xdp());
 }
 
-fn try_port(address: &str, kind: SocketKind, language: Language) -> Result<EtherPort, EtherError> {
+fn try_port(address: &str, kind: SocketKind, protocol: Protocol) -> Result<EtherPort, EtherError> {
     let sockets = Sockets { kind, ..Sockets::default() };
-    EtherPort::open(&EtherConfig { sockets, language, ..EtherConfig::listening(address)? })
+    EtherPort::open(&EtherConfig { sockets, protocol, ..EtherConfig::listening(address)? })
 }
 
 fn port(address: &str, kind: SocketKind) -> EtherPort {
-    try_port(address, kind, Language::Ours).expect("it can be had")
+    try_port(address, kind, Protocol::Ours).expect("it can be had")
 }
 
 fn xdp(address: &str) -> EtherPort {
@@ -173,8 +173,8 @@ fn endpoints_by_packet_sockets_and_others_on_the_interface_are_not_disturbed() {
         carries(&mut other, port, 1400);
         carries(port, &mut other, 1400);
     }
-    // Another language; the agent of the interface; another EtherType; an endpoint that has gone.
-    let mxoe = Language::Mxoe(Order::Big);
+    // Another protocol; the agent of the interface; another EtherType; an endpoint that has gone.
+    let mxoe = Protocol::Mxoe(Order::Big);
     let error = try_port(&here, SocketKind::Xdp, mxoe).expect_err("one owner").to_string();
     assert!(error.contains(&here) && error.contains("socket=packet"), "{error}");
     let stranger = frames_of(&here, 0x88b5).expect("the right to raw frames");
@@ -212,7 +212,7 @@ fn an_agent_hears_of_hosts_beside_an_endpoint_of_mxoe_by_af_xdp() {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(1500), card(1500));
     let interface = interfaces().into_iter().find(|it| it.name == here).expect("a card");
-    let own = try_port(&here, SocketKind::Xdp, Language::Mxoe(Order::Big)).expect("root");
+    let own = try_port(&here, SocketKind::Xdp, Protocol::Mxoe(Order::Big)).expect("root");
     assert!(own.has_xdp());
     let mut agent = AgentSocket::open(&interface, Order::Big).expect("root");
     agent.hide([own.endpoint()]).expect("there is memory");
@@ -298,7 +298,7 @@ fn without_the_right_to_it_packet_sockets_do_where_that_is_allowed() {
     let (here, there) = (card(1500), card(1500));
     let mut other = packet(&there);
     without(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN);
-    let error = try_port(&here, SocketKind::Xdp, Language::Ours).expect_err("no right").to_string();
+    let error = try_port(&here, SocketKind::Xdp, Protocol::Ours).expect_err("no right").to_string();
     assert!(error.contains("CAP_BPF") && error.contains("socket=packet"), "{error}");
     let mut own = port(&here, SocketKind::Auto);
     assert!(own.xdp_refused().expect("it was wished for").contains("CAP_BPF"));
@@ -347,7 +347,7 @@ fn who_does_without_does_not_wait_long_for_a_queue_of_the_past() {
     drop(own);
     let begin = Instant::now();
     let waits = thread::scope(|scope| {
-        let insists = scope.spawn(|| try_port(&here, SocketKind::Xdp, Language::Ours).map(drop));
+        let insists = scope.spawn(|| try_port(&here, SocketKind::Xdp, Protocol::Ours).map(drop));
         thread::sleep(Duration::from_millis(50));
         let own = port(&here, SocketKind::Auto);
         assert!(!own.has_xdp());

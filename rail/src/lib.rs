@@ -239,7 +239,7 @@ pub trait Report {
         self.place(link, header, payload_bytes)
     }
 
-    /// A frame arrived whole: placed, copied and landed in one go. False where it breaks the protocol.
+    /// A frame arrived whole: placed, copied and received in one go. False where it breaks the protocol.
     ///
     /// # Safety
     /// `payload` is mapped, and lies outside of every memory of `buffers`.

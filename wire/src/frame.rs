@@ -1,9 +1,9 @@
-//! Frames between two endpoints of ours: a header of 40 to 104 bytes, then a payload.
+//! Frames between two endpoints of ours: a header of 32 to 104 bytes, then a payload.
 //!
 //! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); the rest depends on
 //! the kind. The exception is [`ShortHeader`]: a small message over a medium that flips no bits and loses nothing, so
 //! short that message and header fit a cache line. The prefix has fields for several paths (path, migration, packet,
-//! span); this version uses one path (DESIGN 3.6).
+//! span); this version uses one path.
 //!
 //! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
 //! with the checksum field as zero; nothing here allocates.

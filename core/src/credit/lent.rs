@@ -60,7 +60,8 @@ struct Account {
 impl Account {
     fn begin(window: u64, largest: u64, now: Time) -> Account {
         let told = window;
-        // For longer ones nobody waits ([`Granted::comes_back`]). Who takes less than is usual may have peers that do not.
+        // Nobody waits for longer ones ([`Granted::comes_back`]). An endpoint that takes less than usual may have peers
+        // that do not.
         let usual = charge_bytes(u64::from(EAGER_BYTES));
         let largest = if largest < usual { window / 2 } else { largest.min(window / 2) };
         Account { window, arrived: 0, freed: 0, told, told_at: now, largest, ended: 0 }

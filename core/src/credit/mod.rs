@@ -1,4 +1,5 @@
-//! Credit: how many eager bytes, requests and announces a peer may send.
+//! Credit: how many eager bytes, requests and RTSs a peer may send. [`Lent`]: what we lent a peer; [`Granted`]: what a
+//! peer granted us; [`Pool`]: all that is lent; [`telling`]: when a peer is told.
 //!
 //! Limits are absolute (counted from the session's beginning), so a `Credit` frame that comes twice
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one

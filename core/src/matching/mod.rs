@@ -83,7 +83,7 @@ impl Matching {
         self.offers.queue.front().copied()
     }
 
-    /// That message needs not be offered any more.
+    /// That message need not be offered any more.
     pub fn end_first_offer(&mut self) {
         self.offers.queue.pop_front();
     }

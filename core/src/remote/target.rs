@@ -1,4 +1,4 @@
-//! The side whose memory it is: keys are checked, gets become streams, puts land.
+//! The side whose memory it is: keys are checked, gets become streams, puts are placed.
 //!
 //! Invariant: a key is checked by slot, generation, secret, audience and range before a byte moves.
 

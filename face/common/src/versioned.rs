@@ -158,7 +158,7 @@ mod tests {
         STATE.change(|state| *state = Some(Arc::new(1)));
         assert_eq!(both(), (Some(1), Some(1)));
         assert_eq!(both(), (Some(1), Some(1)));
-        // The end of one life, and the begin of another.
+        // The end of one life, and the beginning of another.
         let first = STATE.change(Option::take).unwrap();
         assert_eq!(Arc::strong_count(&first), 1, "no thread keeps it");
         assert_eq!(both(), (None, None));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
-use ropewalk_host_mx::nics::{Language, Nic};
+use ropewalk_host_mx::nics::{Nic, Protocol};
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
 use ropewalk_wire::mxoe::Station;
 
@@ -175,12 +175,12 @@ impl Ep {
         }
         let place = nics.place_of(nic_id, own)?;
         loop {
-            match own.language_of(&place) {
-                Language::Ours => return own.url_of_ours(&place, number),
-                Language::Unknown if self.opened_at.elapsed() < BEACONS_WITHIN => {
+            match own.protocol_of(&place) {
+                Protocol::Ours => return own.url_of_ours(&place, number),
+                Protocol::Unknown if self.opened_at.elapsed() < BEACONS_WITHIN => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
-                Language::Unknown | Language::Other => return None,
+                Protocol::Unknown | Protocol::Other => return None,
             }
         }
     }

@@ -33,7 +33,7 @@ pub struct Partner {
     pub is_up: bool,
     /// MXoE is spoken with it.
     pub is_foreign: bool,
-    /// Its lives, as it has named them in our own language and in MXoE.
+    /// Its lives, as it has named them in our own protocol and in MXoE.
     pub own_life: Life,
     pub mxoe_life: Life,
     /// It is this endpoint itself.

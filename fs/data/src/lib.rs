@@ -1,4 +1,4 @@
-//! The data server: stripes of files on its own disk, moved at its own initiative (DESIGN 5).
+//! The data server: stripes of files on its own disk, moved at its own initiative.
 //!
 //! * [`server`]: start, tasks, replies, tidy end; [`admission`]: calls as they come in;
 //! * [`plan`]: the content of a request, checked against every limit before anything is done;

@@ -6,7 +6,7 @@
 //! * [`lines`]: the lines of servers for people, held back where there are too many;
 //! * [`slots`]: the server's memory of slots, for servers whose effects may be repeated.
 //!
-//! Exactly once (DESIGN 5): a slot has one call at a time, numbered in sequence. A call that is sent
+//! Exactly once: a slot has one call at a time, numbered in sequence. A call that is sent
 //! again carries the same slot and number; while the first copy is being worked on, the reply goes to
 //! wherever the last copy came from; when it was worked on, the stored reply is sent. Where replies
 //! are stored is the handler's affair: the metadata server keeps them beside their effect.

@@ -75,7 +75,7 @@ impl JournaledConfig {
 
 /// The counters of a journaled store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct EmbeddedCounts {
+pub struct JournaledCounts {
     pub commits: u64,
     pub checkpoints: u64,
     /// Memory of changes that are not in the index, in bytes.
@@ -119,7 +119,7 @@ struct State {
     measured: bool,
     /// Changes in memory that start a checkpoint: fewer where there is little room.
     overlay_goal: usize,
-    counts: EmbeddedCounts,
+    counts: JournaledCounts,
 }
 
 impl State {
@@ -146,9 +146,9 @@ impl JournaledStore {
     }
 
     /// Figures for people that watch the server.
-    pub fn counts(&self) -> EmbeddedCounts {
+    pub fn counts(&self) -> JournaledCounts {
         let state = self.shared.state.borrow();
-        EmbeddedCounts { overlay_bytes: state.overlay_bytes(), ..state.counts }
+        JournaledCounts { overlay_bytes: state.overlay_bytes(), ..state.counts }
     }
 
     /// The changes that the store can still accept.

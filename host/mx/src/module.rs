@@ -7,7 +7,7 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_net::modules::{self, Listen, Module, ModuleError, Options, Rail};
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, Language};
+use ropewalk_rail_ether::{EtherConfig, Protocol};
 use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_wire::mxoe::Dialect;
 
@@ -56,8 +56,8 @@ fn open_rail(
     wire: Wire,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
-    let language = Language::Mxoe(wire.order());
-    let config = EtherConfig { language, sockets: wire.sockets, ..config };
+    let protocol = Protocol::Mxoe(wire.order());
+    let config = EtherConfig { protocol, sockets: wire.sockets, ..config };
     let mut port = modules::open_ether_port(&config)?;
     let here = port.interface().station;
     let dialect = wire.dialect(port.packet_bytes())?;

@@ -46,7 +46,7 @@ pub struct Nic {
 
 /// The protocol that is spoken with a card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Language {
+pub enum Protocol {
     /// Our own.
     Ours,
     /// MXoE, or any other protocol of the NIC.
@@ -141,16 +141,16 @@ impl Nic {
     }
 
     /// The protocol to use with another card, by the agent's entry: its endpoints may take our own packets.
-    pub fn language_of(&self, place: &Place) -> Language {
-        let Place::Ether(_) = place else { return Language::Other };
+    pub fn protocol_of(&self, place: &Place) -> Protocol {
+        let Place::Ether(_) = place else { return Protocol::Other };
         if !self.takes_ours() {
-            return Language::Other;
+            return Protocol::Other;
         }
         match self.agent().and_then(|mut agent| agent.peer(place.nic_id()).ok().flatten()) {
-            Some(peer) if peer.takes_ours() => Language::Ours,
+            Some(peer) if peer.takes_ours() => Protocol::Ours,
             // Its beacon has come.
-            Some(peer) if peer.serial.is_some() => Language::Other,
-            _ => Language::Unknown,
+            Some(peer) if peer.serial.is_some() => Protocol::Other,
+            _ => Protocol::Unknown,
         }
     }
 

@@ -4,7 +4,7 @@
 //! Invariants:
 //! * an interface has one, which ends with its process;
 //! * each send that names a context is told once as an event, and there is room for all of them;
-//! * [`RawEndpoint::handle`] is readable while an event waits; where it was for a frame that is none there is no event.
+//! * [`RawEndpoint::handle`] is readable while an event waits. It may be readable without an event, after an invalid frame.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -68,7 +68,7 @@ impl Wire {
     /// The query has `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, `ours=mxoe`, and the
     /// options of sockets, with `&` between.
     ///
-    /// `ours=mxoe`: endpoints of MX speak MXoE with hosts of ours as well, instead of our own language.
+    /// `ours=mxoe`: endpoints of MX speak MXoE with hosts of ours as well, instead of our own protocol.
     ///
     /// `silence` is the time for which a host may leave messages unanswered before it is given up. The default is
     /// 512 s, as with Open-MX, whose programs answer nothing while they compute.
@@ -121,7 +121,7 @@ impl Wire {
 }
 
 /// Whether this may stand behind the `?` of an interface with this MTU. `is_mxoe`: MXoE is spoken there, and
-/// otherwise our own language.
+/// otherwise our own protocol.
 pub fn check(is_mxoe: bool, query: &str, mtu: usize) -> Result<(), WireError> {
     match is_mxoe {
         true => dialect(query, mtu).map(drop),

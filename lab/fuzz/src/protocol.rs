@@ -315,13 +315,13 @@ impl<'a> Player<'a> {
         let position = queue.iter().position(|other| *other == token);
         let willing = self.input.first().is_none_or(|byte| byte & 7 > 0);
         let Some(position) = position.filter(|_| willing) else {
-            return self.core.let_go_of(verb, Ordered::Refused(Fault::Invalid));
+            return self.core.took_back(verb, Ordered::Refused(Fault::Invalid));
         };
         match later {
             Token::NONE => drop(queue.remove(position)),
             later => queue[position] = later,
         }
-        self.core.let_go_of(verb, Ordered::Released);
+        self.core.took_back(verb, Ordered::Released);
     }
 
     fn play(&mut self) {

@@ -145,7 +145,7 @@ impl Engine {
                 Verb::DetachSend { .. } | Verb::CancelAccess { .. } | Verb::CancelReceive { .. },
                 answer,
             ) => {
-                self.core.let_go_of(verb, answer);
+                self.core.took_back(verb, answer);
             }
             _ => self.core.ordered(token, answer),
         }

@@ -82,7 +82,8 @@ impl Passes {
         Pass { is_short, same_tick }
     }
 
-    /// Whether a pass polls a rail; if so, it does at `now`. Others may want the time that asking the kernel takes.
+    /// Whether this pass polls a rail, at `now`. A rail with nothing in sight is passed over: others need the time that
+    /// asking the kernel costs.
     #[inline(always)]
     pub fn polls(
         &mut self,

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::claim::is_claimed;
-use crate::config::{EtherError, Language};
+use crate::config::{EtherError, Protocol};
 use crate::filter::agent_program;
 use crate::hub::BODY_BYTES_MAX;
 use crate::interface::Interface;
@@ -24,7 +24,7 @@ use crate::socket;
 pub struct AgentSocket {
     socket: OwnedFd,
     interface: Interface,
-    language: Language,
+    protocol: Protocol,
     buffer: Box<[u8]>,
     /// The kernel has said so of the interface, and nothing came since then.
     is_down: bool,
@@ -34,18 +34,18 @@ pub struct AgentSocket {
 #[derive(Debug, Clone)]
 pub struct Claims {
     interface: Interface,
-    language: Language,
+    protocol: Protocol,
 }
 
 impl Claims {
     /// Whether some process has this endpoint.
     pub fn has(&self, endpoint: u8) -> bool {
-        is_claimed(&self.interface, self.language, endpoint)
+        is_claimed(&self.interface, self.protocol, endpoint)
     }
 
-    /// Whether some process takes packets of our own language for it.
+    /// Whether some process takes packets of our own protocol for it.
     pub fn has_ours(&self, endpoint: u8) -> bool {
-        is_claimed(&self.interface, Language::Ours, endpoint)
+        is_claimed(&self.interface, Protocol::Ours, endpoint)
     }
 }
 
@@ -75,7 +75,7 @@ impl AgentSocket {
         Ok(AgentSocket {
             socket,
             interface: interface.clone(),
-            language: Language::Mxoe(order),
+            protocol: Protocol::Mxoe(order),
             buffer: vec![0; ETHERNET_BYTES + BODY_BYTES_MAX].into_boxed_slice(),
             is_down: false,
         })
@@ -90,7 +90,7 @@ impl AgentSocket {
 
     /// The owners of the endpoints of this interface.
     pub fn claims(&self) -> Claims {
-        Claims { interface: self.interface.clone(), language: self.language }
+        Claims { interface: self.interface.clone(), protocol: self.protocol }
     }
 
     /// The interface is down, as far as is known: whether it is still there has to be asked now and then, by

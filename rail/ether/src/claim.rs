@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-use crate::config::{ENDPOINTS, EtherError, Language};
+use crate::config::{ENDPOINTS, EtherError, Protocol};
 use crate::holder::stranger_at;
 use crate::interface::Interface;
 
@@ -20,20 +20,20 @@ impl Claim {
     /// Claims the wanted endpoint, or the smallest that nobody has.
     pub fn new(
         interface: &Interface,
-        language: Language,
+        protocol: Protocol,
         wanted: Option<u8>,
     ) -> Result<Claim, EtherError> {
         let name = || interface.name.clone();
         match wanted {
             Some(endpoint) => {
-                let taken = || match stranger_at(&name_of(interface, language, endpoint)) {
+                let taken = || match stranger_at(&name_of(interface, protocol, endpoint)) {
                     Some(user) => EtherError::Held { interface: name(), endpoint, user },
                     None => EtherError::Taken { interface: name(), endpoint },
                 };
-                Claim::one(interface, language, endpoint)?.ok_or_else(taken)
+                Claim::one(interface, protocol, endpoint)?.ok_or_else(taken)
             }
             None => {
-                let one = |endpoint| Claim::one(interface, language, endpoint).transpose();
+                let one = |endpoint| Claim::one(interface, protocol, endpoint).transpose();
                 ENDPOINTS
                     .filter_map(one)
                     .next()
@@ -45,10 +45,10 @@ impl Claim {
     /// `None`: somebody has it.
     fn one(
         interface: &Interface,
-        language: Language,
+        protocol: Protocol,
         endpoint: u8,
     ) -> Result<Option<Claim>, EtherError> {
-        let socket = SocketAddr::from_abstract_name(name_of(interface, language, endpoint))
+        let socket = SocketAddr::from_abstract_name(name_of(interface, protocol, endpoint))
             .and_then(|address| UnixDatagram::bind_addr(&address));
         match socket {
             Ok(socket) => Ok(Some(Claim { endpoint, _socket: socket })),
@@ -59,18 +59,18 @@ impl Claim {
     }
 }
 
-fn name_of(interface: &Interface, language: Language, endpoint: u8) -> String {
-    let language = match language {
-        Language::Ours => "ether",
-        Language::Mxoe(_) => "mxoe",
+fn name_of(interface: &Interface, protocol: Protocol, endpoint: u8) -> String {
+    let protocol = match protocol {
+        Protocol::Ours => "ether",
+        Protocol::Mxoe(_) => "mxoe",
     };
-    format!("ropewalk/{language}/{}/{endpoint}", interface.index)
+    format!("ropewalk/{protocol}/{}/{endpoint}", interface.index)
 }
 
 /// Whether somebody has claimed that endpoint: anybody of this host, of whom no more is believed than that the agent is
 /// not to answer in its place.
-pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bool {
-    let address = SocketAddr::from_abstract_name(name_of(interface, language, endpoint));
+pub fn is_claimed(interface: &Interface, protocol: Protocol, endpoint: u8) -> bool {
+    let address = SocketAddr::from_abstract_name(name_of(interface, protocol, endpoint));
     let socket = UnixDatagram::unbound();
     // If this process cannot find out, it assumes that the endpoint is claimed.
     let (Ok(address), Ok(socket)) = (address, socket) else { return true };

@@ -12,7 +12,7 @@ pub struct EtherConfig {
     /// Peers may call.
     pub listens: bool,
     /// The protocol that is spoken there.
-    pub language: Language,
+    pub protocol: Protocol,
     /// The sockets that send and receive frames.
     pub sockets: Sockets,
 }
@@ -66,9 +66,9 @@ impl Sockets {
 const QUEUES: u32 = 4096;
 const POLL_US_MAX: u32 = 1_000_000;
 
-/// The protocol of a port's packets. Endpoints of different languages have numbers of their own.
+/// The protocol of a port's packets. Endpoints of different protocols have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Language {
+pub enum Protocol {
     /// The packets of `wire::packets`.
     #[default]
     Ours,
@@ -76,12 +76,12 @@ pub enum Language {
     Mxoe(Order),
 }
 
-impl Language {
+impl Protocol {
     /// The scheme of addresses of its endpoints.
     pub fn scheme(self) -> &'static str {
         match self {
-            Language::Ours => "ether",
-            Language::Mxoe(_) => "mxoe",
+            Protocol::Ours => "ether",
+            Protocol::Mxoe(_) => "mxoe",
         }
     }
 }

@@ -3,7 +3,7 @@
 use ropewalk_wire::mxoe::{self, ETHERNET_BYTES, Order, PULL_MAGIC, Station, Type};
 use ropewalk_wire::packets::Kind;
 
-use crate::config::Language;
+use crate::config::Protocol;
 use crate::numbers::Numbers;
 
 /// The offset of a frame's type, and for most frames that of the number of the destination endpoint.
@@ -17,11 +17,11 @@ pub const MAGIC: u32 = PULL_MAGIC & 0xff;
 pub const OURS: u32 = 0xc0;
 
 /// The endpoint that a body is for.
-pub fn endpoint_of(body: &[u8], language: Language) -> Option<u8> {
+pub fn endpoint_of(body: &[u8], protocol: Protocol) -> Option<u8> {
     let kind = u32::from(*body.get(TYPE_AT as usize - ETHERNET_BYTES)?) & OURS;
-    match language {
-        Language::Ours if kind == OURS => body.get(ENDPOINT_AT as usize - ETHERNET_BYTES).copied(),
-        Language::Mxoe(order) if kind == 0 => mxoe::endpoint_of(body, order),
+    match protocol {
+        Protocol::Ours if kind == OURS => body.get(ENDPOINT_AT as usize - ETHERNET_BYTES).copied(),
+        Protocol::Mxoe(order) if kind == 0 => mxoe::endpoint_of(body, order),
         _ => None,
     }
 }
@@ -41,12 +41,12 @@ const KEPT: u32 = libc::BPF_LD | libc::BPF_MEM;
 const ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// A program that lets through frames for this station and one of these endpoints of a language, and nothing else.
+/// A program that lets through frames for this station and one of these endpoints of a protocol, and nothing else.
 /// The kernel runs it for each frame of our EtherType, however many endpoints there are: their numbers are bits of
 /// eight words, one of which is looked at.
 pub fn program(
     station: Station,
-    language: Language,
+    protocol: Protocol,
     endpoints: &Numbers,
 ) -> Vec<libc::sock_filter> {
     let [a, b, c, d, e, f] = station.0;
@@ -62,10 +62,10 @@ pub fn program(
         drop,
         statement(BYTE, TYPE_AT),
         statement(AND, OURS),
-        equal(if language == Language::Ours { OURS } else { 0 }, 1, 0),
+        equal(if protocol == Protocol::Ours { OURS } else { 0 }, 1, 0),
         drop,
     ];
-    program.extend(endpoint_of_frame(language));
+    program.extend(endpoint_of_frame(protocol));
     program.extend(is_among(endpoints, u32::MAX, 0));
     program
 }
@@ -108,7 +108,7 @@ pub fn agent_program(station: Station, hidden: &Numbers) -> Vec<libc::sock_filte
         Type::Rendezvous as u32,
         Type::Pull as u32,
         Type::Notify as u32,
-        // Our own language's way to connect.
+        // Our own protocol's way to connect.
         Kind::Call as u32,
     ];
     for (index, kind) in refused.into_iter().enumerate() {
@@ -177,10 +177,10 @@ fn equal(k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// Instructions that find the endpoint of a frame.
-fn endpoint_of_frame(language: Language) -> Vec<libc::sock_filter> {
-    let order = match language {
-        Language::Ours => return vec![statement(BYTE, ENDPOINT_AT)],
-        Language::Mxoe(order) => order,
+fn endpoint_of_frame(protocol: Protocol) -> Vec<libc::sock_filter> {
+    let order = match protocol {
+        Protocol::Ours => return vec![statement(BYTE, ENDPOINT_AT)],
+        Protocol::Mxoe(order) => order,
     };
     let magic_at = if order == Order::Big { MAGIC_AT + 3 } else { MAGIC_AT };
     vec![
@@ -239,7 +239,7 @@ mod tests {
         for set in sets.into_iter().map(|set| set.to_vec()).chain([(0..=255).collect()]) {
             let mut numbers = Numbers::default();
             set.iter().for_each(|number| numbers.insert(*number));
-            let program = program(station, Language::Ours, &numbers);
+            let program = program(station, Protocol::Ours, &numbers);
             for number in 0..=255u8 {
                 let mut frame = [0; 60];
                 frame[..6].copy_from_slice(&station.0);
@@ -262,16 +262,16 @@ mod tests {
     fn packets_of_mxoe_are_for_the_endpoint_that_their_layout_says() {
         let station: Station = "02:00:5e:00:00:01".parse().unwrap();
         for order in [Order::Big, Order::Little] {
-            let language = Language::Mxoe(order);
+            let protocol = Protocol::Mxoe(order);
             for (kind, bytes) in (0..=255u8).flat_map(|kind| [60, 20].map(|bytes| (kind, bytes))) {
                 let mut frame: Vec<u8> = (0..bytes).map(|at| at as u8 ^ kind).collect();
                 frame[..6].copy_from_slice(&station.0);
                 frame[16] = kind;
-                let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], language);
+                let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], protocol);
                 for number in 0..=255 {
                     let mut numbers = Numbers::default();
                     numbers.insert(number);
-                    let passes = accepts(&program(station, language, &numbers), &frame);
+                    let passes = accepts(&program(station, protocol, &numbers), &frame);
                     // A packet for the host itself passes with some number, and is dropped afterwards.
                     assert!(passes || endpoint != Some(number), "{kind:#x} {number}");
                     let known = Type::from_u8(kind).is_some() && endpoint.is_some();

@@ -25,7 +25,7 @@ use ropewalk_wire::mxoe::{
     ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, INDEX_BYTES, Station, Type,
 };
 
-use crate::config::{EtherError, Language, SocketKind, Sockets};
+use crate::config::{EtherError, Protocol, SocketKind, Sockets};
 use crate::filter::{endpoint_of, program};
 use crate::inbox::Inbox;
 use crate::interface::Interface;
@@ -52,13 +52,13 @@ struct Key {
     index: u32,
     /// An interface that has got another address is another one to its peers.
     station: Station,
-    language: Language,
+    protocol: Protocol,
     /// Endpoints that ask for different sockets do not share them.
     sockets: Sockets,
 }
 
 impl Key {
-    fn of(interface: &Interface, language: Language, sockets: Sockets) -> Key {
+    fn of(interface: &Interface, protocol: Protocol, sockets: Sockets) -> Key {
         // Threads of a process can be in several.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net");
         Key {
@@ -66,7 +66,7 @@ impl Key {
             namespace: namespace.map_or((0, 0), |it| (it.dev(), it.ino())),
             index: interface.index,
             station: interface.station,
-            language,
+            protocol,
             sockets,
         }
     }
@@ -125,13 +125,13 @@ fn count(what: &AtomicU64) {
 }
 
 impl Hub {
-    /// The hub of this process on an interface, for packets of a language.
+    /// The hub of this process on an interface, for packets of a protocol.
     pub fn on(
         interface: &Interface,
-        language: Language,
+        protocol: Protocol,
         sockets: Sockets,
     ) -> Result<Arc<Hub>, EtherError> {
-        let key = Key::of(interface, language, sockets);
+        let key = Key::of(interface, protocol, sockets);
         let begin = Instant::now();
         let patience = match sockets.kind {
             SocketKind::Packet => Duration::ZERO,
@@ -178,7 +178,7 @@ impl Hub {
         let socket = socket::open()?;
         let fd = socket.as_fd();
         let numbers = Numbers::default();
-        socket::filter(fd, program(key.station, key.language, &numbers))?;
+        socket::filter(fd, program(key.station, key.protocol, &numbers))?;
         // Frames that leave are not shown to their senders, if the kernel has this option.
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
@@ -208,8 +208,8 @@ impl Hub {
     }
 
     /// The protocol of its packets.
-    pub fn language(&self) -> Language {
-        self.key.language
+    pub fn protocol(&self) -> Protocol {
+        self.key.protocol
     }
 
     fn socket(&self) -> BorrowedFd<'_> {
@@ -306,7 +306,7 @@ impl Hub {
     }
 
     fn filter_packets(&self, numbers: &Numbers) -> std::io::Result<()> {
-        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))
+        socket::filter(self.socket(), program(self.key.station, self.key.protocol, numbers))
     }
 
     /// The ring, where nobody else looks at it.
@@ -333,9 +333,9 @@ impl Hub {
         to: &mut dyn FnMut(Station, &[u8]),
     ) -> Looked {
         let (mut packets, mut any, mut is_losing) = (0, false, false);
-        let language = self.key.language;
+        let protocol = self.key.protocol;
         let mut deal = |inboxes: &[Option<Arc<Inbox>>; 256], frame: &[u8]| {
-            match addressed(frame, language) {
+            match addressed(frame, protocol) {
                 Some((from, endpoint, body)) if endpoint == own => {
                     any = true;
                     to(from, body);
@@ -347,7 +347,7 @@ impl Hub {
                 },
                 None if frame.len() < FRAME_BYTES_MIN => count(&self.malformed),
                 // Packets between hosts are for an agent, which has seen them.
-                None if is_of_hosts(frame, language) => {}
+                None if is_of_hosts(frame, protocol) => {}
                 None => count(&self.wrong_type),
             }
         };
@@ -463,7 +463,7 @@ fn beside(key: &Key, interface: &Interface) -> (Beside, Option<xdp::Receiver>) {
     let opening = xdp::Opening {
         interface: interface.index,
         station: interface.station,
-        language: key.language,
+        protocol: key.protocol,
         frame_bytes: interface.mtu + ETHERNET_BYTES,
         sockets: key.sockets,
     };
@@ -481,15 +481,15 @@ impl Members {
 }
 
 /// Whether a frame is for a host and none of its endpoints; the kernel takes it for one's where it looks like that.
-fn is_of_hosts(frame: &[u8], language: Language) -> bool {
+fn is_of_hosts(frame: &[u8], protocol: Protocol) -> bool {
     let kind = Ethernet::split(frame).and_then(|(_, body)| Type::from_u8(*body.get(INDEX_BYTES)?));
     let hosts = matches!(kind, Some(Type::Raw | Type::HostQuery | Type::HostReply));
-    hosts && matches!(language, Language::Mxoe(_))
+    hosts && matches!(protocol, Protocol::Mxoe(_))
 }
 
 /// The source of a frame, the endpoint that it is for, and its body.
-fn addressed(frame: &[u8], language: Language) -> Option<(Station, u8, &[u8])> {
+fn addressed(frame: &[u8], protocol: Protocol) -> Option<(Station, u8, &[u8])> {
     let (ethernet, body) = Ethernet::split(frame)?;
-    let endpoint = endpoint_of(body, language).filter(|_| ethernet.ethertype == ETHERTYPE)?;
+    let endpoint = endpoint_of(body, protocol).filter(|_| ethernet.ethertype == ETHERTYPE)?;
     Some((ethernet.source, endpoint, body))
 }

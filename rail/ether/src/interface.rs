@@ -2,7 +2,7 @@
 
 use ropewalk_wire::mxoe::Station;
 
-use crate::config::{EtherError, Language};
+use crate::config::{EtherError, Protocol};
 use crate::socket;
 
 /// A card, or the kernel's substitute for one.
@@ -29,7 +29,7 @@ pub fn interfaces() -> Vec<Interface> {
 }
 
 /// The only one that frames can leave by, and that is no loopback.
-fn only(language: Language) -> Result<Interface, EtherError> {
+fn only(protocol: Protocol) -> Result<Interface, EtherError> {
     let mut usable = interfaces();
     usable.retain(|it| it.is_up && it.is_running && it.is_ethernet && !it.is_loopback);
     match usable.len() {
@@ -37,14 +37,14 @@ fn only(language: Language) -> Result<Interface, EtherError> {
         1 => Ok(usable.remove(0)),
         _ => {
             let names: Vec<String> = usable.into_iter().map(|it| it.name).collect();
-            Err(EtherError::Several { names: names.join(", "), scheme: language.scheme() })
+            Err(EtherError::Several { names: names.join(", "), scheme: protocol.scheme() })
         }
     }
 }
 
-/// The one of this name; without a name the only one, which is wanted for this language.
-pub fn find(name: Option<&str>, language: Language) -> Result<Interface, EtherError> {
-    let Some(name) = name else { return only(language) };
+/// The one of this name; without a name the only one, which is wanted for this protocol.
+pub fn find(name: Option<&str>, protocol: Protocol) -> Result<Interface, EtherError> {
+    let Some(name) = name else { return only(protocol) };
     let interface = socket::interface(name).map_err(|cause| {
         let interface = name.to_string();
         match cause.raw_os_error() {

@@ -31,7 +31,7 @@ mod xdp;
 
 pub use agent::{AgentSocket, Claims, Heard};
 pub use claim::agent_name;
-pub use config::{EtherConfig, EtherError, Language, RAW_ENDPOINT, SocketKind, Sockets};
+pub use config::{EtherConfig, EtherError, Protocol, RAW_ENDPOINT, SocketKind, Sockets};
 pub use holder::{is_trusted, stranger_at};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address, parse_address};

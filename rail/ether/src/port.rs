@@ -88,13 +88,13 @@ pub fn parse_address(text: &str) -> Option<(Station, u8)> {
 impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
-        let interface = find(config.interface.as_deref(), config.language)?;
+        let interface = find(config.interface.as_deref(), config.protocol)?;
         if interface.mtu < PACKET_BYTES_MIN {
             let (interface, mtu) = (interface.name, interface.mtu);
             return Err(EtherError::TooNarrow { interface, mtu });
         }
-        let hub = Hub::on(&interface, config.language, config.sockets)?;
-        let claim = Claim::new(&interface, config.language, config.endpoint)?;
+        let hub = Hub::on(&interface, config.protocol, config.sockets)?;
+        let claim = Claim::new(&interface, config.protocol, config.endpoint)?;
         let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
         let inbox = Arc::new(Inbox::new().map_err(failed)?);
         hub.enter(claim.endpoint, inbox.clone()).map_err(failed)?;
@@ -145,7 +145,7 @@ impl EtherPort {
     fn note_too_long(&mut self, at: usize) {
         let [frame, ..] = self.frames[at].parts(&self.arena);
         let Some((ethernet, body)) = Ethernet::split(frame) else { return };
-        let Some(endpoint) = endpoint_of(body, self.hub.language()) else { return };
+        let Some(endpoint) = endpoint_of(body, self.hub.protocol()) else { return };
         let place = (ethernet.destination, endpoint);
         if self.too_long.len() < TOO_LONG_MAX && !self.too_long.contains(&place) {
             self.too_long.push(place);
@@ -169,7 +169,7 @@ impl Port for EtherPort {
     type Station = Station;
 
     fn scheme(&self) -> &'static str {
-        self.hub.language().scheme()
+        self.hub.protocol().scheme()
     }
 
     fn endpoint(&self) -> u8 {

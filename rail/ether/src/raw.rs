@@ -17,7 +17,7 @@ use ropewalk_wire::mxoe::{ETHERTYPE, FRAME_BYTES_MIN, Order, RAW_BYTES_MAX};
 use rustix::net::sockopt::socket_error;
 
 use crate::claim::Claim;
-use crate::config::{EtherError, Language, RAW_ENDPOINT};
+use crate::config::{EtherError, Protocol, RAW_ENDPOINT};
 use crate::filter::raw_program;
 use crate::interface::{self, Interface};
 use crate::ring::Ring;
@@ -63,10 +63,10 @@ fn count(what: &AtomicU64) {
 impl RawSocket {
     /// The raw endpoint of the interface of this name, which is up.
     pub fn open(name: &str, order: Order) -> Result<RawSocket, EtherError> {
-        let language = Language::Mxoe(order);
-        let interface = interface::find(Some(name), language)?;
+        let protocol = Protocol::Mxoe(order);
+        let interface = interface::find(Some(name), protocol)?;
         let claim =
-            Claim::new(&interface, language, Some(RAW_ENDPOINT)).map_err(|error| match error {
+            Claim::new(&interface, protocol, Some(RAW_ENDPOINT)).map_err(|error| match error {
                 held @ EtherError::Held { .. } => held,
                 _ => EtherError::RawTaken(interface.name.clone()),
             })?;

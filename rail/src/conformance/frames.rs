@@ -206,7 +206,7 @@ fn expect_last(scene: &mut Scene, pair: Pair, sequence: u64, bytes: usize) {
     let expected = header(HEADER_BYTES, sequence, bytes);
     let head = recorder.placed(link).last().expect("a frame was placed");
     assert_eq!(head, expected.as_bytes(), "the header of frame {sequence}");
-    let Some(Event::Landed { payload, .. }) = recorder.events.last() else {
+    let Some(Event::Received { payload, .. }) = recorder.events.last() else {
         assert_eq!(bytes, 0, "a payload of frame {sequence} lands");
         return;
     };

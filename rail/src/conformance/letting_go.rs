@@ -107,7 +107,7 @@ pub fn a_place_is_given_up_while_its_payload_arrives(fixture: &mut dyn Fixture) 
             for token in scene.recorder(1).placements_on(far) {
                 let link = far;
                 let outcome = scene.order(1, Verb::CancelReceive { link, token }, None);
-                assert_eq!(outcome, Ordered::Released, "the payload has not received");
+                assert_eq!(outcome, Ordered::Released, "the payload has not arrived");
                 scene.recorder(1).unplaced(token);
                 given_up += 1;
                 let again = scene.order(1, Verb::CancelReceive { link, token }, None);

@@ -28,7 +28,7 @@ pub enum Event {
     /// `place`, with the whole header.
     Placed { link: LinkId, header: Vec<u8>, payload_bytes: u32 },
     /// `received`, with the header of the frame and the bytes that arrived.
-    Landed { link: LinkId, header: Vec<u8>, payload: Vec<u8> },
+    Received { link: LinkId, header: Vec<u8>, payload: Vec<u8> },
     /// `done`.
     Done { token: Token },
     /// `failed`.
@@ -210,7 +210,7 @@ impl Recorder {
     /// Payloads that landed on the link, with their headers, in order.
     pub fn received(&self, link: LinkId) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.events.iter().filter_map(move |event| match event {
-            Event::Landed { link: other, header, payload } if *other == link => {
+            Event::Received { link: other, header, payload } if *other == link => {
                 Some((&header[..], &payload[..]))
             }
             _ => None,
@@ -337,7 +337,7 @@ impl Report for Recorder {
             placement.unwrap_or_else(|| panic!("received twice, or never placed: {token:?}"));
         assert_eq!(placement.link, link, "received on the link of its place");
         let slice = placement.slice;
-        let memory = self.buffers.get(slice.buffer).expect("held until it received");
+        let memory = self.buffers.get(slice.buffer).expect("held until it arrived");
         let whole = Slice { buffer: slice.buffer, offset: 0, len: memory.len() };
         let bytes = self.bytes(whole);
         let end = (slice.offset + slice.len) as usize;
@@ -345,7 +345,7 @@ impl Report for Recorder {
         assert!(outside.copied().all(|byte| byte == POISON), "bytes received beside their slice");
         let payload = bytes[3..end].to_vec();
         self.release(Some(slice.buffer));
-        self.events.push(Event::Landed { link, header: placement.header, payload });
+        self.events.push(Event::Received { link, header: placement.header, payload });
     }
 
     fn done(&mut self, token: Token) {

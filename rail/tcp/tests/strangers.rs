@@ -41,7 +41,7 @@ fn expect_cut(events: &[Event], link: LinkId, accepted: bool, cut: usize) {
     }
     if cut == frame.len() {
         let payload = frame[HEADER_BYTES..].to_vec();
-        expected.push(Event::Landed { link, header: head, payload });
+        expected.push(Event::Received { link, header: head, payload });
     }
     expected.push(Event::Down { link, fault: Fault::PeerReset });
     assert_eq!(events, expected, "cut after {cut} bytes");
@@ -137,9 +137,9 @@ fn frames_may_come_in_pieces_of_any_length() {
             stream.write_all(bytes).unwrap();
             raw.poll();
         }
-        let received = |event: &&Event| matches!(event, Event::Landed { .. });
+        let received = |event: &&Event| matches!(event, Event::Received { .. });
         raw.until(|raw| raw.recorder.events.iter().filter(received).count() > count);
-        let Some(Event::Landed { payload, .. }) = raw.recorder.events.last() else {
+        let Some(Event::Received { payload, .. }) = raw.recorder.events.last() else {
             panic!("the last event is that of the payload")
         };
         assert_eq!(*payload, pattern(7, PAYLOAD_BYTES), "in pieces of {piece} bytes");
@@ -197,7 +197,7 @@ fn whoever_reads_nothing_costs_its_link_and_a_bounded_queue() {
     let address = raw.rail.local_address().unwrap();
     let mut streams = [0, 1].map(|_| TcpStream::connect(address).unwrap());
     streams.iter_mut().for_each(|stream| stream.write_all(&frame()).unwrap());
-    let received = |event: &&Event| matches!(event, Event::Landed { .. });
+    let received = |event: &&Event| matches!(event, Event::Received { .. });
     raw.until(|raw| raw.recorder.events.iter().filter(received).count() == 2);
     let Some(Event::Up { link, .. }) = raw.recorder.events.first() else { panic!("no link") };
     let link = *link;

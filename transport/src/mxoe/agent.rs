@@ -356,7 +356,7 @@ impl Agent {
         }
     }
 
-    /// A body of our own language came: a call to an endpoint that nobody has is refused, so that nobody waits for its
+    /// A body of our own protocol came: a call to an endpoint that nobody has is refused, so that nobody waits for its
     /// answer. `is_taken`: whether somebody here takes calls under that number.
     pub fn called(
         &mut self,

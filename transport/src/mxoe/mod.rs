@@ -1,4 +1,4 @@
-//! The language of Open-MX and native MXoE hosts, sans I/O; see docs/design/090-packets.md.
+//! The protocol of Open-MX and native MXoE hosts, sans I/O; see docs/design/090-packets.md.
 //!
 //! * [`machine`]: partners, and the reports about them; [`orders`]: the orders of the layer above;
 //! * [`messages`]: the packets that partners send; [`leaving`]: the packets that leave;
@@ -8,7 +8,7 @@
 //! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us;
 //! * [`agent`]: the services that an interface needs beside its endpoints.
 //!
-//! MXoE shares three things with our own language: the reading piece by piece ([`super::pull`]), the estimates of round
+//! MXoE shares three things with our own protocol: the reading piece by piece ([`super::pull`]), the estimates of round
 //! trips ([`super::round_trip`]), and the driver.
 
 pub mod agent;

@@ -1,8 +1,8 @@
-//! Lost packets: how a loss is noticed, and that a packet was only late.
+//! Lost packets: how a loss is noticed, and how we learn that a packet was only late.
 //!
 //! A packet counts as lost some time after a packet has arrived that left later, or once a packet has arrived that left
-//! some time later (RACK, RFC 8985). This time grows if packets turn out to have been only late. The peer tells so when
-//! a packet that went again came twice; the window then returns to its former width. If nothing comes back at all, the
+//! some time later (RACK, RFC 8985). This time grows if packets turn out to have been only late. The peer tells us if
+//! a packet that was sent again came twice; the window then returns to its former width. If nothing comes back at all, the
 //! last packet goes again as a probe, and then, at intervals that double, all packets.
 
 use ropewalk_base::time::Time;

@@ -1,6 +1,6 @@
 //! Requests to data servers and their replies.
 //!
-//! Bulk moves at the server's initiative (DESIGN 5): a write names a region of the client from which
+//! Bulk moves at the server's initiative: a write names a region of the client from which
 //! the server gets the bytes, a read one into which it puts them. Small pieces travel inside the
 //! messages instead. Every 4 KiB block travels with its CRC32C, computed where the bytes come from
 //! and checked where they end.

@@ -1,4 +1,4 @@
-//! The fixed heads of calls and replies: session, slot, sequence, marks (DESIGN 5, sessions).
+//! The fixed heads of calls and replies: session, slot, sequence, marks.
 //!
 //! A call is a request message (BMI's unexpected class): head and body. Its reply is a tagged
 //! message whose match bits the head names. Bulk moves beside both, by remote access.

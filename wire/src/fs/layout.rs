@@ -1,6 +1,6 @@
 //! The place of a stripe: a pure function of the layout that the inode pins, and of the pool's version.
 //!
-//! Rules (DESIGN 5): pool versions never change once made, and a stripe never moves because a file
+//! Rules: pool versions never change once made, and a stripe never moves because a file
 //! grew or a server joined. So a client computes every place from the inode alone.
 
 use ropewalk_base::ids::ServerId;

@@ -1,6 +1,6 @@
 //! Requests to the metadata server, its replies, and its callbacks to clients.
 //!
-//! Rules that the shape of these messages carries (DESIGN 5):
+//! Rules that the shape of these messages carries:
 //! * one request per create (it creates, opens and grants the lease), and per open + close: an open
 //!   under a held lease needs no message, a close gives nothing back unless the lease goes, too;
 //! * a lease covers the whole inode. `Read`: attributes, content, and for a directory its entries

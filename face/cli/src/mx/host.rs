@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The prefix of claims' names: a language, an interface's number and an endpoint's follow (rail/ether).
+/// The prefix of claims' names: a protocol, an interface's number and an endpoint's follow (rail/ether).
 const CLAIM: &str = "@ropewalk/";
-/// The languages that endpoints of an interface speak, by their schemes; each has numbers of its own.
-const LANGUAGES: [&str; 2] = ["ether", "mxoe"];
+/// The protocols that endpoints of an interface speak, by their schemes; each has numbers of its own.
+const PROTOCOLS: [&str; 2] = ["ether", "mxoe"];
 /// The names of the kernel's counters of an interface, and their places in its table.
 const TRAFFIC: [(&str, usize); 11] = [
     ("packets.sent", 9),
@@ -21,7 +21,7 @@ const TRAFFIC: [(&str, usize); 11] = [
     ("errors.received", 2),
     ("errors.carrier", 14),
 ];
-/// The text in place of a language if a queue of the interface goes by AF_XDP: the queue's number follows.
+/// The text in place of a protocol if a queue of the interface goes by AF_XDP: the queue's number follows.
 const XDP: &str = "xdp/";
 /// Bits of rights in `/proc/PID/status`.
 const CAP_NET_ADMIN: u32 = 12;
@@ -179,13 +179,13 @@ impl Files {
     }
 }
 
-/// The parts of a claim's name: interface, language and endpoint.
+/// The parts of a claim's name: interface, protocol and endpoint.
 type Name = (u32, &'static str, u8);
 
 fn parse(name: &str) -> Option<Name> {
     let mut parts = name.split('/');
-    let language = parts.next()?;
-    let scheme = LANGUAGES.into_iter().find(|scheme| *scheme == language)?;
+    let protocol = parts.next()?;
+    let scheme = PROTOCOLS.into_iter().find(|scheme| *scheme == protocol)?;
     let (interface, endpoint) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().is_none().then_some((interface, scheme, endpoint))
 }

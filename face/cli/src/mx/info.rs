@@ -59,7 +59,7 @@ pub struct Nic {
     pub settings: Settings,
     /// The dialect of MXoE there; `None` if MXoE is not spoken.
     pub dialect: Option<Dialect>,
-    /// Hosts that run Ropewalk speak MXoE there, too, and not their own language.
+    /// Hosts that run Ropewalk speak MXoE there, too, and not their own protocol.
     pub is_for_all: bool,
     /// The number of its endpoints that are taken, if that is seen.
     pub endpoints: Option<usize>,

@@ -14,7 +14,7 @@ use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
 use super::room::{Room, Spaces};
-use super::{EmbeddedCounts, JournaledConfig, JournaledStore, Shared, State};
+use super::{JournaledConfig, JournaledCounts, JournaledStore, Shared, State};
 use crate::batch;
 use crate::error::StoreError;
 use crate::index::{Index, IndexConfig, IndexReader, Part, index_path};
@@ -63,7 +63,7 @@ impl JournaledStore {
             spaces: Spaces::default(),
             measured: false,
             overlay_goal: config.overlay_bytes,
-            counts: EmbeddedCounts::default(),
+            counts: JournaledCounts::default(),
         };
         let shared = Rc::new(Shared {
             world: world.clone(),

@@ -1,5 +1,5 @@
 //! A host that runs Open-MX: an independent implementation of its behaviour on the wire, with its habits and its
-//! defects. Our MXoE language is tested against it.
+//! defects. Our MXoE protocol is tested against it.
 //!
 //! * [`Host`]: one endpoint of one host, without sockets and without a clock;
 //! * `driver`: the half that Open-MX has in the kernel: the peer table, the ring of received events, names, nacks,

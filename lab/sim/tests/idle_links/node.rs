@@ -308,7 +308,7 @@ impl Node {
                         | Verb::CancelReceive { .. },
                         answer,
                     ) => {
-                        self.core.let_go_of(&verb, answer);
+                        self.core.took_back(&verb, answer);
                     }
                     _ => self.core.ordered(token, answer),
                 }

@@ -515,7 +515,7 @@ fn raw_packets_that_are_no_beacons_are_a_mappers() {
     assert_eq!(wire.agent(0).peers(0).count(), 0, "who sends them is not known by that");
 }
 
-/// A caller in our own language, and the outcome of its call.
+/// A caller in our own protocol, and the outcome of its call.
 #[derive(Default)]
 struct Caller(Option<Fault>);
 

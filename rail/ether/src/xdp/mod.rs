@@ -30,7 +30,7 @@ use self::kernel::{BEHIND_DRIVER, IN_DRIVER};
 use self::program::Wanted;
 use self::rings::{Giver, Mapping, Ring, Taker, Which};
 use crate::claim::name_queue;
-use crate::config::{Language, Sockets};
+use crate::config::{Protocol, Sockets};
 use crate::numbers::Numbers;
 use crate::socket;
 
@@ -52,7 +52,7 @@ const POLL_BUDGET: i32 = 64;
 pub struct Opening {
     pub interface: u32,
     pub station: Station,
-    pub language: Language,
+    pub protocol: Protocol,
     /// Longest frame of the interface.
     pub frame_bytes: usize,
     pub sockets: Sockets,
@@ -282,14 +282,14 @@ fn attach(
     frame_bytes_max: usize,
     place: u32,
 ) -> Result<Attached, XdpError> {
-    let Opening { interface, station, language, sockets, .. } = *wanted;
+    let Opening { interface, station, protocol, sockets, .. } = *wanted;
     let endpoints = at("map", kernel::map(kernel::ARRAY, 256, 1))?;
     let queues = at("map", kernel::map(kernel::SOCKETS, 4, sockets.queue + 1))?;
     let own = fd.as_raw_fd().to_ne_bytes();
     at("map", kernel::update(queues.as_fd(), sockets.queue, &own))?;
     let instructions = program::program(&Wanted {
         station,
-        language,
+        protocol,
         frame_bytes_max,
         endpoints: endpoints.as_raw_fd(),
         sockets: queues.as_raw_fd(),

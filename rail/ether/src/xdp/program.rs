@@ -4,7 +4,7 @@
 
 use ropewalk_wire::mxoe::{ETHERTYPE, Order, Station, Type};
 
-use crate::config::Language;
+use crate::config::Protocol;
 use crate::filter::{ENDPOINT_AT, MAGIC, MAGIC_AT, OURS, REFUSED_AT, TYPE_AT};
 
 /// An instruction as the kernel reads it.
@@ -22,7 +22,7 @@ pub struct Instruction {
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     pub station: Station,
-    pub language: Language,
+    pub protocol: Protocol,
     /// Longest frame that the socket takes.
     pub frame_bytes_max: usize,
     /// Descriptors of two maps: a byte for each endpoint, and the socket of each queue.
@@ -111,9 +111,9 @@ fn place(kind: Type, order: Order) -> Option<(u32, u32)> {
 }
 
 /// A program that sends the frames that are for these endpoints and fit to the socket of their queue. It lets all
-/// else pass: frames for other endpoints and languages, for the agent, and frames whose queue has no socket.
+/// else pass: frames for other endpoints and protocols, for the agent, and frames whose queue has no socket.
 pub fn program(wanted: &Wanted) -> Vec<Instruction> {
-    let Wanted { station, language, frame_bytes_max, endpoints, sockets } = *wanted;
+    let Wanted { station, protocol, frame_bytes_max, endpoints, sockets } = *wanted;
     let [a, b, c, d, e, f] = station.0;
     let mut program = Program::default();
     // Registers: 2 the frame's begin, 3 its end, 5 the value read last, 6 the context, 7 the endpoint.
@@ -133,13 +133,13 @@ pub fn program(wanted: &Wanted) -> Vec<Instruction> {
     program.add(LOAD_HALF, 5, 2, 12, 0);
     program.pass_if(IF_OTHER, 5, 0, u16::from_ne_bytes(ETHERTYPE.to_be_bytes()).into());
     program.add(LOAD_BYTE, 5, 2, TYPE_AT as i16, 0);
-    match language {
-        Language::Ours => {
+    match protocol {
+        Protocol::Ours => {
             program.add(AND, 5, 0, 0, OURS as i32);
             program.pass_if(IF_OTHER, 5, 0, OURS as i32);
             program.add(LOAD_BYTE, 7, 2, ENDPOINT_AT as i16, 0);
         }
-        Language::Mxoe(order) => find_mxoe(&mut program, order),
+        Protocol::Mxoe(order) => find_mxoe(&mut program, order),
     }
     program.load_descriptor(1, MAP_VALUE, endpoints);
     program.add(ADD_REGISTER, 1, 7, 0, 0);
@@ -252,29 +252,29 @@ mod tests {
         }
     }
 
-    fn of(station: Station, language: Language) -> Vec<Instruction> {
+    fn of(station: Station, protocol: Protocol) -> Vec<Instruction> {
         let (endpoints, sockets) = (1, 2);
-        program(&Wanted { station, language, frame_bytes_max: BYTES_MAX, endpoints, sockets })
+        program(&Wanted { station, protocol, frame_bytes_max: BYTES_MAX, endpoints, sockets })
     }
 
     #[test]
     fn exactly_what_is_for_endpoints_of_the_owner_leaves_the_way_of_all_others() {
         let station: Station = "02:00:5e:00:00:01".parse().unwrap();
         let own = [0, 7, 34, 255];
-        let languages = [Language::Ours, Language::Mxoe(Order::Big), Language::Mxoe(Order::Little)];
+        let protocols = [Protocol::Ours, Protocol::Mxoe(Order::Big), Protocol::Mxoe(Order::Little)];
         let mut redirected = 0;
-        for language in languages {
-            let program = of(station, language);
+        for protocol in protocols {
+            let program = of(station, protocol);
             for kind in 0..=255u8 {
                 for number in 0..=255u8 {
                     let mut frame: Vec<u8> = (0..60).map(|at| at ^ number).collect();
                     frame[..6].copy_from_slice(&station.0);
                     frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
                     frame[16] = kind;
-                    let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], language);
+                    let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], protocol);
                     let wanted = endpoint.is_some_and(|it| own.contains(&it));
                     let result = run(&program, &frame, &own);
-                    assert_eq!(result == REDIRECT, wanted, "{language:?} {kind:#x} {number}");
+                    assert_eq!(result == REDIRECT, wanted, "{protocol:?} {kind:#x} {number}");
                     assert!(wanted || result == PASS as u64);
                     redirected += u32::from(wanted);
                 }
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn what_is_for_others_or_too_long_or_too_short_passes() {
         let station: Station = "02:00:5e:00:00:01".parse().unwrap();
-        let program = of(station, Language::Ours);
+        let program = of(station, Protocol::Ours);
         let mut frame = [0; BYTES_MAX + 1];
         frame[..6].copy_from_slice(&station.0);
         frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
