@@ -91,7 +91,7 @@ impl Options {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
-    #[error("unknown scheme {scheme}://; known are {known}")]
+    #[error("unknown scheme '{scheme}': use one of {known}")]
     Unknown { scheme: String, known: String },
     #[error("'{0}' is not an address to listen at; write it like node1:7000 or [::1]:0")]
     BadAddress(String),

@@ -11,7 +11,7 @@ pub struct Address {
 /// The reason why an address was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    #[error("the address is empty; write one like tcp://127.0.0.1:7000")]
+    #[error("the address is empty; write one like tcp://127.0.0.1:7700")]
     Empty,
     #[error("'{0}' has no scheme; write one like tcp://{0}")]
     NoScheme(String),
@@ -62,6 +62,12 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_example_for_an_empty_address_has_the_port_that_servers_listen_at() {
+        let said = Address::parse("").unwrap_err().to_string();
+        assert_eq!(said, "the address is empty; write one like tcp://127.0.0.1:7700");
+    }
 
     #[test]
     fn lists_parse_and_errors_name_the_part() {

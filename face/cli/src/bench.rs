@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_bench::embed::{Embedded, Embedder};
 use ropewalk_bench::{Options, Outcome, report};
@@ -67,20 +67,20 @@ pub struct BenchArguments {
     #[arg(long)]
     list: bool,
     /// Run each row this many times.
-    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiply the amount of work in each run by this factor.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, default_value_t = 1.0)]
     scale: f64,
     /// Measure only messages of these sizes in bytes, separated by commas, such as 64,4K,1M (for
     /// 'mx' only).
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = crate::mx::perf::size)]
+    #[arg(long, value_name = "SIZES", allow_negative_numbers = true, value_delimiter = ',', value_parser = crate::mx::perf::size)]
     sizes: Vec<u64>,
     /// Measure Ropewalk alone, without the systems that it is compared with.
     #[arg(long)]
     no_peers: bool,
     /// Start this many data servers, unless a row sets their number.
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = at_least_one::<u32>)]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, default_value_t = 4, value_parser = at_least_one::<u32>)]
     data_servers: u32,
     /// Measure in-memory storage in this directory; it must lie on a file system in memory.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
@@ -131,8 +131,18 @@ fn options(arguments: &BenchArguments) -> anyhow::Result<Options> {
     })
 }
 
+/// The error where the selection leaves nothing.
+fn no_row(arguments: &BenchArguments) -> anyhow::Error {
+    anyhow!(
+        "no row matches: 'ropewalk bench NAME --list' prints the names of the rows (with --quick: \
+         of those that a quick run measures){}",
+        if arguments.sizes.is_empty() { "" } else { "; a row measures only some of the sizes" }
+    )
+}
+
 /// Measures, and prints what was found.
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
+    let options = options(arguments)?;
     if arguments.list {
         let names = match arguments.name {
             Name::Net => ropewalk_bench::net::rows(),
@@ -144,9 +154,12 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         let only = &arguments.only;
         let chosen =
             |name: &&String| only.is_empty() || only.iter().any(|part| name.contains(part));
-        return names.iter().filter(chosen).try_for_each(|name| say!("{name}"));
+        let chosen: Vec<&String> = names.iter().filter(chosen).collect();
+        if chosen.is_empty() {
+            return Err(no_row(arguments));
+        }
+        return chosen.iter().try_for_each(|name| say!("{name}"));
     }
-    let options = options(arguments)?;
     for signal in stop::signals() {
         // The first one ends it in good order, the second one at once.
         register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;
@@ -180,11 +193,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bail!("interrupted");
     }
     if outcomes.is_empty() {
-        bail!(
-            "nothing was measured, because no row matches: 'ropewalk bench NAME --list' prints the \
-             names of the rows (with --quick: of those that a quick run measures){}",
-            if arguments.sizes.is_empty() { "" } else { "; a row measures only some of the sizes" }
-        );
+        return Err(no_row(arguments));
     }
     if let Some(file) = &arguments.figure {
         let picture = match arguments.name {

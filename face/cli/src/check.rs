@@ -35,10 +35,10 @@ pub struct Check {
     repair: bool,
     /// Pause this long after every few hundred files or objects, which leaves the servers more time
     /// for clients.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "MILLISECONDS", allow_negative_numbers = true, default_value_t = 0)]
     pause: u64,
     /// Wait this long for each answer of a server.
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "30", value_parser = seconds)]
     patience: Duration,
     /// Print each finding as a JSON object on its own line, and a summary at the end.
     #[arg(long)]
@@ -87,7 +87,7 @@ The cluster may be in use during the check: the command looks again at everythin
 wrong, and reports it only if it is certain.
 
 Exit status: 0 if nothing is wrong, 1 if something was found, 2 if not everything could be \
-compared.";
+compared, and also if an option or argument is wrong; a message on stderr gives the reason.";
 
 /// Compares, prints, and says by its exit status what was found.
 pub fn check(arguments: &Check) -> ExitCode {

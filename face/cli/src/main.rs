@@ -22,6 +22,7 @@ mod stop;
 
 use std::sync::Arc;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use report::complain;
 
@@ -31,7 +32,7 @@ use report::complain;
 /// use 'ropewalk cp', 'ropewalk ls' and the other commands, which need no mount. Ropewalk needs no
 /// kernel module of its own and no special hardware.
 #[derive(Debug, Parser)]
-#[command(name = "ropewalk", version, about, long_about, after_help = TOUR)]
+#[command(name = "ropewalk", version, about, long_about, after_help = TOUR, max_term_width = 80)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -71,7 +72,7 @@ enum Command {
     /// Runs one server, or all servers of a config file, until Ctrl-C.
     #[command(subcommand, after_help = "Example: ropewalk serve all --config ropewalk.toml")]
     Serve(commands::serve::Serve),
-    /// Adds data servers to a cluster.
+    /// Decides which data servers belong to a cluster: 'ropewalk server add' admits a new one.
     #[command(subcommand, after_help = "Example: ropewalk server add 4")]
     Server(commands::server::ServerCommand),
     /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
@@ -120,7 +121,7 @@ fn main() -> std::process::ExitCode {
     if let Some(words) = commands::mount_helper::called() {
         return ended(commands::mount_helper::run(words));
     }
-    let arguments = Arguments::parse();
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| refused(error).exit());
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Up(arguments) => commands::up::up(&arguments),
@@ -148,6 +149,24 @@ fn main() -> std::process::ExitCode {
         }
     };
     ended(outcome)
+}
+
+/// The parser's error. 'ropewalk cp' with one path lacks its target, but the parser takes the path for
+/// the target and names the source.
+fn refused(error: clap::Error) -> clap::Error {
+    let is_cp = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::Strings(missing)) => missing.iter().any(|it| it.contains("<SOURCE>")),
+        _ => false,
+    };
+    if error.kind() != ErrorKind::MissingRequiredArgument || !is_cp {
+        return error;
+    }
+    let mut command = Arguments::command();
+    command.build();
+    match command.find_subcommand_mut("cp") {
+        Some(cp) => cp.error(error.kind(), "give a source and a target"),
+        None => error,
+    }
 }
 
 /// A write beyond the limit on the size of files (`ulimit -f`) is an error of that write, and kills nobody.
@@ -208,6 +227,67 @@ mod tests {
                     assert!(!(flows && !laid_out && !line.is_empty()), "{name} breaks '{line}'");
                     flows = !laid_out && !line.is_empty();
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn no_line_of_a_help_has_more_than_80_columns_without_a_terminal() {
+        let mut top = Arguments::command();
+        top.build();
+        for (name, mut command) in commands(&top, "ropewalk") {
+            for help in [command.render_help(), command.render_long_help()] {
+                for line in help.to_string().lines() {
+                    assert!(line.chars().count() <= 80, "{name} --help: '{line}'");
+                }
+            }
+        }
+    }
+
+    fn refusal(words: &[&str]) -> String {
+        let words = [&["ropewalk"], words].concat();
+        refused(Arguments::try_parse_from(words).expect_err("it is wrong")).to_string()
+    }
+
+    #[test]
+    fn a_number_below_zero_is_refused_with_the_range_and_without_advice_to_write_it_otherwise() {
+        for words in [
+            &["ls", "--patience", "-1"][..],
+            &["check", "--pause", "-1"],
+            &["server", "add", "-1"],
+            &["bench", "io", "--runs", "-1"],
+            &["mx", "perf", "--to", "a", "--sizes", "-1"],
+        ] {
+            let text = refusal(words);
+            assert!(text.contains("invalid value '-1'") && !text.contains("'-- -1'"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_copy_without_a_target_says_what_to_give() {
+        for words in [&["cp", "a"][..], &["cp"], &["cp", "-r", "a"]] {
+            let text = refusal(words);
+            assert!(text.starts_with("error: give a source and a target\n"), "{text}");
+            assert!(text.contains("Usage: ropewalk cp [OPTIONS] <SOURCE>... <TARGET>"), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_help_of_a_server_speaks_of_its_own_role() {
+        for (name, mut command) in commands(&Arguments::command(), "ropewalk") {
+            let help = command.render_long_help().to_string();
+            let words: Vec<&str> = help.split_whitespace().collect();
+            let help = words.join(" ");
+            match name.as_str() {
+                "ropewalk serve meta" => {
+                    assert!(help.contains("[default: tcp://127.0.0.1:7700]"), "{help}");
+                    assert!(!help.contains("serve all") && !help.contains("127.0.0.1:0"), "{help}");
+                }
+                "ropewalk serve data" => {
+                    assert!(help.contains("[default: tcp://127.0.0.1:0]"), "{help}");
+                    assert!(!help.contains("serve all"), "{help}");
+                }
+                _ => {}
             }
         }
     }

@@ -89,7 +89,7 @@ impl FromStr for Listen {
         let (scheme, place) = text.split_once("://").unwrap_or((USUAL, text));
         let scheme = scheme.to_ascii_lowercase();
         if !modules::schemes().contains(&scheme.as_str()) {
-            return Err(no_network(&scheme, text));
+            return Err(no_network(&scheme));
         }
         if scheme != "tcp" && scheme != "udp" {
             return Ok(Listen::Named { scheme, place: place.to_string() });
@@ -228,15 +228,15 @@ fn check_address(address: &str) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), Err)
 }
 
-fn no_network(scheme: &str, url: &str) -> String {
+fn no_network(scheme: &str) -> String {
     let known: Vec<String> = modules::schemes().iter().map(|it| format!("{it}://")).collect();
-    format!("unknown scheme '{scheme}' in '{url}': use one of {}", known.join(", "))
+    format!("unknown scheme '{scheme}': use one of {}", known.join(", "))
 }
 
 fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
     let url = format!("{scheme}://{place}");
     match scheme {
-        _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
+        _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme)),
         "tcp" | "udp" => {
             let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
             if port.is_empty() && !host.is_empty() {

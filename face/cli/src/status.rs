@@ -37,10 +37,10 @@ pub struct Status {
     #[command(flatten)]
     keys: Keys,
     /// Measure rates over this many seconds; 0 shows no rates.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
     /// Wait this long for the answer of each server.
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = patience)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "5", value_parser = patience)]
     patience: Duration,
     /// Show the status again after each interval, until Ctrl-C.
     #[arg(long)]

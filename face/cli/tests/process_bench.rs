@@ -279,12 +279,25 @@ fn process_a_row_over_namespaces_says_what_it_needs() {
     assert!(!output.status.success() && text.contains("run as root"), "{text}");
 }
 
+fn refused(words: &[&str]) -> String {
+    let output = std::process::Command::new(support::PROGRAM).arg("bench").args(words).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "{words:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn process_a_directory_that_does_not_exist_is_named_once() {
+    let text = refused(&["io", "--memory", "/nonexistent"]);
+    assert_eq!(text, "ropewalk: --memory /nonexistent: no such directory\n");
+}
+
 #[test]
 fn process_a_row_that_does_not_exist_is_an_error() {
-    let output = std::process::Command::new(support::PROGRAM)
-        .args(["bench", "meta", "--only", "no.such.row"])
-        .output()
-        .expect("it runs");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && text.contains("--list"), "{text}");
+    for more in [&[][..], &["--list"]] {
+        let text = refused(&[&["meta", "--only", "no.such.row"], more].concat());
+        assert!(text.contains("no row matches: 'ropewalk bench NAME --list'"), "{text}");
+    }
+    let text = refused(&["net", "--sizes", "64", "--list"]);
+    assert!(text.contains("--sizes is only for 'ropewalk bench mx'"), "{text}");
 }

@@ -139,6 +139,9 @@ fn boards_and_endpoints_are_shown() {
     assert!(table.contains("ether://02:00:00:00:00:07/9") && table.contains("card0"), "{table}");
     drop((first, second));
     assert_eq!(shown(&["endpoints", "--json"]), "", "a claim ends with its endpoint");
+    assert_eq!(shown(&["endpoints"]), "no endpoint is open on this host's interfaces\n");
+    let peers = Command::new(PROGRAM).args(["mx", "peers"]).output().expect("it runs");
+    assert_eq!(peers.stdout, b"", "a message says that nobody looks");
 
     let table = shown(&["info"]);
     assert!(

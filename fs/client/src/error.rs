@@ -11,8 +11,8 @@ pub enum ClientError {
     #[error("'{address}' is not the address of a metadata server: {cause}")]
     Address { address: String, cause: AddressError },
     #[error(
-        "the metadata server at {address} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve \
-         meta'), or correct the address"
+        "the metadata server at {address} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve'), \
+         or correct the address"
     )]
     Unreachable { address: String },
     #[error(

@@ -1,10 +1,11 @@
 //! One invocation of a benchmark: its options, its directories, and the parties that alternate.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
+use anyhow::anyhow;
 use tempfile::TempDir;
 
 use crate::host;
@@ -119,11 +120,14 @@ pub struct Lab<'a> {
     dma: &'static str,
 }
 
-fn scratch(below: &Path) -> anyhow::Result<TempDir> {
-    tempfile::Builder::new()
-        .prefix("ropewalk-bench-")
-        .tempdir_in(below)
-        .with_context(|| format!("cannot create a directory in {}", below.display()))
+fn scratch(option: &str, below: &Path) -> anyhow::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("ropewalk-bench-").tempdir_in(below);
+    made.map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("{option} {}: no such directory", below.display()),
+        ErrorKind::NotADirectory => anyhow!("{option} {}: not a directory", below.display()),
+        // The error's own text would repeat the path.
+        kind => anyhow!("{option} {}: cannot create a directory there: {kind}", below.display()),
+    })
 }
 
 impl<'a> Lab<'a> {
@@ -132,7 +136,8 @@ impl<'a> Lab<'a> {
         options: &'a Options,
         emit: &'a mut dyn FnMut(&Outcome),
     ) -> anyhow::Result<Lab<'a>> {
-        let (memory, disk) = (scratch(&options.memory)?, scratch(&options.disk)?);
+        let memory = scratch("--memory", &options.memory)?;
+        let disk = scratch("--disk", &options.disk)?;
         let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
         let dma = if held.is_some() { "held" } else { "default" };
         Ok(Lab { options, memory, disk, passthrough: None, emit, _held: held, dma })

@@ -38,7 +38,7 @@ pub struct Down {
     /// The directory that 'ropewalk up' serves.
     directory: PathBuf,
     /// Wait this long for the cluster to stop.
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "60", value_parser = seconds)]
     patience: Duration,
 }
 

@@ -57,7 +57,7 @@ pub struct MountArguments {
     directory: Option<PathBuf>,
     /// Let an operation wait this long for a server that does not answer, then fail with EIO
     /// [default: 60]. A line on stderr names the server.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     patience: Option<Duration>,
     /// Refuse all changes, as -o ro does.
     #[arg(long)]

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use clap::Arg;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_store::superblock::Expect;
 
@@ -30,13 +31,13 @@ pub enum Serve {
            --listen ether://eth0/3,tcp://10.0.0.1:7700    raw Ethernet, and TCP
 
 The server does not start if the directory is empty or missing: only 'ropewalk format' creates a \
-file system.")]
+file system.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1:7700")))]
     Meta {
         #[command(flatten)]
         place: Place,
         /// Take leases and locks from a client that is silent for this long; a restarted server
         /// also waits this long for its former clients [default: 10].
-        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
         term: Option<Duration>,
         /// Start although records in the metadata journal are damaged. The server drops the first
         /// damaged record and all records after it: files and names that were created since then
@@ -56,10 +57,10 @@ file system.")]
 A data server with a new number joins the cluster permanently, and new files use it. Therefore it \
 must be admitted: by --admit, by 'ropewalk server add NUMBER', or by its section [[data]] in the \
 config file. The cluster refuses a data server that comes back without its data, unless --replace \
-gives that data up.")]
+gives that data up.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1:0")))]
     Data {
         /// The number of this data server in the cluster, counted from 0.
-        #[arg(long, value_name = "NUMBER", value_parser = number)]
+        #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number)]
         server: u32,
         #[command(flatten)]
         place: Place,
@@ -82,16 +83,18 @@ gives that data up.")]
   ropewalk serve all --config ropewalk.toml                   uses a config file
   ropewalk serve all --directory /srv/rope --data-servers 4   uses none
 
-'ropewalk format' must have created the directory. 'ropewalk up' runs a cluster without that step.")]
+'ropewalk format' must have created the directory. 'ropewalk up' runs a cluster without that step.",
+        mut_arg("listen", |arg| with_default(arg, LISTEN_ALL)),
+        mut_arg("directory", |arg| arg.help("Keep the whole cluster in this directory")))]
     All {
         #[command(flatten)]
         place: Place,
         /// Run this many data servers, numbered from 0, instead of those in the config file.
-        #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
+        #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
         data_servers: Option<u32>,
         /// Give up the data of data server NUMBER, as 'ropewalk serve data --replace' does. Can be
         /// given several times.
-        #[arg(long, value_name = "NUMBER", value_parser = number)]
+        #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number)]
         replace: Vec<u32>,
         /// Start although records in the metadata journal are damaged, as 'ropewalk serve meta
         /// --accept-loss' does.
@@ -100,10 +103,19 @@ gives that data up.")]
     },
 }
 
+const LISTEN_ALL: &str =
+    "tcp://127.0.0.1:7700 for the metadata server, tcp://127.0.0.1:0 for each data server";
+
+/// An argument whose help also gives its default.
+fn with_default(arg: Arg, default: &str) -> Arg {
+    let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    arg.help(format!("{help} [default: {default}]"))
+}
+
 /// Where a server keeps its data, to whom it belongs, and where it listens.
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// Keep the data in this directory ('serve all': the directory of the whole cluster).
+    /// Keep the data in this directory.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Refuse to serve any other cluster than this one, given by the identity that 'ropewalk
@@ -117,8 +129,7 @@ pub struct Place {
     cluster_file: Option<PathBuf>,
     /// Listen here: tcp://ADDRESS:PORT (or just ADDRESS:PORT), udp://ADDRESS:PORT or
     /// ether://INTERFACE/ENDPOINT. With port 0, or without an endpoint, the system chooses a free
-    /// one. Separate several by commas; peers try them in this order [default: tcp://127.0.0.1:7700
-    /// for the metadata server, tcp://127.0.0.1:0 for a data server].
+    /// one. Separate several by commas; peers try them in this order.
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     listen: Vec<Listen>,
     /// Allow listening at an address that other hosts can reach. The servers do not authenticate

@@ -18,14 +18,14 @@ Then start the new server with 'ropewalk serve data --server 4 --directory DIR'.
 and 'ropewalk serve all' admit their data servers themselves.")]
     Add {
         /// The number of the new data server.
-        #[arg(value_parser = number)]
+        #[arg(value_parser = number, allow_negative_numbers = true)]
         number: u32,
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         keys: Keys,
         /// Wait this long for the metadata server's answer.
-        #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
+        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
         patience: Duration,
     },
 }

@@ -34,12 +34,12 @@ pub struct Up {
     directory: PathBuf,
     /// Run this many data servers [default: 4 at the first start, later as many as before].
     /// Additional data servers join the cluster permanently.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
     data_servers: Option<u32>,
     /// Give up the data of data server NUMBER and start it with an empty directory: every stripe on
     /// it is lost. Reading the files that had stripes there fails, and 'ropewalk check' lists them.
     /// Can be given several times.
-    #[arg(long, value_name = "NUMBER", value_parser = super::number)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = super::number)]
     replace: Vec<u32>,
     /// Start although records in the metadata journal are damaged. The server drops the first
     /// damaged record and all records after it: files and names that were created since then are

@@ -58,7 +58,7 @@ pub struct DemoArguments {
     #[arg(long)]
     no_mount: bool,
     /// Start this many data servers.
-    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::cluster::DATA_SERVERS_MAX)))]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::cluster::DATA_SERVERS_MAX)))]
     data_servers: u32,
     /// Print a JSON object for each phase and each data server instead of tables.
     #[arg(long)]

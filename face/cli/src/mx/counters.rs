@@ -44,7 +44,7 @@ pub struct Counters {
     #[arg(long)]
     all: bool,
     /// Show the increase after every SECONDS, until Ctrl-C.
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds)]
     watch: Option<f64>,
 }
 

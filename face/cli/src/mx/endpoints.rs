@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::host::{Claim, Files};
 use crate::remote::text::printable;
-use crate::report::{print, print_json, table};
+use crate::report::{print, print_json, say, table};
 
 /// Arguments of `ropewalk mx endpoints`.
 #[derive(Debug, clap::Args)]
@@ -40,6 +40,9 @@ pub fn run(arguments: &Endpoints) -> anyhow::Result<()> {
             }))?;
         }
         return Ok(());
+    }
+    if claims.is_empty() {
+        return say!("no endpoint is open on this host's interfaces");
     }
     let rows = claims.iter().map(|claim| row(claim, of(claim))).collect();
     let header = ["interface", "scheme", "endpoint", "address", "process", "program"];

@@ -66,7 +66,11 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
             arguments.interface.as_deref().unwrap_or("an interface of this host")
         );
     }
-    if arguments.json { Ok(()) } else { print(format!("{}\n", table(&HEADER, rows)).as_bytes()) }
+    // A message has said why.
+    if arguments.json || rows.is_empty() {
+        return Ok(());
+    }
+    print(format!("{}\n", table(&HEADER, rows)).as_bytes())
 }
 
 const HEADER: [&str; 7] = ["interface", "index", "name", "nic id", "kind", "index there", "heard"];

@@ -45,7 +45,7 @@ pub struct Reach {
     target: Target,
     /// Wait this long for a server that does not answer, then fail. A line on stderr names the
     /// server.
-    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
     patience: Duration,
 }
 

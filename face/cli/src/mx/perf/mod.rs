@@ -10,6 +10,7 @@ mod side;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_net::PeerId;
 use serde_json::json;
@@ -38,8 +39,8 @@ MXoE with every host. MX programs use Ropewalk's own packets with hosts that run
 measure those by ether://.
 
 'ropewalk mx peers' shows the names of hosts. If this host has several interfaces, choose one by \
---board. On a host with Open-MX, any program can answer that returns each message to its sender \
-with the same match bits.")]
+--board. On a host with Open-MX, any program that returns each message to its sender with the same \
+match bits can answer.")]
 pub struct Perf {
     /// Measure against this peer: the address that it printed, or HOST:BOARD/ENDPOINT for MXoE.
     /// Without this option the command waits for others.
@@ -51,10 +52,10 @@ pub struct Perf {
     board: Option<String>,
     /// Measure messages of these sizes in bytes, separated by commas, such as 64,4K,1M [default: 0
     /// and the powers of two up to 4M].
-    #[arg(long, value_delimiter = ',', value_parser = size, requires = "to")]
+    #[arg(long, allow_negative_numbers = true, value_delimiter = ',', value_parser = size, requires = "to")]
     sizes: Vec<u64>,
     /// Measure this many round trips for each size [default: 1000, fewer for long messages].
-    #[arg(long, value_name = "COUNT", requires = "to",
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, requires = "to",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rounds: Option<u32>,
     /// Print a JSON object for each size.
@@ -132,9 +133,13 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
         let usual = (MOVED_BYTES / bytes.max(1)).clamp(*ROUNDS.start(), *ROUNDS.end()) as u32;
         let rounds = arguments.rounds.unwrap_or(usual);
         complain!("{bytes} bytes, {rounds} rounds");
-        let met = greet(&mut side, peer, bytes).with_context(|| first_hint(to));
-        let measured = met.and_then(|()| measure(&mut side, peer, bytes, rounds));
-        outcome = measured.with_context(|| format!("{to}, {bytes} bytes")).and_then(|measured| {
+        let met = greet(&mut side, peer, bytes).map_err(|why| unmet(to, &why));
+        let met = met.and_then(|()| check_other(&side, peer));
+        let measured = met.and_then(|()| {
+            let measured = measure(&mut side, peer, bytes, rounds);
+            measured.with_context(|| format!("{to}, {bytes} bytes"))
+        });
+        outcome = measured.and_then(|measured| {
             if arguments.json {
                 return print_object(&measured);
             }
@@ -153,7 +158,16 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
     if stop.is_asked() { stop.check() } else { outcome }
 }
 
-/// The possible faults if nobody answers.
+/// Why the peer was not met, then the remedy.
+fn unmet(to: &str, why: &anyhow::Error) -> anyhow::Error {
+    let hint = first_hint(to);
+    match why.downcast_ref::<Fault>() {
+        Some(Fault::Unreachable) => anyhow::anyhow!("{to} cannot be reached: {hint}"),
+        _ => anyhow::anyhow!("{to}: {why:#}: {hint}"),
+    }
+}
+
+/// The remedies if nobody answers.
 fn first_hint(to: &str) -> String {
     let is_mxoe = to.starts_with("mxoe://") || !to.contains("://");
     let wire = match is_mxoe {
@@ -173,16 +187,20 @@ fn patience(bytes: u64) -> Duration {
 
 /// Messages of this length are going to come.
 fn greet(side: &mut Side, peer: PeerId, bytes: u64) -> anyhow::Result<()> {
-    let failed = |fault| anyhow::anyhow!("{fault}");
     let room = side.memory(HELLO_BYTES as u64, |_| 0)?;
-    side.receive(Some(peer), HELLO, room, CAME).map_err(failed)?;
+    side.receive(Some(peer), HELLO, room, CAME)?;
     let hello = side.hello(bytes)?;
-    side.send(peer, HELLO, hello, WENT).map_err(failed)?;
+    side.send(peer, HELLO, hello, WENT)?;
     side.finish(WENT, PATIENCE)?;
     if !side.happens(NOTICE)? {
         complain!("the peer has not answered for {} s; still waiting", NOTICE.as_secs());
     }
     side.finish(CAME, PATIENCE)?;
+    Ok(())
+}
+
+/// Fails where the peer is this command itself.
+fn check_other(side: &Side, peer: PeerId) -> anyhow::Result<()> {
     let own = side.endpoint.peer_rail(peer) == Some("loop");
     ensure!(!own, "this is the command's own address: give the address of the other side");
     Ok(())
@@ -243,6 +261,18 @@ fn print_object(it: &Measured) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cause_comes_before_the_remedy_if_a_peer_is_not_met() {
+        let said = |to, why| unmet(to, &why).to_string();
+        assert_eq!(
+            said("tcp://127.0.0.1:1", Fault::Unreachable.into()),
+            "tcp://127.0.0.1:1 cannot be reached: start 'ropewalk mx perf' there first, on the same \
+             network"
+        );
+        let silent = said("udp://[::1]:1", anyhow::anyhow!("the peer has not answered for 30 s"));
+        assert!(silent.starts_with("udp://[::1]:1: the peer has not answered for 30 s: start "));
+    }
 
     #[test]
     fn sizes_are_numbers_with_units_within_bounds() {

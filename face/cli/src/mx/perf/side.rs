@@ -177,7 +177,7 @@ impl Side {
                 )
             }
             Fault::Closed => anyhow!("the peer's endpoint is not open"),
-            fault => anyhow!("{fault}"),
+            fault => fault.into(),
         })?;
         Ok(found)
     }
