@@ -58,5 +58,5 @@ fn a_network_that_cannot_be_used_is_told_of_once_and_where_there_is_no_other_way
     }
     assert_eq!(*heard.lock().unwrap(), ["no rights"]);
     let unknown = endpoint.reach(&parse("gm://x")).unwrap_err().to_string();
-    assert!(unknown.contains("gm://") && unknown.contains("tcp://"), "{unknown}");
+    assert!(unknown.contains("'gm'") && unknown.contains("tcp://"), "{unknown}");
 }
