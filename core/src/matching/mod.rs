@@ -64,28 +64,26 @@ impl Matching {
     /// any more.
     pub fn offer_unmatched(&mut self, wanted: Option<(Channel, u64)>) {
         let channel = wanted.map(|(channel, _)| channel);
-        if channel.is_none() || self.offers.channel != channel {
+        if channel.is_none_or(|channel| !self.offers.are_of(channel)) {
             let waiting = wanted.map(|(channel, since)| self.messages_since(channel, since));
-            self.offers = Offers { channel, queue: waiting.unwrap_or_default().into() };
+            self.offers = Offers::of(channel, waiting.unwrap_or_default());
         }
     }
 
     /// Notes that a message waits, which is offered if such messages are.
     #[inline]
     pub fn offer(&mut self, channel: Channel, found: SlotId) {
-        if self.offers.channel == Some(channel) {
-            self.offers.queue.push_back(found);
-        }
+        self.offers.push(channel, found);
     }
 
     /// The message to offer next; it may be gone.
     pub fn first_offer(&self) -> Option<SlotId> {
-        self.offers.queue.front().copied()
+        self.offers.first()
     }
 
     /// That message need not be offered any more.
     pub fn end_first_offer(&mut self) {
-        self.offers.queue.pop_front();
+        self.offers.pop();
     }
 
     /// Receives that an announced message may end.
