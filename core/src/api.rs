@@ -8,7 +8,7 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
 
-/// What became of the post of a message.
+/// The result of posting a message.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the frame of an inline message is not in the outputs"]
 pub enum Sending {

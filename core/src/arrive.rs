@@ -269,7 +269,7 @@ impl Core {
         kind: IncomingKind,
     ) -> Placement {
         let payload_bytes = u64::from(prefix.payload_bytes.get());
-        // What is cut off cannot be checked; the whole of it is checked where it fits.
+        // A payload that is cut off cannot be checked; one that fits is checked as a whole.
         let checked = prefix.flags.get() & frame::FLAG_PAYLOAD_CHECKSUM != 0;
         let whole = slice.buffer == Slice::NONE.buffer || slice.len == payload_bytes;
         let checksum = (checked && whole).then(|| prefix.payload_checksum.get());

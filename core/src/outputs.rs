@@ -241,7 +241,7 @@ mod tests {
             for _ in 0..(round % 41).min(pushed - popped) {
                 ring.pop();
                 assert_eq!(*ring.popped(), [popped; 3]);
-                // What is pushed while an entry is in use leaves it alone.
+                // A push while an entry is in use leaves the entry alone.
                 *ring.push() = [pushed; 3];
                 pushed += 1;
                 assert_eq!(*ring.popped(), [popped; 3]);

@@ -83,7 +83,7 @@ impl Core {
     pub(crate) fn match_rts(&mut self, id: PeerId, channel: Channel, body: &RtsBody) {
         let (bits, bytes, message) = (body.bits.get(), body.total_bytes.get(), body.message.get());
         let key = key_from_wire(body.key_slot, body.key_secret);
-        // Whoever announced a message waits for its end, and makes passes.
+        // The sender of an RTS waits for the end of its message, and makes passes.
         let help = if body.alone == 1 { Help::PreferPush } else { Help::Possible };
         let session = self.session_of(id);
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {

@@ -61,7 +61,7 @@ impl Core {
         }
         let linked = peer.session_link().is_some();
         if !state.outbound && !linked {
-            // What waits for the peer may have counted on this link.
+            // Operations that wait for the peer may have counted on this link.
             return self.want_waiting(id);
         }
         if !state.outbound || linked || state.stage == LinkStage::Closing {

@@ -204,7 +204,7 @@ impl Core {
         }
         self.links.set_peer(link, id);
         self.links.agree(link);
-        // What this peer may access is known to the rail before the peer can ask for it.
+        // The rail knows the regions of this peer before the peer can ask for them.
         self.expose_existing(id, link);
         self.greet(link, FLAG_ANSWER, Refusal::None);
     }

@@ -176,7 +176,7 @@ impl Core {
         self.become_idle_closed(id);
         self.close_link(link);
         self.answer_caller(id);
-        // Who called may have hung up while it waited.
+        // The caller may have hung up while it waited.
         if waits && !self.has_agreed(id, false, LOOP_LINK) {
             self.want_session(id);
         }

@@ -148,7 +148,7 @@ pub(crate) struct Peer {
     pub puts: Puts,
 }
 
-/// Who a peer is, as its greetings and answers say.
+/// The identity of a peer, as its greetings and answers tell it.
 #[derive(Debug, Default)]
 pub(crate) struct PeerIdentity {
     /// 0 until it greeted us for the first time.
@@ -162,7 +162,7 @@ pub(crate) struct PeerIdentity {
     pub addresses: Vec<u8>,
 }
 
-/// What holds between a life of ours and a life of a peer: numbers, credit, what is under way.
+/// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way.
 #[derive(Debug)]
 pub(crate) struct Session {
     /// 0: there is none.

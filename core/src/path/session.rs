@@ -43,7 +43,7 @@ impl Core {
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }
-        // Who called us may have a new record by now.
+        // A peer that called us may have a new record by now.
         let id =
             self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
         if let Some(old) = old_link.filter(|old| *old != link) {

@@ -50,7 +50,7 @@ impl<T: Default> Default for Versioned<T> {
     }
 }
 
-/// What one thread remembers of a [`Versioned`] value: `C` is a copy of it, or of the part that calls need. A part
+/// One thread's copy of a [`Versioned`] value: `C` is a copy of it, or of the part that calls need. A part
 /// that may end while a thread remembers it is remembered as a `Weak`.
 #[derive(Debug, Default)]
 pub struct ThreadCopy<C> {

@@ -1,4 +1,4 @@
-//! What a host that speaks MX has beside its endpoints.
+//! The host side of MX, beside its endpoints: NICs, agents, raw endpoints, counters.
 //!
 //! * [`nics`]: the networks of this host as programs that use MX know them; [`place`]: where their endpoints are;
 //!   [`peer_table`]: the peers that an operator lists;

@@ -1,4 +1,4 @@
-//! What an address says about a wire on which MXoE is spoken, behind its `?`.
+//! The settings of MXoE in an address, behind its `?`.
 
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use ropewalk_base::slots::SlotId;
 use ropewalk_core::{Completion, OperationId};
 
-/// What the caller waits for.
+/// The completion that the caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaits {
     Nothing,

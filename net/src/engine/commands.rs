@@ -1,4 +1,4 @@
-//! What users ask of the engine beside posts.
+//! Commands of users to the engine, beside posts.
 
 use std::sync::Arc;
 

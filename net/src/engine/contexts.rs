@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::context::{Completed, Queue};
 
-/// What a context can be told of beside its completions.
+/// The news that a context can be told of, beside its completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum News {
     /// A request waits to be taken.

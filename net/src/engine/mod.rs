@@ -58,7 +58,7 @@ pub(crate) use signals::Signals;
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 
-/// What an engine is made of.
+/// The parts from which an engine is made.
 pub(crate) struct EngineSetup {
     pub core: Core,
     pub rails: Vec<Box<dyn Rail>>,
