@@ -116,31 +116,36 @@ fn perform(workspace: &Workspace, step: &Step, strict: bool) -> Result<Outcome> 
     let mut passed = true;
     let mut shown = String::new();
     for action in &step.actions {
-        let (command, output) = match action {
+        let root = &workspace.root;
+        let finished = match action {
             Action::Tidy => {
                 passed &= crate::tidy::command()?;
-                continue;
+                Vec::new()
             }
-            Action::Run(command) => (command, run::run(command, &workspace.root, step.limit)?),
+            Action::Run(command) => vec![(command, run::run(command, root, step.limit)?)],
+            Action::Lanes(commands) => run::in_lanes(commands, steps::LANES, root, step.limit)?,
         };
-        let count = Count::of(&output.text);
-        let skipped = strict && !count.skips.is_empty();
-        if skipped {
-            remarks.push("a skipped test is a failure under CI=true".to_string());
-        }
-        if !output.passed || skipped || count.failed > 0 {
-            passed = false;
-            let why = telling(&output.text);
-            shown = format!("{}\n    failed: {}", why.trim_end(), command.line());
-            if output.timed_out {
-                remarks.push(format!("ended after its limit of {} s", step.limit.as_secs()));
+        for (command, output) in finished {
+            let count = Count::of(&output.text);
+            let skipped = strict && !count.skips.is_empty();
+            if skipped {
+                remarks.push("a skipped test is a failure under CI=true".to_string());
             }
+            if !output.passed || skipped || count.failed > 0 {
+                passed = false;
+                let why = telling(&output.text);
+                shown += &format!("{}\n    failed: {}\n", why.trim_end(), command.line());
+                if output.timed_out {
+                    remarks.push(format!("ended after its limit of {} s", step.limit.as_secs()));
+                }
+            }
+            total.add(count);
         }
-        total.add(count);
         if !passed {
             break;
         }
     }
+    let shown = shown.trim_end().to_string();
     Ok(Outcome { passed, count: total, remark: remarks.join("; "), shown })
 }
 

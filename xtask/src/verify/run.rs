@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, PipeReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -86,6 +87,32 @@ pub fn run(invocation: &Invocation, folder: &Path, limit: Duration) -> Result<Ou
     let (text, timed_out) = collect(&lines(reader), limit, || kill_tree(child.id()));
     let status = child.wait()?;
     Ok(Output { passed: status.success() && !timed_out, timed_out, text })
+}
+
+/// Runs `commands` in `folder`, `lanes` of them at a time, each for at most `limit`; tells their results in the order
+/// of the commands.
+pub fn in_lanes<'a>(
+    commands: &'a [Invocation],
+    lanes: usize,
+    folder: &Path,
+    limit: Duration,
+) -> Result<Vec<(&'a Invocation, Output)>> {
+    let next = AtomicUsize::new(0);
+    let lane = || {
+        let mut finished = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(command) = commands.get(number) else { return finished };
+            finished.push((number, command, run(command, folder, limit)));
+        }
+    };
+    let mut finished = std::thread::scope(|scope| {
+        let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+        let ended = lanes.into_iter().map(|lane| lane.join().expect("a lane does not panic"));
+        ended.flatten().collect::<Vec<_>>()
+    });
+    finished.sort_by_key(|(number, ..)| *number);
+    finished.into_iter().map(|(_, command, output)| Ok((command, output?))).collect()
 }
 
 /// Lines of a pipe, read by a thread of their own so that silence can be noticed.
@@ -178,6 +205,25 @@ mod tests {
         assert!(output.timed_out && !output.passed);
         assert_eq!(output.text, "begun\n");
         assert!(begin.elapsed() < Duration::from_secs(100));
+    }
+
+    #[test]
+    fn lanes_run_beside_each_other_and_tell_in_order() {
+        // Each of the two waits for a file that the other makes.
+        let folder = std::env::temp_dir().join(format!("ropewalk-lanes-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let meet = |own: &str, other: &str| {
+            let script =
+                format!("touch {own}; until [ -e {other} ]; do sleep 0.01; done; echo {own}");
+            Invocation::new("sh").args(["-c".to_string(), script])
+        };
+        let last = Invocation::new("sh").args(["-c", "echo c; exit 1"]);
+        let commands = [meet("a", "b"), meet("b", "a"), last];
+        let finished = in_lanes(&commands, 2, &folder, Duration::from_secs(60)).unwrap();
+        let told: Vec<_> =
+            finished.iter().map(|(_, output)| (output.passed, output.text.as_str())).collect();
+        assert_eq!(told, [(true, "a\n"), (true, "b\n"), (false, "c\n")]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

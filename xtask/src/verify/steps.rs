@@ -3,8 +3,9 @@
 //! Integration tests are sorted by the beginning of their file's name:
 //! * `loom_*`: model checks,
 //! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
-//!   of its own, one test at a time, with the system packages it uses; `mount_suites`, the suites of
-//!   others, and `process_peers`, figures beside others, only in `--deep`,
+//!   of its own, with the system packages it uses. A program runs one test at a time. Two programs run
+//!   at a time, since most of their tests wait for timers, devices and dead peers;
+//! * `mount_suites`, the suites of others, and `process_peers`, figures beside others, only in `--deep`,
 //! * all others run with the unit tests.
 
 use std::time::Duration;
@@ -26,8 +27,16 @@ pub struct Step {
 /// One part of a step.
 pub enum Action {
     Run(Invocation),
+    /// Commands that take turns in [`LANES`] lanes; all of them run, also after one that fails.
+    Lanes(Vec<Invocation>),
     Tidy,
 }
+
+/// The commands of a step that run at the same time.
+pub const LANES: usize = 2;
+
+/// The commands that integration tests are divided among: enough of them that both lanes end at about the same time.
+const TEST_PARTS: usize = 6;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -92,7 +101,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         ..step(
             "processes",
             if depth == Depth::Deep { 60 } else { 20 },
-            alone(workspace, "process_", depth),
+            in_lanes(workspace, "process_", depth),
         )
     });
     steps.push(Step {
@@ -100,13 +109,13 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         ..step(
             "mount",
             if depth == Depth::Deep { 60 } else { 20 },
-            alone(workspace, "mount_", depth),
+            in_lanes(workspace, "mount_", depth),
         )
     });
     if depth == Depth::Deep {
         steps.push(Step {
             packages: packages::SUITES,
-            ..step("suites", 90, alone(workspace, SUITES, depth))
+            ..step("suites", 90, in_lanes(workspace, SUITES, depth))
         });
         steps.push(Step { packages: packages::PEERS, ..step("peers", 30, peers(workspace)) });
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
@@ -161,38 +170,47 @@ fn unit_tests(workspace: &Workspace) -> Vec<Action> {
     actions(test.map(|it| printing(it.args(["--lib", "--bins", "--"]))))
 }
 
-/// Unit tests, ordinary integration tests and examples in one go, then the documentation's examples.
+/// Unit tests, ordinary integration tests and examples, then the documentation's examples.
 fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
     let ordinary = |name: &str| !["loom", "process_", "mount_"].iter().any(|b| name.starts_with(b));
     let mut names: Vec<&str> =
         workspace.tests(ordinary).into_iter().map(|(_, test)| test).collect();
     names.sort_unstable();
     names.dedup();
-    let Some(all) = of_crates(workspace, "test") else { return Vec::new() };
-    let mut all = all
-        .args(["--no-fail-fast"])
-        .args(profile(depth).iter().copied())
-        .args(["--lib", "--bins", "--examples"])
-        .args(names.into_iter().flat_map(|name| ["--test", name]))
-        .args(["--"]);
-    all = printing(all);
+    let Some(chosen) = of_crates(workspace, "test") else { return Vec::new() };
+    let chosen = chosen.args(["--no-fail-fast"]).args(profile(depth).iter().copied());
+    let units = ["--lib", "--bins", "--examples"];
+    let everything = chosen.clone().args(units).args(integration(&names));
     if depth == Depth::Deep {
-        all = deep(all);
+        // Tests that run seeds for a given time want both processors.
+        let all = deep(printing(everything.args(["--"])));
+        return [all].into_iter().chain(examples(workspace)).map(Action::Run).collect();
     }
-    let mut actions = vec![Action::Run(all)];
-    actions.extend(examples(workspace));
-    actions
+    let build = Action::Run(everything.args(["--no-run"]));
+    let part = |number: usize| -> Vec<&str> {
+        names.iter().skip(number).step_by(TEST_PARTS).copied().collect()
+    };
+    let parts = (0..TEST_PARTS).map(part).filter(|part| !part.is_empty());
+    let parts = parts.map(|part| chosen.clone().args(integration(&part)));
+    let programs = [chosen.clone().args(units)].into_iter().chain(parts);
+    let programs = programs.map(|choice| printing(choice.args(["--"])));
+    vec![build, Action::Lanes(programs.chain(examples(workspace)).collect())]
+}
+
+/// The options of cargo that choose these integration tests.
+fn integration(names: &[&str]) -> Vec<String> {
+    names.iter().flat_map(|name| ["--test", name]).map(String::from).collect()
 }
 
 /// The examples in the documentation of libraries.
-fn examples(workspace: &Workspace) -> Option<Action> {
+fn examples(workspace: &Workspace) -> Option<Invocation> {
     let chosen = cargo_with(&["test", "--locked", "--doc"]);
     if workspace.left_out.is_empty() {
-        return Some(Action::Run(chosen.args(["--workspace"])));
+        return Some(chosen.args(["--workspace"]));
     }
     let libraries = workspace.packages.iter().filter(|package| package.library);
     let names: Vec<&str> = libraries.flat_map(|it| ["--package", it.name.as_str()]).collect();
-    (!names.is_empty()).then(|| Action::Run(chosen.args(names)))
+    (!names.is_empty()).then(|| chosen.args(names))
 }
 
 /// Ten thousand seeds want a faster build than a hundred, with the same assertions in it.
@@ -221,18 +239,16 @@ fn models(workspace: &Workspace) -> Vec<Action> {
     if names.is_empty() {
         return Vec::new();
     }
-    let models = of_crates(workspace, "test").map(|it| {
-        printing(it.args(names.into_iter().flat_map(|name| ["--test", name])).args(["--"]))
-    });
-    actions(models)
+    let models = of_crates(workspace, "test");
+    actions(models.map(|it| printing(it.args(integration(&names)).args(["--"]))))
 }
 
-/// Tests that want the machine for themselves.
-fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
-    let test = |name: &str| {
-        let chosen = of_crates(workspace, "test")?.args(["--test", name]);
+/// Tests with real processes and mounts.
+fn in_lanes(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
+    let test = |name: &&str| {
+        let chosen = of_crates(workspace, "test")?.args(["--no-fail-fast", "--test", name]);
         let invocation = printing(chosen.args(["--", "--test-threads=1"]));
-        Some(Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation }))
+        Some(if depth == Depth::Deep { deep(invocation) } else { invocation })
     };
     let apart = |name: &str| name == SUITES || name == PEERS;
     let wanted = |name: &str| name.starts_with(beginning) && (name == beginning || !apart(name));
@@ -244,16 +260,15 @@ fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
     }
     // All programs are built at once, by all processors. The choice of crates is the same for each of them: with
     // another one cargo may unite other features, and build everything again.
-    let build = of_crates(workspace, "test").map(|it| {
-        let all = names.iter().flat_map(|name| ["--test", *name]);
-        Action::Run(it.args(["--no-run"]).args(all))
-    });
-    build.into_iter().chain(names.iter().filter_map(|name| test(name))).collect()
+    let build = of_crates(workspace, "test")
+        .map(|it| Action::Run(it.args(["--no-run"]).args(integration(&names))));
+    let programs = names.iter().filter_map(test).collect();
+    build.into_iter().chain([Action::Lanes(programs)]).collect()
 }
 
 /// Figures beside peers, from a build as users have it.
 fn peers(workspace: &Workspace) -> Vec<Action> {
-    let mut actions = alone(workspace, PEERS, Depth::Deep);
+    let mut actions = in_lanes(workspace, PEERS, Depth::Deep);
     if !actions.is_empty() {
         let build = ["build", "--release", "--locked", "--package", "ropewalk-cli"];
         actions.insert(0, Action::Run(cargo_with(&build)));
@@ -302,11 +317,12 @@ mod tests {
     }
 
     fn lines(step: &Step) -> String {
-        let line = |action: &Action| match action {
-            Action::Run(invocation) => invocation.line(),
-            Action::Tidy => "tidy".to_string(),
+        let lines = |action: &Action| match action {
+            Action::Run(invocation) => vec![invocation.line()],
+            Action::Lanes(commands) => commands.iter().map(Invocation::line).collect(),
+            Action::Tidy => vec!["tidy".to_string()],
         };
-        step.actions.iter().map(line).collect::<Vec<_>>().join("\n")
+        step.actions.iter().flat_map(lines).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
