@@ -169,15 +169,32 @@ impl Core {
 
     /// Sets the clock and does what is due.
     pub fn advance(&mut self, now: Time) {
+        self.begin_pass(now);
+        self.run_due();
+    }
+
+    /// Sets the clock. What is due by then is left to [`Core::run_due`], which a driver calls when it has told all that
+    /// its rails have: otherwise a driver that comes late would take a peer for a silent one.
+    pub fn begin_pass(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time does not run backwards");
         self.now = now;
         self.refill_bulk();
-        if self.timers.wake() <= now {
+    }
+
+    /// Whether something is due.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.timers.wake() <= self.now
+    }
+
+    /// Does what is due.
+    pub fn run_due(&mut self) {
+        if self.is_due() {
             self.run_timers();
         }
     }
 
-    /// Whether data frames wait for [`Core::advance`]: it bounds what one pass sends of them.
+    /// Whether data frames wait for [`Core::begin_pass`]: it bounds what one pass sends of them.
     #[inline]
     pub fn is_throttled(&self) -> bool {
         self.bulk.is_throttled()

@@ -55,6 +55,9 @@ pub use requests::Request;
 pub(crate) use requests::Requests;
 pub(crate) use signals::Signals;
 
+/// Polls of all rails, at most, before what is due is done: one poll does a bounded amount of work.
+const DRAINING_POLLS_MAX: u32 = 8;
+
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 
@@ -147,20 +150,40 @@ impl Engine {
         if pass.is_short && sight == Sight::Nothing {
             return false;
         }
-        let now = if pass.is_short { self.core.now() } else { self.run_timers() };
+        let now = if pass.is_short { self.core.now() } else { self.begin_pass() };
         if !self.batch.is_empty() {
             self.push_frames();
         }
         let any = self.drain();
-        self.poll_rails(pass, now) | any
+        let any = self.poll_rails(pass, now) | any;
+        if !pass.is_short && self.core.is_due() { self.run_due(now) | any } else { any }
     }
 
-    /// The core hears the time, and does what is due.
+    /// The core hears the time.
     #[inline]
-    fn run_timers(&mut self) -> Time {
+    fn begin_pass(&mut self) -> Time {
         let now = self.now();
-        self.core.advance(now);
+        self.core.begin_pass(now);
         now
+    }
+
+    /// Lets the core do what is due, after every rail has told what it has: a pass that comes late must not make a
+    /// peer look silent whose answer is here.
+    #[cold]
+    fn run_due(&mut self, now: Time) -> bool {
+        let mut any = false;
+        for _ in 0..DRAINING_POLLS_MAX {
+            let mut more = false;
+            for index in 0..self.rails.len() {
+                more |= self.poll_rail(index, now);
+            }
+            any |= more;
+            if !more {
+                break;
+            }
+        }
+        self.core.run_due();
+        self.drain() | any
     }
 
     /// Polls the rails that this pass does not pass over, each with its consequences. True if one had work.
@@ -168,15 +191,22 @@ impl Engine {
     fn poll_rails(&mut self, pass: Pass, now: Time) -> bool {
         let mut any = false;
         for index in 0..self.rails.len() {
-            let Engine { core, rails, buffers, pool, passes, .. } = self;
+            let Engine { rails, passes, .. } = self;
             let rail = rails.at(index);
-            if !passes.polls(pass, index, now, || rail.look()) {
-                continue;
+            if passes.polls(pass, index, now, || rail.look()) {
+                any |= self.poll_rail(index, now);
             }
-            if rail.poll(now, &mut RailEvents { core, buffers, pool }) {
-                any = true;
-                self.drain();
-            }
+        }
+        any
+    }
+
+    /// Polls a rail, with the consequences. True if it had work.
+    #[inline(always)]
+    fn poll_rail(&mut self, index: usize, now: Time) -> bool {
+        let Engine { core, rails, buffers, pool, .. } = self;
+        let any = rails.at(index).poll(now, &mut RailEvents { core, buffers, pool });
+        if any {
+            self.drain();
         }
         any
     }
