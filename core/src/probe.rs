@@ -115,17 +115,17 @@ impl Core {
         let Some(message) = self.matching.remove_message(offer.0) else { return };
         self.counters.messages_received += 1;
         let Unmatched { channel, peer, session, bytes, acknowledge, .. } = message;
-        let number = message.message;
         if let Content::Rendezvous(..) = message.content {
+            // It ends with its session, so its session runs.
             self.free_charge(peer, session, Charge::Rendezvous);
-            return self.emit_fin(peer, channel, number, Ok(()), 0);
+            return self.emit_fin(peer, channel, message.message, Ok(()), 0);
         }
         if let Content::Staged(buffer) = message.content {
             self.outputs.push(Output::Release(buffer));
         }
         self.free_charge(peer, session, Charge::Eager { channel, payload_bytes: bytes });
         let taken = if acknowledge == Level::Unseen as u8 { 0 } else { bytes };
-        self.acknowledge(peer, channel, number, acknowledge, Level::Matched, taken);
+        self.acknowledge_waited(&message, taken);
     }
 
     /// Ends a receive that has no message yet; true where it had none, and completes as cancelled. Else it

@@ -389,3 +389,40 @@ fn links_cut_anywhere_fail_each_operation_once() {
         assert_eq!(world.take(1, 500).outcome, Ok(()), "seed {seed}");
     }
 }
+
+/// A message that was staged outlives its session, and its sender has been told so. Messages are numbered from 0 in each
+/// session: the receive that takes the old message must not end a send of the present one.
+#[test]
+fn a_message_of_an_ended_session_ends_no_send_of_the_next_one() {
+    let mut world = World::pair(Medium::SimStream);
+    let to = world.peer(0, 1);
+    let post = |world: &mut World, user: u64| {
+        let (node, out) = (&world.nodes[0], world.memory(100, user as u8));
+        node.endpoint
+            .post_send(&node.context, to, Channel::Tagged, user, out, Level::Matched, user)
+            .expect("there is room");
+    };
+    post(&mut world, 1);
+    world.until("staged message", |world| {
+        world.nodes[1].endpoint.counters().0.messages_unmatched == 1
+    });
+    (0..100).for_each(|_| world.step());
+    let name = |world: &World, index: usize| {
+        let text = world.nodes[index].endpoint.addresses().to_string();
+        text.strip_prefix("sim://").expect("the only scheme").to_string()
+    };
+    let (near, far) = (name(&world, 0), name(&world, 1));
+    world.network.cut(&near, &far, Cut::Both);
+    assert_eq!(world.take(0, 1).outcome, Err(Fault::PeerReset));
+    post(&mut world, 2);
+    world.until("second message", |world| {
+        world.nodes[1].endpoint.counters().0.messages_unmatched == 2
+    });
+    receive(&mut world, 1, None, 1, 100, 10);
+    assert_eq!(world.take(1, 10).outcome, Ok(()));
+    (0..300).for_each(|_| world.step());
+    assert!(world.nodes[0].done.is_empty(), "no receive took the second message");
+    receive(&mut world, 1, None, 2, 100, 20);
+    assert_eq!(world.take(1, 20).outcome, Ok(()));
+    assert_eq!(world.take(0, 2).outcome, Ok(()));
+}

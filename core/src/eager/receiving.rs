@@ -115,8 +115,17 @@ impl Core {
         let channel = message.channel;
         let charge = Charge::Eager { channel, payload_bytes: message.bytes };
         self.free_charge(peer, message.session, charge);
-        let (number, asked) = (message.message, message.acknowledge);
-        self.acknowledge(peer, channel, number, asked, Level::Matched, taken);
+        self.acknowledge_waited(&message, taken);
+    }
+
+    /// Tells the sender of a message that waited that it was taken, and how many bytes of it. A message may outlive its
+    /// session: its sender was told so, and its number may be another message's by now.
+    pub(crate) fn acknowledge_waited(&mut self, message: &Unmatched, taken: u64) {
+        let Unmatched { channel, peer, session, acknowledge, .. } = *message;
+        if self.session_of(peer) == session {
+            let number = message.message;
+            self.acknowledge(peer, channel, number, acknowledge, Level::Matched, taken);
+        }
     }
 
     fn copy_out(&mut self, id: OperationId, buffer: BufferId, bytes: u64) {

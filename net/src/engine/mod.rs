@@ -34,7 +34,7 @@ use ropewalk_base::memory::BufferTable;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
 use ropewalk_core::Core;
-use ropewalk_rail::{Rail, Sight};
+use ropewalk_rail::{Rail, Report, Sight};
 
 use crate::engine::addresses::AddressBook;
 use crate::engine::batch::FrameBatch;
@@ -175,7 +175,7 @@ impl Engine {
         for _ in 0..DRAINING_POLLS_MAX {
             let mut more = false;
             for index in 0..self.rails.len() {
-                more |= self.poll_rail(index, now);
+                more |= self.poll_rail(index, |rail, report| rail.drain(now, report));
             }
             any |= more;
             if !more {
@@ -194,7 +194,7 @@ impl Engine {
             let Engine { rails, passes, .. } = self;
             let rail = rails.at(index);
             if passes.polls(pass, index, now, || rail.look()) {
-                any |= self.poll_rail(index, now);
+                any |= self.poll_rail(index, |rail, report| rail.poll(now, report));
             }
         }
         any
@@ -202,9 +202,13 @@ impl Engine {
 
     /// Polls a rail, with the consequences. True if it had work.
     #[inline(always)]
-    fn poll_rail(&mut self, index: usize, now: Time) -> bool {
+    fn poll_rail(
+        &mut self,
+        index: usize,
+        poll: impl FnOnce(&mut dyn Rail, &mut dyn Report) -> bool,
+    ) -> bool {
         let Engine { core, rails, buffers, pool, .. } = self;
-        let any = rails.at(index).poll(now, &mut RailEvents { core, buffers, pool });
+        let any = poll(rails.at(index), &mut RailEvents { core, buffers, pool });
         if any {
             self.drain();
         }

@@ -397,6 +397,12 @@ impl Rail for TcpRail {
         any
     }
 
+    fn drain(&mut self, now: Time, report: &mut dyn Report) -> bool {
+        self.passes_since_wait = u32::MAX;
+        self.guesses = false;
+        self.poll(now, report)
+    }
+
     /// Only the kernel knows whether there is work; while it has been saying no it is asked less often.
     fn look(&self) -> Sight {
         let recent = self.quiet_passes < QUIET_PASSES || self.waiting_for_room > 0;
