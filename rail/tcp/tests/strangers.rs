@@ -226,3 +226,33 @@ fn whoever_reads_nothing_costs_its_link_and_a_bounded_queue() {
     streams[1].write_all(&frame()).unwrap();
     raw.until(|raw| raw.recorder.events.iter().filter(received).count() == 3);
 }
+
+/// A poll reads the link that is busy, and asks the kernel for others now and then only.
+#[test]
+fn who_drains_hears_the_links_that_a_poll_passes_over() {
+    let mut raw = Raw::open(TcpConfig::listening("127.0.0.1:0".parse().unwrap()));
+    let address = raw.rail.local_address().unwrap();
+    let [mut busy, mut quiet] = [0, 1].map(|_| TcpStream::connect(address).unwrap());
+    let (frame, received) = (frame(), |event: &&Event| matches!(event, Event::Received { .. }));
+    let heard = |raw: &Raw| raw.recorder.events.iter().filter(received).count();
+    for count in 1..=20 {
+        busy.write_all(&frame).unwrap();
+        raw.until(|raw| heard(raw) == count);
+    }
+    let mut passed_over = 0;
+    for count in 1..=100 {
+        quiet.write_all(&frame).unwrap();
+        // Over loopback it is here when the call returns.
+        raw.poll();
+        passed_over += usize::from(heard(&raw) < 20 + count);
+        let now = raw.now();
+        raw.rail.drain(now, &mut raw.recorder);
+        assert_eq!(heard(&raw), 20 + count);
+        for _ in 0..3 {
+            busy.write_all(&frame).unwrap();
+            raw.until(|raw| heard(raw) > 20 + count);
+            raw.recorder.events.pop();
+        }
+    }
+    assert!(passed_over > 0, "a usual poll passes links over");
+}
