@@ -144,12 +144,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// Something came from a partner that is not what is missing. One that goes on without that for as long as it may
-    /// be silent never sends it.
+    /// Something came from a partner that is not what is missing. One that goes on without that for almost as long as it
+    /// may be silent never sends it. We notice before the partner gives up: it would connect anew, and its next messages
+    /// would meet the same gap, or the same message that is half here under their number.
     fn is_stuck(&mut self, id: SlotId) {
         let (now, give_up_after) = (self.driver.now, self.config.give_up_after);
         let Some(state) = self.partners.get_mut(id) else { return };
-        if state.receiving.is_stuck_for(now) >= give_up_after {
+        if state.receiving.is_stuck_for(now) >= give_up_after * 3 / 4 {
             self.counters.stuck += 1;
             self.abandon(id, Fault::Unreachable);
         }
