@@ -173,8 +173,8 @@ impl Core {
         self.run_due();
     }
 
-    /// Sets the clock. What is due by then is left to [`Core::run_due`], which a driver calls when it has told all that
-    /// its rails have: otherwise a driver that comes late would take a peer for a silent one.
+    /// Sets the clock, and leaves the timers that have gone off to [`Core::run_due`]. A driver calls that after it has
+    /// told all news of its rails: otherwise a driver that comes late would take a peer for a silent one.
     pub fn begin_pass(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time does not run backwards");
         self.now = now;

@@ -18,7 +18,7 @@ fn re_sent(medium: Medium) -> u64 {
     for name in ["left", "right"] {
         let config =
             if medium == Medium::SimStream { SimConfig::stream() } else { SimConfig::datagram() };
-        // What a rail holds goes again only when it is released.
+        // The core sends a frame again only after the rail has released it.
         let config = SimConfig { release: Release::AtOnce, ..config };
         let rail = Box::new(world.network.rail(name, config));
         world.add_over(rail, |_| {});

@@ -155,8 +155,8 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
 }
 
-/// Chooses the congestion control for a connection within this host. It comes before the connection where the address
-/// says so, since what BBR has paced once the kernel goes on pacing.
+/// Chooses the congestion control for a connection within this host. Where the address says so, the call comes before
+/// the connection is made: the kernel goes on pacing a connection that BBR has paced once.
 fn set_within_host(socket: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_congestion(socket, WITHIN_HOST);
 }
