@@ -26,26 +26,26 @@ impl Core {
     /// A link carries messages with a foreign peer: its session begins. `name` tells it apart from all other
     /// endpoints; `accepted`: it connected to us.
     pub fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
-        let id = if accepted {
+        let mut id = if accepted {
             self.link_up(link, true);
             let Some(id) = self.peer_of(name) else { return self.close_link(link) };
-            self.links.set_peer(link, id);
             id
         } else {
             let Some(asked) = self.links.get(link).and_then(|state| state.peer) else { return };
-            let id = self.identify(self.resolve(asked), name);
-            self.links.set_peer(link, id);
-            id
+            self.identify(self.resolve(asked), name)
         };
         if self.session_of(id) != 0 {
             self.fail_session(id, Fault::PeerReset);
+            // Its record may have ended with the session.
+            let Some(other) = self.peer_of(name) else { return self.close_link(link) };
+            id = other;
         }
+        self.links.set_peer(link, id);
         let windows = self.first_windows().unwrap_or(self.least_windows());
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         let session = state.nonce | 1;
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.endpoint = name;
         peer.stage = PeerStage::Up { link };
         peer.foreign = true;
         // It lends nothing; what its receiver has no room for is sent again by the rail.
@@ -63,7 +63,10 @@ impl Core {
         let Some(known) = known.filter(|_| self.is_foreign(link)) else { return false };
         let (asked, known) = (self.resolve(asked), self.resolve(known));
         if asked != known {
-            self.alias(asked, known);
+            self.leave_endpoint(asked);
+            if !self.has_ended(asked) {
+                self.alias(asked, known);
+            }
         }
         true
     }

@@ -175,7 +175,9 @@ impl Core {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
         }
-        let Some(id) = self.peer_of(endpoint).filter(|id| self.has_credit_for(*id, link)) else {
+        let known = self.peer_of(endpoint).filter(|id| self.has_credit_for(*id, link));
+        // Its record may have ended, so that there was credit for it.
+        let Some(id) = known.and_then(|_| self.peer_of(endpoint)) else {
             return self.refuse_link(link, Refusal::Full);
         };
         let (upgrade, insist) = match self.links.get(link) {
@@ -183,7 +185,6 @@ impl Core {
             None => return,
         };
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.endpoint = endpoint;
         peer.identity.addresses = addresses.to_vec();
         if self.hold_caller(id, link) {
             return;

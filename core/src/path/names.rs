@@ -103,7 +103,7 @@ impl Core {
     }
 
     /// Whether a record is one that no session will ever have again.
-    pub(super) fn has_ended(&self, id: PeerId) -> bool {
+    pub(crate) fn has_ended(&self, id: PeerId) -> bool {
         self.peers.get(id).is_none_or(|peer| peer.names.own == Name::Ended)
     }
 

@@ -84,15 +84,7 @@ impl Core {
         if known == Some(asked) {
             return asked;
         }
-        let old = self.peers.get(asked).map_or(0, |peer| peer.identity.endpoint);
-        if old != 0 {
-            // Another endpoint answers at this address now. What was posted after the end of the old one's
-            // session is for whoever answers.
-            self.peers.forget_endpoint(old);
-            if self.session_of(asked) != 0 {
-                self.replace_session(asked);
-            }
-        }
+        self.leave_endpoint(asked);
         if self.has_ended(asked)
             && let Some(other) = self.peer_of(endpoint)
         {
@@ -109,6 +101,22 @@ impl Core {
                 asked
             }
         }
+    }
+
+    /// Another endpoint than the one that a record stood for answers at its address now. What was posted after the
+    /// end of the old one's session is for whoever answers.
+    pub(crate) fn leave_endpoint(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.identity.endpoint != 0) else {
+            return;
+        };
+        let link = peer.session_link();
+        let endpoint = peer.identity.endpoint;
+        self.peers.forget_endpoint(endpoint);
+        if self.session_of(id) != 0 {
+            self.replace_session(id);
+        }
+        // The old one, where it is connected, learns that its session is over.
+        link.into_iter().for_each(|link| self.close_link(link));
     }
 
     /// The peer that is this endpoint itself, with its session.
@@ -129,13 +137,27 @@ impl Core {
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
     pub(crate) fn begin_loop(&mut self, asked: PeerId) {
         let own = self.identity.endpoint.0;
-        let id = self.peers.of_endpoint(own).unwrap_or(asked);
-        self.peers.assign(own, id);
+        let id = match self.peers.of_endpoint(own) {
+            Some(id) if id == asked => id,
+            known => {
+                self.leave_endpoint(asked);
+                if self.has_ended(asked) {
+                    // Nobody wants it under the name of one that had called us once.
+                    return;
+                }
+                if let Some(id) = known {
+                    return self.alias(asked, id);
+                }
+                self.peers.assign(own, asked);
+                asked
+            }
+        };
+        if self.session_of(id) != 0 {
+            // Found out over a second address.
+            return;
+        }
         if let Some(peer) = self.peers.get_mut(id) {
             peer.identity.incarnation = self.identity.incarnation;
-        }
-        if id != asked {
-            return self.alias(asked, id);
         }
         let nonce = self.random.next_u64() as u32;
         let windows = self.first_windows().unwrap_or(self.least_windows());

@@ -373,3 +373,53 @@ fn strangers_whose_sessions_are_parked_make_room_for_others_the_oldest_first() {
     few.request(1, 0, 51);
     few.until("next", |few| few.outcome(1, 51) == Some(Ok(())));
 }
+
+#[test]
+fn a_parked_session_ends_where_the_address_of_its_peer_is_our_own_by_now() {
+    let mut few = Few::pair(0);
+    few.rest();
+    let peer = few.nodes[0].peer(1);
+    for _ in 0..2 {
+        few.nodes[0].core.connect_to_itself(peer);
+        few.run_for(Duration::from_millis(1));
+        assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::PeerReset)));
+        assert_eq!(few.nodes[0].core.peer_endpoint(peer), Some(1));
+        assert_eq!((few.counters(0).sessions, few.counters(0).resets), (2, 1));
+    }
+    // Who was there before is known no more, and gets a record of its own.
+    few.request(1, 0, 7);
+    few.until("end", |few| few.outcome(1, 7).is_some());
+    few.request(1, 0, 8);
+    few.until("next", |few| few.outcome(1, 8) == Some(Ok(())));
+}
+
+#[test]
+fn a_running_session_ends_at_both_ends_where_another_endpoint_has_the_address_by_now() {
+    let rail = checked(SimConfig::stream());
+    let mut few = Few::new(0, &[(Config::default(), rail.clone()), (Config::default(), rail)]);
+    few.request(0, 1, 1);
+    few.until("request", |few| few.outcome(0, 1) == Some(Ok(())));
+    few.nodes[1].receive(Some(0), 100, RECEIVES);
+    few.run_for(Duration::from_millis(10));
+    let peer = few.nodes[0].peer(1);
+    few.nodes[0].core.connect_to_itself(peer);
+    few.until("end", |few| few.outcome(1, RECEIVES).is_some());
+    assert_eq!(few.outcome(1, RECEIVES), Some(Err(Fault::PeerReset)));
+}
+
+/// With separate sessions the record of a caller ends with its session.
+#[test]
+fn a_caller_for_whom_only_its_own_parked_session_can_make_room_is_heard() {
+    let client = Config { separate_sessions: true, ..config() };
+    // For one session.
+    let server = Config { eager_pool_bytes: 150_000, ..client };
+    let rail = checked(SimConfig::stream());
+    let mut few = Few::new(0, &[(server, rail.clone()), (client, rail)]);
+    few.request(1, 0, 1);
+    few.until("request", |few| few.outcome(1, 1) == Some(Ok(())));
+    few.until("rest", |few| few.parked(0) && few.parked(1));
+    few.nodes[1].forget(0);
+    few.request(1, 0, 2);
+    few.until("next", |few| few.outcome(1, 2) == Some(Ok(())));
+    assert_eq!((few.counters(0).sessions, few.counters(0).resets), (2, 1));
+}
