@@ -105,7 +105,7 @@ impl Core {
             && let Some(id) = state.peer
             && let Some(peer) = self.peers.get(id)
             && peer.link() == Some(link)
-            && peer.session.id == prefix.session.get()
+            && peer.session.is_named(prefix.session.get())
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
             if peer.session.reliable.is_some() {
@@ -133,7 +133,7 @@ impl Core {
         let usual = self.placing_whole
             && state.stage == LinkStage::Up
             && peer.link() == Some(link)
-            && peer.session.id == short.session.get()
+            && peer.session.is_named(short.session.get())
             && peer.session.reliable.is_none()
             && short.payload_bytes.get() == payload_bytes
             && short.acknowledge == Level::Buffered as u8
@@ -203,7 +203,7 @@ impl Core {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
         }
-        if prefix.session.get() != peer.session.id {
+        if !peer.session.is_named(prefix.session.get()) {
             return self.violation("the frame belongs to another session");
         }
         if peer.session.reliable.is_some() {
@@ -342,7 +342,7 @@ impl Core {
     fn incoming_placed(&mut self, token: Token, bytes: &[u8]) {
         let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) else { return };
         if let Some(peer) = incoming.peer {
-            if self.session_of(peer) != incoming.session {
+            if !self.peers.has_session(peer, incoming.session) {
                 // Its session ended while its last bytes were on their way.
                 return self.incoming_lost(incoming, Fault::PeerReset);
             }
@@ -379,10 +379,8 @@ impl Core {
         self.counters.corrupt_dropped += 1;
         let Some(incoming) = self.incoming.get(slot) else { return };
         let link = incoming.link;
-        let repairable = incoming
-            .peer
-            .and_then(|peer| self.peers.get(peer))
-            .is_some_and(|peer| peer.session.reliable.is_some());
+        let session = incoming.peer.and_then(|peer| self.peers.session(peer));
+        let repairable = session.is_some_and(|session| session.reliable.is_some());
         if !repairable {
             self.incoming.list(slot);
             return self.close_link(link);

@@ -73,8 +73,8 @@ impl Core {
                 SendStage::Rendezvous { .. } => self.abort_rendezvous(id),
                 SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
-                    if let Some(peer) = self.peers.get_mut(peer) {
-                        peer.session.unfinished.remove(&key);
+                    if let Some(session) = self.peers.session_mut(peer) {
+                        session.unfinished.remove(&key);
                     }
                     self.finish(id, Err(Fault::Cancelled), 0);
                 }
@@ -160,8 +160,8 @@ impl Core {
     /// Has a rail let go of the payload of a small message.
     fn detach_message(&mut self, id: OperationId, peer: PeerId) {
         let order = Order::Eager { operation: id };
-        let Some(state) = self.peers.get(peer) else { return };
-        if state.session.reliable.is_some() {
+        let Some(session) = self.peers.session(peer) else { return };
+        if session.reliable.is_some() {
             return self.detach_frames(peer, true, |other| *other == order);
         }
         self.detach(peer, Token(id.0.to_u64()), false);
@@ -223,7 +223,7 @@ impl Core {
             }
         }
         let broken = from
-            .and_then(|id| self.peers.get_mut(id)?.session.reliable.as_mut())
+            .and_then(|id| self.reliable_mut(id))
             .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
         for incoming in broken.into_iter().flatten() {
             self.place_given_up(incoming);
@@ -308,7 +308,7 @@ impl Core {
     /// Nothing lands there any more, and what was to land there does not come again.
     fn place_given_up(&mut self, incoming: Incoming) {
         let Incoming { peer, session, span, kind, payload_bytes, .. } = incoming;
-        let peer = peer.filter(|peer| self.session_of(*peer) == session);
+        let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
         if let Some(peer) = peer {
             self.span_placed(peer, span);
         }
@@ -346,8 +346,7 @@ impl Core {
 
     /// Asks for a copy of a span's payload, where its memory is wanted back.
     pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
-        let peer = self.peers.get_mut(id);
-        let reliable = peer.and_then(|peer| peer.session.reliable.as_mut());
+        let reliable = self.reliable_mut(id);
         let Some(from) = reliable.and_then(|reliable| reliable.sent.leaving(span)) else { return };
         self.outputs.push(Output::Keep { peer: id, span, from });
     }
@@ -356,8 +355,7 @@ impl Core {
     /// stay where they are until the peer has them.
     pub fn kept(&mut self, id: PeerId, span: u64, buffer: Option<BufferId>) {
         let due = self.now + self.config.resend_after;
-        let peer = self.peers.get_mut(id);
-        let Some(reliable) = peer.and_then(|peer| peer.session.reliable.as_mut()) else {
+        let Some(reliable) = self.reliable_mut(id) else {
             return self.outputs.extend_releases(buffer);
         };
         reliable.sent.resend_by(due);

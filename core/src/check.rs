@@ -88,7 +88,7 @@ impl Core {
         let orphans: u64 = self
             .matching
             .messages()
-            .filter(|message| self.session_of(message.peer) != message.session)
+            .filter(|message| !self.peers.has_session(message.peer, message.session))
             .filter(|message| !matches!(message.content, Content::Rendezvous(..)))
             .map(|message| charge_bytes(message.bytes))
             .sum();
@@ -108,7 +108,7 @@ impl Core {
                 let main = self.peers.get(main).expect("what a name stands for is there");
                 assert!(main.names.aliases.contains(&id), "{id:?} is known as a name");
             }
-            assert!(peer.names.own != Name::Ended || peer.session.id == 0, "{id:?} has ended");
+            assert!(peer.names.own != Name::Ended || peer.session.id.is_none(), "{id:?} has ended");
         }
     }
 
@@ -194,7 +194,7 @@ impl Core {
         assert_eq!(peer.accesses.under_way, counted, "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
         let messages = self.matching.messages();
-        for message in messages.filter(|it| it.peer == id && it.session == peer.session.id) {
+        for message in messages.filter(|it| it.peer == id && peer.session.is_named(it.session)) {
             match message.content {
                 Content::Rendezvous(..) => announces += 1,
                 _ => eager += charge_bytes(message.bytes),
@@ -217,7 +217,7 @@ impl Core {
             let calm =
                 peer.accesses.under_way == UnderWay::default() && peer.session.reliable.is_none();
             assert!(
-                quiet && calm && peer.session.id != 0,
+                quiet && calm && peer.session.id.is_some(),
                 "{id:?} is idle-closed with work under way"
             );
         }

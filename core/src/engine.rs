@@ -295,7 +295,7 @@ impl Core {
         }
         let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
         let mut envelope =
-            Envelope { session: peer.session.id, payload_bytes, ..Envelope::default() };
+            Envelope { session: peer.session.name(), payload_bytes, ..Envelope::default() };
         if peer.session.reliable.is_some() {
             return self.emit_span(id, envelope, body.into(), payload);
         }

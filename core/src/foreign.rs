@@ -14,7 +14,7 @@ use ropewalk_wire::frame::{EagerBody, RtsBody, ShortHeader, key_to_wire};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::engine::Core;
-use crate::path::{LinkStage, PeerStage};
+use crate::path::{LinkStage, PeerStage, SessionId};
 
 impl Core {
     /// Whether the peers of a link are foreign.
@@ -34,7 +34,7 @@ impl Core {
             let Some(asked) = self.links.get(link).and_then(|state| state.peer) else { return };
             self.identify(self.resolve(asked), name)
         };
-        if self.session_of(id) != 0 {
+        if self.peers.session(id).is_some() {
             self.fail_session(id, Fault::PeerReset);
             // Its record may have ended with the session.
             let Some(other) = self.peer_of(name) else { return self.close_link(link) };
@@ -44,7 +44,7 @@ impl Core {
         let windows = self.first_windows().unwrap_or(self.least_windows());
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        let session = state.nonce | 1;
+        let session = SessionId::own(state.nonce);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
         peer.foreign = true;
@@ -94,7 +94,7 @@ impl Core {
         if !peer.session.lent.arrive_foreign(charge, taken) {
             return None;
         }
-        let session = peer.session.id;
+        let session = peer.session.name();
         if let Some(key) = key {
             let (key_slot, key_secret) = key_to_wire(key);
             let body = RtsBody {

@@ -100,8 +100,8 @@ impl Core {
         let Ok(slot) = self.assemblies.insert(assembly) else {
             return self.violation("more messages in fragments than an endpoint assembles");
         };
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.assembling.insert((body.channel, message), slot);
+        if let Some(session) = self.peers.session_mut(id) {
+            session.assembling.insert((body.channel, message), slot);
         }
         self.place_fragment(link, id, prefix, slot)
     }
@@ -114,9 +114,9 @@ impl Core {
         prefix: &Prefix,
         body: &FragmentBody,
     ) -> Placement {
-        let peer = self.peers.get(id);
+        let session = self.peers.session(id);
         let key = (body.channel, body.message.get());
-        let Some(slot) = peer.and_then(|peer| peer.session.assembling.get(&key).copied()) else {
+        let Some(slot) = session.and_then(|session| session.assembling.get(&key).copied()) else {
             return Placement::Drop;
         };
         let Some(assembly) = self.assemblies.get(slot) else { return Placement::Drop };
@@ -210,10 +210,10 @@ impl Core {
         if assembly.give_up() {
             let (id, key) = (assembly.peer, (assembly.channel as u8, assembly.message));
             let target = assembly.target;
-            if let Some(peer) = self.peers.get_mut(id)
-                && peer.session.assembling.get(&key) == Some(&slot)
+            if let Some(session) = self.peers.session_mut(id)
+                && session.assembling.get(&key) == Some(&slot)
             {
-                peer.session.assembling.remove(&key);
+                session.assembling.remove(&key);
             }
             match target {
                 Target::Receive(operation) => self.receive_broken(operation, fault),
@@ -242,7 +242,7 @@ impl Core {
     /// The sender gave a message up in the middle; false where none of this number is being assembled.
     pub(crate) fn abort_assembly(&mut self, id: PeerId, channel: Channel, message: u64) -> bool {
         let key = (channel as u8, message);
-        let slot = self.peers.get(id).and_then(|peer| peer.session.assembling.get(&key).copied());
+        let slot = self.peers.session(id).and_then(|it| it.assembling.get(&key).copied());
         if let Some(slot) = slot {
             self.break_assembly(slot, Fault::Cancelled);
         }
@@ -261,8 +261,8 @@ impl Core {
         let Some(assembly) = self.assemblies.remove(slot) else { return };
         let Assembly { peer: id, channel, message, acknowledge, target, into, total, .. } =
             assembly;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.assembling.remove(&(channel as u8, message));
+        if let Some(session) = self.peers.session_mut(id) {
+            session.assembling.remove(&(channel as u8, message));
         }
         self.acknowledge(id, channel, message, acknowledge, Level::Delivered, total);
         match target {

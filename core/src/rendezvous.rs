@@ -14,7 +14,7 @@ use crate::eager::NextMessage;
 use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, SendStage};
-use crate::path::Peer;
+use crate::path::Session;
 
 /// A large message as it was announced.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +36,8 @@ impl Core {
         {
             state.stage = SendStage::Rendezvous { region: key.slot };
         }
-        if let Some(peer) = self.peers.get_mut(send.peer) {
-            peer.session.unfinished.insert((send.channel as u8, message), id);
+        if let Some(session) = self.peers.session_mut(send.peer) {
+            session.unfinished.insert((send.channel as u8, message), id);
         }
         self.counters.messages_announced += 1;
         let (key_slot, key_secret) = key_to_wire(key);
@@ -51,7 +51,7 @@ impl Core {
             key_slot,
             key_secret,
         };
-        let patient = self.peers.get(send.peer).is_some_and(Peer::has_enough_to_do);
+        let patient = self.peers.session(send.peer).is_some_and(Session::has_enough_to_do);
         self.emit(send.peer, body, None);
         if patient {
             self.outputs.last_is_patient();
@@ -85,7 +85,7 @@ impl Core {
         let key = key_from_wire(body.key_slot, body.key_secret);
         // The sender of an RTS waits for the end of its message, and makes passes.
         let help = if body.alone == 1 { Help::PreferPush } else { Help::Possible };
-        let session = self.session_of(id);
+        let Some(session) = self.peers.session(id).map(Session::name) else { return };
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
             self.free_charge(id, session, Charge::Rendezvous);
             self.lend_for(id, bytes);
@@ -136,8 +136,8 @@ impl Core {
             state.stage = ReceiveStage::Fetching { message, access };
         }
         self.operations.own(id, peer);
-        if let Some(peer) = self.peers.get_mut(peer) {
-            peer.session.fetching.insert((channel as u8, message), id);
+        if let Some(session) = self.peers.session_mut(peer) {
+            session.fetching.insert((channel as u8, message), id);
         }
         if len == 0 {
             self.not_fetching(peer, channel, message);
@@ -148,8 +148,8 @@ impl Core {
     }
 
     fn not_fetching(&mut self, peer: PeerId, channel: Channel, message: u64) {
-        if let Some(peer) = self.peers.get_mut(peer) {
-            peer.session.fetching.remove(&(channel as u8, message));
+        if let Some(session) = self.peers.session_mut(peer) {
+            session.fetching.remove(&(channel as u8, message));
         }
     }
 
@@ -163,7 +163,7 @@ impl Core {
         let channel = state.receive.channel;
         self.not_fetching(peer, channel, message);
         self.emit_fin(peer, channel, message, outcome, bytes);
-        if self.peers.get(peer).is_some_and(Peer::has_more_to_do) {
+        if self.peers.session(peer).is_some_and(Session::has_more_to_do) {
             // Its sender lacks no work of ours.
             self.outputs.last_joins_others();
         }
@@ -189,8 +189,8 @@ impl Core {
         outcome: Result<(), Fault>,
         bytes: u64,
     ) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(operation) = peer.session.unfinished.remove(&name) else {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(operation) = session.unfinished.remove(&name) else {
             // A message that we aborted meanwhile.
             return;
         };
@@ -213,8 +213,8 @@ impl Core {
         let Kind::Send(state) = &operation.kind else { return };
         let SendStage::Rendezvous { region } = state.stage else { return };
         let (peer, channel, message) = (state.send.peer, state.send.channel, state.message);
-        if let Some(peer) = self.peers.get_mut(peer) {
-            peer.session.unfinished.remove(&(channel as u8, message));
+        if let Some(session) = self.peers.session_mut(peer) {
+            session.unfinished.remove(&(channel as u8, message));
         }
         let body = AbortBody { message: message.into(), channel: channel as u8, reserved: [0; 7] };
         self.emit(peer, body, None);
@@ -235,8 +235,8 @@ impl Core {
         if self.abort_assembly(id, channel, message) {
             return;
         }
-        let peer = self.peers.get(id);
-        let fetching = peer.and_then(|peer| peer.session.fetching.get(&(channel as u8, message)));
+        let session = self.peers.session(id);
+        let fetching = session.and_then(|it| it.fetching.get(&(channel as u8, message)));
         if let Some(&operation) = fetching {
             self.stop_access(operation, Fault::Cancelled);
             self.take_back(operation);

@@ -12,14 +12,14 @@ impl Core {
     /// Counts the arrival of a message; false where the peer ignored its credits.
     #[must_use]
     pub(crate) fn charge(&mut self, peer: PeerId, charge: Charge) -> bool {
-        let Some(peer) = self.peers.get_mut(peer) else { return false };
-        peer.session.lent.arrive(charge)
+        self.peers.session_mut(peer).is_some_and(|session| session.lent.arrive(charge))
     }
 
     /// Gives credit of this session back: the message does not occupy us any more.
     #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.id == session) else {
+        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.is_named(session))
+        else {
             if let Charge::Eager { payload_bytes, .. } = charge {
                 self.pool.free_orphan(payload_bytes);
             }
@@ -37,8 +37,8 @@ impl Core {
     pub(crate) fn tell_credit(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max).min(TRAFFIC_WINDOW_MAX);
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.lent.grow_busy(max, &mut self.pool, now);
+        if let Some(session) = self.peers.session_mut(id) {
+            session.lent.grow_busy(max, &mut self.pool, now);
             self.say_credit(id);
         }
     }
@@ -49,15 +49,15 @@ impl Core {
     #[inline]
     pub(crate) fn lend_to_waiting(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
-        if self.peers.get(id).is_some_and(|peer| peer.session.lent.is_filling(max, &self.pool)) {
+        if self.peers.session(id).is_some_and(|session| session.lent.is_filling(max, &self.pool)) {
             self.lend(id, max);
         }
     }
 
     #[cold]
     fn lend(&mut self, id: PeerId, max: u64) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if peer.session.lent.grow_eager(max, &mut self.pool) {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        if session.lent.grow_eager(max, &mut self.pool) {
             self.say_credit(id);
         }
     }
@@ -80,8 +80,8 @@ impl Core {
     #[cold]
     fn refuse_long(&mut self, id: PeerId) {
         let applies = self.long_bytes_of(id).is_some();
-        let Some(peer) = self.peers.get_mut(id).filter(|_| applies) else { return };
-        if peer.session.lent.refuse_long() {
+        let Some(session) = self.peers.session_mut(id).filter(|_| applies) else { return };
+        if session.lent.refuse_long() {
             self.say_credit(id);
         }
     }
@@ -93,12 +93,12 @@ impl Core {
             return;
         }
         let max = u64::from(self.config.eager_window_bytes_posted);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let awaited = peer.session.lent.await_long();
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let awaited = session.lent.await_long();
         if awaited == Awaited::Seldom {
             return;
         }
-        let grew = peer.session.lent.grow_for(payload_bytes, max, &mut self.pool);
+        let grew = session.lent.grow_for(payload_bytes, max, &mut self.pool);
         if grew || awaited == Awaited::Again {
             self.say_credit(id);
         }
@@ -107,8 +107,8 @@ impl Core {
     fn say_credit(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
         let now = self.now;
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let body = peer.session.lent.tell(max, &self.pool, now);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let body = session.lent.tell(max, &self.pool, now);
         self.emit_control(id, body);
     }
 
@@ -152,8 +152,8 @@ impl Core {
 
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.session.granted.extend(&body);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        session.granted.extend(&body);
         self.pump(id);
     }
 
@@ -161,7 +161,7 @@ impl Core {
     /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
     /// A receiver without more to lend says so: it may be waiting for a message behind.
     pub(crate) fn awaits_credit(&self, id: PeerId, payload_bytes: u64) -> bool {
-        self.peers.get(id).is_some_and(|peer| peer.session.granted.comes_back(payload_bytes))
+        self.peers.session(id).is_some_and(|session| session.granted.comes_back(payload_bytes))
     }
 
     /// A control frame to a peer whose session runs.

@@ -29,7 +29,7 @@ impl Core {
         }
         let Some(message) = peer.session.take_eager(send.channel, len) else { return false };
         self.counters.messages_eager_sent += 1;
-        let (session, payload_bytes) = (peer.session.id, len as u32);
+        let (session, payload_bytes) = (peer.session.name(), len as u32);
         let body = eager_body(send, message);
         let frame = &mut self.outputs.inline;
         frame.link = link;

@@ -49,7 +49,7 @@ impl Core {
     pub(crate) fn begin_lengths(&mut self, id: PeerId, link: LinkId) {
         let hello = self.links.get(link).and_then(|state| state.hello);
         let accepted = hello.map(|hello| u64::from(hello.eager_max.get()) * 1024);
-        let spans = self.peers.get(id).is_some_and(|peer| peer.session.reliable.is_some());
+        let spans = self.peers.session(id).is_some_and(|session| session.reliable.is_some());
         let accepted = match accepted {
             Some(0) => u64::from(EAGER_BYTES_LONG),
             Some(bytes) => bytes,
@@ -59,8 +59,8 @@ impl Core {
         let rail = self.rails.of(link);
         let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
         let frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.granted.limit(eager_bytes, frame_bytes);
+        if let Some(session) = self.peers.session_mut(id) {
+            session.granted.limit(eager_bytes, frame_bytes);
         }
     }
 }

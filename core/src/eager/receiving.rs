@@ -122,7 +122,7 @@ impl Core {
     /// session: its sender was told so, and its number may be another message's by now.
     pub(crate) fn acknowledge_waited(&mut self, message: &Unmatched, taken: u64) {
         let Unmatched { channel, peer, session, acknowledge, .. } = *message;
-        if self.session_of(peer) == session {
+        if self.peers.has_session(peer, session) {
             let number = message.message;
             self.acknowledge(peer, channel, number, acknowledge, Level::Matched, taken);
         }

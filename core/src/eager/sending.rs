@@ -109,8 +109,8 @@ impl Core {
     }
 
     fn start_rendezvous(&mut self, id: OperationId, send: Send) -> bool {
-        let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        let Some(message) = peer.session.take_rts(send.channel) else { return false };
+        let Some(session) = self.peers.session_mut(send.peer) else { return false };
+        let Some(message) = session.take_rts(send.channel) else { return false };
         if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.message = message;
         }
@@ -175,10 +175,6 @@ impl Core {
         }
         self.pump_accesses(id);
         self.pump_streams(id);
-    }
-
-    pub(crate) fn session_of(&self, id: PeerId) -> u32 {
-        self.peers.get(id).map_or(0, |peer| peer.session.id)
     }
 }
 

@@ -112,9 +112,9 @@ impl Core {
         links.sort_unstable();
         for link in links {
             let up = self.links.get(link).filter(|state| state.stage == LinkStage::Up);
-            let session = up.and_then(|state| state.peer).map(|peer| self.session_of(peer));
+            let session = up.and_then(|state| self.peers.session(state.peer?));
             if let Some(session) = session.filter(|_| link != LOOP_LINK) {
-                let envelope = Envelope { session, ..Envelope::default() };
+                let envelope = Envelope { session: session.name(), ..Envelope::default() };
                 self.emit_on(link, envelope, &Body::Goodbye, None, Token::NONE);
             }
             self.close_link(link);

@@ -48,7 +48,7 @@ impl Core {
         let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
         let waits = sends || peer.accesses.has_waiting();
         peer.stage = PeerStage::Idle;
-        let rests = peer.session.id != 0;
+        let rests = peer.session.id.is_some();
         if rests {
             self.become_idle_closed(id);
         }
@@ -69,7 +69,7 @@ impl Core {
     /// compared, and what it sends would not be known to come from this peer.
     #[inline]
     pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
-        if self.peers.get(id).is_some_and(|peer| peer.session.id == 0 && peer.reachable)
+        if self.peers.get(id).is_some_and(|peer| peer.session.id.is_none() && peer.reachable)
             && self.awaits_from(receive, id)
         {
             self.want_session(id);

@@ -15,7 +15,7 @@ use ropewalk_wire::frame::{
 };
 
 use super::calls::PATIENCE;
-use super::{Link, LinkStage, Links, Peer, PeerStage};
+use super::{Link, LinkStage, Links, Peer, PeerStage, SessionId};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
@@ -94,9 +94,9 @@ impl Core {
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
-        state.ours = peer.filter(same_life).map_or(0, |peer| peer.kept_session(mode, lossy));
+        state.ours = peer.filter(same_life).and_then(|peer| peer.kept_session(mode, lossy));
         state.windows = windows;
-        let (nonce, session) = (state.nonce, state.ours);
+        let (nonce, session) = (state.nonce, state.ours.map_or(0, SessionId::name));
         let body = Body::Hello(HelloBody {
             endpoint: self.identity.endpoint.0.to_le_bytes(),
             cluster: self.identity.cluster.0.to_le_bytes(),
@@ -141,7 +141,7 @@ impl Core {
             return self.violation("an unexpected greeting");
         }
         state.hello = Some(hello);
-        state.theirs = prefix.session.get();
+        state.theirs = SessionId::named(prefix.session.get());
         if !answer {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
@@ -212,8 +212,8 @@ impl Core {
 
     /// Whether there is credit for a session with this peer: one that was idle-closed has its own.
     fn has_credit_for(&mut self, id: PeerId, link: LinkId) -> bool {
-        let theirs = self.links.get(link).map_or(0, |state| state.theirs);
-        let keeps = theirs != 0 && self.session_of(id) == theirs;
+        let theirs = self.links.get(link).and_then(|state| state.theirs);
+        let keeps = theirs.is_some_and(|theirs| self.peers.has_session(id, theirs.name()));
         while !keeps && self.first_windows().is_none() {
             if self.end_oldest_idle().is_none_or(|ended| ended == id) {
                 break;
@@ -273,7 +273,7 @@ impl Core {
         }
         let idle = peer.session_link().is_none()
             && peer.session.reliable.is_none()
-            && peer.session.id != 0;
+            && peer.session.id.is_some();
         if idle && named.1 == peer.session.id && named.0 != named.1 && !newer {
             // Called under another name than that of its idle-closed session, which a link of its own goes on
             // with, where somebody wants it.
@@ -349,12 +349,9 @@ impl Core {
     pub(crate) fn is_confirmed_by(&self, link: LinkId, session: u32) -> bool {
         let Some(state) = self.links.get(link) else { return false };
         let agreed = state.stage == LinkStage::Agreed && !state.outbound;
-        let tag = match state.hello {
-            _ if state.ours != 0 && state.ours == state.theirs => state.ours,
-            Some(hello) => state.nonce.wrapping_add(hello.nonce.get()) | 1,
-            None => return false,
-        };
-        agreed && tag == session && self.is_lossy(link)
+        let fresh = || Some(SessionId::agreed(state.nonce, state.hello?.nonce.get()));
+        let tag = state.goes_on_with().or_else(fresh);
+        agreed && tag.is_some_and(|tag| tag.name() == session) && self.is_lossy(link)
     }
 
     /// The connecting side chose this link; the session begins on our side, too.

@@ -14,7 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, Peer, PeerStage, evictable};
+use super::{LinkStage, Peer, PeerStage, Session, SessionId, evictable};
 use crate::api::*;
 use crate::engine::Core;
 use crate::remote::UnderWay;
@@ -118,7 +118,8 @@ impl Core {
 
     /// A frame of the session, whatever its stage.
     fn emit_apart(&mut self, id: PeerId, link: LinkId, body: &Body) {
-        let envelope = Envelope { session: self.session_of(id), ..Envelope::default() };
+        let Some(session) = self.peers.session(id).map(Session::name) else { return };
+        let envelope = Envelope { session, ..Envelope::default() };
         self.emit_on(link, envelope, body, None, Token::NONE);
     }
 
@@ -201,8 +202,8 @@ impl Core {
             Plant::Nothing => self.tell_news(id),
             Plant::ForgottenCredit => {}
             Plant::ForgottenNumbers => {
-                if let Some(peer) = self.peers.get_mut(id) {
-                    peer.session.send_next = [0; CHANNELS];
+                if let Some(session) = self.peers.session_mut(id) {
+                    session.send_next = [0; CHANNELS];
                 }
             }
         }
@@ -210,7 +211,7 @@ impl Core {
 
     /// Tells of the credit that came back while there was no link to tell it over.
     fn tell_news(&mut self, id: PeerId) {
-        if self.peers.get(id).is_some_and(|peer| peer.session.lent.has_news()) {
+        if self.peers.session(id).is_some_and(|session| session.lent.has_news()) {
             self.tell_credit(id);
         }
     }
@@ -332,12 +333,12 @@ impl Peer {
             && self.session.lent.has_no_rendezvous()
     }
 
-    /// The session that a new link would carry on; 0: none. `lossy`: frames of the link get lost.
-    pub fn kept_session(&self, mode: Mode, lossy: bool) -> u32 {
+    /// The session that a new link would carry on, if any. `lossy`: frames of the link get lost.
+    pub fn kept_session(&self, mode: Mode, lossy: bool) -> Option<SessionId> {
         let kept = match self.session.reliable {
             Some(_) => mode == Mode::Resume,
             None => !lossy && self.session_link().is_none(),
         };
-        if kept { self.session.id } else { 0 }
+        if kept { self.session.id } else { None }
     }
 }

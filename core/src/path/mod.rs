@@ -31,6 +31,8 @@ use evictable::EvictionMarks;
 use in_flight::InFlight;
 use timers::PeerTimer;
 
+use std::num::NonZeroU32;
+
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::slots::SlotId;
@@ -61,9 +63,9 @@ pub(crate) struct Link {
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
     pub hello: Option<HelloBody>,
-    /// The session that we, and the peer, would go on with; 0: a new one.
-    pub ours: u32,
-    pub theirs: u32,
+    /// The session that we, and the peer, would go on with, if not with a new one.
+    pub ours: Option<SessionId>,
+    pub theirs: Option<SessionId>,
     /// Credit that our greeting names.
     pub windows: Windows,
     /// The peer broke the protocol here: its session is not resumed.
@@ -162,11 +164,15 @@ pub(crate) struct PeerIdentity {
     pub addresses: Vec<u8>,
 }
 
+/// The number of a session. Frames name it; 0 names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionId(NonZeroU32);
+
 /// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// 0: there is none.
-    pub id: u32,
+    /// `None`: there is no session.
+    pub id: Option<SessionId>,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
     pub granted: Granted,
@@ -192,8 +198,8 @@ impl Link {
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,
-            ours: 0,
-            theirs: 0,
+            ours: None,
+            theirs: None,
             windows: Windows::default(),
             broken: false,
             packet: 0,
@@ -207,7 +213,49 @@ impl Link {
     }
 }
 
+impl Link {
+    /// The session that both sides would go on with over this link.
+    pub fn goes_on_with(&self) -> Option<SessionId> {
+        self.ours.filter(|_| self.ours == self.theirs)
+    }
+}
+
+impl SessionId {
+    /// The number that both sides make of what they drew for their greetings.
+    pub fn agreed(ours: u32, theirs: u32) -> SessionId {
+        SessionId::own(ours.wrapping_add(theirs))
+    }
+
+    /// The number of a session whose other side needs to know none.
+    pub fn own(drawn: u32) -> SessionId {
+        SessionId(NonZeroU32::MIN | drawn)
+    }
+
+    /// The session that a frame names.
+    pub fn named(name: u32) -> Option<SessionId> {
+        NonZeroU32::new(name).map(SessionId)
+    }
+
+    /// Its name in a frame.
+    #[inline]
+    pub fn name(self) -> u32 {
+        self.0.get()
+    }
+}
+
 impl Session {
+    /// Its name in frames.
+    #[inline]
+    pub fn name(&self) -> u32 {
+        self.id.map_or(0, SessionId::name)
+    }
+
+    /// Whether it is the session that a frame names.
+    #[inline]
+    pub fn is_named(&self, name: u32) -> bool {
+        self.id.is_some_and(|id| id.name() == name)
+    }
+
     /// Takes credit and the next number for an eager message, where there is credit.
     #[inline]
     pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> Option<u64> {
@@ -226,9 +274,20 @@ impl Session {
         number
     }
 
+    /// Whether so many messages wait for the peer's receives, or for their turn there, that another announce is
+    /// in no hurry.
+    pub fn has_enough_to_do(&self) -> bool {
+        self.unfinished.len() > ANNOUNCES_AHEAD
+    }
+
+    /// Whether we fetch so many messages of the peer's that it need not know at once of one that is done.
+    pub fn has_more_to_do(&self) -> bool {
+        self.fetching.len() >= FETCHES_AHEAD
+    }
+
     /// A session begins: its messages are numbered from 0.
-    pub fn begin(&mut self, id: u32, granted: Granted) {
-        self.id = id;
+    pub fn begin(&mut self, id: SessionId, granted: Granted) {
+        self.id = Some(id);
         self.send_next = [0; CHANNELS];
         self.receive_next = [0; CHANNELS];
         self.granted = granted;
@@ -236,17 +295,6 @@ impl Session {
 }
 
 impl Peer {
-    /// Whether so many messages wait for its receives, or for their turn there, that another announce is
-    /// in no hurry.
-    pub fn has_enough_to_do(&self) -> bool {
-        self.session.unfinished.len() > ANNOUNCES_AHEAD
-    }
-
-    /// Whether we fetch so many messages of its that it need not know at once of one that is done.
-    pub fn has_more_to_do(&self) -> bool {
-        self.session.fetching.len() >= FETCHES_AHEAD
-    }
-
     pub fn new(reachable: bool, hash: HashSeed) -> Peer {
         Peer {
             stage: PeerStage::Idle,
@@ -260,7 +308,7 @@ impl Peer {
             idle_since_post: None,
             deferred: Vec::new(),
             session: Session {
-                id: 0,
+                id: None,
                 send_next: [0; CHANNELS],
                 receive_next: [0; CHANNELS],
                 granted: Granted::default(),

@@ -5,7 +5,7 @@
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::Slots;
 
-use super::Peer;
+use super::{Peer, Session};
 use crate::api::PeerId;
 
 #[derive(Debug)]
@@ -29,6 +29,23 @@ impl Peers {
     #[inline]
     pub fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
         self.table.get_mut(id.0)
+    }
+
+    /// The session with a peer, if there is one.
+    #[inline]
+    pub fn session(&self, id: PeerId) -> Option<&Session> {
+        self.get(id).map(|peer| &peer.session).filter(|session| session.id.is_some())
+    }
+
+    #[inline]
+    pub fn session_mut(&mut self, id: PeerId) -> Option<&mut Session> {
+        self.get_mut(id).map(|peer| &mut peer.session).filter(|session| session.id.is_some())
+    }
+
+    /// Whether a frame of a peer names the session that there is.
+    #[inline]
+    pub fn has_session(&self, id: PeerId, name: u32) -> bool {
+        self.session(id).is_some_and(|session| session.is_named(name))
     }
 
     /// Adds a record. `reachable`: the driver has an address for it. `None` if the table is full.

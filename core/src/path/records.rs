@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, PeerStage, evictable};
+use super::{Link, LinkStage, PeerStage, SessionId, evictable};
 use crate::api::{PeerId, *};
 use crate::credit::Granted;
 use crate::engine::Core;
@@ -64,7 +64,7 @@ impl Core {
         for _ in 0..evictable::LOOKS {
             let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
             let Some(peer) = self.peers.get(id) else { continue };
-            if peer.reachable || peer.session.id != 0 || !self.links.of_peer(id).is_empty() {
+            if peer.reachable || peer.session.id.is_some() || !self.links.of_peer(id).is_empty() {
                 // It is noted again at the end of that session or link.
                 continue;
             }
@@ -112,7 +112,7 @@ impl Core {
         let link = peer.session_link();
         let endpoint = peer.identity.endpoint;
         self.peers.forget_endpoint(endpoint);
-        if self.session_of(id) != 0 {
+        if self.peers.session(id).is_some() {
             self.replace_session(id);
         }
         // The old one, where it is connected, learns that its session is over.
@@ -152,7 +152,7 @@ impl Core {
                 asked
             }
         };
-        if self.session_of(id) != 0 {
+        if self.peers.session(id).is_some() {
             // Found out over a second address.
             return;
         }
@@ -165,7 +165,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
         let granted = Granted::begin(windows, u64::from(self.config.rts_window));
-        self.new_session(id, nonce | 1, granted, windows);
+        self.new_session(id, SessionId::own(nonce), granted, windows);
         self.begin_lengths(id, LOOP_LINK);
         self.pump(id);
     }

@@ -5,7 +5,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, Peer, PeerStage};
+use super::{Link, LinkStage, Peer, PeerStage, SessionId};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::eager::wanted;
@@ -26,20 +26,18 @@ impl Core {
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
-        let Some((ours, theirs)) = self.links.get(link).map(|link| (link.ours, link.theirs)) else {
-            return;
-        };
+        let Some(kept) = self.links.get(link).map(Link::goes_on_with) else { return };
         let Some(peer) = self.peers.get(id) else { return };
         let old_link = peer.session_link();
-        let goes_on = ours != 0 && ours == theirs;
+        let goes_on = kept.is_some();
         let elsewhere = old_link.is_some_and(|old| old != link) && peer.session.reliable.is_none();
-        if goes_on && (peer.session.id != ours || elsewhere) {
+        if goes_on && (peer.session.id != kept || elsewhere) {
             // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
             // another link carries it, and what is on its way over that one would be lost.
             self.close_link(link);
             return self.connect_if_needed(id);
         }
-        if !goes_on && peer.session.id != 0 {
+        if !goes_on && peer.session.id.is_some() {
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }
@@ -83,7 +81,7 @@ impl Core {
     fn begin_afresh(&mut self, id: PeerId, link: LinkId) {
         let Some(state) = self.links.get(link) else { return };
         let (windows, Some(hello)) = (state.windows, state.hello) else { return };
-        let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
+        let session = SessionId::agreed(state.nonce, hello.nonce.get());
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
         let lossy = self.is_lossy(link);
         if self.config.separate_sessions {
@@ -103,7 +101,7 @@ impl Core {
     pub(crate) fn new_session(
         &mut self,
         id: PeerId,
-        session: u32,
+        session: SessionId,
         granted: Granted,
         windows: Windows,
     ) {
@@ -187,7 +185,7 @@ impl Core {
     fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let session = std::mem::take(&mut peer.session.id);
-        let had_session = session != 0;
+        let had_session = session.is_some();
         let was_called = peer.is_called();
         peer.stage = PeerStage::Idle;
         peer.foreign = false;
@@ -209,8 +207,8 @@ impl Core {
             self.counters.resets += 1;
         }
         self.break_assemblies(id, fault);
-        if let Some(reliable) = reliable {
-            self.drop_spans(id, session, *reliable);
+        if let (Some(session), Some(reliable)) = (session, reliable) {
+            self.drop_spans(id, session.name(), *reliable);
         }
         self.fail_operations(id, fault, had_session || was_called, spared);
         for found in self.matching.messages_of(id) {

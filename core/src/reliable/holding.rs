@@ -81,20 +81,21 @@ impl Core {
     /// Matches held messages whose turn has come.
     pub(crate) fn release_held(&mut self, id: PeerId, channel: Channel) {
         loop {
-            let Some(peer) = self.peers.get_mut(id) else { return };
-            let message = peer.session.receive_next[channel as usize];
-            let Some(reliable) = peer.session.reliable.as_mut() else { return };
+            let Some(session) = self.peers.session_mut(id) else { return };
+            let message = session.receive_next[channel as usize];
+            let Some(reliable) = session.reliable.as_mut() else { return };
             let key = (channel as u8, message);
             match reliable.held.messages.get(&key) {
                 Some(Held::Eager { received: true, .. } | Held::Rts(_)) => {}
                 _ => return,
             }
             let Some(held) = reliable.held.messages.remove(&key) else { return };
-            peer.session.receive_next[channel as usize] += 1;
+            session.receive_next[channel as usize] += 1;
+            let name = session.name();
             match held {
                 Held::Rts(body) => self.match_rts(id, channel, &body),
                 Held::Eager { body, bytes, buffer, .. } => {
-                    self.match_held(id, channel, &body, bytes, buffer);
+                    self.match_held((id, name), channel, &body, bytes, buffer);
                 }
             }
         }
@@ -102,7 +103,7 @@ impl Core {
 
     fn match_held(
         &mut self,
-        id: PeerId,
+        (id, session): (PeerId, u32),
         channel: Channel,
         body: &EagerBody,
         bytes: u64,
@@ -115,13 +116,11 @@ impl Core {
             }
             let slice =
                 buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: bytes });
-            let session = self.session_of(id);
             return self.request_received(Some(id), session, bits, bytes as u32, slice);
         }
         if body.acknowledge == Level::Delivered as u8 {
             self.emit_fin(id, channel, message, Ok(()), bytes);
         }
-        let session = self.session_of(id);
         self.counters.messages_unmatched += 1;
         self.counters.bytes_unmatched += bytes;
         let unmatched = Unmatched {

@@ -116,7 +116,7 @@ impl Core {
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session.id;
+        let session = peer.session.name();
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
         let body = Body::Ack(reliable.window.acknowledge());
         let envelope = Envelope { session, ..Envelope::default() };

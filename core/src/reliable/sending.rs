@@ -38,7 +38,7 @@ impl Core {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session.id;
+        let session = peer.session.name();
         let Some(reliable) = peer.session.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.ready(index) else { return };
         let again = sent.try_again(now);

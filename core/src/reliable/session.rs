@@ -11,7 +11,7 @@ use crate::engine::Core;
 impl Core {
     /// The spans of the session with a peer, where it has such.
     pub(crate) fn reliable_mut(&mut self, id: PeerId) -> Option<&mut Reliable> {
-        self.peers.get_mut(id)?.session.reliable.as_deref_mut()
+        self.peers.session_mut(id)?.reliable.as_deref_mut()
     }
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
