@@ -59,9 +59,9 @@ impl Core {
                         self.give_claim_back(id, channel, peer, bits);
                     }
                 }
-                ReceiveStage::Fetching { .. } => self.stop_access(id, Fault::Cancelled),
+                ReceiveStage::Fetching { .. } => self.access_ended(id, Err(Fault::Cancelled)),
             },
-            Kind::Access(_) => self.stop_access(id, Fault::Cancelled),
+            Kind::Access(_) => self.access_ended(id, Err(Fault::Cancelled)),
             Kind::Send(state) => match state.stage {
                 SendStage::Waiting { .. } => {
                     let (peer, channel) = (state.send.peer, state.send.channel as usize);

@@ -143,7 +143,7 @@ impl Core {
                 holds.frames.entry(state.send.peer).or_default().0 += 1;
             }
         }
-        for stream in self.peers.iter().flat_map(|(_, peer)| peer.streams.iter()) {
+        for stream in self.peers.iter().flat_map(|(_, peer)| peer.session.streams.iter()) {
             if let StreamKind::Message { operation, .. } = stream.kind {
                 *holds.operations.entry(operation).or_default() += 1;
             }
@@ -151,7 +151,7 @@ impl Core {
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
             assert_eq!(region.retained, held, "holds of region {slot:?}");
-            let served = self.peers.iter().flat_map(|(_, peer)| peer.streams.iter()).filter(
+            let served = self.peers.iter().flat_map(|(_, peer)| peer.session.streams.iter()).filter(
                 |stream| matches!(stream.kind, StreamKind::Serve { region, .. } if region == slot),
             );
             assert_eq!(region.streams as usize, served.count(), "streams of region {slot:?}");
@@ -191,7 +191,7 @@ impl Core {
         });
         let mut counted = UnderWay::default();
         under_way.for_each(|segments| counted.begin(segments));
-        assert_eq!(peer.accesses.under_way, counted, "accesses of {id:?} under way");
+        assert_eq!(peer.session.accesses.under_way, counted, "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
         let messages = self.matching.messages();
         for message in messages.filter(|it| it.peer == id && peer.session.is_named(it.session)) {
@@ -210,19 +210,22 @@ impl Core {
         let idle = matches!(peer.stage, PeerStage::IdleClosed { .. });
         assert!(rests || peer.reachable || !idle, "{id:?} may end where there is no room");
         let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
-        assert!(closing || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
+        assert!(
+            closing || peer.session.deferred.is_empty(),
+            "{id:?} has answers that nobody sends"
+        );
         if let PeerStage::IdleClosed { .. } = peer.stage {
             let quiet =
                 peer.in_flight.is_empty() && peer.session.unfinished.is_empty() && announces == 0;
-            let calm =
-                peer.accesses.under_way == UnderWay::default() && peer.session.reliable.is_none();
+            let calm = peer.session.accesses.under_way == UnderWay::default()
+                && peer.session.reliable.is_none();
             assert!(
                 quiet && calm && peer.session.id.is_some(),
                 "{id:?} is idle-closed with work under way"
             );
         }
         peer.session.lent.check(id, eager, announces);
-        for queue in peer.waiting.iter().chain([&peer.accesses.waiting]) {
+        for queue in peer.waiting.sends.iter().chain([&peer.waiting.accesses]) {
             for waiting in self.operations.queued(queue) {
                 let operation = self.operations.get(waiting).expect("what waits exists");
                 assert!(operation.ending.is_none(), "{waiting:?} ended and waits");

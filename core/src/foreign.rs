@@ -47,7 +47,7 @@ impl Core {
         let session = SessionId::own(state.nonce);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
-        peer.foreign = true;
+        peer.session.foreign = true;
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
         let granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);

@@ -27,8 +27,8 @@ impl Core {
         let kind =
             StreamKind::Message { operation: id, channel: send.channel, message, offset: sent };
         let left = send.payload.part(sent, send.payload.len - sent);
-        if let Some(peer) = self.peers.get_mut(send.peer) {
-            peer.streams.push(Stream { kind, left });
+        if let Some(session) = self.peers.session_mut(send.peer) {
+            session.streams.push(Stream { kind, left });
         }
         self.pump_streams(send.peer);
     }
@@ -57,9 +57,9 @@ impl Core {
 
     /// No further fragment of a message is sent, and its receiver is told.
     pub(crate) fn give_rest_up(&mut self, id: PeerId, operation: OperationId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
         let of = |stream: &Stream| matches!(stream.kind, StreamKind::Message { operation: it, .. } if it == operation);
-        let Some(stream) = peer.streams.take(of) else { return };
+        let Some(stream) = session.streams.take(of) else { return };
         if let StreamKind::Message { channel, message, .. } = stream.kind {
             let channel = channel as u8;
             self.emit_control(id, AbortBody { message: message.into(), channel, reserved: [0; 7] });
@@ -75,7 +75,7 @@ impl Core {
         };
         let mut found = Vec::new();
         for (id, peer) in self.peers.iter() {
-            let operations = peer.streams.iter().filter_map(operation_of);
+            let operations = peer.session.streams.iter().filter_map(operation_of);
             found.extend(operations.map(|operation| (id, operation)));
         }
         found.into_iter().for_each(|(peer, operation)| self.give_rest_up(peer, operation));

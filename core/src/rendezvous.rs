@@ -238,7 +238,7 @@ impl Core {
         let session = self.peers.session(id);
         let fetching = session.and_then(|it| it.fetching.get(&(channel as u8, message)));
         if let Some(&operation) = fetching {
-            self.stop_access(operation, Fault::Cancelled);
+            self.access_ended(operation, Err(Fault::Cancelled));
             self.take_back(operation);
         }
     }

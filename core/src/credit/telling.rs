@@ -7,6 +7,7 @@ use super::lent::Awaited;
 use super::{Charge, Granted, Lent, TRAFFIC_WINDOW_MAX, Windows, charge_bytes, window_min};
 use crate::api::PeerId;
 use crate::engine::Core;
+use crate::path::Peer;
 
 impl Core {
     /// Counts the arrival of a message; false where the peer ignored its credits.
@@ -64,7 +65,8 @@ impl Core {
 
     /// The longest message that a peer may send at once as far as its credit reaches, where that is a long one.
     fn long_bytes_of(&self, id: PeerId) -> Option<u64> {
-        let peer = self.peers.get(id).filter(|it| !it.foreign && it.session.reliable.is_none())?;
+        let of_frames = |it: &&Peer| !it.session.foreign && it.session.reliable.is_none();
+        let peer = self.peers.get(id).filter(of_frames)?;
         let bytes = self.eager_bytes_over(peer.link()?, false);
         (bytes > u64::from(EAGER_BYTES_LONG)).then_some(bytes)
     }

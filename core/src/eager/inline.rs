@@ -21,7 +21,7 @@ impl Core {
         let Some(link) = peer.link().filter(|link| *link != LOOP_LINK) else { return false };
         let (granted, len) = (&peer.session.granted, send.payload.len);
         let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
-            && peer.waiting[send.channel as usize].is_empty()
+            && peer.waiting.sends[send.channel as usize].is_empty()
             && peer.in_flight.has_room()
             && peer.session.reliable.is_none();
         if !leaves {

@@ -51,7 +51,7 @@ impl Core {
             return self.finish(id, Err(fault), 0);
         }
         let Some(peer) = self.peers.get(send.peer) else { return };
-        let first = peer.waiting[send.channel as usize].is_empty();
+        let first = peer.waiting.sends[send.channel as usize].is_empty();
         if first && peer.link().is_some() && self.start_send(id) {
             return;
         }
@@ -66,7 +66,7 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        if peer.foreign
+        if peer.session.foreign
             && let Some(fault) = unspeakable(&send)
         {
             self.finish(id, Err(fault), 0);
@@ -77,7 +77,7 @@ impl Core {
         }
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
-        let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
+        let tells = !peer.session.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
             || (tells && send.payload.len <= peer.session.granted.eager_bytes());
         let number = small.then(|| peer.session.take_eager(send.channel, send.payload.len));
@@ -143,7 +143,7 @@ impl Core {
 
     fn enqueue_send(&mut self, id: OperationId, send: Send) {
         if let Some(peer) = self.peers.get_mut(send.peer) {
-            self.operations.enqueue_send(&mut peer.waiting[send.channel as usize], id);
+            self.operations.enqueue_send(&mut peer.waiting.sends[send.channel as usize], id);
         }
     }
 
@@ -158,7 +158,7 @@ impl Core {
     fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
             while let Some(peer) = self.peers.get_mut(id) {
-                let queue = &mut peer.waiting[channel];
+                let queue = &mut peer.waiting.sends[channel];
                 let Some(first) = self.operations.first_of(queue) else { break };
                 if !matches!(peer.stage, PeerStage::Up { .. }) {
                     break;
@@ -167,7 +167,7 @@ impl Core {
                 self.operations.unqueue(queue, first);
                 if !self.start_send(first) {
                     if let Some(peer) = self.peers.get_mut(id) {
-                        self.operations.put_back(&mut peer.waiting[channel], first);
+                        self.operations.put_back(&mut peer.waiting.sends[channel], first);
                     }
                     break;
                 }

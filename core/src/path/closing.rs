@@ -5,12 +5,11 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::{LinkId, Token, Verb};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, PeerStage};
+use super::{LinkStage, PeerStage, Waiting};
 use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
-use crate::lists::List;
 
 impl Core {
     pub(crate) fn close_link(&mut self, link: LinkId) {
@@ -41,7 +40,8 @@ impl Core {
         let peer = self.links.get(link).and_then(|state| state.peer);
         let peer = peer.and_then(|id| self.peers.get(self.resolve(id)));
         // The rail of a foreign peer knows how its partner ended.
-        let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
+        let foreign = peer.is_some_and(|peer| peer.session.foreign);
+        let lost = if foreign { fault } else { Fault::PeerReset };
         for incoming in self.incoming.take_of(link) {
             self.undo_incoming(incoming, lost);
         }
@@ -55,7 +55,7 @@ impl Core {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
-                false if peer.foreign => self.end_session(id, lost),
+                false if peer.session.foreign => self.end_session(id, lost),
                 false => self.session_link_lost(id),
             };
         }
@@ -121,8 +121,7 @@ impl Core {
         }
         for (_, peer) in self.peers.iter_mut() {
             peer.session.fetching.clear();
-            peer.waiting = [List::EMPTY; CHANNELS];
-            peer.accesses.waiting = List::EMPTY;
+            peer.waiting = Waiting::default();
         }
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         for id in ids {

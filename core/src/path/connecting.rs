@@ -45,8 +45,7 @@ impl Core {
         if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
         }
-        let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
-        let waits = sends || peer.accesses.has_waiting();
+        let waits = !peer.waiting.is_empty();
         peer.stage = PeerStage::Idle;
         let rests = peer.session.id.is_some();
         if rests {

@@ -94,7 +94,7 @@ impl Core {
         let Some(peer) = self.peers.get(id) else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
         let up = peer.stage == PeerStage::Up { link } && peer.session.reliable.is_none() && live;
-        let ours = up && !peer.foreign;
+        let ours = up && !peer.session.foreign;
         ours && !self.closing
             && peer.is_idle()
             && self.greeting.len > 0
@@ -150,7 +150,7 @@ impl Core {
             return self.violation("an answer to what was not asked");
         }
         peer.stage = PeerStage::Up { link };
-        let deferred = std::mem::take(&mut peer.deferred);
+        let deferred = std::mem::take(&mut peer.session.deferred);
         self.counters.idle_closes_refused += 1;
         self.links.set_closing_idle(link, false);
         if let Some(state) = self.links.get_mut(link) {
@@ -171,7 +171,7 @@ impl Core {
     fn close_idle(&mut self, id: PeerId, link: LinkId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         // Answers to a peer that is idle: it waits for none of them.
-        peer.deferred.clear();
+        peer.session.deferred.clear();
         let waits = peer.has_waiting();
         self.counters.sessions_idle_closed += 1;
         self.become_idle_closed(id);
@@ -189,7 +189,7 @@ impl Core {
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::IdleClosed { since };
-        peer.idle_since_post.get_or_insert(posts);
+        peer.session.close_idle(posts);
         if !peer.reachable {
             self.evictable.add_idle(id, &mut peer.eviction, since);
         }
@@ -221,8 +221,8 @@ impl Core {
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let PeerStage::ClosingIdle { link, .. } = peer.stage else { return };
-        if peer.deferred.len() < QUEUED_FRAMES_MAX {
-            return peer.deferred.push(body);
+        if peer.session.deferred.len() < QUEUED_FRAMES_MAX {
+            return peer.session.deferred.push(body);
         }
         // A peer that makes us answer and does not answer itself.
         self.break_link(link);
@@ -269,7 +269,8 @@ impl Core {
     pub(crate) fn close_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.calls.has_caller();
+        let waits =
+            peer.has_waiting() || !peer.session.deferred.is_empty() || peer.calls.has_caller();
         let PeerStage::ClosingIdle { link, until, late } = &mut peer.stage else { return };
         if *late && waits {
             let link = *link;
@@ -316,7 +317,7 @@ impl Peer {
     /// Changes with every message, access and answer, together with the frames of its link.
     fn traffic(&self) -> u64 {
         let messages = self.session.send_next.iter().chain(&self.session.receive_next);
-        messages.fold(self.accesses.begun, |sum, next| sum.wrapping_add(*next))
+        messages.fold(self.session.accesses.begun, |sum, next| sum.wrapping_add(*next))
     }
 
     /// Whether nothing of either side is under way, as far as this side can tell.
@@ -327,7 +328,7 @@ impl Peer {
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
         self.in_flight.is_empty()
-            && self.accesses.under_way == UnderWay::default()
+            && self.session.accesses.under_way == UnderWay::default()
             && self.session.unfinished.is_empty()
             && self.session.assembling.is_empty()
             && self.session.lent.has_no_rendezvous()

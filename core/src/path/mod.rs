@@ -45,7 +45,7 @@ use crate::credit::{Granted, Lent, Windows};
 use crate::lists::List;
 use crate::reliable::Reliable;
 use crate::remote::{Accesses, Puts};
-use crate::streams::Streams;
+use crate::streams::{Streams, Throttled};
 
 /// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
 const ANNOUNCES_AHEAD: usize = 8;
@@ -130,24 +130,21 @@ pub(crate) struct Peer {
     pub identity: PeerIdentity,
     pub names: Names,
     pub calls: Calls,
-    /// Its session is with one who speaks no frames.
-    pub foreign: bool,
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
-    /// After how many posts of receives its session was idle-closed.
-    pub idle_since_post: Option<u64>,
-    /// Control frames that wait for the answer to `CloseIdle`.
-    pub deferred: Vec<Body>,
     pub session: Session,
     pub in_flight: InFlight,
-    /// Sends that wait, by channel: lists through the operations.
-    pub waiting: [List; CHANNELS],
-    /// Data frames to make.
-    pub streams: Streams,
-    /// Gets and puts of ours.
-    pub accesses: Accesses,
-    /// Puts of its.
-    pub puts: Puts,
+    pub waiting: Waiting,
+    pub throttled: Throttled,
+}
+
+/// Operations that wait for a session with a peer, or in it for their turn: lists through the table of operations.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    /// By channel.
+    pub sends: [List; CHANNELS],
+    /// Gets and puts.
+    pub accesses: List,
 }
 
 /// The identity of a peer, as its greetings and answers tell it.
@@ -173,6 +170,8 @@ pub(crate) struct SessionId(NonZeroU32);
 pub(crate) struct Session {
     /// `None`: there is no session.
     pub id: Option<SessionId>,
+    /// It is with one who speaks no frames.
+    pub foreign: bool,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
     pub granted: Granted,
@@ -185,7 +184,19 @@ pub(crate) struct Session {
     pub assembling: HashMap<(u8, u64), SlotId>,
     /// Spans, where frames of the link may be lost or the session outlives its link.
     pub reliable: Option<Box<Reliable>>,
+    /// Data frames to make.
+    pub streams: Streams,
+    /// Gets and puts of ours.
+    pub accesses: Accesses,
+    /// Puts of the peer's.
+    pub puts: Puts,
+    /// Control frames that wait for the answer to `CloseIdle`.
+    pub deferred: Vec<Body>,
+    /// After how many posts of receives it was idle-closed; `NOT_IDLE`: a link carries it.
+    idle_since_post: u64,
 }
+
+const NOT_IDLE: u64 = u64::MAX;
 
 impl Link {
     /// A link before any greeting. `peer`: the one that we connect to.
@@ -243,6 +254,13 @@ impl SessionId {
     }
 }
 
+impl Waiting {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.sends.iter().all(List::is_empty) && self.accesses.is_empty()
+    }
+}
+
 impl Session {
     /// Its name in frames.
     #[inline]
@@ -285,6 +303,21 @@ impl Session {
         self.fetching.len() >= FETCHES_AHEAD
     }
 
+    /// It is idle-closed, if it is not already, after so many posts of receives.
+    pub fn close_idle(&mut self, posts: u64) {
+        self.idle_since_post = self.idle_since_post.min(posts);
+    }
+
+    /// A link carries it.
+    pub fn wake(&mut self) {
+        self.idle_since_post = NOT_IDLE;
+    }
+
+    /// After how many posts of receives it was idle-closed, where it is.
+    pub fn idle_since_post(&self) -> Option<u64> {
+        (self.idle_since_post != NOT_IDLE).then_some(self.idle_since_post)
+    }
+
     /// A session begins: its messages are numbered from 0.
     pub fn begin(&mut self, id: SessionId, granted: Granted) {
         self.id = Some(id);
@@ -303,12 +336,10 @@ impl Peer {
             identity: PeerIdentity::default(),
             names: Names::default(),
             calls: Calls::NONE,
-            foreign: false,
             reachable,
-            idle_since_post: None,
-            deferred: Vec::new(),
             session: Session {
                 id: None,
+                foreign: false,
                 send_next: [0; CHANNELS],
                 receive_next: [0; CHANNELS],
                 granted: Granted::default(),
@@ -317,21 +348,22 @@ impl Peer {
                 fetching: HashMap::with_hasher(hash.clone()),
                 assembling: HashMap::with_hasher(hash),
                 reliable: None,
+                streams: Streams::default(),
+                accesses: Accesses::default(),
+                puts: Puts::default(),
+                deferred: Vec::new(),
+                idle_since_post: NOT_IDLE,
             },
             in_flight: InFlight::default(),
-            waiting: [List::EMPTY; CHANNELS],
-            streams: Streams::default(),
-            accesses: Accesses::default(),
-            puts: Puts::default(),
+            waiting: Waiting::default(),
+            throttled: Throttled::default(),
         }
     }
 
     /// Whether operations or data frames wait for their turn.
     #[inline]
     pub fn has_waiting(&self) -> bool {
-        self.waiting.iter().any(|queue| !queue.is_empty())
-            || self.accesses.has_waiting()
-            || !self.streams.is_empty()
+        !self.waiting.is_empty() || !self.session.streams.is_empty()
     }
 
     /// When something is due for it.

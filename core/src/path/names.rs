@@ -139,19 +139,14 @@ impl Core {
         old.stage = PeerStage::Idle;
         self.timers.stop(alias, &mut old.timer);
         let waiting = std::mem::take(&mut old.waiting);
-        let accesses = std::mem::take(&mut old.accesses.waiting);
         let operations = self.operations.owned_by(alias);
         let reposted = self.readdress(operations, alias, peer);
         if let Some(target) = self.peers.get_mut(peer) {
             target.reachable = true;
-            let queues = target
-                .waiting
-                .iter_mut()
-                .zip(waiting)
-                .chain(std::iter::once((&mut target.accesses.waiting, accesses)));
-            for (to, from) in queues {
+            for (to, from) in target.waiting.sends.iter_mut().zip(waiting.sends) {
                 self.operations.merge(to, from);
             }
+            self.operations.merge(&mut target.waiting.accesses, waiting.accesses);
             target.names.aliases.append(&mut aliases.clone());
         }
         for alias in aliases {
@@ -263,7 +258,7 @@ impl Core {
             if let Some(channel) = waits
                 && let Some(peer) = self.peers.get_mut(now)
             {
-                self.operations.enqueue(&mut peer.waiting[channel], operation);
+                self.operations.enqueue(&mut peer.waiting.sends[channel], operation);
             }
         }
         self.repost(reposted);

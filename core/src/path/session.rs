@@ -56,7 +56,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
         peer.calls.succeed();
-        peer.idle_since_post = None;
+        peer.session.wake();
         peer.identity.incarnation = incarnation;
         let resumes = goes_on && peer.session.reliable.is_none();
         self.links.begin_carrying(link);
@@ -173,7 +173,7 @@ impl Core {
     /// sessions what was posted while this one was idle-closed was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
         let peer = self.peers.get(id).filter(|_| self.config.separate_sessions);
-        let since = peer.and_then(|peer| peer.idle_since_post);
+        let since = peer.and_then(|peer| peer.session.idle_since_post());
         self.fail_session_before(id, Fault::PeerReset, since);
     }
 
@@ -188,17 +188,17 @@ impl Core {
         let had_session = session.is_some();
         let was_called = peer.is_called();
         peer.stage = PeerStage::Idle;
-        peer.foreign = false;
-        peer.puts.clear();
-        let streams = peer.streams.take_all();
+        peer.session.foreign = false;
+        peer.session.puts.clear();
+        let streams = peer.session.streams.take_all();
         peer.session.unfinished.clear();
         peer.session.fetching.clear();
         if spared.is_none() {
-            peer.waiting = [List::EMPTY; CHANNELS];
+            peer.waiting.sends = [List::EMPTY; CHANNELS];
         }
-        peer.accesses.waiting = List::EMPTY;
-        peer.idle_since_post = None;
-        peer.deferred.clear();
+        peer.waiting.accesses = List::EMPTY;
+        peer.session.wake();
+        peer.session.deferred.clear();
         peer.calls.reset();
         let reliable = peer.session.reliable.take();
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
@@ -221,7 +221,7 @@ impl Core {
             }
         }
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.accesses.under_way = UnderWay::default();
+            peer.session.accesses.under_way = UnderWay::default();
         }
         let caller = self.take_caller(id);
         self.part_names(id, had_session);
@@ -335,7 +335,7 @@ impl Core {
 
     pub(crate) fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
         if let Some(peer) = self.peers.get_mut(peer) {
-            self.operations.unqueue(&mut peer.waiting[channel], id);
+            self.operations.unqueue(&mut peer.waiting.sends[channel], id);
         }
     }
 }

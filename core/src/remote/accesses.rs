@@ -2,8 +2,6 @@
 
 use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
 
-use crate::lists::List;
-
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
 /// Segments that they have together: each of a get is asked for by a frame and served as a stream.
@@ -12,10 +10,9 @@ pub(crate) const SEGMENTS_MAX: u32 = 4096;
 const _: () = assert!(REMOTE_SEGMENTS_MAX <= SEGMENTS_MAX as usize, "any list fits the window");
 const _: () = assert!(8 * SEGMENTS_MAX as usize <= QUEUED_FRAMES_MAX, "no window fills a queue");
 
+/// Those of one session that have begun.
 #[derive(Debug, Default)]
 pub(crate) struct Accesses {
-    /// Those that wait, through the table of operations.
-    pub waiting: List,
     pub under_way: UnderWay,
     /// How many there have been.
     pub begun: u64,
@@ -29,16 +26,6 @@ pub(crate) struct UnderWay {
 }
 
 impl Accesses {
-    #[inline]
-    pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// Whether an access of so many segments may begin before those that wait, of which there are none.
-    pub fn may_begin(&self, segments: u32) -> bool {
-        !self.has_waiting() && self.under_way.has_room(segments)
-    }
-
     /// An access of so many segments begins.
     pub fn begin(&mut self, segments: u32) {
         self.under_way.begin(segments);

@@ -49,7 +49,9 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, segments) = (state.access.peer, state.segments());
         let idle = self.peers.get(peer).is_some_and(|peer| {
-            peer.accesses.may_begin(segments) && peer.link().is_some_and(|link| self.is_live(link))
+            peer.waiting.accesses.is_empty()
+                && peer.session.accesses.under_way.has_room(segments)
+                && peer.link().is_some_and(|link| self.is_live(link))
         });
         if idle {
             return self.start_access(id);
@@ -62,7 +64,7 @@ impl Core {
             state.waiting = true;
         }
         if let Some(peer) = self.peers.get_mut(peer) {
-            self.operations.enqueue(&mut peer.accesses.waiting, id);
+            self.operations.enqueue(&mut peer.waiting.accesses, id);
         }
     }
 
@@ -77,10 +79,10 @@ impl Core {
 
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
         while let Some(peer) = self.peers.get(id) {
-            let Some(first) = self.operations.first_of(&peer.accesses.waiting) else { return };
+            let Some(first) = self.operations.first_of(&peer.waiting.accesses) else { return };
             let Some(link) = peer.link() else { return };
             let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
-            if !peer.accesses.under_way.has_room(segments) || !self.is_live(link) {
+            if !peer.session.accesses.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
             self.unqueue_access(id, first);
@@ -95,9 +97,9 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer) else { return };
-        peer.accesses.begin(segments);
         let Some(link) = peer.link() else { return };
-        if peer.foreign && self.operations.is_access(id) {
+        peer.session.accesses.begin(segments);
+        if peer.session.foreign && self.operations.is_access(id) {
             // It announces what may be read, and knows no other memory.
             return self.access_ended(id, Err(Fault::NotPermitted));
         }
@@ -118,8 +120,8 @@ impl Core {
                 };
                 let kind = StreamKind::Put { operation: id, key: access.key, segments, total };
                 let stream = Stream { kind, left: access.local };
-                if let Some(peer) = self.peers.get_mut(access.peer) {
-                    peer.streams.push(stream);
+                if let Some(session) = self.peers.session_mut(access.peer) {
+                    session.streams.push(stream);
                 }
                 if let Some(state) = self.access_mut(id) {
                     state.streaming = true;
@@ -181,7 +183,7 @@ impl Core {
         if state.session.reliable.is_none() || over {
             return false;
         }
-        state.accesses.under_way.end(segments);
+        state.session.accesses.under_way.end(segments);
         let link = state.link();
         self.queue_access(id, peer);
         if link == Some(lost) {
@@ -290,7 +292,7 @@ impl Core {
         self.release_memory(id);
     }
 
-    /// A get or put ended, one way or the other.
+    /// A get or put ended, one way or the other; nothing more lands.
     pub(crate) fn access_ended(&mut self, id: OperationId, outcome: Result<(), Fault>) {
         let Some(operation) = self.operations.get(id) else { return };
         if operation.ending.is_some() {
@@ -300,10 +302,12 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
         let streaming = std::mem::take(&mut state.streaming);
-        if let Some(peer) = self.peers.get_mut(peer) {
-            peer.accesses.under_way.end(segments);
+        if std::mem::take(&mut state.waiting) {
+            self.unqueue_access(peer, id);
+        } else if let Some(session) = self.peers.session_mut(peer) {
+            session.accesses.under_way.end(segments);
             if streaming {
-                peer.streams.retain(|stream| {
+                session.streams.retain(|stream| {
                     !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
                 });
             }
@@ -316,24 +320,9 @@ impl Core {
         self.pump_accesses(peer);
     }
 
-    /// Stops an access before its end: nothing more lands.
-    pub(crate) fn stop_access(&mut self, id: OperationId, fault: Fault) {
-        let Some(state) = self.access_mut(id) else { return };
-        if state.waiting {
-            let (peer, segments) = (state.access.peer, state.segments());
-            state.waiting = false;
-            self.unqueue_access(peer, id);
-            if let Some(peer) = self.peers.get_mut(peer) {
-                // `access_ended` counts it as one that had begun.
-                peer.accesses.under_way.begin(segments);
-            }
-        }
-        self.access_ended(id, Err(fault));
-    }
-
     fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
         if let Some(peer) = self.peers.get_mut(peer) {
-            self.operations.unqueue(&mut peer.accesses.waiting, id);
+            self.operations.unqueue(&mut peer.waiting.accesses, id);
         }
     }
 }

@@ -84,14 +84,14 @@ impl Core {
         let Some(slice) = self.check_key(id, key, body.offset.get(), body.len.get(), false) else {
             return self.emit_result(id, cookie, Err(Fault::BadKey));
         };
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        if !peer.streams.has_room() {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        if !session.streams.has_room() {
             return self.emit_result(id, cookie, Err(Fault::Busy));
         }
         self.counters.gets_served += 1;
         let into_offset = body.into_offset.get();
         let kind = StreamKind::Serve { region: key.slot, cookie, into_offset };
-        peer.streams.push(Stream { kind, left: slice });
+        session.streams.push(Stream { kind, left: slice });
         if let Some(region) = self.regions.get_mut(key.slot) {
             region.streams += 1;
         }
@@ -137,8 +137,8 @@ impl Core {
         bytes: u64,
         total: u64,
     ) {
-        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id)?)))
-            && peer.puts.arrive(slot, cookie, bytes, total)
+        if let Some((id, session)) = peer.and_then(|id| Some((id, self.peers.session_mut(id)?)))
+            && session.puts.arrive(slot, cookie, bytes, total)
         {
             self.emit_result(id, cookie, Ok(()));
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Streams;
+use super::Throttled;
 use crate::api::PeerId;
 use crate::path::Peers;
 
@@ -37,9 +37,9 @@ impl BulkBudget {
         self.left = self.left.saturating_sub(bytes);
     }
 
-    /// A peer's streams wait for the next pass.
-    pub fn wait(&mut self, id: PeerId, streams: &mut Streams) {
-        if !std::mem::replace(&mut streams.throttled, true) {
+    /// A peer's streams wait for the next pass. It keeps its turn there, whatever becomes of its session.
+    pub fn wait(&mut self, id: PeerId, mark: &mut Throttled) {
+        if !std::mem::replace(&mut mark.0, true) {
             self.throttled.push_back(id);
         }
     }
@@ -57,7 +57,7 @@ impl BulkBudget {
         }
         let id = self.throttled.pop_front()?;
         if let Some(peer) = peers.get_mut(id) {
-            peer.streams.throttled = false;
+            peer.throttled.0 = false;
         }
         Some(id)
     }

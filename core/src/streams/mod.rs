@@ -22,9 +22,11 @@ const STREAMS_MAX: usize = 2 * SEGMENTS_MAX as usize + ACCESSES_MAX as usize;
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     queue: VecDeque<Stream>,
-    /// They wait for the next pass.
-    throttled: bool,
 }
+
+/// Whether a peer is among those that wait for the next pass.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Throttled(bool);
 
 impl Streams {
     pub fn is_empty(&self) -> bool {
@@ -61,7 +63,7 @@ impl Streams {
         self.queue.remove(at)
     }
 
-    /// Takes all of them out. The peer keeps its turn in the next pass.
+    /// Takes all of them out.
     pub fn take_all(&mut self) -> VecDeque<Stream> {
         std::mem::take(&mut self.queue)
     }

@@ -19,22 +19,22 @@ impl Core {
             if peer.link().is_none() {
                 return;
             }
-            let Some(next) = peer.streams.next_bytes() else { return };
+            let Some(next) = peer.session.streams.next_bytes() else { return };
             if !peer.in_flight.has_bulk_room(next) {
                 return;
             }
             if self.bulk.is_spent() {
                 // A peer that reads as fast as we send would keep this pass from everybody else.
-                return self.bulk.wait(id, &mut peer.streams);
+                return self.bulk.wait(id, &mut peer.throttled);
             }
-            let Some(mut stream) = peer.streams.pop() else { return };
+            let Some(mut stream) = peer.session.streams.pop() else { return };
             let max = peer.session.granted.frame_bytes();
             self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
-            } else if let Some(peer) = self.peers.get_mut(id) {
-                peer.streams.push(stream);
+            } else if let Some(session) = self.peers.session_mut(id) {
+                session.streams.push(stream);
             }
         }
     }
@@ -127,9 +127,9 @@ impl Core {
     }
 
     fn drop_streams_to(&mut self, id: PeerId, slot: SlotId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
         let mut refused = Vec::new();
-        peer.streams.retain(|stream| match stream.kind {
+        session.streams.retain(|stream| match stream.kind {
             StreamKind::Serve { region, cookie, .. } if region == slot => {
                 refused.push(cookie);
                 false
