@@ -105,10 +105,11 @@ impl Core {
             && let Some(id) = state.peer
             && let Some(peer) = self.peers.get(id)
             && peer.link() == Some(link)
-            && peer.session.is_named(prefix.session.get())
+            && let Some(session) = peer.session.as_ref()
+            && session.is_named(prefix.session.get())
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
-            if peer.session.reliable.is_some() {
+            if session.reliable.is_some() {
                 return self.arrive_span(link, id, prefix, body, payload_bytes);
             }
             return self.dispatch(link, id, prefix, body, payload_bytes);
@@ -130,15 +131,17 @@ impl Core {
         let peer = self.peers.get_mut(id)?;
         let channel = Channel::from_u8(short.channel).filter(|it| *it != Channel::Request)?;
         let (bytes, bits) = (u64::from(short.payload_bytes.get()), short.bits.get());
+        let carries = peer.link() == Some(link);
+        let session = peer.session.as_mut()?;
         let usual = self.placing_whole
             && state.stage == LinkStage::Up
-            && peer.link() == Some(link)
-            && peer.session.is_named(short.session.get())
-            && peer.session.reliable.is_none()
+            && carries
+            && session.is_named(short.session.get())
+            && session.reliable.is_none()
             && short.payload_bytes.get() == payload_bytes
             && short.acknowledge == Level::Buffered as u8
-            && short.message.get() == peer.session.receive_next[channel as usize]
-            && peer.session.lent.has_eager_room(bytes);
+            && short.message.get() == session.receive_next[channel as usize]
+            && session.lent.has_eager_room(bytes);
         if !usual || bytes == 0 || bytes > u64::from(EAGER_BYTES_MAX) {
             return None;
         }
@@ -150,10 +153,10 @@ impl Core {
             return None;
         }
         self.matching.take(receive);
-        peer.session.receive_next[channel as usize] += 1;
+        session.receive_next[channel as usize] += 1;
         (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
         state.stage = ReceiveStage::Placing;
-        if peer.session.lent.pass_eager(bytes) {
+        if session.lent.pass_eager(bytes) {
             self.tell_credit(id);
         }
         let token = Token(receive.operation.0.to_u64() | OF_RECEIVE);
@@ -203,10 +206,11 @@ impl Core {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
         }
-        if !peer.session.is_named(prefix.session.get()) {
+        let Some(session) = peer.session.as_ref() else { return Placement::Drop };
+        if !session.is_named(prefix.session.get()) {
             return self.violation("the frame belongs to another session");
         }
-        if peer.session.reliable.is_some() {
+        if session.reliable.is_some() {
             return self.arrive_span(link, id, prefix, body, payload_bytes);
         }
         self.dispatch(link, id, prefix, body, payload_bytes)

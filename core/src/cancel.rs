@@ -170,7 +170,7 @@ impl Core {
     /// Has the peer's rail let go of the payloads of such frames.
     fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
         let Some(peer) = self.peers.get(id) else { return };
-        if let Some(reliable) = &peer.session.reliable {
+        if let Some(reliable) = peer.session.as_ref().and_then(|it| it.reliable.as_ref()) {
             let spans = if kept { reliable.sent.spans_of(of) } else { Vec::new() };
             return spans.into_iter().for_each(|span| self.detach_span(id, span));
         }
@@ -331,9 +331,8 @@ impl Core {
 
     /// Moves the payload of a span out of its user's memory, once no rail has it.
     fn detach_span(&mut self, id: PeerId, span: u64) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let link = peer.link();
-        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        let link = self.peer_link(id);
+        let Some(reliable) = self.reliable_mut(id) else { return };
         match (reliable.sent.leave(span), link) {
             (Some(Some(slot)), Some(link)) => {
                 let (token, later) = (Orders::token(slot), Token::NONE);

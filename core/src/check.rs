@@ -16,9 +16,9 @@ use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
 use crate::orders::Order;
-use crate::path::{Link, LinkStage, Name, Peer, PeerStage};
+use crate::path::{Link, LinkStage, Name, Peer, PeerStage, Session};
 use crate::remote::UnderWay;
-use crate::streams::StreamKind;
+use crate::streams::{Stream, StreamKind};
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -83,8 +83,8 @@ impl Core {
         self.check_names();
         let set = self.peers.iter().filter(|(_, peer)| peer.timer.is_set()).count();
         assert_eq!(self.timers.len(), set, "timers of peers that are gone");
-        let windows = |peer: &Peer| peer.session.lent.window_and_occupied().0;
-        let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
+        let sessions = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
+        let lent: u64 = sessions.map(|session| session.lent.window_and_occupied().0).sum();
         let orphans: u64 = self
             .matching
             .messages()
@@ -108,7 +108,8 @@ impl Core {
                 let main = self.peers.get(main).expect("what a name stands for is there");
                 assert!(main.names.aliases.contains(&id), "{id:?} is known as a name");
             }
-            assert!(peer.names.own != Name::Ended || peer.session.id.is_none(), "{id:?} has ended");
+            let sessionless = peer.names.own == Name::Ended || peer.names.alias_of.is_some();
+            assert!(!sessionless || peer.session.is_none(), "{id:?} has ended, or is a name");
         }
     }
 
@@ -131,7 +132,8 @@ impl Core {
         self.orders.iter().for_each(|(_, order)| holds.order(order));
         self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
         for (_, peer) in self.peers.iter() {
-            let Some(reliable) = &peer.session.reliable else { continue };
+            let Some(session) = &peer.session else { continue };
+            let Some(reliable) = &session.reliable else { continue };
             reliable.sent.orders().for_each(|order| holds.order(order));
             reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
         }
@@ -143,7 +145,7 @@ impl Core {
                 holds.frames.entry(state.send.peer).or_default().0 += 1;
             }
         }
-        for stream in self.peers.iter().flat_map(|(_, peer)| peer.session.streams.iter()) {
+        for stream in self.streams() {
             if let StreamKind::Message { operation, .. } = stream.kind {
                 *holds.operations.entry(operation).or_default() += 1;
             }
@@ -151,7 +153,7 @@ impl Core {
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
             assert_eq!(region.retained, held, "holds of region {slot:?}");
-            let served = self.peers.iter().flat_map(|(_, peer)| peer.session.streams.iter()).filter(
+            let served = self.streams().filter(
                 |stream| matches!(stream.kind, StreamKind::Serve { region, .. } if region == slot),
             );
             assert_eq!(region.streams as usize, served.count(), "streams of region {slot:?}");
@@ -183,7 +185,45 @@ impl Core {
         }
     }
 
+    fn streams(&self) -> impl Iterator<Item = &Stream> {
+        let sessions = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
+        sessions.flat_map(|session| session.streams.iter())
+    }
+
     fn check_peer(&self, id: PeerId, peer: &Peer) {
+        self.timers.check(id, peer.timer, peer.due());
+        let rests = self.evictable.check(id, peer.eviction);
+        let idle = matches!(peer.stage, PeerStage::IdleClosed { .. });
+        assert!(rests || peer.reachable || !idle, "{id:?} may end where there is no room");
+        let fits = match peer.stage {
+            PeerStage::Idle => peer.session.is_none(),
+            PeerStage::Connecting { .. }
+            | PeerStage::Yielded { .. }
+            | PeerStage::Crowded { .. }
+            | PeerStage::IdleClosed { .. } => {
+                let session = peer.session.as_ref();
+                session.map_or(!idle, |session| session.idle_since_post().is_some())
+            }
+            PeerStage::Up { .. } | PeerStage::ClosingIdle { .. } | PeerStage::Suspended { .. } => {
+                let session = peer.session.as_ref();
+                session.is_some_and(|session| session.idle_since_post().is_none())
+            }
+        };
+        assert!(fits, "{id:?} is {:?} with {:?}", peer.stage, peer.session);
+        match &peer.session {
+            Some(session) => self.check_session(id, peer, session),
+            None => assert_eq!(self.under_way(id), UnderWay::default(), "accesses of {id:?}"),
+        }
+        for queue in peer.waiting.sends.iter().chain([&peer.waiting.accesses]) {
+            for waiting in self.operations.queued(queue) {
+                let operation = self.operations.get(waiting).expect("what waits exists");
+                assert!(operation.ending.is_none(), "{waiting:?} ended and waits");
+            }
+        }
+    }
+
+    /// Accesses with a peer that have begun.
+    fn under_way(&self, id: PeerId) -> UnderWay {
         let under_way = self.operations.iter().filter_map(|(_, operation)| {
             let access = self.operations.access(operation)?;
             let counts = operation.ending.is_none() && !access.waiting && access.access.peer == id;
@@ -191,47 +231,35 @@ impl Core {
         });
         let mut counted = UnderWay::default();
         under_way.for_each(|segments| counted.begin(segments));
-        assert_eq!(peer.session.accesses.under_way, counted, "accesses of {id:?} under way");
+        counted
+    }
+
+    fn check_session(&self, id: PeerId, peer: &Peer, session: &Session) {
+        let under_way = session.accesses.under_way;
+        assert_eq!(under_way, self.under_way(id), "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
         let messages = self.matching.messages();
-        for message in messages.filter(|it| it.peer == id && peer.session.is_named(it.session)) {
+        for message in messages.filter(|it| it.peer == id && session.is_named(it.session)) {
             match message.content {
                 Content::Rendezvous(..) => announces += 1,
                 _ => eager += charge_bytes(message.bytes),
             }
         }
-        if let Some(reliable) = &peer.session.reliable {
+        if let Some(reliable) = &session.reliable {
             let (held_eager, held_rts) = reliable.held.charges();
             eager += held_eager;
             announces += held_rts;
         }
-        self.timers.check(id, peer.timer, peer.due());
-        let rests = self.evictable.check(id, peer.eviction);
-        let idle = matches!(peer.stage, PeerStage::IdleClosed { .. });
-        assert!(rests || peer.reachable || !idle, "{id:?} may end where there is no room");
+        session.lent.check(id, eager, announces);
         let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
-        assert!(
-            closing || peer.session.deferred.is_empty(),
-            "{id:?} has answers that nobody sends"
-        );
-        if let PeerStage::IdleClosed { .. } = peer.stage {
+        assert!(closing || session.deferred.is_empty(), "{id:?} has answers that nobody sends");
+        if session.idle_since_post().is_some() {
             let quiet =
-                peer.in_flight.is_empty() && peer.session.unfinished.is_empty() && announces == 0;
-            let calm = peer.session.accesses.under_way == UnderWay::default()
-                && peer.session.reliable.is_none();
-            assert!(
-                quiet && calm && peer.session.id.is_some(),
-                "{id:?} is idle-closed with work under way"
-            );
+                peer.in_flight.is_empty() && session.unfinished.is_empty() && announces == 0;
+            let calm = under_way == UnderWay::default() && session.reliable.is_none();
+            assert!(quiet && calm, "{id:?} is idle-closed with work under way");
         }
-        peer.session.lent.check(id, eager, announces);
-        for queue in peer.waiting.sends.iter().chain([&peer.waiting.accesses]) {
-            for waiting in self.operations.queued(queue) {
-                let operation = self.operations.get(waiting).expect("what waits exists");
-                assert!(operation.ending.is_none(), "{waiting:?} ended and waits");
-            }
-        }
-        for (operation, fetching) in peer.session.fetching.iter().map(|(key, id)| (id, key)) {
+        for (fetching, operation) in &session.fetching {
             let known = self.operations.get(*operation).map(|operation| &operation.kind);
             let fetches = matches!(known, Some(Kind::Receive(_)));
             assert!(fetches || self.closing, "{operation:?} gets {fetching:?} and is gone");

@@ -290,13 +290,17 @@ impl Core {
     #[inline(always)]
     pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(session) = peer.session.as_ref() else {
+            debug_assert!(payload.is_none(), "a payload leaves in a session");
+            return;
+        };
         if let Some(payload) = &payload {
             peer.in_flight.begin(payload.urgency);
         }
         let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
         let mut envelope =
-            Envelope { session: peer.session.name(), payload_bytes, ..Envelope::default() };
-        if peer.session.reliable.is_some() {
+            Envelope { session: session.name(), payload_bytes, ..Envelope::default() };
+        if session.reliable.is_some() {
             return self.emit_span(id, envelope, body.into(), payload);
         }
         let Some(link) = peer.link() else { return self.defer(id, body.into()) };

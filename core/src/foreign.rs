@@ -14,7 +14,7 @@ use ropewalk_wire::frame::{EagerBody, RtsBody, ShortHeader, key_to_wire};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::engine::Core;
-use crate::path::{LinkStage, PeerStage, SessionId};
+use crate::path::{LinkStage, NewSession, Partner, PeerStage, SessionId};
 
 impl Core {
     /// Whether the peers of a link are foreign.
@@ -44,14 +44,14 @@ impl Core {
         let windows = self.first_windows().unwrap_or(self.least_windows());
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        let session = SessionId::own(state.nonce);
+        let number = SessionId::own(state.nonce);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
-        peer.session.foreign = true;
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
         let granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
-        self.new_session(id, session, granted, windows);
+        let (partner, spans) = (Partner::Foreign, false);
+        self.make_session(id, NewSession { id: number, partner, granted, windows, spans });
         self.begin_lengths(id, link);
         self.links.begin_carrying(link);
         self.pump(id);
@@ -91,10 +91,11 @@ impl Core {
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
         let peer = self.peers.get_mut(id).filter(|peer| peer.link() == Some(link))?;
-        if !peer.session.lent.arrive_foreign(charge, taken) {
+        let session = peer.session.as_mut()?;
+        if !session.lent.arrive_foreign(charge, taken) {
             return None;
         }
-        let session = peer.session.name();
+        let session = session.name();
         if let Some(key) = key {
             let (key_slot, key_secret) = key_to_wire(key);
             let body = RtsBody {

@@ -75,7 +75,8 @@ impl Core {
         };
         let mut found = Vec::new();
         for (id, peer) in self.peers.iter() {
-            let operations = peer.session.streams.iter().filter_map(operation_of);
+            let streams = peer.session.iter().flat_map(|session| session.streams.iter());
+            let operations = streams.filter_map(operation_of);
             found.extend(operations.map(|operation| (id, operation)));
         }
         found.into_iter().for_each(|(peer, operation)| self.give_rest_up(peer, operation));
@@ -230,11 +231,9 @@ impl Core {
         }
     }
 
-    /// The session with a peer ended: what it was sending does not come.
-    pub(crate) fn break_assemblies(&mut self, id: PeerId, fault: Fault) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let mut slots: Vec<SlotId> =
-            peer.session.assembling.drain().map(|(_, slot)| slot).collect();
+    /// Their session ended: what its peer was sending does not come.
+    pub(crate) fn break_assemblies(&mut self, slots: impl Iterator<Item = SlotId>, fault: Fault) {
+        let mut slots: Vec<SlotId> = slots.collect();
         slots.sort_unstable();
         slots.into_iter().for_each(|slot| self.break_assembly(slot, fault));
     }

@@ -18,7 +18,7 @@ const BUSY_WITHIN: Duration = Duration::from_millis(100);
 const AWAITED_LONG: u32 = 4;
 
 /// The credit that we lent the peer, its use of it, and the part that we freed again.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Lent {
     eager: Account,
     request: Account,
@@ -40,7 +40,7 @@ pub(crate) enum Awaited {
 }
 
 /// One kind of credit, on the receiving side.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Account {
     /// May be outstanding at a time.
     window: u64,

@@ -4,10 +4,9 @@ use ropewalk_base::limits::{EAGER_BYTES_LONG, EAGER_BYTES_SHORT, REQUEST_BYTES_M
 use ropewalk_wire::frame::{Content, CreditBody};
 
 use super::lent::Awaited;
-use super::{Charge, Granted, Lent, TRAFFIC_WINDOW_MAX, Windows, charge_bytes, window_min};
+use super::{Charge, Lent, TRAFFIC_WINDOW_MAX, Windows, charge_bytes, window_min};
 use crate::api::PeerId;
 use crate::engine::Core;
-use crate::path::Peer;
 
 impl Core {
     /// Counts the arrival of a message; false where the peer ignored its credits.
@@ -19,17 +18,17 @@ impl Core {
     /// Gives credit of this session back: the message does not occupy us any more.
     #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.session.is_named(session))
-        else {
+        let peer = self.peers.get_mut(id);
+        let has_link = peer.as_ref().is_some_and(|peer| peer.link().is_some());
+        let found = peer.and_then(|peer| peer.session.as_mut());
+        let Some(session) = found.filter(|found| found.is_named(session)) else {
             if let Charge::Eager { payload_bytes, .. } = charge {
                 self.pool.free_orphan(payload_bytes);
             }
             return;
         };
         // While its link is lost, a session that resumes keeps the news for the next one.
-        if peer.session.lent.free(charge)
-            && (peer.link().is_some() || peer.session.reliable.is_some())
-        {
+        if session.lent.free(charge) && (has_link || session.reliable.is_some()) {
             self.tell_credit(id);
         }
     }
@@ -65,8 +64,11 @@ impl Core {
 
     /// The longest message that a peer may send at once as far as its credit reaches, where that is a long one.
     fn long_bytes_of(&self, id: PeerId) -> Option<u64> {
-        let of_frames = |it: &&Peer| !it.session.foreign && it.session.reliable.is_none();
-        let peer = self.peers.get(id).filter(of_frames)?;
+        let peer = self.peers.get(id)?;
+        let session = peer.session.as_ref()?;
+        if session.is_foreign() || session.reliable.is_some() {
+            return None;
+        }
         let bytes = self.eager_bytes_over(peer.link()?, false);
         (bytes > u64::from(EAGER_BYTES_LONG)).then_some(bytes)
     }
@@ -130,26 +132,15 @@ impl Core {
         Windows { eager: window_min(eager), request: window_min(REQUEST_BYTES_MAX) }
     }
 
-    /// The session begins: the first windows, of which the peer was told, are lent.
-    pub(crate) fn begin_credit(&mut self, id: PeerId, windows: Windows) {
+    /// Lends the first windows of a session.
+    pub(crate) fn lend_first(&mut self, windows: Windows) -> Lent {
         let announces = u64::from(self.config.rts_window);
         let largest = Windows {
             eager: charge_bytes(u64::from(self.eager_bytes_sure())),
             request: charge_bytes(u64::from(REQUEST_BYTES_MAX)),
         };
         self.pool.lend(windows.sum());
-        let now = self.now;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.lent = Lent::begin(windows, announces, largest, now);
-        }
-    }
-
-    /// The session ended: what was lent comes back, but for messages that are still here.
-    pub(crate) fn end_credit(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        self.pool.take_back(&peer.session.lent);
-        peer.session.lent = Lent::default();
-        peer.session.granted = Granted::default();
+        Lent::begin(windows, announces, largest, self.now)
     }
 
     /// The peer allows us more.

@@ -14,7 +14,7 @@ use crate::engine::Core;
 use crate::incoming::{IncomingKind, OF_RECEIVE};
 use crate::matching::{Content, Unmatched};
 use crate::operation::Kind;
-use crate::path::Peer;
+use crate::path::Session;
 
 impl Core {
     /// A small message arrives.
@@ -33,20 +33,18 @@ impl Core {
         if payload_bytes > u64::from(EAGER_BYTES_MAX) {
             return self.violation("an eager message over the limit");
         }
-        let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
+        let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
+        let resumes = session.reliable.is_some();
         if body.more_bytes.get() > 0
-            && (channel == Channel::Request
-                || peer.session.reliable.is_some()
-                || prefix.payload_bytes.get() == 0)
+            && (channel == Channel::Request || resumes || prefix.payload_bytes.get() == 0)
         {
             return self.violation("a message in fragments where there are none");
         }
         let charge = Charge::Eager { channel, payload_bytes };
-        if !peer.session.lent.arrive(charge) {
+        if !session.lent.arrive(charge) {
             return self.violation("the peer sent more than its credit");
         }
-        let next = peer.next_message(channel, body.message.get());
-        let resumes = peer.session.reliable.is_some();
+        let next = session.next_message(channel, body.message.get());
         let placement = match next {
             NextMessage::Now if channel == Channel::Request => {
                 self.place_request(link, id, prefix, body)
@@ -279,23 +277,23 @@ impl Core {
         channel: Channel,
         message: u64,
     ) -> NextMessage {
-        let peer = self.peers.get_mut(id);
-        peer.map_or(NextMessage::Wrong, |peer| peer.next_message(channel, message))
+        let session = self.peers.session_mut(id);
+        session.map_or(NextMessage::Wrong, |session| session.next_message(channel, message))
     }
 }
 
-impl Peer {
+impl Session {
     /// Whether a message of this number may be matched now; then the next one is expected.
     #[inline]
     fn next_message(&mut self, channel: Channel, message: u64) -> NextMessage {
-        let next = &mut self.session.receive_next[channel as usize];
-        if message == *next && (channel != Channel::Request || self.session.reliable.is_none()) {
+        let next = &mut self.receive_next[channel as usize];
+        if message == *next && (channel != Channel::Request || self.reliable.is_none()) {
             *next += 1;
             return NextMessage::Now;
         }
         // A request is handed over when its last byte is here, which, where frames overtake each
         // other, may be after those of later ones: there all of them wait for their turn.
-        match &self.session.reliable {
+        match &self.reliable {
             Some(reliable) if message >= *next && !reliable.held.contains(channel, message) => {
                 NextMessage::Early
             }

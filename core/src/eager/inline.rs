@@ -19,17 +19,18 @@ impl Core {
         }
         let Some(peer) = self.peers.get_mut(send.peer) else { return false };
         let Some(link) = peer.link().filter(|link| *link != LOOP_LINK) else { return false };
-        let (granted, len) = (&peer.session.granted, send.payload.len);
+        let Some(session) = peer.session.as_mut() else { return false };
+        let (granted, len) = (&session.granted, send.payload.len);
         let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
             && peer.waiting.sends[send.channel as usize].is_empty()
             && peer.in_flight.has_room()
-            && peer.session.reliable.is_none();
+            && session.reliable.is_none();
         if !leaves {
             return false;
         }
-        let Some(message) = peer.session.take_eager(send.channel, len) else { return false };
+        let Some(message) = session.take_eager(send.channel, len) else { return false };
         self.counters.messages_eager_sent += 1;
-        let (session, payload_bytes) = (peer.session.name(), len as u32);
+        let (session, payload_bytes) = (session.name(), len as u32);
         let body = eager_body(send, message);
         let frame = &mut self.outputs.inline;
         frame.link = link;
@@ -77,7 +78,8 @@ impl Core {
         let mut message = 0;
         if let Some(peer) = self.peers.get_mut(send.peer) {
             peer.in_flight.begin(Urgency::Urgent);
-            message = peer.session.send_next[send.channel as usize] - 1;
+            let session = peer.session.as_ref();
+            message = session.map_or(0, |it| it.send_next[send.channel as usize] - 1);
         }
         let state = SendState { send, stage: SendStage::Eager, message };
         self.operations.insert(id, Kind::Send(state)).retained = 1;

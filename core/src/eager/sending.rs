@@ -66,7 +66,8 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        if peer.session.foreign
+        let Some(session) = peer.session.as_mut() else { return false };
+        if session.is_foreign()
             && let Some(fault) = unspeakable(&send)
         {
             self.finish(id, Err(fault), 0);
@@ -77,19 +78,19 @@ impl Core {
         }
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
-        let tells = !peer.session.foreign || !Level::waits_for_match(send.level as u8);
+        let tells = !session.is_foreign() || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
-            || (tells && send.payload.len <= peer.session.granted.eager_bytes());
-        let number = small.then(|| peer.session.take_eager(send.channel, send.payload.len));
+            || (tells && send.payload.len <= session.granted.eager_bytes());
+        let number = small.then(|| session.take_eager(send.channel, send.payload.len));
         if let Some(message) = number.flatten() {
             state.stage = SendStage::Eager;
             state.message = message;
             operation.retained += 1;
             if send.level != Level::Buffered {
-                peer.session.unfinished.insert((send.channel as u8, message), id);
+                session.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let first = send.payload.len.min(peer.session.granted.frame_bytes());
+            let first = send.payload.len.min(session.granted.frame_bytes());
             let mut body = eager_body(&send, message);
             body.more_bytes = ((send.payload.len - first) as u32).into();
             let order = Order::Eager { operation: id };

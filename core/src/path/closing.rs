@@ -5,7 +5,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::{LinkId, Token, Verb};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, PeerStage, Waiting};
+use super::{LinkStage, PeerStage, Session, Waiting};
 use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
@@ -40,7 +40,8 @@ impl Core {
         let peer = self.links.get(link).and_then(|state| state.peer);
         let peer = peer.and_then(|id| self.peers.get(self.resolve(id)));
         // The rail of a foreign peer knows how its partner ended.
-        let foreign = peer.is_some_and(|peer| peer.session.foreign);
+        let session = peer.and_then(|peer| peer.session.as_ref());
+        let foreign = session.is_some_and(Session::is_foreign);
         let lost = if foreign { fault } else { Fault::PeerReset };
         for incoming in self.incoming.take_of(link) {
             self.undo_incoming(incoming, lost);
@@ -55,7 +56,7 @@ impl Core {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
-                false if peer.session.foreign => self.end_session(id, lost),
+                false if foreign => self.end_session(id, lost),
                 false => self.session_link_lost(id),
             };
         }
@@ -120,7 +121,7 @@ impl Core {
             self.close_link(link);
         }
         for (_, peer) in self.peers.iter_mut() {
-            peer.session.fetching.clear();
+            peer.session.iter_mut().for_each(|session| session.fetching.clear());
             peer.waiting = Waiting::default();
         }
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();

@@ -47,7 +47,7 @@ impl Core {
         }
         let waits = !peer.waiting.is_empty();
         peer.stage = PeerStage::Idle;
-        let rests = peer.session.id.is_some();
+        let rests = peer.session.is_some();
         if rests {
             self.become_idle_closed(id);
         }
@@ -68,7 +68,7 @@ impl Core {
     /// compared, and what it sends would not be known to come from this peer.
     #[inline]
     pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
-        if self.peers.get(id).is_some_and(|peer| peer.session.id.is_none() && peer.reachable)
+        if self.peers.get(id).is_some_and(|peer| peer.session.is_none() && peer.reachable)
             && self.awaits_from(receive, id)
         {
             self.want_session(id);
@@ -156,7 +156,8 @@ impl Core {
         let (now, wait) = (self.now, self.config.resend_after * 4);
 
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        let session = peer.session.as_mut();
+        let Some(reliable) = session.and_then(|it| it.reliable.as_mut()) else { return };
         if reliable.retry_at > now {
             return;
         }

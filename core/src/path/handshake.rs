@@ -213,7 +213,7 @@ impl Core {
     /// Whether there is credit for a session with this peer: one that was idle-closed has its own.
     fn has_credit_for(&mut self, id: PeerId, link: LinkId) -> bool {
         let theirs = self.links.get(link).and_then(|state| state.theirs);
-        let keeps = theirs.is_some_and(|theirs| self.peers.has_session(id, theirs.name()));
+        let keeps = theirs.is_some() && self.peers.session(id).map(|it| it.id) == theirs;
         while !keeps && self.first_windows().is_none() {
             if self.end_oldest_idle().is_none_or(|ended| ended == id) {
                 break;
@@ -271,10 +271,9 @@ impl Core {
             // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
         }
-        let idle = peer.session_link().is_none()
-            && peer.session.reliable.is_none()
-            && peer.session.id.is_some();
-        if idle && named.1 == peer.session.id && named.0 != named.1 && !newer {
+        let session = peer.session.as_ref().filter(|session| session.reliable.is_none());
+        let idle = session.filter(|_| peer.session_link().is_none()).map(|session| session.id);
+        if idle.is_some() && named.1 == idle && named.0 != named.1 && !newer {
             // Called under another name than that of its idle-closed session, which a link of its own goes on
             // with, where somebody wants it.
             self.close_link(link);

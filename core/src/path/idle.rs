@@ -92,9 +92,10 @@ impl Core {
     /// Whether the session may do without its link for now, as far as this side can tell.
     fn may_close_idle(&self, id: PeerId, link: LinkId) -> bool {
         let Some(peer) = self.peers.get(id) else { return false };
+        let Some(session) = peer.session.as_ref() else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
-        let up = peer.stage == PeerStage::Up { link } && peer.session.reliable.is_none() && live;
-        let ours = up && !peer.session.foreign;
+        let up = peer.stage == PeerStage::Up { link } && session.reliable.is_none() && live;
+        let ours = up && !session.is_foreign();
         ours && !self.closing
             && peer.is_idle()
             && self.greeting.len > 0
@@ -126,7 +127,8 @@ impl Core {
     /// The peer asks to close the idle link, or answers that it may.
     pub(crate) fn arrive_close_idle(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id) else { return Placement::Drop };
-        if peer.session.reliable.is_some() || link == LOOP_LINK {
+        let spans = peer.session.as_ref().is_some_and(|session| session.reliable.is_some());
+        if spans || link == LOOP_LINK {
             return self.violation("a session that cannot be idle-closed");
         }
         if matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
@@ -150,7 +152,8 @@ impl Core {
             return self.violation("an answer to what was not asked");
         }
         peer.stage = PeerStage::Up { link };
-        let deferred = std::mem::take(&mut peer.session.deferred);
+        let session = peer.session.as_mut();
+        let deferred = session.map_or(Vec::new(), |it| std::mem::take(&mut it.deferred));
         self.counters.idle_closes_refused += 1;
         self.links.set_closing_idle(link, false);
         if let Some(state) = self.links.get_mut(link) {
@@ -171,7 +174,7 @@ impl Core {
     fn close_idle(&mut self, id: PeerId, link: LinkId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         // Answers to a peer that is idle: it waits for none of them.
-        peer.session.deferred.clear();
+        peer.session.iter_mut().for_each(|session| session.deferred.clear());
         let waits = peer.has_waiting();
         self.counters.sessions_idle_closed += 1;
         self.become_idle_closed(id);
@@ -189,7 +192,7 @@ impl Core {
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::IdleClosed { since };
-        peer.session.close_idle(posts);
+        peer.session.iter_mut().for_each(|session| session.close_idle(posts));
         if !peer.reachable {
             self.evictable.add_idle(id, &mut peer.eviction, since);
         }
@@ -221,8 +224,9 @@ impl Core {
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let PeerStage::ClosingIdle { link, .. } = peer.stage else { return };
-        if peer.session.deferred.len() < QUEUED_FRAMES_MAX {
-            return peer.session.deferred.push(body);
+        let Some(session) = peer.session.as_mut() else { return };
+        if session.deferred.len() < QUEUED_FRAMES_MAX {
+            return session.deferred.push(body);
         }
         // A peer that makes us answer and does not answer itself.
         self.break_link(link);
@@ -269,8 +273,8 @@ impl Core {
     pub(crate) fn close_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let waits =
-            peer.has_waiting() || !peer.session.deferred.is_empty() || peer.calls.has_caller();
+        let owes = peer.session.as_ref().is_some_and(|session| !session.deferred.is_empty());
+        let waits = peer.has_waiting() || owes || peer.calls.has_caller();
         let PeerStage::ClosingIdle { link, until, late } = &mut peer.stage else { return };
         if *late && waits {
             let link = *link;
@@ -300,7 +304,8 @@ impl Core {
             if peer.reachable {
                 continue;
             }
-            let free = peer.session.lent.is_clear() && self.operations.is_free(id);
+            let clear = peer.session.as_ref().is_none_or(|session| session.lent.is_clear());
+            let free = clear && self.operations.is_free(id);
             if since <= at && free {
                 self.end_session(id, Fault::PeerReset);
                 return Some(id);
@@ -316,8 +321,10 @@ impl Core {
 impl Peer {
     /// Changes with every message, access and answer, together with the frames of its link.
     fn traffic(&self) -> u64 {
-        let messages = self.session.send_next.iter().chain(&self.session.receive_next);
-        messages.fold(self.session.accesses.begun, |sum, next| sum.wrapping_add(*next))
+        self.session.as_ref().map_or(0, |session| {
+            let messages = session.send_next.iter().chain(&session.receive_next);
+            messages.fold(session.accesses.begun, |sum, next| sum.wrapping_add(*next))
+        })
     }
 
     /// Whether nothing of either side is under way, as far as this side can tell.
@@ -328,18 +335,21 @@ impl Peer {
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
         self.in_flight.is_empty()
-            && self.session.accesses.under_way == UnderWay::default()
-            && self.session.unfinished.is_empty()
-            && self.session.assembling.is_empty()
-            && self.session.lent.has_no_rendezvous()
+            && self.session.as_ref().is_none_or(|session| {
+                session.accesses.under_way == UnderWay::default()
+                    && session.unfinished.is_empty()
+                    && session.assembling.is_empty()
+                    && session.lent.has_no_rendezvous()
+            })
     }
 
     /// The session that a new link would carry on, if any. `lossy`: frames of the link get lost.
     pub fn kept_session(&self, mode: Mode, lossy: bool) -> Option<SessionId> {
-        let kept = match self.session.reliable {
+        let session = self.session.as_ref()?;
+        let kept = match session.reliable {
             Some(_) => mode == Mode::Resume,
             None => !lossy && self.session_link().is_none(),
         };
-        if kept { self.session.id } else { None }
+        kept.then_some(session.id)
     }
 }

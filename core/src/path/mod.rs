@@ -132,7 +132,7 @@ pub(crate) struct Peer {
     pub calls: Calls,
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
-    pub session: Session,
+    pub session: Option<Session>,
     pub in_flight: InFlight,
     pub waiting: Waiting,
     pub throttled: Throttled,
@@ -165,13 +165,37 @@ pub(crate) struct PeerIdentity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SessionId(NonZeroU32);
 
-/// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way.
+/// Who the peer of a session is. As wide as a word, so that no other field of a [`Session`] has as many values to spare:
+/// the compiler tells by one of them that there is no session. A message reads this line in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Partner {
+    Endpoint,
+    /// One who speaks no frames.
+    Foreign,
+}
+
+/// What a session begins with.
 #[derive(Debug)]
+pub(crate) struct NewSession {
+    pub id: SessionId,
+    pub partner: Partner,
+    /// The credit that the peer grants, and the windows that it is lent, as it was told.
+    pub granted: Granted,
+    pub windows: Windows,
+    /// Frames of its link may be lost, or it outlives its link.
+    pub spans: bool,
+}
+
+/// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way. Fields that every
+/// message reads come first.
+#[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Session {
-    /// `None`: there is no session.
-    pub id: Option<SessionId>,
-    /// It is with one who speaks no frames.
-    pub foreign: bool,
+    pub partner: Partner,
+    /// Spans, where frames of the link may be lost or the session outlives its link.
+    pub reliable: Option<Box<Reliable>>,
+    pub id: SessionId,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
     pub granted: Granted,
@@ -180,10 +204,8 @@ pub(crate) struct Session {
     pub unfinished: HashMap<(u8, u64), OperationId>,
     /// Receives that get an announced message, by channel and message number.
     pub fetching: HashMap<(u8, u64), OperationId>,
-    /// Messages of its of which fragments are still to come, by channel and message number.
+    /// Messages of the peer's of which fragments are still to come, by channel and message number.
     pub assembling: HashMap<(u8, u64), SlotId>,
-    /// Spans, where frames of the link may be lost or the session outlives its link.
-    pub reliable: Option<Box<Reliable>>,
     /// Data frames to make.
     pub streams: Streams,
     /// Gets and puts of ours.
@@ -197,6 +219,8 @@ pub(crate) struct Session {
 }
 
 const NOT_IDLE: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<Option<Session>>() == size_of::<Session>(), "see `Partner`");
 
 impl Link {
     /// A link before any greeting. `peer`: the one that we connect to.
@@ -222,9 +246,7 @@ impl Link {
             spared_next: 0,
         }
     }
-}
 
-impl Link {
     /// The session that both sides would go on with over this link.
     pub fn goes_on_with(&self) -> Option<SessionId> {
         self.ours.filter(|_| self.ours == self.theirs)
@@ -262,16 +284,43 @@ impl Waiting {
 }
 
 impl Session {
+    /// A session in which nothing was sent yet. `lent`: the windows of `new`.
+    pub fn new(new: NewSession, lent: Lent, hash: &HashSeed) -> Session {
+        let NewSession { id, partner, granted, windows: _, spans } = new;
+        Session {
+            partner,
+            reliable: spans.then(|| Box::new(Reliable::new())),
+            id,
+            send_next: [0; CHANNELS],
+            receive_next: [0; CHANNELS],
+            granted,
+            lent,
+            unfinished: HashMap::with_hasher(hash.clone()),
+            fetching: HashMap::with_hasher(hash.clone()),
+            assembling: HashMap::with_hasher(hash.clone()),
+            streams: Streams::default(),
+            accesses: Accesses::default(),
+            puts: Puts::default(),
+            deferred: Vec::new(),
+            idle_since_post: NOT_IDLE,
+        }
+    }
+
     /// Its name in frames.
     #[inline]
     pub fn name(&self) -> u32 {
-        self.id.map_or(0, SessionId::name)
+        self.id.name()
     }
 
     /// Whether it is the session that a frame names.
     #[inline]
     pub fn is_named(&self, name: u32) -> bool {
-        self.id.is_some_and(|id| id.name() == name)
+        self.id.name() == name
+    }
+
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.partner == Partner::Foreign
     }
 
     /// Takes credit and the next number for an eager message, where there is credit.
@@ -317,18 +366,10 @@ impl Session {
     pub fn idle_since_post(&self) -> Option<u64> {
         (self.idle_since_post != NOT_IDLE).then_some(self.idle_since_post)
     }
-
-    /// A session begins: its messages are numbered from 0.
-    pub fn begin(&mut self, id: SessionId, granted: Granted) {
-        self.id = Some(id);
-        self.send_next = [0; CHANNELS];
-        self.receive_next = [0; CHANNELS];
-        self.granted = granted;
-    }
 }
 
 impl Peer {
-    pub fn new(reachable: bool, hash: HashSeed) -> Peer {
+    pub fn new(reachable: bool) -> Peer {
         Peer {
             stage: PeerStage::Idle,
             timer: PeerTimer::OFF,
@@ -337,23 +378,7 @@ impl Peer {
             names: Names::default(),
             calls: Calls::NONE,
             reachable,
-            session: Session {
-                id: None,
-                foreign: false,
-                send_next: [0; CHANNELS],
-                receive_next: [0; CHANNELS],
-                granted: Granted::default(),
-                lent: Lent::default(),
-                unfinished: HashMap::with_hasher(hash.clone()),
-                fetching: HashMap::with_hasher(hash.clone()),
-                assembling: HashMap::with_hasher(hash),
-                reliable: None,
-                streams: Streams::default(),
-                accesses: Accesses::default(),
-                puts: Puts::default(),
-                deferred: Vec::new(),
-                idle_since_post: NOT_IDLE,
-            },
+            session: None,
             in_flight: InFlight::default(),
             waiting: Waiting::default(),
             throttled: Throttled::default(),
@@ -363,17 +388,19 @@ impl Peer {
     /// Whether operations or data frames wait for their turn.
     #[inline]
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty() || !self.session.streams.is_empty()
+        let has_streams = |session: &Session| !session.streams.is_empty();
+        !self.waiting.is_empty() || self.session.as_ref().is_some_and(has_streams)
     }
 
     /// When something is due for it.
     pub fn due(&self) -> Time {
+        let reliable = || self.session.as_ref()?.reliable.as_ref();
         let due = match self.stage {
             PeerStage::Yielded { until } => Some(until),
             PeerStage::ClosingIdle { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
             PeerStage::Connecting { .. } => Some(self.calls.deadline()),
-            PeerStage::Suspended { .. } => self.session.reliable.as_ref().map(|it| it.retry_at),
-            PeerStage::Up { .. } => self.session.reliable.as_ref().and_then(|it| it.deadline()),
+            PeerStage::Suspended { .. } => reliable().map(|it| it.retry_at),
+            PeerStage::Up { .. } => reliable().and_then(|it| it.deadline()),
             PeerStage::Idle | PeerStage::IdleClosed { .. } => None,
         };
         due.unwrap_or(Time::NEVER)

@@ -34,12 +34,12 @@ impl Peers {
     /// The session with a peer, if there is one.
     #[inline]
     pub fn session(&self, id: PeerId) -> Option<&Session> {
-        self.get(id).map(|peer| &peer.session).filter(|session| session.id.is_some())
+        self.get(id)?.session.as_ref()
     }
 
     #[inline]
     pub fn session_mut(&mut self, id: PeerId) -> Option<&mut Session> {
-        self.get_mut(id).map(|peer| &mut peer.session).filter(|session| session.id.is_some())
+        self.get_mut(id)?.session.as_mut()
     }
 
     /// Whether a frame of a peer names the session that there is.
@@ -50,7 +50,7 @@ impl Peers {
 
     /// Adds a record. `reachable`: the driver has an address for it. `None` if the table is full.
     pub fn add(&mut self, reachable: bool) -> Option<PeerId> {
-        self.table.insert(Peer::new(reachable, self.hash.clone())).map(PeerId).ok()
+        self.table.insert(Peer::new(reachable)).map(PeerId).ok()
     }
 
     /// Adds a record of an endpoint that called us.
@@ -97,6 +97,11 @@ impl Peers {
     /// No record stands for an endpoint any more, whatever record names it.
     pub fn forget_endpoint(&mut self, endpoint: u128) {
         self.by_endpoint.remove(&endpoint);
+    }
+
+    /// For the maps of a peer's session.
+    pub fn hash(&self) -> &HashSeed {
+        &self.hash
     }
 
     pub fn is_full(&self) -> bool {

@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, PeerStage, SessionId, evictable};
+use super::{Link, LinkStage, NewSession, Partner, PeerStage, SessionId, evictable};
 use crate::api::{PeerId, *};
 use crate::credit::Granted;
 use crate::engine::Core;
@@ -64,7 +64,7 @@ impl Core {
         for _ in 0..evictable::LOOKS {
             let Some(id) = self.evictable.next_caller(&mut self.peers) else { break };
             let Some(peer) = self.peers.get(id) else { continue };
-            if peer.reachable || peer.session.id.is_some() || !self.links.of_peer(id).is_empty() {
+            if peer.reachable || peer.session.is_some() || !self.links.of_peer(id).is_empty() {
                 // It is noted again at the end of that session or link.
                 continue;
             }
@@ -103,20 +103,23 @@ impl Core {
         }
     }
 
-    /// Another endpoint than the one that a record stood for answers at its address now. What was posted after the
-    /// end of the old one's session is for whoever answers.
+    /// Another endpoint than the one that a record stood for, if any, answers at its address now. What was posted after
+    /// the end of the old one's session is for whoever answers.
     pub(crate) fn leave_endpoint(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get(id).filter(|peer| peer.identity.endpoint != 0) else {
-            return;
-        };
-        let link = peer.session_link();
-        let endpoint = peer.identity.endpoint;
+        let Some(peer) = self.peers.get(id) else { return };
+        let (endpoint, link) = (peer.identity.endpoint, peer.session_link());
         self.peers.forget_endpoint(endpoint);
         if self.peers.session(id).is_some() {
             self.replace_session(id);
         }
-        // The old one, where it is connected, learns that its session is over.
-        link.into_iter().for_each(|link| self.close_link(link));
+        // The old one learns that its session is over, and calls again where it was about to begin one.
+        for other in self.links.of_peer(id) {
+            let hello = self.links.get(other).and_then(|state| state.hello);
+            let greeted = hello.is_some_and(|it| u128::from_le_bytes(it.endpoint) == endpoint);
+            if greeted || link == Some(other) {
+                self.close_link(other);
+            }
+        }
     }
 
     /// The peer that is this endpoint itself, with its session.
@@ -165,7 +168,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
         let granted = Granted::begin(windows, u64::from(self.config.rts_window));
-        self.new_session(id, SessionId::own(nonce), granted, windows);
+        let (number, partner, spans) = (SessionId::own(nonce), Partner::Endpoint, false);
+        self.make_session(id, NewSession { id: number, partner, granted, windows, spans });
         self.begin_lengths(id, LOOP_LINK);
         self.pump(id);
     }

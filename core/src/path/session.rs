@@ -5,7 +5,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, Peer, PeerStage, SessionId};
+use super::{Link, LinkStage, NewSession, Partner, Peer, PeerStage, Session, SessionId};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::eager::wanted;
@@ -13,8 +13,6 @@ use crate::engine::Core;
 use crate::lists::List;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage, SendState};
-use crate::reliable::Reliable;
-use crate::remote::UnderWay;
 
 impl Core {
     pub(super) fn drop_messages_of(&mut self, id: PeerId, fault: Fault) {
@@ -27,17 +25,21 @@ impl Core {
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
         let Some(kept) = self.links.get(link).map(Link::goes_on_with) else { return };
+        // Its peer may be known under another name by now.
+        let id = self.resolve(id);
         let Some(peer) = self.peers.get(id) else { return };
         let old_link = peer.session_link();
         let goes_on = kept.is_some();
-        let elsewhere = old_link.is_some_and(|old| old != link) && peer.session.reliable.is_none();
-        if goes_on && (peer.session.id != kept || elsewhere) {
+        let session = peer.session.as_ref();
+        let elsewhere = old_link.is_some_and(|old| old != link)
+            && session.is_some_and(|session| session.reliable.is_none());
+        if goes_on && (session.map(|session| session.id) != kept || elsewhere) {
             // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
             // another link carries it, and what is on its way over that one would be lost.
             self.close_link(link);
             return self.connect_if_needed(id);
         }
-        if !goes_on && peer.session.id.is_some() {
+        if !goes_on && session.is_some() {
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }
@@ -56,18 +58,14 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link };
         peer.calls.succeed();
-        peer.session.wake();
         peer.identity.incarnation = incarnation;
-        let resumes = goes_on && peer.session.reliable.is_none();
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);
         }
         self.begin_lengths(id, link);
-        if resumes {
-            self.resume_idle(id);
-        } else if goes_on {
-            self.resume_spans(id);
+        if goes_on {
+            self.go_on(id);
         }
         self.begin_confirmation(id, outbound, lossy);
         // Also what was due while there was no link.
@@ -77,38 +75,44 @@ impl Core {
         self.close_surplus();
     }
 
+    /// A new link carries a session on.
+    fn go_on(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        session.wake();
+        match session.reliable {
+            None => self.resume_idle(id),
+            Some(_) => self.resume_spans(id),
+        }
+    }
+
     /// A link begins to carry a session that there was not before.
     fn begin_afresh(&mut self, id: PeerId, link: LinkId) {
         let Some(state) = self.links.get(link) else { return };
         let (windows, Some(hello)) = (state.windows, state.hello) else { return };
-        let session = SessionId::agreed(state.nonce, hello.nonce.get());
+        let number = SessionId::agreed(state.nonce, hello.nonce.get());
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
-        let lossy = self.is_lossy(link);
+        let spans = resume || self.is_lossy(link);
         if self.config.separate_sessions {
             self.drop_messages_of(id, Fault::PeerReset);
         }
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.session.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
         let granted = Windows {
             eager: u64::from(hello.eager_credit.get()) * 1024,
             request: u64::from(hello.request_credit.get()) * 1024,
         };
         let granted = Granted::begin(granted, u64::from(hello.rts_credit.get()));
-        self.new_session(id, session, granted, windows);
+        let partner = Partner::Endpoint;
+        self.make_session(id, NewSession { id: number, partner, granted, windows, spans });
     }
 
-    /// A session begins: the peer granted us credit, and is lent the windows that it was told.
-    pub(crate) fn new_session(
-        &mut self,
-        id: PeerId,
-        session: SessionId,
-        granted: Granted,
-        windows: Windows,
-    ) {
+    /// A session with a peer begins.
+    pub(crate) fn make_session(&mut self, id: PeerId, new: NewSession) {
+        let Some(peer) = self.peers.get(id) else { return };
+        assert!(peer.session.is_none(), "a session of {id:?} ends before the next one begins");
+        let lent = self.lend_first(new.windows);
+        let session = Session::new(new, lent, self.peers.hash());
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.begin(session, granted);
+            peer.session = Some(session);
         }
-        self.begin_credit(id, windows);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
     }
@@ -130,14 +134,15 @@ impl Core {
 
     /// The link of a running session is gone.
     pub(crate) fn session_link_lost(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let resumes = self.config.mode == Mode::Resume && peer.session.reliable.is_some();
+        let resumes = self.config.mode == Mode::Resume && self.reliable_mut(id).is_some();
         if !resumes || self.closing {
             return self.end_session(id, Fault::PeerReset);
         }
-        peer.stage = PeerStage::Suspended { since: self.now };
-        let retry_at = self.now + self.config.resend_after * 4;
-        if let Some(reliable) = peer.session.reliable.as_mut() {
+        let since = self.now;
+        let retry_at = since + self.config.resend_after * 4;
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        peer.stage = PeerStage::Suspended { since };
+        if let Some(reliable) = self.reliable_mut(id) {
             reliable.retry_at = retry_at;
         }
         self.wake_by(id, retry_at);
@@ -172,8 +177,8 @@ impl Core {
     /// Another session takes the place of this one, which the peer knows nothing of any more. With separate
     /// sessions what was posted while this one was idle-closed was never about it, and waits for the other.
     pub(super) fn replace_session(&mut self, id: PeerId) {
-        let peer = self.peers.get(id).filter(|_| self.config.separate_sessions);
-        let since = peer.and_then(|peer| peer.session.idle_since_post());
+        let session = self.peers.session(id).filter(|_| self.config.separate_sessions);
+        let since = session.and_then(Session::idle_since_post);
         self.fail_session_before(id, Fault::PeerReset, since);
     }
 
@@ -181,53 +186,68 @@ impl Core {
         self.fail_session_before(id, fault, None);
     }
 
-    /// Ends a session. `spared`: all sends that wait, and receives that were posted after so many others, go on.
+    /// Ends a session, or the attempt to begin one. `spared`: all sends that wait, and receives that were posted after
+    /// so many others, go on.
     fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let session = std::mem::take(&mut peer.session.id);
-        let had_session = session.is_some();
         let was_called = peer.is_called();
         peer.stage = PeerStage::Idle;
-        peer.session.foreign = false;
-        peer.session.puts.clear();
-        let streams = peer.session.streams.take_all();
-        peer.session.unfinished.clear();
-        peer.session.fetching.clear();
         if spared.is_none() {
             peer.waiting.sends = [List::EMPTY; CHANNELS];
         }
         peer.waiting.accesses = List::EMPTY;
-        peer.session.wake();
-        peer.session.deferred.clear();
         peer.calls.reset();
-        let reliable = peer.session.reliable.take();
-        streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
-        if had_session {
-            self.end_credit(id);
-            self.counters.resets += 1;
-        }
-        self.break_assemblies(id, fault);
-        if let (Some(session), Some(reliable)) = (session, reliable) {
-            self.drop_spans(id, session.name(), *reliable);
-        }
-        self.fail_operations(id, fault, had_session || was_called, spared);
-        for found in self.matching.messages_of(id) {
-            let announced = self
-                .matching
-                .message_mut(found)
-                .is_some_and(|message| matches!(message.content, Content::Rendezvous(..)));
-            if announced {
-                self.drop_message(found, fault);
-            }
-        }
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.session.accesses.under_way = UnderWay::default();
+        let session = peer.session.take();
+        let had_session = session.is_some();
+        match session {
+            Some(session) => self.wind_up(id, session, fault, spared),
+            None => self.fail_operations(id, fault, was_called, spared),
         }
         let caller = self.take_caller(id);
         self.part_names(id, had_session);
         self.evictable.add_caller(id, &mut self.peers);
         self.outputs.push(Output::PeerDown { peer: id, fault });
         self.answer(caller);
+    }
+
+    /// A session was taken out of its peer: what was under way in it ends.
+    fn wind_up(&mut self, id: PeerId, session: Session, fault: Fault, spared: Option<u64>) {
+        let Session {
+            id: number,
+            lent,
+            streams,
+            assembling,
+            reliable,
+            // Of these the table of operations knows more: they fail there.
+            unfinished: _,
+            fetching: _,
+            accesses: _,
+            // These end with the session, and nobody waits for them.
+            partner: _,
+            send_next: _,
+            receive_next: _,
+            granted: _,
+            puts: _,
+            deferred: _,
+            idle_since_post: _,
+        } = session;
+        self.counters.resets += 1;
+        // First: messages that go from now on give no credit back to the peer.
+        self.pool.take_back(&lent);
+        streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
+        self.break_assemblies(assembling.into_values(), fault);
+        if let Some(reliable) = reliable {
+            self.drop_spans(id, number.name(), *reliable);
+        }
+        self.fail_operations(id, fault, true, spared);
+        for found in self.matching.messages_of(id) {
+            let message = self.matching.message_mut(found);
+            let announced =
+                |message: &mut Unmatched| matches!(message.content, Content::Rendezvous(..));
+            if message.is_some_and(announced) {
+                self.drop_message(found, fault);
+            }
+        }
     }
 
     /// Fails every operation with this peer. `receives`: those that wait for a message from it alone, too.

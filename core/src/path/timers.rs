@@ -123,7 +123,7 @@ impl Core {
                 PeerStage::Crowded { attempt, until } if until <= now => {
                     self.connect_again(id, attempt);
                 }
-                PeerStage::Up { .. } if peer.session.reliable.is_some() => self.run_span_timers(id),
+                PeerStage::Up { .. } => self.run_span_timers(id),
                 _ => {}
             }
             let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);

@@ -116,10 +116,11 @@ impl Core {
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session.name();
-        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        let Some(session) = peer.session.as_mut() else { return };
+        let name = session.name();
+        let Some(reliable) = session.reliable.as_mut() else { return };
         let body = Body::Ack(reliable.window.acknowledge());
-        let envelope = Envelope { session, ..Envelope::default() };
+        let envelope = Envelope { session: name, ..Envelope::default() };
         self.emit_on(link, envelope, &body, None, Token::NONE);
     }
 }

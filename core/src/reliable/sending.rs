@@ -38,15 +38,16 @@ impl Core {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
-        let session = peer.session.name();
-        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        let Some(session) = peer.session.as_mut() else { return };
+        let name = session.name();
+        let Some(reliable) = session.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.ready(index) else { return };
         let again = sent.try_again(now);
         let Ok(slot) = self.orders.insert(Order::Span { peer: id, span: sent.span }) else {
             return;
         };
         sent.in_rail = Some(slot);
-        sent.envelope.session = session;
+        sent.envelope.session = name;
         let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
         if again {
             self.counters.frames_re_sent += 1;

@@ -75,9 +75,8 @@ impl Core {
 
     fn confirm_again(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(link) = peer.link() else { return };
-        let Some(reliable) = peer.session.reliable.as_mut() else { return };
+        let Some(link) = self.peer_link(id) else { return };
+        let Some(reliable) = self.reliable_mut(id) else { return };
         if !reliable.confirmation.again(now, after) {
             // The rail's last word suspends the session, which then looks for another link.
             return self.close_link(link);

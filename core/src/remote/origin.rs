@@ -48,12 +48,13 @@ impl Core {
     pub(crate) fn begin_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, segments) = (state.access.peer, state.segments());
-        let idle = self.peers.get(peer).is_some_and(|peer| {
+        let has_room = self.peers.get(peer).is_some_and(|peer| {
+            let session = peer.session.as_ref();
             peer.waiting.accesses.is_empty()
-                && peer.session.accesses.under_way.has_room(segments)
+                && session.is_some_and(|session| session.accesses.under_way.has_room(segments))
                 && peer.link().is_some_and(|link| self.is_live(link))
         });
-        if idle {
+        if has_room {
             return self.start_access(id);
         }
         self.queue_access(id, peer);
@@ -80,9 +81,9 @@ impl Core {
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
         while let Some(peer) = self.peers.get(id) {
             let Some(first) = self.operations.first_of(&peer.waiting.accesses) else { return };
-            let Some(link) = peer.link() else { return };
+            let (Some(link), Some(session)) = (peer.link(), peer.session.as_ref()) else { return };
             let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
-            if !peer.session.accesses.under_way.has_room(segments) || !self.is_live(link) {
+            if !session.accesses.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
             self.unqueue_access(id, first);
@@ -98,8 +99,9 @@ impl Core {
         let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer) else { return };
         let Some(link) = peer.link() else { return };
-        peer.session.accesses.begin(segments);
-        if peer.session.foreign && self.operations.is_access(id) {
+        let Some(session) = peer.session.as_mut() else { return };
+        session.accesses.begin(segments);
+        if session.is_foreign() && self.operations.is_access(id) {
             // It announces what may be read, and knows no other memory.
             return self.access_ended(id, Err(Fault::NotPermitted));
         }
@@ -178,15 +180,12 @@ impl Core {
     /// next link. Reading or writing the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
         let segments = self.access_mut(id).map_or(0, |access| access.segments());
-        let Some(state) = self.peers.get_mut(peer) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
-        if state.session.reliable.is_none() || over {
-            return false;
-        }
-        state.session.accesses.under_way.end(segments);
-        let link = state.link();
+        let session = self.peers.session_mut(peer).filter(|it| it.reliable.is_some() && !over);
+        let Some(session) = session else { return false };
+        session.accesses.under_way.end(segments);
         self.queue_access(id, peer);
-        if link == Some(lost) {
+        if self.peer_link(peer) == Some(lost) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(lost);
         }

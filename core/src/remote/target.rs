@@ -44,10 +44,6 @@ impl Puts {
         }
         whole
     }
-
-    pub fn clear(&mut self) {
-        self.partial.clear();
-    }
 }
 
 impl Core {

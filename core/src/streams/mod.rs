@@ -63,11 +63,6 @@ impl Streams {
         self.queue.remove(at)
     }
 
-    /// Takes all of them out.
-    pub fn take_all(&mut self) -> VecDeque<Stream> {
-        std::mem::take(&mut self.queue)
-    }
-
     /// Drops streams, but for such ones.
     pub fn retain(&mut self, is_such: impl FnMut(&Stream) -> bool) {
         self.queue.retain(is_such);

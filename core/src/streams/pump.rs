@@ -19,7 +19,8 @@ impl Core {
             if peer.link().is_none() {
                 return;
             }
-            let Some(next) = peer.session.streams.next_bytes() else { return };
+            let Some(session) = peer.session.as_mut() else { return };
+            let Some(next) = session.streams.next_bytes() else { return };
             if !peer.in_flight.has_bulk_room(next) {
                 return;
             }
@@ -27,8 +28,8 @@ impl Core {
                 // A peer that reads as fast as we send would keep this pass from everybody else.
                 return self.bulk.wait(id, &mut peer.throttled);
             }
-            let Some(mut stream) = peer.session.streams.pop() else { return };
-            let max = peer.session.granted.frame_bytes();
+            let Some(mut stream) = session.streams.pop() else { return };
+            let max = session.granted.frame_bytes();
             self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
