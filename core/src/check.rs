@@ -16,8 +16,9 @@ use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
 use crate::orders::Order;
-use crate::path::{Link, LinkStage, Name, Peer, PeerStage, Session};
+use crate::path::{Link, LinkStage, Name, Peer, PeerStage};
 use crate::remote::UnderWay;
+use crate::session::Session;
 use crate::streams::{Stream, StreamKind};
 
 /// Holds as they are recounted.

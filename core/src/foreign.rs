@@ -14,7 +14,8 @@ use ropewalk_wire::frame::{EagerBody, RtsBody, ShortHeader, key_to_wire};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::engine::Core;
-use crate::path::{LinkStage, NewSession, Partner, PeerStage, SessionId};
+use crate::path::{LinkStage, PeerStage};
+use crate::session::{NewSession, PeerKind, SessionId};
 
 impl Core {
     /// Whether the peers of a link are foreign.
@@ -50,8 +51,8 @@ impl Core {
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
         let granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
-        let (partner, spans) = (Partner::Foreign, false);
-        self.make_session(id, NewSession { id: number, partner, granted, windows, spans });
+        let (kind, spans) = (PeerKind::Foreign, false);
+        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
         self.begin_lengths(id, link);
         self.links.begin_carrying(link);
         self.pump(id);

@@ -13,10 +13,10 @@
 //!
 //! Files: `engine` (the state), `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a
 //! message), `probe` (a look at what waits), `eager`, `fragments`, `assembly` and `rendezvous` (how a message travels),
-//! `streams` (data frames in turn), `remote` (put and get), `reliable` (spans, acknowledgements, re-sending), `path`
-//! (links, hand-shake, sessions), `credit` (who may send how much), `foreign` (peers that speak a protocol of their
-//! rail's), `operation`, `cancel`, `orders` and `incoming` (what rails were told to do, and payloads on their way),
-//! `rails` (their guarantees), `lists` (lists through tables).
+//! `streams` (data frames in turn), `remote` (put and get), `reliable` (spans, acknowledgements, re-sending), `session`
+//! (what two ends share, its beginning and its end), `path` (peers, links, hand-shake), `credit` (who may send how much),
+//! `foreign` (peers that speak a protocol of their rail's), `operation`, `cancel`, `orders` and `incoming` (what rails
+//! were told to do, and payloads on their way), `rails` (their guarantees), `lists` (lists through tables).
 //!
 //! Invariants
 //! * Of one peer's messages on one channel that a receive accepts, the earliest sent wins; of the
@@ -49,6 +49,7 @@ mod rails;
 mod reliable;
 mod remote;
 mod rendezvous;
+mod session;
 mod streams;
 
 pub use api::*;

@@ -14,7 +14,7 @@ use crate::eager::NextMessage;
 use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, SendStage};
-use crate::path::Session;
+use crate::session::Session;
 
 /// A large message as it was announced.
 #[derive(Debug, Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::engine::Core;
 use crate::incoming::{IncomingKind, OF_RECEIVE};
 use crate::matching::{Content, Unmatched};
 use crate::operation::Kind;
-use crate::path::Session;
+use crate::session::Session;
 
 impl Core {
     /// A small message arrives.

@@ -5,11 +5,12 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::{LinkId, Token, Verb};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, PeerStage, Session, Waiting};
+use super::{LinkStage, PeerStage, Waiting};
 use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
+use crate::session::Session;
 
 impl Core {
     pub(crate) fn close_link(&mut self, link: LinkId) {

@@ -39,7 +39,7 @@ impl Core {
     }
 
     /// Connects to a peer for which something waits.
-    pub(super) fn connect_if_needed(&mut self, id: PeerId) {
+    pub(crate) fn connect_if_needed(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let carried = peer.session_link().is_some();
         if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {

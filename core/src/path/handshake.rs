@@ -15,10 +15,11 @@ use ropewalk_wire::frame::{
 };
 
 use super::calls::PATIENCE;
-use super::{Link, LinkStage, Links, Peer, PeerStage, SessionId};
+use super::{Link, LinkStage, Links, Peer, PeerStage};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
+use crate::session::SessionId;
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);

@@ -14,10 +14,11 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, Peer, PeerStage, Session, SessionId, evictable};
+use super::{LinkStage, Peer, PeerStage, evictable};
 use crate::api::*;
 use crate::engine::Core;
 use crate::remote::UnderWay;
+use crate::session::{Session, SessionId};
 
 /// Links that one look for idle ones examines.
 const SWEEP: usize = 256;
@@ -255,12 +256,12 @@ impl Core {
     }
 
     /// The link with a greeting that waited, and the addresses that it told.
-    pub(super) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
+    pub(crate) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
         let peer = self.peers.get_mut(id)?;
         Some((peer.calls.take_caller()?, peer.identity.addresses.clone()))
     }
 
-    pub(super) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
+    pub(crate) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
         let Some((link, addresses)) = caller else { return };
         let state = self.links.get(link).filter(|state| state.stage == LinkStage::Greeting);
         if let Some(hello) = state.and_then(|state| state.hello) {

@@ -208,7 +208,7 @@ impl Core {
 
     /// The session with a peer is over, or the attempt to begin one: with separate sessions each of its names
     /// stands for itself from here on, and a peer that had called us has ended.
-    pub(super) fn part_names(&mut self, id: PeerId, had_session: bool) {
+    pub(crate) fn part_names(&mut self, id: PeerId, had_session: bool) {
         if !self.config.separate_sessions || self.closing {
             return;
         }

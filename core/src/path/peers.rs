@@ -5,8 +5,9 @@
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::Slots;
 
-use super::{Peer, Session};
+use super::Peer;
 use crate::api::PeerId;
+use crate::session::Session;
 
 #[derive(Debug)]
 pub(crate) struct Peers {

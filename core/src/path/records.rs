@@ -4,10 +4,11 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, NewSession, Partner, PeerStage, SessionId, evictable};
+use super::{Link, LinkStage, PeerStage, evictable};
 use crate::api::{PeerId, *};
 use crate::credit::Granted;
 use crate::engine::Core;
+use crate::session::{NewSession, PeerKind, SessionId};
 
 impl Core {
     /// Adds a peer; `reachable`: the driver has an address for it.
@@ -168,8 +169,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
         let granted = Granted::begin(windows, u64::from(self.config.rts_window));
-        let (number, partner, spans) = (SessionId::own(nonce), Partner::Endpoint, false);
-        self.make_session(id, NewSession { id: number, partner, granted, windows, spans });
+        let (number, kind, spans) = (SessionId::own(nonce), PeerKind::Ours, false);
+        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
         self.begin_lengths(id, LOOP_LINK);
         self.pump(id);
     }

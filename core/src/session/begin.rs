@@ -1,0 +1,124 @@
+//! The beginning of sessions, and of links that carry them on.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use super::{NewSession, PeerKind, Session, SessionId};
+use crate::api::*;
+use crate::credit::{Granted, Windows};
+use crate::engine::Core;
+use crate::path::{Link, LinkStage, Peer, PeerStage};
+
+impl Core {
+    /// A link was confirmed: the session begins, or goes on.
+    pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
+        let incarnation = self.greeted_incarnation(link).unwrap_or_default();
+        let Some(kept) = self.links.get(link).map(Link::goes_on_with) else { return };
+        // Its peer may be known under another name by now.
+        let id = self.resolve(id);
+        let Some(peer) = self.peers.get(id) else { return };
+        let old_link = peer.session_link();
+        let goes_on = kept.is_some();
+        let session = peer.session.as_ref();
+        let elsewhere = old_link.is_some_and(|old| old != link)
+            && session.is_some_and(|session| session.reliable.is_none());
+        if goes_on && (session.map(|session| session.id) != kept || elsewhere) {
+            // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
+            // another link carries it, and what is on its way over that one would be lost.
+            self.close_link(link);
+            return self.connect_if_needed(id);
+        }
+        if !goes_on && session.is_some() {
+            // The peer lost what it knew of us; what was under way has failed.
+            self.replace_session(id);
+        }
+        // A peer that called us may have a new record by now.
+        let id =
+            self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
+        if let Some(old) = old_link.filter(|old| *old != link) {
+            self.close_link(old);
+        }
+        self.close_older(id, link);
+        let Some(state) = self.links.get_mut(link) else { return };
+        state.stage = LinkStage::Up;
+        state.traffic_seen = None;
+        let outbound = state.outbound;
+        let lossy = self.is_lossy(link);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        peer.stage = PeerStage::Up { link };
+        peer.calls.succeed();
+        peer.identity.incarnation = incarnation;
+        self.links.begin_carrying(link);
+        if !goes_on {
+            self.begin_afresh(id, link);
+        }
+        self.begin_lengths(id, link);
+        if goes_on {
+            self.go_on(id);
+        }
+        self.begin_confirmation(id, outbound, lossy);
+        // Also what was due while there was no link.
+        let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
+        self.wake_by(id, due);
+        self.pump(id);
+        self.close_surplus();
+    }
+
+    /// A new link carries a session on.
+    fn go_on(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        session.wake();
+        match session.reliable {
+            None => self.resume_idle(id),
+            Some(_) => self.resume_spans(id),
+        }
+    }
+
+    /// A link begins to carry a session that there was not before.
+    fn begin_afresh(&mut self, id: PeerId, link: LinkId) {
+        let Some(state) = self.links.get(link) else { return };
+        let (windows, Some(hello)) = (state.windows, state.hello) else { return };
+        let number = SessionId::agreed(state.nonce, hello.nonce.get());
+        let resume = self.config.mode == Mode::Resume && hello.mode == 1;
+        let spans = resume || self.is_lossy(link);
+        if self.config.separate_sessions {
+            self.drop_messages_of(id, Fault::PeerReset);
+        }
+        let granted = Windows {
+            eager: u64::from(hello.eager_credit.get()) * 1024,
+            request: u64::from(hello.request_credit.get()) * 1024,
+        };
+        let granted = Granted::begin(granted, u64::from(hello.rts_credit.get()));
+        let kind = PeerKind::Ours;
+        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
+    }
+
+    /// A session with a peer begins.
+    pub(crate) fn make_session(&mut self, id: PeerId, new: NewSession) {
+        let Some(peer) = self.peers.get(id) else { return };
+        assert!(peer.session.is_none(), "a session of {id:?} ends before the next one begins");
+        let lent = self.lend_first(new.windows);
+        let session = Session::new(new, lent, self.peers.hash());
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.session = Some(session);
+        }
+        self.counters.sessions += 1;
+        self.outputs.push(Output::PeerUp { peer: id });
+    }
+
+    /// Closes links which the peer had greeted on before it greeted on this one: it has given them up, and a
+    /// confirmation of one that is still on its way would end the session that begins.
+    fn close_older(&mut self, id: PeerId, link: LinkId) {
+        let agreed = |it: &Link| !it.outbound && it.stage == LinkStage::Agreed;
+        let Some(turn) = self.links.get(link).filter(|it| !it.outbound).map(|it| it.agreed) else {
+            return;
+        };
+        for other in self.links.of_peer(id) {
+            let older = self.links.get(other).is_some_and(|it| agreed(it) && it.agreed < turn);
+            if older && !self.is_lossy(other) {
+                self.close_link(other);
+            }
+        }
+    }
+}

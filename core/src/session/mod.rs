@@ -1,0 +1,195 @@
+//! A session: what a life of ours shares with a life of a peer from its beginning to its end.
+//!
+//! It lies in the record of its peer, which has one or none. [`begin`] makes it, and [`end`] takes it apart: nobody else
+//! does either. What waits for a session stays with the peer, and so do frames that a rail has not released.
+//!
+//! It knows no path: which link carries it, and what becomes of it without one, is the peer's affair.
+
+mod begin;
+mod end;
+
+use std::num::NonZeroU32;
+
+use ropewalk_base::hash::{HashMap, HashSeed};
+use ropewalk_base::slots::SlotId;
+use ropewalk_wire::frame::Body;
+
+use crate::api::{CHANNELS, Channel, OperationId};
+use crate::credit::{Granted, Lent, Windows};
+use crate::reliable::Reliable;
+use crate::remote::{Accesses, Puts};
+use crate::streams::Streams;
+
+/// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
+const ANNOUNCES_AHEAD: usize = 8;
+/// Messages that are being fetched beside one whose end may be told a little later.
+const FETCHES_AHEAD: usize = 4;
+
+/// The number of a session. Frames name it; 0 names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionId(NonZeroU32);
+
+/// The peer of a session. As wide as a word, so that no other field of a [`Session`] has as many values to spare: the
+/// compiler tells by one of them that there is no session. A message reads this line in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum PeerKind {
+    Ours,
+    /// It speaks no frames.
+    Foreign,
+}
+
+/// What a session begins with.
+#[derive(Debug)]
+pub(crate) struct NewSession {
+    pub id: SessionId,
+    pub kind: PeerKind,
+    /// The credit that the peer grants, and the windows that it is lent, as it was told.
+    pub granted: Granted,
+    pub windows: Windows,
+    /// Frames of its link may be lost, or it outlives its link.
+    pub spans: bool,
+}
+
+/// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way. Fields that every
+/// message reads come first.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Session {
+    pub kind: PeerKind,
+    /// Spans, where frames of the link may be lost or the session outlives its link.
+    pub reliable: Option<Box<Reliable>>,
+    pub id: SessionId,
+    pub send_next: [u64; CHANNELS],
+    pub receive_next: [u64; CHANNELS],
+    pub granted: Granted,
+    pub lent: Lent,
+    /// Sends whose end the receiver will tell, by channel and message number.
+    pub unfinished: HashMap<(u8, u64), OperationId>,
+    /// Receives that get an announced message, by channel and message number.
+    pub fetching: HashMap<(u8, u64), OperationId>,
+    /// Messages of the peer's of which fragments are still to come, by channel and message number.
+    pub assembling: HashMap<(u8, u64), SlotId>,
+    /// Data frames to make.
+    pub streams: Streams,
+    /// Gets and puts of ours.
+    pub accesses: Accesses,
+    /// Puts of the peer's.
+    pub puts: Puts,
+    /// Control frames that wait for the answer to `CloseIdle`.
+    pub deferred: Vec<Body>,
+    /// After how many posts of receives it was idle-closed; `NOT_IDLE`: a link carries it.
+    idle_since_post: u64,
+}
+
+const NOT_IDLE: u64 = u64::MAX;
+
+const _: () = assert!(size_of::<Option<Session>>() == size_of::<Session>(), "see `PeerKind`");
+
+impl SessionId {
+    /// The number that both sides make of what they drew for their greetings.
+    pub fn agreed(ours: u32, theirs: u32) -> SessionId {
+        SessionId::own(ours.wrapping_add(theirs))
+    }
+
+    /// The number of a session whose other side needs to know none.
+    pub fn own(drawn: u32) -> SessionId {
+        SessionId(NonZeroU32::MIN | drawn)
+    }
+
+    /// The session that a frame names.
+    pub fn named(name: u32) -> Option<SessionId> {
+        NonZeroU32::new(name).map(SessionId)
+    }
+
+    /// Its name in a frame.
+    #[inline]
+    pub fn name(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl Session {
+    /// A session in which nothing was sent yet. `lent`: the windows of `new`.
+    pub fn new(new: NewSession, lent: Lent, hash: &HashSeed) -> Session {
+        let NewSession { id, kind, granted, windows: _, spans } = new;
+        Session {
+            kind,
+            reliable: spans.then(|| Box::new(Reliable::new())),
+            id,
+            send_next: [0; CHANNELS],
+            receive_next: [0; CHANNELS],
+            granted,
+            lent,
+            unfinished: HashMap::with_hasher(hash.clone()),
+            fetching: HashMap::with_hasher(hash.clone()),
+            assembling: HashMap::with_hasher(hash.clone()),
+            streams: Streams::default(),
+            accesses: Accesses::default(),
+            puts: Puts::default(),
+            deferred: Vec::new(),
+            idle_since_post: NOT_IDLE,
+        }
+    }
+
+    /// Its name in frames.
+    #[inline]
+    pub fn name(&self) -> u32 {
+        self.id.name()
+    }
+
+    /// Whether it is the session that a frame names.
+    #[inline]
+    pub fn is_named(&self, name: u32) -> bool {
+        self.id.name() == name
+    }
+
+    #[inline]
+    pub fn is_foreign(&self) -> bool {
+        self.kind == PeerKind::Foreign
+    }
+
+    /// Takes credit and the next number for an eager message, where there is credit.
+    #[inline]
+    pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> Option<u64> {
+        self.granted.take_eager(channel, payload_bytes).then(|| self.next_number(channel))
+    }
+
+    /// The same for a rendezvous.
+    pub fn take_rts(&mut self, channel: Channel) -> Option<u64> {
+        self.granted.take_rts().then(|| self.next_number(channel))
+    }
+
+    #[inline]
+    fn next_number(&mut self, channel: Channel) -> u64 {
+        let number = self.send_next[channel as usize];
+        self.send_next[channel as usize] += 1;
+        number
+    }
+
+    /// Whether so many messages wait for the peer's receives, or for their turn there, that another announce is
+    /// in no hurry.
+    pub fn has_enough_to_do(&self) -> bool {
+        self.unfinished.len() > ANNOUNCES_AHEAD
+    }
+
+    /// Whether we fetch so many messages of the peer's that it need not know at once of one that is done.
+    pub fn has_more_to_do(&self) -> bool {
+        self.fetching.len() >= FETCHES_AHEAD
+    }
+
+    /// It is idle-closed, if it is not already, after so many posts of receives.
+    pub fn close_idle(&mut self, posts: u64) {
+        self.idle_since_post = self.idle_since_post.min(posts);
+    }
+
+    /// A link carries it.
+    pub fn wake(&mut self) {
+        self.idle_since_post = NOT_IDLE;
+    }
+
+    /// After how many posts of receives it was idle-closed, where it is.
+    pub fn idle_since_post(&self) -> Option<u64> {
+        (self.idle_since_post != NOT_IDLE).then_some(self.idle_since_post)
+    }
+}
