@@ -5,7 +5,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::{Channel, Config, Counters, Level};
+use ropewalk_core::{Channel, Config, Counters, LOOP_LINK, Level};
 use ropewalk_sim::{Cut, Kill, SimConfig, SimNetwork};
 
 use crate::node::{Heard, Node, name};
@@ -405,6 +405,30 @@ fn a_running_session_ends_at_both_ends_where_another_endpoint_has_the_address_by
     few.nodes[0].core.connect_to_itself(peer);
     few.until("end", |few| few.outcome(1, RECEIVES).is_some());
     assert_eq!(few.outcome(1, RECEIVES), Some(Err(Fault::PeerReset)));
+}
+
+/// At any moment of the call.
+#[test]
+fn an_endpoint_that_calls_while_another_one_gets_its_record_has_no_session_there() {
+    for micros in (0..600).step_by(5) {
+        let mut few = Few::pair(0);
+        few.request(1, 0, 3);
+        few.rest();
+        // So that it calls for a new session.
+        few.nodes[1].forget(0);
+        few.request(1, 0, 7);
+        few.run_for(Duration::from_micros(micros));
+        let peer = few.nodes[0].peer(1);
+        few.nodes[0].core.connect_to_itself(peer);
+        few.until("end", |few| few.outcome(1, 7).is_some());
+        // It may have to hear that a session which had begun is over.
+        few.request(1, 0, 8);
+        few.until("end", |few| few.outcome(1, 8).is_some());
+        few.request(1, 0, 9);
+        few.until("next", |few| few.outcome(1, 9) == Some(Ok(())));
+        let core = &few.nodes[0].core;
+        assert_eq!((core.peer_endpoint(peer), core.peer_link(peer)), (Some(1), Some(LOOP_LINK)));
+    }
 }
 
 /// With separate sessions the record of a caller ends with its session.
