@@ -34,6 +34,7 @@ pub mod address;
 pub mod conformance;
 pub mod foreign;
 pub mod host;
+pub mod interfaces;
 pub mod names;
 pub mod packet;
 pub mod port;

@@ -7,6 +7,7 @@ use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
 use ropewalk_meta::inode::Inode;
 use ropewalk_rail::address::Address;
+use ropewalk_rail::interfaces::attack;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
 use ropewalk_store::decoders;
 use ropewalk_wire::frame;
@@ -70,6 +71,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mxoe_packet", mxoe_packet),
     ("mxoe_beacon", mxoe_beacon),
     ("address", address),
+    ("netlink", |bytes| {
+        attack::follow(bytes);
+    }),
     ("core_frames", crate::protocol::frames),
     ("packet_machine", crate::packets::packets),
     ("mxoe_machine", crate::mxoe::bodies),
@@ -240,6 +244,13 @@ mod tests {
         encode(&Callback::LockGranted { inode: 7, owner: 9, start: 0 }, &mut recall);
         assert!(decode::<Callback>(&recall).is_ok());
         assert_eq!(decode::<Callback>(&recall[..recall.len() - 1]), Err(Malformed));
+    }
+
+    #[test]
+    fn kept_inputs_tell_of_interfaces_and_addresses() {
+        let inputs = crate::corpus::read("netlink").expect("the corpus is there");
+        let told: Vec<_> = inputs.iter().map(|input| attack::follow(input)).collect();
+        assert!(told.iter().any(|(links, addresses)| *links >= 3 && *addresses >= 2), "{told:?}");
     }
 
     #[test]
