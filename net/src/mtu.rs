@@ -5,6 +5,9 @@
 //! have the same length, which cannot be reduced. A link with a refused packet ends as if its peer could not be
 //! reached. So does a read of which no data arrives any more. Short packets still go through.
 //!
+//! The kernel tells of changes of an interface ([`ropewalk_rail::interfaces`]), and then the port is asked. Where it does
+//! not, the port is asked now and then; so it is while the interface takes shorter packets only.
+//!
 //! Invariants: no link ends while the interface takes the packets that the links need; no interface is queried while
 //! nobody polls.
 
@@ -17,7 +20,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::ETHERNET_BYTES;
 
-/// The interval at which an interface is asked for its MTU, and whether it is up.
+/// The interval at which an interface whose changes nobody tells is asked for its MTU, and whether it is up.
 const ASK_EACH: Duration = Duration::from_millis(100);
 /// The values that stand for the MTU of an interface that is down, or gone.
 const DOWN: usize = 1;
@@ -35,6 +38,8 @@ pub(crate) struct MtuMonitor {
     is_narrow: bool,
     is_gone: bool,
     is_down: bool,
+    /// Changes of the interface are told.
+    is_told: bool,
     ask_at: Time,
     /// With a fixed length: the links that are up, those among them that are about to end, and the reads.
     links: Vec<SlotId>,
@@ -55,8 +60,19 @@ impl MtuMonitor {
     pub fn flexible(needed: usize) -> MtuMonitor {
         let (links, ending, reads) = (Vec::new(), Vec::new(), Vec::new());
         let (is_fixed, is_narrow, ask_at) = (false, false, Time::ZERO);
-        let (is_gone, is_down) = (false, false);
-        MtuMonitor { needed, is_fixed, is_narrow, is_gone, is_down, ask_at, links, ending, reads }
+        let (is_gone, is_down, is_told) = (false, false, false);
+        MtuMonitor {
+            needed,
+            is_fixed,
+            is_narrow,
+            is_gone,
+            is_down,
+            is_told,
+            ask_at,
+            links,
+            ending,
+            reads,
+        }
     }
 
     /// Links whose packets all have at most so many bytes, and cannot do with less.
@@ -64,7 +80,13 @@ impl MtuMonitor {
         MtuMonitor { is_fixed: true, ..MtuMonitor::flexible(needed) }
     }
 
-    /// Whether the interface is to be asked.
+    /// From now on changes of the interface are told, or not any more.
+    pub fn set_told(&mut self, is_told: bool) {
+        self.is_told = is_told;
+        self.ask_at = Time::ZERO;
+    }
+
+    /// Whether the interface is to be asked, though nobody told of a change.
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         now >= self.ask_at
@@ -77,8 +99,8 @@ impl MtuMonitor {
 
     /// The interface takes packets of so many bytes now. `name`: its own, and the scheme of the rail.
     pub fn takes(&mut self, bytes: usize, name: (Option<&str>, &str), now: Time) {
-        self.ask_at = now + ASK_EACH;
         let is_narrow = bytes < self.needed;
+        self.ask_at = if self.is_told && !is_narrow { Time::NEVER } else { now + ASK_EACH };
         if std::mem::replace(&mut self.is_narrow, is_narrow) != is_narrow
             && let (Some(interface), scheme) = name
         {
@@ -257,6 +279,25 @@ mod tests {
         narrow.takes(1000, (None, "mxoe"), at(6500));
         assert_eq!(narrow.next_stalled(at(6600)), Some((LINK, Token(7))));
         assert_eq!(narrow.next_stalled(at(6600)), None);
+    }
+
+    #[test]
+    fn an_interface_whose_changes_are_told_is_asked_at_first_and_while_it_is_narrow() {
+        let mut narrow = MtuMonitor::flexible(1486);
+        let at = |millis| Time::ZERO + Duration::from_millis(millis);
+        narrow.set_told(true);
+        assert!(narrow.is_due(at(0)));
+        narrow.takes(1500, (None, "ether"), at(0));
+        assert!(!narrow.is_due(at(1_000_000)));
+        narrow.takes(1000, (None, "ether"), at(1_000_000));
+        assert!(!narrow.is_due(at(1_000_099)) && narrow.is_due(at(1_000_100)));
+        narrow.takes(1500, (None, "ether"), at(1_000_100));
+        assert!(!narrow.is_due(at(2_000_000)));
+        // And always where they are told no more.
+        narrow.set_told(false);
+        assert!(narrow.is_due(at(0)));
+        narrow.takes(1500, (None, "ether"), at(2_000_000));
+        assert!(narrow.is_due(at(2_000_100)));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
 use ropewalk_rail::foreign::ForeignRail;
+use ropewalk_rail::interfaces::{LocalSide, Named, News, Subscription};
 use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
 use ropewalk_transport::packets::{Machine, PacketConfig};
@@ -69,6 +70,10 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     links_up: u64,
     links_down: u64,
     mtu: MtuMonitor,
+    /// Tells of changes of the interface, where there is one and the kernel tells.
+    interface: Option<Subscription>,
+    /// It was woken, and not polled since.
+    is_woken: bool,
 }
 
 /// Our own packet protocol, for this port.
@@ -108,12 +113,19 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
         port.attach(epoll.as_fd())?;
+        // Where there is no news of it, it is asked.
+        let side = port.interface().map(|index| LocalSide::on(Named::Index(index)));
+        let interface = side.and_then(|side| Subscription::open(&side, epoll.as_fd()).ok());
+        let mut mtu = match machine.fixed_packet_bytes() {
+            Some(bytes) => MtuMonitor::fixed(bytes),
+            None => MtuMonitor::flexible(port.packet_bytes()),
+        };
+        mtu.set_told(interface.is_some());
         Ok(PacketRail {
             index: 0,
-            mtu: match machine.fixed_packet_bytes() {
-                Some(bytes) => MtuMonitor::fixed(bytes),
-                None => MtuMonitor::flexible(port.packet_bytes()),
-            },
+            mtu,
+            interface,
+            is_woken: false,
             port,
             machine,
             clock,
@@ -198,11 +210,29 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         }
     }
 
+    /// Asks the interface how it is, where there is news of it or nobody tells. `is_woken`: nothing else has ended a sleep.
+    #[inline]
+    fn mind_interface(&mut self, now: Time, is_woken: bool, report: &mut dyn Report) {
+        let news = match &mut self.interface {
+            None => News::Nothing,
+            Some(interface) => interface.poll(now, is_woken),
+        };
+        if news == News::Lost {
+            self.mtu.set_told(false);
+        }
+        if news != News::Nothing || self.mtu.is_due(now) {
+            self.ask_width(now);
+            self.end_stalled(now, report);
+        }
+    }
+
     /// Asks how long packets may be by now.
     #[cold]
     fn ask_width(&mut self, now: Time) {
         let bytes = self.port.packet_bytes_now();
-        let name = (self.port.interface_name(), self.port.scheme());
+        let renamed = self.interface.as_ref().map(|interface| interface.state().name);
+        let name = renamed.as_ref().map(|name| name.as_str()).or(self.port.interface_name());
+        let name = (name, self.port.scheme());
         self.mtu.takes(bytes, name, now);
         match self.port.is_gone() {
             true => self.mtu.gone(name),
@@ -368,10 +398,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         if !self.looked_up.is_empty() {
             self.take_found(now);
         }
-        if self.mtu.is_due(now) {
-            self.ask_width(now);
-            self.end_stalled(now, report);
-        }
+        self.mind_interface(now, false, report);
         let PacketRail { index, port, machine, links_up, links_down, mtu, .. } = self;
         let mut events =
             PacketEvents { index: *index, report, links_up, links_down, mtu, told: false };
@@ -394,6 +421,9 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         let worked = events.told || machine.has_work();
         self.leave(report.buffers());
         self.tell(report);
+        if std::mem::take(&mut self.is_woken) && received.packets == 0 {
+            self.mind_interface(now, true, report);
+        }
         received.packets > 0 || worked
     }
 
@@ -403,12 +433,21 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
 
     fn arm(&mut self) -> bool {
         let busy = self.machine.has_work() && self.full_until.is_none();
-        self.armed = !busy && self.port.arm();
+        let is_told = !busy && self.interface.as_mut().is_none_or(Subscription::arm);
+        self.armed = is_told && self.port.arm();
         self.armed
     }
 
     fn disarm(&mut self) {
+        self.is_woken |= self.armed;
+        self.disarm_quiet();
+    }
+
+    fn disarm_quiet(&mut self) {
         self.armed = false;
+        if let Some(interface) = &mut self.interface {
+            interface.disarm();
+        }
         if std::mem::take(&mut self.rung) {
             // Nobody else reads it.
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
@@ -440,7 +479,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
             bytes_staged: 0,
             bytes_copied: machine.bytes_copied + port.bytes_copied,
             bytes_native: machine.bytes_native,
-            system_calls: port.system_calls,
+            system_calls: port.system_calls + self.interface.as_ref().map_or(0, |it| it.looks()),
             links_up: self.links_up,
             links_down: self.links_down,
             violations: machine.violations,
