@@ -1,7 +1,6 @@
 //! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint, or
 //! with all endpoints on one interface.
 
-mod bond;
 mod bridge;
 mod captures;
 mod namespace;
@@ -30,10 +29,10 @@ fn the_suite_of_all_rails_passes_in_usual_frames() {
 #[test]
 fn the_suite_of_all_rails_passes_over_bonded_links() {
     let Some(_namespace) = Namespace::enter() else { return };
-    let overtaken = Arc::<AtomicU64>::default();
-    run_all(|| Bridge::new(1500).bonded(&overtaken));
-    let overtaken = overtaken.load(Ordering::Relaxed);
-    assert!(overtaken > 1000, "{overtaken} frames were overtaken");
+    let late = Arc::<AtomicU64>::default();
+    run_all(|| Bridge::new(1500).bonded(&late));
+    let late = late.load(Ordering::Relaxed);
+    assert!(late > 1000, "{late} frames took the slow way");
 }
 
 #[test]

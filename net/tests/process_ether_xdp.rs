@@ -1,7 +1,6 @@
 //! Frames by AF_XDP, in network namespaces: the suite of all rails; beside endpoints and processes that go by packet
 //! sockets; and where it cannot be had.
 
-mod bond;
 mod bridge;
 mod namespace;
 

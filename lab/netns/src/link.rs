@@ -1,7 +1,5 @@
 //! The state of interfaces, as `ip` reports it.
 
-use serde_json::Value;
-
 /// The state of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Link {
@@ -23,27 +21,67 @@ pub struct Link {
     pub sent: u64,
 }
 
-/// Reads the list of `ip -json -details -statistics link show`.
-pub(crate) fn parse(list: &[u8]) -> std::io::Result<Vec<Link>> {
-    let list: Value = serde_json::from_slice(list)?;
-    Ok(list.as_array().into_iter().flatten().map(link).collect())
+/// Reads the lines of `ip -oneline -details -statistics link show`. Other lines are passed over.
+pub(crate) fn parse(text: &str) -> Vec<Link> {
+    text.lines().filter_map(link).collect()
 }
 
-fn link(value: &Value) -> Link {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
-    let number = |path: &str| value.pointer(path).and_then(Value::as_u64).unwrap_or_default();
-    let flags: Vec<&str> =
-        value["flags"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    Link {
-        name: text(&value["ifname"]),
-        index: number("/ifindex") as u32,
-        mtu: number("/mtu") as u32,
+fn link(line: &str) -> Option<Link> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let place = |word: &str| words.iter().position(|other| *other == word);
+    // The word behind another one.
+    let value = |word: &str| words.get(place(word)? + 1).copied();
+    let [index, name, flags] = *words.first_chunk()?;
+    let name = name.trim_end_matches(':').split('@').next()?;
+    let flags: Vec<&str> = flags.trim_matches(['<', '>']).split(',').collect();
+    let bridge = words.windows(3).find(|three| three[..2] == ["bridge_slave", "state"]);
+    // Behind the head of a table: bytes, then packets.
+    let packets = |table: &str| {
+        let behind = words.get(place(table)?..)?;
+        behind.iter().filter_map(|word| word.parse().ok()).nth(1)
+    };
+    Some(Link {
+        name: name.to_string(),
+        index: index.trim_end_matches(':').parse().ok()?,
+        mtu: value("mtu")?.parse().ok()?,
         is_up: flags.contains(&"UP"),
         // The kernel notes a new carrier at once, and acts on it a moment later.
-        has_carrier: flags.contains(&"LOWER_UP") && !text(&value["operstate"]).ends_with("DOWN"),
-        is_forwarding: value["linkinfo"]["info_slave_data"]["state"] == "forwarding",
-        station: text(&value["address"]),
-        received: number("/stats64/rx/packets"),
-        sent: number("/stats64/tx/packets"),
+        has_carrier: flags.contains(&"LOWER_UP") && !value("state")?.ends_with("DOWN"),
+        is_forwarding: bridge.is_some_and(|three| three[2] == "forwarding"),
+        station: value("link/ether").or_else(|| value("link/loopback"))?.to_string(),
+        received: packets("RX:")?,
+        sent: packets("TX:")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_port_is_read() {
+        let text = "100: p0@q0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue master sw \
+            state UP mode DEFAULT group default qlen 1000\\    link/ether c6:97:98:3b:49:e1 brd \
+            ff:ff:ff:ff:ff:ff promiscuity 1  allmulti 1 \\    veth \\    bridge_slave state \
+            forwarding priority 32 addrgenmode eui64 \\    RX:  bytes packets errors dropped  \
+            missed   mcast           \\            90       1      0       0       0       0 \\    \
+            TX:  bytes packets errors dropped carrier collsns           \\           234       3 \
+            0       0       0       0\nnothing of that\n";
+        let expected = Link {
+            name: "p0".to_string(),
+            index: 100,
+            mtu: 1500,
+            is_up: true,
+            has_carrier: true,
+            is_forwarding: true,
+            station: "c6:97:98:3b:49:e1".to_string(),
+            received: 1,
+            sent: 3,
+        };
+        assert_eq!(parse(text), std::slice::from_ref(&expected));
+        let down =
+            text.replace("state UP", "state LOWERLAYERDOWN").replace("forwarding", "disabled");
+        let expected = Link { has_carrier: false, is_forwarding: false, ..expected };
+        assert_eq!(parse(&down), [expected]);
     }
 }

@@ -114,12 +114,12 @@ impl Namespace {
     fn read_links(&self, interface: Option<&str>) -> Result<Vec<Link>> {
         let failed = |error| Error::system("cannot read the state of interfaces", error);
         let mut command = Command::new(Tool::Ip.find()?);
-        command.args(["-json", "-details", "-statistics", "link", "show"]).args(interface);
+        command.args(["-oneline", "-details", "-statistics", "link", "show"]).args(interface);
         let output = self.within(|| command.stdin(Stdio::null()).output()).map_err(failed)?;
         if !output.status.success() {
             return Ok(Vec::new());
         }
-        link::parse(&output.stdout).map_err(failed)
+        Ok(link::parse(&String::from_utf8_lossy(&output.stdout)))
     }
 
     /// Lets a program run commands, one a line, until one fails.

@@ -3,18 +3,18 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::packets::PacketRail;
+use ropewalk_netns::{Direction, Impairment, Wire};
 use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::Fixture;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets};
 
-use crate::bond::Bond;
 use crate::namespace::{card, ip};
 
 /// Endpoints on cards of their own, behind one bridge, or all of them on one.
@@ -26,10 +26,36 @@ pub struct Bridge {
     start: Instant,
 }
 
-/// The bonds that join cards and the bridge in place of wires; they count frames that were overtaken.
+/// The bonds that join cards and the bridge; frames that others could overtake are counted. A bond has two ways: each
+/// keeps the order of its frames, and frames of one overtake those of the other. The kernel's own bonds are a module,
+/// which a machine may not have.
 struct Bonds {
-    overtaken: Arc<AtomicU64>,
-    all: RefCell<Vec<Bond>>,
+    late: Arc<AtomicU64>,
+    all: RefCell<Vec<Wire>>,
+}
+
+impl Bonds {
+    /// The slow way has half of the frames, at random, and is slower by this.
+    const SLOWER: Duration = Duration::from_micros(100);
+
+    /// Puts one between a card and the bridge.
+    fn join(&self, card: &str, mtu: u32) {
+        let [plug, near, far] = ["plug", "near", "far"].map(|end| card.replace("card", end));
+        assert!(ip(&format!("link set {plug} nomaster")));
+        assert!(ip(&format!("link add {near} mtu {mtu} type veth peer name {far} mtu {mtu}")));
+        assert!(ip(&format!("link set {far} master bridge up")));
+        assert!(ip(&format!("link set {near} up")));
+        let bond = Wire::here([&plug, &near]).expect("both are up");
+        bond.impair(Direction::Both, Impairment::reorder(500_000, Bonds::SLOWER), 1);
+        self.all.borrow_mut().push(bond);
+    }
+}
+
+impl Drop for Bonds {
+    fn drop(&mut self) {
+        let late = self.all.borrow().iter().flat_map(Wire::counters).map(|way| way.reordered).sum();
+        self.late.fetch_add(late, Ordering::Relaxed);
+    }
 }
 
 impl Bridge {
@@ -44,10 +70,10 @@ impl Bridge {
         Bridge { card: Some("lo"), ..Bridge::new(mtu) }
     }
 
-    /// Each card behind two ways, so that frames overtake others, which are counted.
-    pub fn bonded(self, overtaken: &Arc<AtomicU64>) -> Bridge {
-        let overtaken = overtaken.clone();
-        Bridge { bonds: Some(Bonds { overtaken, all: RefCell::default() }), ..self }
+    /// Each card behind two ways, so that frames overtake others; those on the slow way are counted.
+    pub fn bonded(self, late: &Arc<AtomicU64>) -> Bridge {
+        let late = late.clone();
+        Bridge { bonds: Some(Bonds { late, all: RefCell::default() }), ..self }
     }
 
     /// By AF_XDP.
@@ -56,15 +82,10 @@ impl Bridge {
     }
 
     pub fn port(&self) -> EtherPort {
-        let card = match (self.card, &self.bonds) {
-            (Some(card), _) => card.to_string(),
-            (None, None) => card(self.mtu),
-            (None, Some(bonds)) => {
-                let (card, bond) = Bond::card(self.mtu, &bonds.overtaken);
-                bonds.all.borrow_mut().push(bond);
-                card
-            }
-        };
+        let card = self.card.map_or_else(|| card(self.mtu), String::from);
+        if let Some(bonds) = &self.bonds {
+            bonds.join(&card, self.mtu);
+        }
         let config = EtherConfig::listening(&card).expect("a name");
         let sockets = Sockets { kind: self.socket, ..Sockets::default() };
         let port = EtherPort::open(&EtherConfig { sockets, ..config }).expect("the card is up");

@@ -23,7 +23,7 @@ struct Room {
 
 const RAIL: &[&str] = &["base", "wire", "rail"];
 const FACE: &[&str] = &["base", "wire", "net", "rma", "host-*", "client", "face-common"];
-const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim"];
+const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim", "netns"];
 
 const fn room(
     name: &'static str,
@@ -54,7 +54,7 @@ const ROOMS: &[Room] = &[
     room(
         "net",
         &["base", "wire", "core", "transport", "rail", "rail-*"],
-        &["sim"],
+        &["sim", "netns"],
         "net joins core and rails, and knows nothing above",
     ),
     room(

@@ -68,9 +68,14 @@ struct Counters {
 impl Wire {
     /// Joins two interfaces of a namespace. [`Direction::From`] is from the first to the second one.
     pub fn between(namespace: &Namespace, ends: [&str; 2]) -> Result<Wire> {
+        namespace.within(|| Wire::here(ends))
+    }
+
+    /// Joins two interfaces of the namespace that this thread is in.
+    pub fn here(ends: [&str; 2]) -> Result<Wire> {
         let shared = Arc::<Shared>::default();
         let ends = ends.map(String::from);
-        let running = Mutex::new(Running::start(namespace, &ends, &shared)?);
+        let running = Mutex::new(Running::start(&ends, &shared)?);
         Ok(Wire { shared, ends, running })
     }
 
@@ -109,7 +114,7 @@ impl Wire {
 
     /// Joins the interfaces again after one of them was made anew. Frames that wait are lost.
     pub(crate) fn rejoin(&self, namespace: &Namespace) -> Result<()> {
-        let next = Running::start(namespace, &self.ends, &self.shared)?;
+        let next = namespace.within(|| Running::start(&self.ends, &self.shared))?;
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }

@@ -16,7 +16,6 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use super::Shared;
 use super::impairment::decide;
 use crate::error::{Error, Result};
-use crate::namespace::Namespace;
 
 /// The longest that the kernel hands over.
 const FRAME_BYTES: usize = (1 << 16) + 256 + OFFLOAD_HEADER_BYTES;
@@ -49,11 +48,8 @@ struct Relay {
 }
 
 impl Running {
-    pub fn start(
-        namespace: &Namespace,
-        ends: &[String; 2],
-        shared: &Arc<Shared>,
-    ) -> Result<Running> {
+    /// In the namespace that this thread is in.
+    pub fn start(ends: &[String; 2], shared: &Arc<Shared>) -> Result<Running> {
         let open = |name: &String| {
             let socket = all_frames(name)?;
             sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BYTES)?;
@@ -62,8 +58,7 @@ impl Running {
         };
         let failed =
             |error| Error::system(format!("cannot join {} and {}", ends[0], ends[1]), error);
-        let sockets =
-            namespace.within(|| Ok([open(&ends[0])?, open(&ends[1])?])).map_err(failed)?;
+        let sockets = [open(&ends[0]).map_err(failed)?, open(&ends[1]).map_err(failed)?];
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|error| failed(error.into()))?;
         let stop = Arc::new(stop);
         let mut relay = Relay {
