@@ -57,11 +57,23 @@ static mx_raw_status_t next(mx_raw_endpoint_t raw, void *buffer, uint32_t *bytes
     return status;
 }
 
+static void show(const uint8_t *frame, uint32_t bytes)
+{
+    uint32_t at;
+    fprintf(stderr, "%u bytes, own %012llx, other %012llx:", bytes, (unsigned long long)own,
+            (unsigned long long)other);
+    for (at = 0; at < bytes && at < 64; at++)
+        fprintf(stderr, " %02x", frame[at]);
+    fprintf(stderr, "\n");
+}
+
 static int is_beacon(const uint8_t *frame, uint32_t bytes)
 {
     CHECK(memcmp(frame + 12, "\x86\xdf", 2) == 0 && frame[16] == 1);
     if (bytes > 17 && frame[17] == MARK)
         return 0;
+    if (bytes != 64 || nic_at(frame) != 0xffffffffffffULL || nic_at(frame + 6) != other)
+        show(frame, bytes);
     CHECK(bytes == 64 && nic_at(frame) == 0xffffffffffffULL && nic_at(frame + 6) == other);
     CHECK(nic_at(frame + 34) == other);
     beacons++;
