@@ -21,7 +21,8 @@ use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, ReceiveStage, SendStage};
-use crate::orders::{Order, Orders};
+use crate::orders::{Entry, Named, Order, Orders};
+use crate::path::LinkStage;
 
 impl Core {
     /// Ends an operation early. False where it is too late, or it is unknown: then its completion
@@ -71,7 +72,7 @@ impl Core {
                     self.pump(peer);
                 }
                 SendStage::Rendezvous { .. } => self.abort_rendezvous(id),
-                SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
+                SendStage::Eager { .. } | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
                     if let Some(session) = self.peers.session_mut(peer) {
                         session.unfinished.remove(&key);
@@ -105,10 +106,16 @@ impl Core {
         match &operation.kind {
             Kind::Send(state) => match state.stage {
                 SendStage::Rendezvous { region } => self.take_region_back(region, true),
-                _ => {
+                stage => {
                     let peer = state.send.peer;
                     self.give_rest_up(peer, id);
-                    self.detach_message(id, peer);
+                    let first = |order: &Order| *order == Order::Eager { operation: id };
+                    let is_entry = self.detach_frames(peer, true, first);
+                    if let SendStage::Eager { link } = stage
+                        && !is_entry
+                    {
+                        self.detach(peer, link, Token(id.0.to_u64()), false);
+                    }
                     self.detach_frames(peer, true, |order| {
                         matches!(*order, Order::Fragment { operation, .. } if operation == id)
                     });
@@ -140,16 +147,20 @@ impl Core {
         let Some(region) = self.regions.get(slot).filter(|region| region.retained > 0) else {
             return;
         };
+        let of =
+            |order: &Order| matches!(*order, Order::ServeFrame { region, .. } if region == slot);
         let peers: Vec<PeerId> = match region.audience {
             Audience::One(peer) => vec![self.resolve(peer)],
             Audience::Everybody => self.peers.iter().map(|(id, _)| id).collect(),
         };
+        let links: Vec<LinkId> = match region.audience {
+            Audience::One(peer) => self.links_with(peer),
+            Audience::Everybody => self.links.iter().map(|(link, _)| link).collect(),
+        };
+        let left = links.into_iter().filter(|link| self.is_left(*link)).collect();
+        self.detach_left_behind(left, &of);
         for peer in peers {
-            self.detach_frames(
-                peer,
-                kept,
-                |order| matches!(*order, Order::ServeFrame { region, .. } if region == slot),
-            );
+            self.detach_of_session(peer, kept, &of);
             self.give_places_up(
                 Some(peer),
                 |kind| matches!(*kind, IncomingKind::Put { region, .. } if region == slot),
@@ -157,33 +168,66 @@ impl Core {
         }
     }
 
-    /// Has a rail let go of the payload of a small message.
-    fn detach_message(&mut self, id: OperationId, peer: PeerId) {
-        let order = Order::Eager { operation: id };
-        let Some(session) = self.peers.session(peer) else { return };
-        if session.reliable.is_some() {
-            return self.detach_frames(peer, true, |other| *other == order);
-        }
-        self.detach(peer, Token(id.0.to_u64()), false);
+    /// Has rails let go of the payloads of such frames to a peer. `kept`: of those that it has not acknowledged, too.
+    /// False where there are none.
+    fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) -> bool {
+        let left = self.links_with(id).into_iter().filter(|link| self.is_left(*link)).collect();
+        let any = self.detach_left_behind(left, &of);
+        self.detach_of_session(id, kept, &of) || any
     }
 
-    /// Has the peer's rail let go of the payloads of such frames.
-    fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
-        let Some(peer) = self.peers.get(id) else { return };
-        if let Some(reliable) = peer.session.as_ref().and_then(|it| it.reliable.as_ref()) {
+    /// The same for those of the session that there is.
+    fn detach_of_session(&mut self, id: PeerId, kept: bool, of: &impl Fn(&Order) -> bool) -> bool {
+        let Some(peer) = self.peers.get(id) else { return false };
+        let Some(session) = peer.session.as_ref() else { return false };
+        if let Some(reliable) = &session.reliable {
             let spans = if kept { reliable.sent.spans_of(of) } else { Vec::new() };
-            return spans.into_iter().for_each(|span| self.detach_span(id, span));
+            let any = !spans.is_empty();
+            spans.into_iter().for_each(|span| self.detach_span(id, span));
+            return any;
         }
-        for slot in peer.in_flight.bulk_orders(&self.orders, of) {
-            self.detach(id, Orders::token(slot), true);
-        }
+        let slots = peer.in_flight.bulk_orders(&self.orders, of);
+        self.detach_orders(slots)
     }
 
-    fn detach(&mut self, id: PeerId, token: Token, bulk: bool) {
-        let link = self.peers.get(id).and_then(|peer| peer.link());
-        let Some(link) = link.filter(|link| *link != LOOP_LINK) else { return };
-        // It counts as the peer's until it has left.
-        let Ok(later) = self.orders.insert(Order::Detached { peer: id, bulk }) else { return };
+    /// The same for those of sessions that have ended, over such links.
+    fn detach_left_behind(&mut self, links: Vec<LinkId>, of: &impl Fn(&Order) -> bool) -> bool {
+        if links.is_empty() {
+            return false;
+        }
+        let slots = self.orders.over(&links, of);
+        self.detach_orders(slots)
+    }
+
+    /// Whether a link is one that a session had when it ended: its rail may still hold frames.
+    fn is_left(&self, link: LinkId) -> bool {
+        let state = self.links.get(link).filter(|state| state.stage == LinkStage::Closing);
+        let peer = state.and_then(|state| self.peers.get(self.resolve(state.peer?)));
+        state.is_some() && peer.is_none_or(|peer| peer.session_link() != Some(link))
+    }
+
+    fn detach_orders(&mut self, slots: Vec<SlotId>) -> bool {
+        let any = !slots.is_empty();
+        for slot in slots {
+            let Some(&Entry { order, link }) = self.orders.get(slot) else { continue };
+            let Some(peer) = self.peer_of_order(&order) else { continue };
+            self.detach(peer, link, Orders::token(slot), order.is_bulk());
+        }
+        any
+    }
+
+    /// The peer to whom the frame of an order went.
+    fn peer_of_order(&self, order: &Order) -> Option<PeerId> {
+        let Order::Eager { operation } = *order else { return order.peer() };
+        self.operations.peer(self.operations.get(operation)?)
+    }
+
+    fn detach(&mut self, peer: PeerId, link: LinkId, token: Token, bulk: bool) {
+        if link == LOOP_LINK {
+            return;
+        }
+        // It counts until it has left.
+        let Ok(later) = self.orders.insert(Order::Detached { peer, bulk }, link) else { return };
         let later = Orders::token(later);
         self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
     }
@@ -193,7 +237,7 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let Some(slot) = state.native else { return };
         // Its link may be one that is closing, while another carries the session.
-        if let Some(&Order::Native { operation, link, .. }) = self.orders.get(slot)
+        if let Some(&Entry { order: Order::Native { operation, .. }, link }) = self.orders.get(slot)
             && operation == id
         {
             let token = Orders::token(slot);
@@ -203,10 +247,7 @@ impl Core {
 
     /// Has the rail give up all native accesses over a link that closes.
     pub(crate) fn stop_natives_of(&mut self, closing: LinkId) {
-        let of = |order: &Order| matches!(*order, Order::Native { link, .. } if link == closing);
-        let found: Vec<SlotId> =
-            self.orders.iter().filter(|(_, order)| of(order)).map(|(slot, _)| slot).collect();
-        for slot in found {
+        for slot in self.orders.over(&[closing], |order| matches!(order, Order::Native { .. })) {
             let (link, token) = (closing, Orders::token(slot));
             self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
         }
@@ -246,7 +287,7 @@ impl Core {
             Verb::DetachSend { token, later, .. } => self.detached(token, later, released),
             Verb::CancelAccess { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
-                if let Some(Order::Native { operation, peer, link, bytes }) =
+                if let Some(Entry { order: Order::Native { operation, peer, bytes }, link }) =
                     self.orders.take(token)
                 {
                     // Where it was not cancelled its link closes, and is lost to it.
@@ -275,7 +316,10 @@ impl Core {
             return;
         }
         self.counters.frames_detached += 1;
-        match self.orders.take(token) {
+        if let Named::Eager(operation) = Orders::named(token) {
+            return self.order_memory_released(Order::Eager { operation });
+        }
+        match self.orders.take(token).map(|entry| entry.order) {
             Some(Order::Span { peer, span }) => self.span_released(peer, span),
             // The session of a span ended meanwhile: nothing counts it any more.
             Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
@@ -331,15 +375,16 @@ impl Core {
 
     /// Moves the payload of a span out of its user's memory, once no rail has it.
     fn detach_span(&mut self, id: PeerId, span: u64) {
-        let link = self.peer_link(id);
         let Some(reliable) = self.reliable_mut(id) else { return };
-        match (reliable.sent.leave(span), link) {
-            (Some(Some(slot)), Some(link)) => {
-                let (token, later) = (Orders::token(slot), Token::NONE);
-                self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+        match reliable.sent.leave(span) {
+            Some(Some(slot)) => {
+                if let Some(&Entry { link, .. }) = self.orders.get(slot) {
+                    let (token, later) = (Orders::token(slot), Token::NONE);
+                    self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+                }
             }
-            (Some(None), _) => self.keep_span(id, span),
-            _ => {}
+            Some(None) => self.keep_span(id, span),
+            None => {}
         }
     }
 
@@ -366,5 +411,146 @@ impl Core {
             None => self.outputs.extend_releases(buffer),
         }
         self.wake_by(id, due);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+    use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
+    use ropewalk_base::memory::Slice;
+    use ropewalk_base::random::Random;
+    use ropewalk_base::verb::Capabilities;
+    use ropewalk_wire::frame::{self, Body, Envelope, GetBody, key_to_wire};
+
+    use super::*;
+    use crate::credit::{Granted, Windows};
+    use crate::path::{Link, PeerStage};
+    use crate::session::{NewSession, PeerKind, SessionId};
+
+    const LINK: LinkId = LinkId { rail: 0, slot: SlotId { index: 3, generation: 1 } };
+    const MEMORY: Slice =
+        Slice { buffer: BufferId(SlotId { index: 5, generation: 1 }), offset: 0, len: 8 };
+
+    /// A core whose only link carries a session.
+    fn core_with_session(spans: bool) -> (Core, PeerId) {
+        let identity = Identity {
+            endpoint: EndpointId(1),
+            incarnation: Incarnation(1),
+            cluster: ClusterId(1),
+            host: 1,
+        };
+        let rail = Capabilities {
+            reliable: true,
+            ordered: true,
+            intact: true,
+            native_read: false,
+            native_write: false,
+            frame_payload_bytes_max: EAGER_BYTES_MAX,
+            eager_bytes: EAGER_BYTES,
+            preference: 0,
+            same_host_only: false,
+            foreign: false,
+        };
+        let random = Random::from_seed(1);
+        let mut core = Core::new(Config::default(), identity, vec![rail], Slice::NONE, random);
+        let id = core.add_peer(true).unwrap();
+        core.links.insert(LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), 1) });
+        core.links.begin_carrying(LINK);
+        core.peers.get_mut(id).unwrap().stage = PeerStage::Up { link: LINK };
+        let windows = Windows { eager: 1 << 16, request: 1 << 16 };
+        let (granted, kind) = (Granted::begin(windows, 8), PeerKind::Ours);
+        let number = SessionId::own(1);
+        core.make_session(id, NewSession { id: number, kind, granted, windows, spans });
+        core.begin_lengths(id, LINK);
+        outputs(&mut core);
+        (core, id)
+    }
+
+    /// The tokens of frames with a payload, the verbs, and the operations that completed.
+    #[derive(Default)]
+    struct Told {
+        frames: Vec<Token>,
+        verbs: Vec<Verb>,
+        completed: Vec<OperationId>,
+    }
+
+    fn outputs(core: &mut Core) -> Told {
+        let mut told = Told::default();
+        while let Some(next) = core.next_output() {
+            match next {
+                Next::Frame | Next::PatientFrame => {
+                    let frame = core.frame();
+                    told.frames.extend((frame.payload.len > 0).then_some(frame.token));
+                }
+                Next::Completed => told.completed.push(core.completion().operation),
+                Next::Other => {
+                    if let Output::Verb(verb) = core.take_output() {
+                        if matches!(verb, Verb::DetachSend { .. }) {
+                            core.took_back(&verb, Ordered::Released);
+                        }
+                        told.verbs.push(verb);
+                    }
+                }
+            }
+        }
+        core.check();
+        told
+    }
+
+    /// The link and the token of the only `DetachSend` of these orders.
+    fn detached(verbs: &[Verb]) -> (LinkId, Token) {
+        let of = |verb: &Verb| match *verb {
+            Verb::DetachSend { link, token, .. } => Some((link, token)),
+            _ => None,
+        };
+        let all: Vec<_> = verbs.iter().filter_map(of).collect();
+        let [one] = all[..] else { panic!("a rail is told once to let go: {verbs:?}") };
+        one
+    }
+
+    #[test]
+    fn a_cancel_after_the_end_of_a_session_frees_the_memory_of_a_message() {
+        for spans in [false, true] {
+            let (mut core, peer) = core_with_session(spans);
+            let id = OperationId(SlotId { index: 0, generation: 1 });
+            let (channel, level) = (Channel::Tagged, Level::Matched);
+            let send = Send { peer, channel, bits: 7, payload: MEMORY, level };
+            assert!(matches!(core.post_send(id, send), Sending::Operation));
+            let frames = outputs(&mut core).frames;
+            core.ordered(frames[0], Ordered::Pending);
+            core.arrive_goodbye(LINK);
+            assert!(outputs(&mut core).completed.is_empty(), "the rail holds the memory");
+            assert!(!core.cancel(id), "it has failed");
+            let told = outputs(&mut core);
+            assert_eq!(detached(&told.verbs), (LINK, frames[0]));
+            assert_eq!(told.completed, [id]);
+            core.link_down(LINK, Fault::PeerReset);
+            outputs(&mut core);
+        }
+    }
+
+    #[test]
+    fn a_region_ends_after_the_end_of_a_session_whose_rail_serves_it() {
+        for (spans, forgotten) in [(false, false), (true, false), (false, true)] {
+            let (mut core, peer) = core_with_session(spans);
+            let key = core.expose(MEMORY, false, Audience::Everybody).unwrap();
+            let (key_slot, key_secret) = key_to_wire(key);
+            let (offset, into_offset, cookie) = (0.into(), 0.into(), 1.into());
+            let get = GetBody { key_slot, key_secret, offset, len: 8.into(), cookie, into_offset };
+            let session = core.peers.session(peer).unwrap().name();
+            let envelope = Envelope { session, span: spans.into(), ..Envelope::default() };
+            core.place(LINK, frame::encode(envelope, &Body::Get(get)).as_bytes(), 0);
+            let frames = outputs(&mut core).frames;
+            core.ordered(frames[0], Ordered::Pending);
+            match forgotten {
+                true => core.forget_peer(peer),
+                false => core.arrive_goodbye(LINK),
+            }
+            outputs(&mut core);
+            core.unexpose(key).unwrap();
+            assert_eq!(detached(&outputs(&mut core).verbs), (LINK, frames[0]));
+            assert!(core.regions.get(key.slot).is_none(), "nobody holds it");
+        }
     }
 }

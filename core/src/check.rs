@@ -130,7 +130,7 @@ impl Core {
 
     fn check_holds(&self) {
         let mut holds = Holds::default();
-        self.orders.iter().for_each(|(_, order)| holds.order(order));
+        self.orders.iter().for_each(|(_, entry)| holds.order(&entry.order));
         self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
         for (_, peer) in self.peers.iter() {
             let Some(session) = &peer.session else { continue };
@@ -140,7 +140,7 @@ impl Core {
         }
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
-                && state.stage == SendStage::Eager
+                && matches!(state.stage, SendStage::Eager { .. })
             {
                 *holds.operations.entry(id).or_default() += 1;
                 holds.frames.entry(state.send.peer).or_default().0 += 1;

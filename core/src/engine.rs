@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::hash::HashSeed;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
-use ropewalk_base::slots::Slots;
+use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urgency};
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
@@ -15,7 +15,7 @@ use crate::credit::Pool;
 use crate::incoming::IncomingPayloads;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
-use crate::orders::{Order, Orders, Payload};
+use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
 use crate::rails::Rails;
@@ -237,50 +237,71 @@ impl Core {
 
     #[inline(always)]
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
-        match self.orders.take(token) {
-            Some(Order::Eager { operation }) => self.eager_released(operation, outcome),
-            Some(order) => self.order_ended(order, outcome),
-            None => {}
+        match Orders::named(token) {
+            Named::Eager(operation) => self.eager_left(operation, outcome),
+            Named::Entry(slot) => self.entry_ended(slot, outcome),
+            Named::Nothing => {}
         }
     }
 
-    pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
+    /// A rail is done with an order of the table, if it was not before.
+    fn entry_ended(&mut self, slot: SlotId, outcome: Result<(), Fault>) {
+        let Some(Entry { order, link }) = self.orders.remove(slot) else { return };
         match order {
-            Order::Eager { operation } => self.eager_released(operation, outcome),
-            Order::Fragment { operation, peer } => {
-                self.release_frame(peer, true);
-                self.fragment_released(operation, peer, outcome);
-                self.pump(peer);
-            }
-            Order::PutFrame { operation, peer } => {
-                self.release_frame(peer, true);
-                self.put_frame_released(operation, outcome);
-                self.pump(peer);
-            }
-            Order::ServeFrame { region, peer } => {
-                self.release_frame(peer, true);
-                self.release_region(region);
-                self.pump(peer);
-            }
-            Order::Native { operation, peer, link, bytes } => {
+            Order::Native { operation, peer, bytes } => {
                 self.native_ended(operation, peer, link, bytes, outcome);
                 self.pump(peer);
             }
             Order::Span { peer, span } => self.span_released(peer, span),
-            Order::Detached { peer, bulk } => {
-                self.release_frame(peer, bulk);
-                self.pump(peer);
-            }
-            Order::Kept { peer, bulk, buffer } => {
-                self.outputs.push(Output::Release(buffer));
-                self.release_frame(peer, bulk);
-                self.pump(peer);
+            Order::Eager { operation } => self.eager_left(operation, outcome),
+            order => {
+                if let Some(peer) = order.peer() {
+                    self.frame_left(peer, link, order.is_bulk());
+                }
+                self.order_ended(order, outcome);
             }
         }
     }
 
-    pub(crate) fn release_frame(&mut self, peer: PeerId, bulk: bool) {
-        if let Some(peer) = self.peers.get_mut(peer) {
+    /// The peer has a span, or never will: its frame counts no more, and the memory behind it is free.
+    pub(crate) fn span_ended(&mut self, id: PeerId, order: Order, outcome: Result<(), Fault>) {
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.in_flight.end(order.is_bulk());
+        }
+        self.order_ended(order, outcome);
+    }
+
+    /// The memory behind a frame that does not count any more, or never did, is free.
+    pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
+        match order {
+            Order::Eager { operation } => self.eager_released(operation, outcome),
+            Order::Fragment { operation, peer } => {
+                self.fragment_released(operation, peer, outcome);
+                self.pump(peer);
+            }
+            Order::PutFrame { operation, peer } => {
+                self.put_frame_released(operation, outcome);
+                self.pump(peer);
+            }
+            Order::ServeFrame { region, peer } => {
+                self.release_region(region);
+                self.pump(peer);
+            }
+            Order::Detached { peer, .. } => self.pump(peer),
+            Order::Kept { peer, buffer, .. } => {
+                self.outputs.push(Output::Release(buffer));
+                self.pump(peer);
+            }
+            Order::Native { .. } | Order::Span { .. } => {
+                unreachable!("{order:?} is no payload of a frame")
+            }
+        }
+    }
+
+    /// A rail let go of a frame that went over this link.
+    #[inline]
+    pub(crate) fn frame_left(&mut self, id: PeerId, _link: LinkId, bulk: bool) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.in_flight.end(bulk);
         }
     }
@@ -305,15 +326,16 @@ impl Core {
         }
         let Some(link) = peer.link() else { return self.defer(id, body.into()) };
         let (slice, urgency, token) = match payload {
-            Some(Payload { slice, urgency, order }) => match self.orders.token_of(order) {
+            Some(Payload { slice, urgency, order }) => match self.orders.token_of(order, link) {
                 Ok(token) => {
-                    if let Some(slot) = Orders::slot_of(token).filter(|_| urgency == Urgency::Bulk)
+                    if urgency == Urgency::Bulk
+                        && let Named::Entry(slot) = Orders::named(token)
                     {
                         peer.in_flight.note_bulk_order(slot, &self.orders);
                     }
                     (slice, urgency, token)
                 }
-                Err(order) => return self.order_ended(order, Err(Fault::Busy)),
+                Err(order) => return self.span_ended(id, order, Err(Fault::Busy)),
             },
             None => (Slice::NONE, Urgency::Urgent, Token::NONE),
         };

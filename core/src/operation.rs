@@ -7,7 +7,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::{SlotId, Slots};
-use ropewalk_base::verb::{Help, RemoteLayout};
+use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
 
 use crate::api::{Access, OperationId, PeerId, Receive, Send};
 use crate::lists::{List, Neighbours, Table};
@@ -58,8 +58,8 @@ impl SendState {
     #[inline]
     pub fn first_left(&mut self, acknowledged: bool, in_fragments: bool) {
         self.stage = match self.stage {
-            SendStage::Eager if acknowledged => SendStage::Acknowledge,
-            SendStage::Eager if in_fragments => SendStage::Fragments,
+            SendStage::Eager { .. } if acknowledged => SendStage::Acknowledge,
+            SendStage::Eager { .. } if in_fragments => SendStage::Fragments,
             stage => stage,
         };
     }
@@ -70,8 +70,8 @@ pub(crate) enum SendStage {
     /// In the queue of its peer: no session, no credit, or others before it. Its turn among all that
     /// came to wait, whatever name its peer had.
     Waiting { turn: u64 },
-    /// Given to a rail as a frame.
-    Eager,
+    /// Given to the rail of this link as a frame.
+    Eager { link: LinkId },
     /// Announced, the receiver gets it from this region.
     Rendezvous { region: SlotId },
     /// Its first fragment has left, not all of the others have.

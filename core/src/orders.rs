@@ -1,4 +1,6 @@
-//! Orders: what rails were told to send or to move, and have not finished.
+//! Orders: what rails were told to send or to move, and have not finished, and over which links.
+//!
+//! Invariant: an order keeps its link, also after the session that it was given in has ended.
 
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
@@ -17,8 +19,8 @@ pub(crate) enum Order {
     PutFrame { operation: OperationId, peer: PeerId },
     /// A data frame that serves a get.
     ServeFrame { region: SlotId, peer: PeerId },
-    /// A native read or write, and over which link it goes.
-    Native { operation: OperationId, peer: PeerId, link: LinkId, bytes: u64 },
+    /// A native read or write.
+    Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
     /// A frame whose payload its user has back.
@@ -27,10 +29,52 @@ pub(crate) enum Order {
     Kept { peer: PeerId, bulk: bool, buffer: BufferId },
 }
 
+impl Order {
+    /// The peer that the order's frame went to; an eager message's operation has it.
+    pub fn peer(&self) -> Option<PeerId> {
+        match *self {
+            Order::Eager { .. } => None,
+            Order::Fragment { peer, .. }
+            | Order::PutFrame { peer, .. }
+            | Order::ServeFrame { peer, .. }
+            | Order::Native { peer, .. }
+            | Order::Span { peer, .. }
+            | Order::Detached { peer, .. }
+            | Order::Kept { peer, .. } => Some(peer),
+        }
+    }
+
+    /// Whether its frame is a data frame.
+    pub fn is_bulk(&self) -> bool {
+        match *self {
+            Order::Fragment { .. } | Order::PutFrame { .. } | Order::ServeFrame { .. } => true,
+            Order::Detached { bulk, .. } | Order::Kept { bulk, .. } => bulk,
+            Order::Eager { .. } | Order::Native { .. } | Order::Span { .. } => false,
+        }
+    }
+}
+
+/// An order in the table, and the link that it was given to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub order: Order,
+    pub link: LinkId,
+}
+
 /// Orders that rails have not finished, and the tokens by which rails tell their ends.
 #[derive(Debug)]
 pub(crate) struct Orders {
-    table: Slots<Order>,
+    table: Slots<Entry>,
+}
+
+/// What a token names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Named {
+    /// An order in the table, if it has not ended.
+    Entry(SlotId),
+    /// The frame of an eager message.
+    Eager(OperationId),
+    Nothing,
 }
 
 /// Marks tokens that name an entry in the table. Indices stay below: the other tokens are numbers of operations.
@@ -41,19 +85,19 @@ impl Orders {
         Orders { table: Slots::with_limit(limit) }
     }
 
-    /// Adds an order; gives it back if the table is full.
+    /// Adds an order for this link; gives it back if the table is full.
     #[inline]
-    pub fn insert(&mut self, order: Order) -> Result<SlotId, Order> {
-        self.table.insert(order)
+    pub fn insert(&mut self, order: Order, link: LinkId) -> Result<SlotId, Order> {
+        self.table.insert(Entry { order, link }).map_err(|entry| entry.order)
     }
 
     /// The token of an order, which is added to the table unless its token is its operation's number. Gives the order
     /// back if the table is full.
     #[inline(always)]
-    pub fn token_of(&mut self, order: Order) -> Result<Token, Order> {
+    pub fn token_of(&mut self, order: Order, link: LinkId) -> Result<Token, Order> {
         match order {
             Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
-            order => self.insert(order).map(Orders::token),
+            order => self.insert(order, link).map(Orders::token),
         }
     }
 
@@ -63,38 +107,46 @@ impl Orders {
         Token(slot.to_u64() | IN_TABLE)
     }
 
-    /// The place in the table that a token names; `None` for the token of an eager message.
-    #[inline]
-    pub fn slot_of(token: Token) -> Option<SlotId> {
-        (token.0 & IN_TABLE != 0).then(|| SlotId::from_u64(token.0 & !IN_TABLE))
-    }
-
-    /// Ends the order of a token. `None` if it has ended before.
+    /// What a token names.
     #[inline(always)]
-    pub fn take(&mut self, token: Token) -> Option<Order> {
-        if token == Token::NONE {
-            return None;
-        }
-        match Orders::slot_of(token) {
-            Some(slot) => self.table.remove(slot),
-            None => Some(Order::Eager { operation: OperationId(SlotId::from_u64(token.0)) }),
+    pub fn named(token: Token) -> Named {
+        if token.0 & IN_TABLE != 0 {
+            Named::Entry(SlotId::from_u64(token.0 & !IN_TABLE))
+        } else if token == Token::NONE {
+            Named::Nothing
+        } else {
+            Named::Eager(OperationId(SlotId::from_u64(token.0)))
         }
     }
 
-    pub fn get(&self, slot: SlotId) -> Option<&Order> {
+    /// Takes out the order of a token that is in the table. `None` if it has ended before.
+    pub fn take(&mut self, token: Token) -> Option<Entry> {
+        match Orders::named(token) {
+            Named::Entry(slot) => self.remove(slot),
+            Named::Eager(_) | Named::Nothing => None,
+        }
+    }
+
+    pub fn get(&self, slot: SlotId) -> Option<&Entry> {
         self.table.get(slot)
     }
 
-    pub fn get_mut(&mut self, slot: SlotId) -> Option<&mut Order> {
+    pub fn get_mut(&mut self, slot: SlotId) -> Option<&mut Entry> {
         self.table.get_mut(slot)
     }
 
-    pub fn remove(&mut self, slot: SlotId) -> Option<Order> {
+    pub fn remove(&mut self, slot: SlotId) -> Option<Entry> {
         self.table.remove(slot)
     }
 
+    /// Such orders of the table that were given to one of these links.
+    pub fn over(&self, links: &[LinkId], is_such: impl Fn(&Order) -> bool) -> Vec<SlotId> {
+        let such = |entry: &Entry| links.contains(&entry.link) && is_such(&entry.order);
+        self.table.iter().filter(|(_, entry)| such(entry)).map(|(slot, _)| slot).collect()
+    }
+
     /// All of the table: eager messages are not in it.
-    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &Order)> {
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &Entry)> {
         self.table.iter()
     }
 }

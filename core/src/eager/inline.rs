@@ -81,7 +81,8 @@ impl Core {
             let session = peer.session.as_ref();
             message = session.map_or(0, |it| it.send_next[send.channel as usize] - 1);
         }
-        let state = SendState { send, stage: SendStage::Eager, message };
+        let stage = SendStage::Eager { link: self.outputs.inline.link };
+        let state = SendState { send, stage, message };
         self.operations.insert(id, Kind::Send(state)).retained = 1;
         self.operations.own(id, send.peer);
         self.ordered(Token(id.0.to_u64()), answer);

@@ -66,6 +66,7 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
+        let link = peer.link();
         let Some(session) = peer.session.as_mut() else { return false };
         if session.is_foreign()
             && let Some(fault) = unspeakable(&send)
@@ -73,9 +74,7 @@ impl Core {
             self.finish(id, Err(fault), 0);
             return true;
         }
-        if !peer.in_flight.has_room() {
-            return false;
-        }
+        let Some(link) = link.filter(|_| peer.in_flight.has_room()) else { return false };
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
         let tells = !session.is_foreign() || !Level::waits_for_match(send.level as u8);
@@ -83,7 +82,7 @@ impl Core {
             || (tells && send.payload.len <= session.granted.eager_bytes());
         let number = small.then(|| session.take_eager(send.channel, send.payload.len));
         if let Some(message) = number.flatten() {
-            state.stage = SendStage::Eager;
+            state.stage = SendStage::Eager { link };
             state.message = message;
             operation.retained += 1;
             if send.level != Level::Buffered {
@@ -119,7 +118,18 @@ impl Core {
         true
     }
 
-    /// The rail let go of an eager frame.
+    /// A rail let go of an eager frame.
+    #[inline(always)]
+    pub(crate) fn eager_left(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        let Some(operation) = self.operations.get(id) else { return };
+        if let Kind::Send(SendState { send, stage: SendStage::Eager { link }, .. }) = operation.kind
+        {
+            self.frame_left(send.peer, link, false);
+        }
+        self.eager_released(id, outcome);
+    }
+
+    /// The memory behind an eager frame is free, which does not count any more.
     #[inline(always)]
     pub(crate) fn eager_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
         let Some(operation) = self.operations.get_mut(id) else { return };
@@ -138,7 +148,6 @@ impl Core {
             self.give_rest_up(peer, id);
         }
         self.release_memory(id);
-        self.release_frame(peer, false);
         self.pump(peer);
     }
 

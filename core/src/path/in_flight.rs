@@ -62,7 +62,7 @@ impl InFlight {
 
     /// The orders of data frames that are such ones and have not ended.
     pub fn bulk_orders(&self, orders: &Orders, is_such: impl Fn(&Order) -> bool) -> Vec<SlotId> {
-        let open = |slot: &SlotId| orders.get(*slot).is_some_and(&is_such);
+        let open = |slot: &SlotId| orders.get(*slot).is_some_and(|entry| is_such(&entry.order));
         self.bulk_orders.iter().copied().filter(open).collect()
     }
 

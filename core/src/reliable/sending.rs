@@ -43,7 +43,7 @@ impl Core {
         let Some(reliable) = session.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.ready(index) else { return };
         let again = sent.try_again(now);
-        let Ok(slot) = self.orders.insert(Order::Span { peer: id, span: sent.span }) else {
+        let Ok(slot) = self.orders.insert(Order::Span { peer: id, span: sent.span }, link) else {
             return;
         };
         sent.in_rail = Some(slot);
@@ -63,7 +63,7 @@ impl Core {
         let Some(reliable) = self.reliable_mut(id) else { return };
         match reliable.sent.release(span) {
             Err(()) => self.keep_span(id, span),
-            Ok(Some(payload)) => self.order_ended(payload.order, Ok(())),
+            Ok(Some(payload)) => self.span_ended(id, payload.order, Ok(())),
             Ok(None) => {}
         }
     }
@@ -72,7 +72,7 @@ impl Core {
     pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: &AckBody) {
         let Some(reliable) = self.reliable_mut(id) else { return };
         for order in reliable.sent.acknowledge(ack) {
-            self.order_ended(order, Ok(()));
+            self.span_ended(id, order, Ok(()));
         }
     }
 }

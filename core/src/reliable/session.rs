@@ -46,8 +46,10 @@ impl Core {
             let in_rail = sent.in_rail.and_then(|slot| self.orders.get_mut(slot));
             match (sent.payload, in_rail, sent.in_rail) {
                 // The rail still has it: its release ends the order itself.
-                (Some(payload), Some(order), _) => *order = payload.order,
-                (Some(payload), None, _) => self.order_ended(payload.order, Err(Fault::PeerReset)),
+                (Some(payload), Some(entry), _) => entry.order = payload.order,
+                (Some(payload), None, _) => {
+                    self.span_ended(id, payload.order, Err(Fault::PeerReset));
+                }
                 (None, _, Some(slot)) => drop(self.orders.remove(slot)),
                 (None, _, None) => {}
             }

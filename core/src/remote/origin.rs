@@ -135,8 +135,8 @@ impl Core {
 
     fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
         let (peer, bytes) = (access.peer, access.local.len);
-        let order = Order::Native { operation: id, peer, link, bytes };
-        let token = match self.orders.insert(order) {
+        let order = Order::Native { operation: id, peer, bytes };
+        let token = match self.orders.insert(order, link) {
             Ok(slot) => {
                 if let Some(state) = self.access_mut(id) {
                     state.native = Some(slot);
