@@ -104,8 +104,8 @@ impl Core {
             && state.stage == LinkStage::Up
             && let Some(id) = state.peer
             && let Some(peer) = self.peers.get(id)
-            && peer.link() == Some(link)
             && let Some(session) = peer.session.as_ref()
+            && session.paths.is_up_over(link)
             && session.is_named(prefix.session.get())
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
@@ -131,11 +131,10 @@ impl Core {
         let peer = self.peers.get_mut(id)?;
         let channel = Channel::from_u8(short.channel).filter(|it| *it != Channel::Request)?;
         let (bytes, bits) = (u64::from(short.payload_bytes.get()), short.bits.get());
-        let carries = peer.link() == Some(link);
         let session = peer.session.as_mut()?;
         let usual = self.placing_whole
             && state.stage == LinkStage::Up
-            && carries
+            && session.paths.is_up_over(link)
             && session.is_named(short.session.get())
             && session.reliable.is_none()
             && short.payload_bytes.get() == payload_bytes
@@ -201,12 +200,11 @@ impl Core {
         }
         // The session may have begun with another record.
         let id = self.links.get(link).and_then(|state| state.peer).unwrap_or(id);
-        let Some(peer) = self.peers.get(id) else { return Placement::Drop };
-        if peer.session_link() != Some(link) {
+        let session = self.peers.session(id).filter(|session| session.paths.carries(link));
+        let Some(session) = session else {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
-        }
-        let Some(session) = peer.session.as_ref() else { return Placement::Drop };
+        };
         if !session.is_named(prefix.session.get()) {
             return self.violation("the frame belongs to another session");
         }

@@ -6,7 +6,7 @@
 //! native access. Where spans are kept until the peer has them, their payloads move to a buffer of the
 //! endpoint.
 //!
-//! Invariants: a frame counts against its peer's windows until it has left, whoever has its bytes, so
+//! Invariants: a frame counts against its path's windows until it has left, whoever has its bytes, so
 //! that private copies are bounded by these windows; neighbours are not touched. A peer that is writing to
 //! exposed memory natively at this very moment is waited for: see `Rail::order`.
 
@@ -178,15 +178,14 @@ impl Core {
 
     /// The same for those of the session that there is.
     fn detach_of_session(&mut self, id: PeerId, kept: bool, of: &impl Fn(&Order) -> bool) -> bool {
-        let Some(peer) = self.peers.get(id) else { return false };
-        let Some(session) = peer.session.as_ref() else { return false };
+        let Some(session) = self.peers.session(id) else { return false };
         if let Some(reliable) = &session.reliable {
             let spans = if kept { reliable.sent.spans_of(of) } else { Vec::new() };
             let any = !spans.is_empty();
             spans.into_iter().for_each(|span| self.detach_span(id, span));
             return any;
         }
-        let slots = peer.in_flight.bulk_orders(&self.orders, of);
+        let slots = session.paths.bulk_orders(&self.orders, of);
         self.detach_orders(slots)
     }
 
@@ -203,7 +202,8 @@ impl Core {
     fn is_left(&self, link: LinkId) -> bool {
         let state = self.links.get(link).filter(|state| state.stage == LinkStage::Closing);
         let peer = state.and_then(|state| self.peers.get(self.resolve(state.peer?)));
-        state.is_some() && peer.is_none_or(|peer| peer.session_link() != Some(link))
+        let session = peer.and_then(|peer| peer.session.as_ref());
+        state.is_some() && session.is_none_or(|session| !session.paths.carries(link))
     }
 
     fn detach_orders(&mut self, slots: Vec<SlotId>) -> bool {
@@ -425,7 +425,7 @@ mod tests {
 
     use super::*;
     use crate::credit::{Granted, Windows};
-    use crate::path::{Link, PeerStage};
+    use crate::path::Link;
     use crate::session::{NewSession, PeerKind, SessionId};
 
     const LINK: LinkId = LinkId { rail: 0, slot: SlotId { index: 3, generation: 1 } };
@@ -457,12 +457,22 @@ mod tests {
         let id = core.add_peer(true).unwrap();
         core.links.insert(LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), 1) });
         core.links.begin_carrying(LINK);
-        core.peers.get_mut(id).unwrap().stage = PeerStage::Up { link: LINK };
         let windows = Windows { eager: 1 << 16, request: 1 << 16 };
         let (granted, kind) = (Granted::begin(windows, 8), PeerKind::Ours);
         let number = SessionId::own(1);
-        core.make_session(id, NewSession { id: number, kind, granted, windows, spans });
-        core.begin_lengths(id, LINK);
+        core.make_session(
+            id,
+            NewSession {
+                id: number,
+                kind,
+                link: LINK,
+                granted,
+                windows,
+                spans,
+                outlives_links: false,
+            },
+        );
+        core.begin_lengths(id);
         outputs(&mut core);
         (core, id)
     }

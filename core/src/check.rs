@@ -15,8 +15,8 @@ use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::orders::Order;
-use crate::path::{Link, LinkStage, Name, Peer, PeerStage};
+use crate::orders::{Entry, Order};
+use crate::path::{Link, LinkStage, Name, Peer};
 use crate::remote::UnderWay;
 use crate::session::Session;
 use crate::streams::{Stream, StreamKind};
@@ -26,38 +26,39 @@ use crate::streams::{Stream, StreamKind};
 struct Holds {
     operations: BTreeMap<OperationId, u32>,
     regions: BTreeMap<SlotId, u32>,
-    frames: BTreeMap<PeerId, (u32, u32)>,
+    /// Frames that rails have, by link, and data frames among them; spans that peers have not acknowledged.
+    frames: BTreeMap<LinkId, (u32, u32)>,
+    spans: BTreeMap<PeerId, (u32, u32)>,
 }
 
 impl Holds {
-    fn order(&mut self, order: &Order) {
-        match *order {
-            // Counted by the operation's stage, whoever has the frame.
-            Order::Eager { .. } => {}
-            Order::Fragment { operation, peer } | Order::PutFrame { operation, peer } => {
-                *self.operations.entry(operation).or_default() += 1;
-                self.bulk(peer);
-            }
-            Order::ServeFrame { region, peer } => {
-                *self.regions.entry(region).or_default() += 1;
-                self.bulk(peer);
-            }
-            Order::Native { operation, .. } => {
-                *self.operations.entry(operation).or_default() += 1;
-            }
-            Order::Span { .. } => {}
-            Order::Detached { peer, bulk } | Order::Kept { peer, bulk, .. } => {
-                let counts = self.frames.entry(peer).or_default();
-                counts.0 += 1;
-                counts.1 += u32::from(bulk);
-            }
+    fn entry(&mut self, entry: &Entry) {
+        let Entry { order, link } = entry;
+        self.order(order);
+        // Eager ones are counted by their operations' stages, whoever has the frames.
+        if !matches!(order, Order::Eager { .. } | Order::Native { .. } | Order::Span { .. }) {
+            count(self.frames.entry(*link).or_default(), order.is_bulk());
         }
     }
 
-    fn bulk(&mut self, peer: PeerId) {
-        let counts = self.frames.entry(peer).or_default();
-        counts.0 += 1;
-        counts.1 += 1;
+    fn span(&mut self, peer: PeerId, order: &Order) {
+        self.order(order);
+        count(self.spans.entry(peer).or_default(), order.is_bulk());
+    }
+
+    fn order(&mut self, order: &Order) {
+        match *order {
+            Order::Fragment { operation, .. }
+            | Order::PutFrame { operation, .. }
+            | Order::Native { operation, .. } => {
+                *self.operations.entry(operation).or_default() += 1;
+            }
+            Order::ServeFrame { region, .. } => *self.regions.entry(region).or_default() += 1,
+            Order::Eager { .. }
+            | Order::Span { .. }
+            | Order::Detached { .. }
+            | Order::Kept { .. } => {}
+        }
     }
 
     fn incoming(&mut self, incoming: &Incoming) {
@@ -71,6 +72,11 @@ impl Holds {
             _ => {}
         }
     }
+}
+
+fn count(counts: &mut (u32, u32), bulk: bool) {
+    counts.0 += 1;
+    counts.1 += u32::from(bulk);
 }
 
 impl Core {
@@ -118,6 +124,9 @@ impl Core {
         let carrying = |(link, state): &(LinkId, &Link)| {
             let up = state.stage == LinkStage::Up && *link != LOOP_LINK;
             assert_eq!(state.turn.is_some(), up, "{link:?} has a turn where it carries a session");
+            let session = state.peer.and_then(|peer| self.peers.session(self.resolve(peer)));
+            let known = session.is_some_and(|session| session.paths.carries(*link));
+            assert!(known || !up || self.is_foreign(*link), "{link:?} carries a session");
             up
         };
         let carrying: Vec<_> = self.links.iter().filter(carrying).collect();
@@ -130,20 +139,20 @@ impl Core {
 
     fn check_holds(&self) {
         let mut holds = Holds::default();
-        self.orders.iter().for_each(|(_, entry)| holds.order(&entry.order));
+        self.orders.iter().for_each(|(_, entry)| holds.entry(entry));
         self.incoming.iter().for_each(|incoming| holds.incoming(incoming));
-        for (_, peer) in self.peers.iter() {
+        for (id, peer) in self.peers.iter() {
             let Some(session) = &peer.session else { continue };
             let Some(reliable) = &session.reliable else { continue };
-            reliable.sent.orders().for_each(|order| holds.order(order));
+            reliable.sent.orders().for_each(|order| holds.span(id, order));
             reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
         }
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
-                && matches!(state.stage, SendStage::Eager { .. })
+                && let SendStage::Eager { link } = state.stage
             {
                 *holds.operations.entry(id).or_default() += 1;
-                holds.frames.entry(state.send.peer).or_default().0 += 1;
+                count(holds.frames.entry(link).or_default(), false);
             }
         }
         for stream in self.streams() {
@@ -180,9 +189,18 @@ impl Core {
             "receives for announced messages"
         );
         for (id, peer) in self.peers.iter() {
-            let counted = holds.frames.remove(&id).unwrap_or_default();
-            let noted = peer.in_flight.counts();
-            assert_eq!(noted, counted, "frames of {id:?} that rails have");
+            let Some(session) = &peer.session else { continue };
+            let mut spans = holds.spans.remove(&id).unwrap_or_default();
+            for path in session.paths.iter() {
+                let noted = path.in_flight().counts();
+                if session.reliable.is_some() {
+                    spans = (spans.0 - noted.0, spans.1 - noted.1);
+                    continue;
+                }
+                let counted = path.link().and_then(|link| holds.frames.get(&link).copied());
+                assert_eq!(noted, counted.unwrap_or_default(), "frames of {id:?}: {path:?}");
+            }
+            assert_eq!(spans, (0, 0), "spans of {id:?} that no path counts");
         }
     }
 
@@ -194,25 +212,12 @@ impl Core {
     fn check_peer(&self, id: PeerId, peer: &Peer) {
         self.timers.check(id, peer.timer, peer.due());
         let rests = self.evictable.check(id, peer.eviction);
-        let idle = matches!(peer.stage, PeerStage::IdleClosed { .. });
+        let idle = peer.resting_since().is_some();
         assert!(rests || peer.reachable || !idle, "{id:?} may end where there is no room");
-        let fits = match peer.stage {
-            PeerStage::Idle => peer.session.is_none(),
-            PeerStage::Connecting { .. }
-            | PeerStage::Yielded { .. }
-            | PeerStage::Crowded { .. }
-            | PeerStage::IdleClosed { .. } => {
-                let session = peer.session.as_ref();
-                session.map_or(!idle, |session| session.idle_since_post().is_some())
-            }
-            PeerStage::Up { .. } | PeerStage::ClosingIdle { .. } | PeerStage::Suspended { .. } => {
-                let session = peer.session.as_ref();
-                session.is_some_and(|session| session.idle_since_post().is_none())
-            }
-        };
-        assert!(fits, "{id:?} is {:?} with {:?}", peer.stage, peer.session);
+        let rests = peer.session.as_ref().is_none_or(|session| session.paths.is_resting());
+        assert!(rests || peer.calls.is_idle(), "{id:?} is called, and has {:?}", peer.session);
         match &peer.session {
-            Some(session) => self.check_session(id, peer, session),
+            Some(session) => self.check_session(id, session),
             None => assert_eq!(self.under_way(id), UnderWay::default(), "accesses of {id:?}"),
         }
         for queue in peer.waiting.sends.iter().chain([&peer.waiting.accesses]) {
@@ -235,7 +240,7 @@ impl Core {
         counted
     }
 
-    fn check_session(&self, id: PeerId, peer: &Peer, session: &Session) {
+    fn check_session(&self, id: PeerId, session: &Session) {
         let under_way = session.accesses.under_way;
         assert_eq!(under_way, self.under_way(id), "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
@@ -252,11 +257,16 @@ impl Core {
             announces += held_rts;
         }
         session.lent.check(id, eager, announces);
-        let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
-        assert!(closing || session.deferred.is_empty(), "{id:?} has answers that nobody sends");
-        if session.idle_since_post().is_some() {
-            let quiet =
-                peer.in_flight.is_empty() && session.unfinished.is_empty() && announces == 0;
+        for link in session.paths.links() {
+            let state = self.links.get(link).expect("a link of a session is there");
+            let carries = matches!(state.stage, LinkStage::Up | LinkStage::Closing);
+            assert!(carries && state.peer.map(|peer| self.resolve(peer)) == Some(id), "{link:?}");
+            let others = session.paths.links().filter(|other| *other == link).count();
+            assert_eq!(others, 1, "paths of {id:?} with one link");
+        }
+        if session.paths.is_resting() {
+            let quiet = session.paths.is_settled() && session.unfinished.is_empty();
+            let quiet = quiet && announces == 0;
             let calm = under_way == UnderWay::default() && session.reliable.is_none();
             assert!(quiet && calm, "{id:?} is idle-closed with work under way");
         }

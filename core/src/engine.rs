@@ -20,6 +20,7 @@ use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
+use crate::session::PathId;
 use crate::streams::BulkBudget;
 
 /// The protocol of one endpoint.
@@ -263,10 +264,11 @@ impl Core {
         }
     }
 
-    /// The peer has a span, or never will: its frame counts no more, and the memory behind it is free.
+    /// The peer has a span: its frame counts no more, and the memory behind it is free.
     pub(crate) fn span_ended(&mut self, id: PeerId, order: Order, outcome: Result<(), Fault>) {
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.in_flight.end(order.is_bulk());
+        if let Some(session) = self.peers.session_mut(id) {
+            // Spans will say which path they count against; there is one until sessions get others.
+            session.paths.span_ended(PathId::FIRST, order.is_bulk());
         }
         self.order_ended(order, outcome);
     }
@@ -300,9 +302,9 @@ impl Core {
 
     /// A rail let go of a frame that went over this link.
     #[inline]
-    pub(crate) fn frame_left(&mut self, id: PeerId, _link: LinkId, bulk: bool) {
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.in_flight.end(bulk);
+    pub(crate) fn frame_left(&mut self, id: PeerId, link: LinkId, bulk: bool) {
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.frame_left(link, bulk);
         }
     }
 
@@ -310,32 +312,31 @@ impl Core {
     /// (mode `Fail`) or the peer has it (mode `Resume`).
     #[inline(always)]
     pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(session) = peer.session.as_ref() else {
+        let Some(session) = self.peers.session_mut(id) else {
             debug_assert!(payload.is_none(), "a payload leaves in a session");
             return;
         };
-        if let Some(payload) = &payload {
-            peer.in_flight.begin(payload.urgency);
-        }
         let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
         let mut envelope =
             Envelope { session: session.name(), payload_bytes, ..Envelope::default() };
         if session.reliable.is_some() {
+            if let Some(payload) = &payload {
+                session.paths.span_begun(payload.urgency);
+            }
             return self.emit_span(id, envelope, body.into(), payload);
         }
-        let Some(link) = peer.link() else { return self.defer(id, body.into()) };
+        let Some(link) = session.paths.control() else { return self.defer(id, body.into()) };
         let (slice, urgency, token) = match payload {
             Some(Payload { slice, urgency, order }) => match self.orders.token_of(order, link) {
                 Ok(token) => {
-                    if urgency == Urgency::Bulk
-                        && let Named::Entry(slot) = Orders::named(token)
-                    {
-                        peer.in_flight.note_bulk_order(slot, &self.orders);
-                    }
+                    let entry = match Orders::named(token) {
+                        Named::Entry(slot) => Some(slot),
+                        Named::Eager(_) | Named::Nothing => None,
+                    };
+                    session.paths.frame_begun(link, urgency, entry, &self.orders);
                     (slice, urgency, token)
                 }
-                Err(order) => return self.span_ended(id, order, Err(Fault::Busy)),
+                Err(order) => return self.order_ended(order, Err(Fault::Busy)),
             },
             None => (Slice::NONE, Urgency::Urgent, Token::NONE),
         };

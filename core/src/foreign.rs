@@ -14,7 +14,7 @@ use ropewalk_wire::frame::{EagerBody, RtsBody, ShortHeader, key_to_wire};
 use crate::api::*;
 use crate::credit::{Charge, Granted, Windows};
 use crate::engine::Core;
-use crate::path::{LinkStage, PeerStage};
+use crate::path::LinkStage;
 use crate::session::{NewSession, PeerKind, SessionId};
 
 impl Core {
@@ -46,14 +46,15 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         let number = SessionId::own(state.nonce);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::Up { link };
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
         let granted = Granted::begin(Windows { eager: endless, request: 0 }, endless);
-        let (kind, spans) = (PeerKind::Foreign, false);
-        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
-        self.begin_lengths(id, link);
+        let (kind, spans, outlives_links) = (PeerKind::Foreign, false, false);
+        self.make_session(
+            id,
+            NewSession { id: number, kind, link, granted, windows, spans, outlives_links },
+        );
+        self.begin_lengths(id);
         self.links.begin_carrying(link);
         self.pump(id);
     }
@@ -91,8 +92,7 @@ impl Core {
             None => Charge::Eager { channel, payload_bytes: bytes },
         };
         let taken = self.matching.first_receive(channel, id, bits).is_some();
-        let peer = self.peers.get_mut(id).filter(|peer| peer.link() == Some(link))?;
-        let session = peer.session.as_mut()?;
+        let session = self.peers.session_mut(id).filter(|it| it.paths.is_up_over(link))?;
         if !session.lent.arrive_foreign(charge, taken) {
             return None;
         }

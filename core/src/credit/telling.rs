@@ -18,9 +18,7 @@ impl Core {
     /// Gives credit of this session back: the message does not occupy us any more.
     #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let peer = self.peers.get_mut(id);
-        let has_link = peer.as_ref().is_some_and(|peer| peer.link().is_some());
-        let found = peer.and_then(|peer| peer.session.as_mut());
+        let found = self.peers.session_mut(id);
         let Some(session) = found.filter(|found| found.is_named(session)) else {
             if let Charge::Eager { payload_bytes, .. } = charge {
                 self.pool.free_orphan(payload_bytes);
@@ -28,7 +26,7 @@ impl Core {
             return;
         };
         // While its link is lost, a session that resumes keeps the news for the next one.
-        if session.lent.free(charge) && (has_link || session.reliable.is_some()) {
+        if session.lent.free(charge) && (session.paths.is_up() || session.reliable.is_some()) {
             self.tell_credit(id);
         }
     }

@@ -23,7 +23,7 @@ impl Core {
         let (granted, len) = (&session.granted, send.payload.len);
         let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
             && peer.waiting.sends[send.channel as usize].is_empty()
-            && peer.in_flight.has_room()
+            && session.paths.with_room().is_some()
             && session.reliable.is_none();
         if !leaves {
             return false;
@@ -76,12 +76,12 @@ impl Core {
             });
         }
         let mut message = 0;
-        if let Some(peer) = self.peers.get_mut(send.peer) {
-            peer.in_flight.begin(Urgency::Urgent);
-            let session = peer.session.as_ref();
-            message = session.map_or(0, |it| it.send_next[send.channel as usize] - 1);
+        let link = self.outputs.inline.link;
+        if let Some(session) = self.peers.session_mut(send.peer) {
+            session.paths.frame_begun(link, Urgency::Urgent, None, &self.orders);
+            message = session.send_next[send.channel as usize] - 1;
         }
-        let stage = SendStage::Eager { link: self.outputs.inline.link };
+        let stage = SendStage::Eager { link };
         let state = SendState { send, stage, message };
         self.operations.insert(id, Kind::Send(state)).retained = 1;
         self.operations.own(id, send.peer);

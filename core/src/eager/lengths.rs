@@ -45,11 +45,25 @@ impl Core {
         }
     }
 
-    /// A session begins, or goes on, over this link: how long messages and frames over it may be.
-    pub(crate) fn begin_lengths(&mut self, id: PeerId, link: LinkId) {
+    /// A session begins, or has other links than before: how long its messages and frames may be, over each of them.
+    pub(crate) fn begin_lengths(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session(id) else { return };
+        let spans = session.reliable.is_some();
+        let all = session.paths.links().map(|link| self.lengths_over(link, spans));
+        let least = all.reduce(|(eager, frame), (other_eager, other_frame)| {
+            (eager.min(other_eager), frame.min(other_frame))
+        });
+        if let (Some((eager_bytes, frame_bytes)), Some(session)) =
+            (least, self.peers.session_mut(id))
+        {
+            session.granted.limit(eager_bytes, frame_bytes);
+        }
+    }
+
+    /// How long messages may be that leave at once over a link, and payloads of frames.
+    fn lengths_over(&self, link: LinkId, spans: bool) -> (u64, u64) {
         let hello = self.links.get(link).and_then(|state| state.hello);
         let accepted = hello.map(|hello| u64::from(hello.eager_max.get()) * 1024);
-        let spans = self.peers.session(id).is_some_and(|session| session.reliable.is_some());
         let accepted = match accepted {
             Some(0) => u64::from(EAGER_BYTES_LONG),
             Some(bytes) => bytes,
@@ -58,9 +72,6 @@ impl Core {
         let eager_bytes = self.eager_bytes_over(link, spans).min(accepted);
         let rail = self.rails.of(link);
         let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
-        let frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
-        if let Some(session) = self.peers.session_mut(id) {
-            session.granted.limit(eager_bytes, frame_bytes);
-        }
+        (eager_bytes, u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX)))
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::Core;
 use crate::foreign::unspeakable;
 use crate::operation::{Ending, Kind, SendStage, SendState};
 use crate::orders::{Order, Payload};
-use crate::path::{Peer, PeerStage};
+use crate::path::Peer;
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -66,7 +66,6 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
-        let link = peer.link();
         let Some(session) = peer.session.as_mut() else { return false };
         if session.is_foreign()
             && let Some(fault) = unspeakable(&send)
@@ -74,7 +73,7 @@ impl Core {
             self.finish(id, Err(fault), 0);
             return true;
         }
-        let Some(link) = link.filter(|_| peer.in_flight.has_room()) else { return false };
+        let Some(link) = session.paths.with_room() else { return false };
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
         let tells = !session.is_foreign() || !Level::waits_for_match(send.level as u8);
@@ -168,11 +167,9 @@ impl Core {
     fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
             while let Some(peer) = self.peers.get_mut(id) {
+                let is_up = peer.link().is_some();
                 let queue = &mut peer.waiting.sends[channel];
-                let Some(first) = self.operations.first_of(queue) else { break };
-                if !matches!(peer.stage, PeerStage::Up { .. }) {
-                    break;
-                }
+                let Some(first) = self.operations.first_of(queue).filter(|_| is_up) else { break };
                 // Before it starts: an operation may end within the call.
                 self.operations.unqueue(queue, first);
                 if !self.start_send(first) {

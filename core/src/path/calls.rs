@@ -10,8 +10,22 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 
+/// How far we are in calling a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallStage {
+    /// Nothing to do, or nothing tried.
+    Idle,
+    /// A link is being made, over this attempt's address.
+    Connecting { attempt: u32 },
+    /// Our link was refused since theirs shall survive; we try again at this time.
+    Yielded { until: Time },
+    /// There was no descriptor for a link; tried again at this time.
+    Crowded { attempt: u32, until: Time },
+}
+
 #[derive(Debug)]
 pub(crate) struct Calls {
+    stage: CallStage,
     /// A greeting that is not answered by then was in vain; over which link it went, and how many were lost in a row.
     greeted_until: Time,
     greeted_over: Option<LinkId>,
@@ -28,6 +42,7 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub const NONE: Calls = Calls {
+        stage: CallStage::Idle,
         greeted_until: Time::NEVER,
         greeted_over: None,
         greetings_lost: 0,
@@ -37,9 +52,43 @@ impl Calls {
         caller: None,
     };
 
+    pub fn stage(&self) -> CallStage {
+        self.stage
+    }
+
+    /// Whether we do not call it, nor wait to call it.
+    pub fn is_idle(&self) -> bool {
+        self.stage == CallStage::Idle
+    }
+
     /// Another attempt begins.
-    pub fn begin(&mut self) {
+    pub fn begin(&mut self, attempt: u32) {
+        self.stage = CallStage::Connecting { attempt };
         self.greeted_until = Time::NEVER;
+    }
+
+    /// The peer's own link shall survive: we wait for it until then.
+    pub fn yield_until(&mut self, until: Time) {
+        self.stage = CallStage::Yielded { until };
+    }
+
+    /// There is no room for a link: this attempt is made then.
+    pub fn wait_for_room(&mut self, attempt: u32, until: Time) {
+        self.stage = CallStage::Crowded { attempt, until };
+    }
+
+    /// We call it no more.
+    pub fn end(&mut self) {
+        self.stage = CallStage::Idle;
+    }
+
+    /// When the next attempt is due.
+    pub fn due(&self) -> Time {
+        match self.stage {
+            CallStage::Idle => Time::NEVER,
+            CallStage::Connecting { .. } => self.greeted_until,
+            CallStage::Yielded { until } | CallStage::Crowded { until, .. } => until,
+        }
     }
 
     /// We greeted over a link. Returns the time by which the answer has to be here. `resend_after`: for a rail that
@@ -48,11 +97,6 @@ impl Calls {
         let patience = resend_after.map_or(PATIENCE, |it| it * (8 << self.greetings_lost.min(6)));
         self.greeted_over = Some(link);
         self.greeted_until = now + patience;
-        self.greeted_until
-    }
-
-    /// When the answer to our greeting is late.
-    pub fn deadline(&self) -> Time {
         self.greeted_until
     }
 
@@ -101,6 +145,7 @@ impl Calls {
 
     /// Our greeting was answered, and a session began.
     pub fn succeed(&mut self) {
+        self.end();
         self.greetings_lost = 0;
         self.reset();
     }

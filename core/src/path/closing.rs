@@ -5,7 +5,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::{LinkId, Token, Verb};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, PeerStage, Waiting};
+use super::{CallStage, LinkStage, Waiting};
 use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
@@ -53,15 +53,15 @@ impl Core {
         self.evictable.add_caller(id, &mut self.peers);
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if peer.session_link() == Some(link) {
+        if peer.session.as_ref().is_some_and(|session| session.paths.carries(link)) {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
                 false if foreign => self.end_session(id, lost),
-                false => self.session_link_lost(id),
+                false => self.session_link_lost(id, link),
             };
         }
-        let linked = peer.session_link().is_some();
+        let linked = peer.has_link();
         if !state.outbound && !linked {
             // Operations that wait for the peer may have counted on this link.
             return self.want_waiting(id);
@@ -88,7 +88,7 @@ impl Core {
             return self.end_session(id, fault);
         }
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if let PeerStage::Connecting { attempt } = peer.stage {
+        if let CallStage::Connecting { attempt } = peer.calls.stage() {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
             let greeted = state.stage == LinkStage::Greeting;
             if greeted && fault == Fault::Protocol {

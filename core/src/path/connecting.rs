@@ -1,11 +1,10 @@
 //! Attempts to reach a peer: when one is wanted, which address comes next, and when it is given up.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::handshake::INSIST_FROM;
-use super::{Link, Peer, PeerStage};
+use super::{CallStage, Link, Peer};
 use crate::api::{Output, PeerId, *};
 use crate::engine::Core;
 use crate::operation::{Kind, ReceiveStage};
@@ -18,7 +17,7 @@ impl Core {
     pub fn want_session(&mut self, id: PeerId) {
         let id = self.resolve(id);
         let Some(peer) = self.peers.get(id) else { return };
-        if !matches!(peer.stage, PeerStage::Idle | PeerStage::IdleClosed { .. }) {
+        if !peer.is_idle_or_rests() {
             return;
         }
         if peer.reachable || !peer.identity.addresses.is_empty() {
@@ -31,8 +30,7 @@ impl Core {
     /// Tries the address of this attempt. Attempts that insist number from `INSIST_FROM` on.
     pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.stage = PeerStage::Connecting { attempt };
-            peer.calls.begin();
+            peer.calls.begin(attempt);
             let attempt = attempt % INSIST_FROM;
             self.outputs.push(Output::Connect { peer: id, attempt });
         }
@@ -41,13 +39,12 @@ impl Core {
     /// Connects to a peer for which something waits.
     pub(crate) fn connect_if_needed(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let carried = peer.session_link().is_some();
-        if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
+        let session = peer.session.as_ref();
+        if session.is_some_and(|session| !session.paths.is_resting()) {
             return;
         }
-        let waits = !peer.waiting.is_empty();
-        peer.stage = PeerStage::Idle;
-        let rests = peer.session.is_some();
+        let (rests, waits) = (session.is_some(), !peer.waiting.is_empty());
+        peer.calls.end();
         if rests {
             self.become_idle_closed(id);
         }
@@ -95,10 +92,10 @@ impl Core {
 
     /// The driver began a link to a peer, as `Output::Connect` asked.
     pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
-        let insist = self.peers.get(peer).is_some_and(|peer| match peer.stage {
-            PeerStage::Connecting { attempt } => attempt >= INSIST_FROM,
-            PeerStage::Suspended { .. } => true,
-            _ => false,
+        let insist = self.peers.get(peer).is_some_and(|peer| {
+            let insists = |stage| matches!(stage, CallStage::Connecting { attempt } if attempt >= INSIST_FROM);
+            let session = peer.session.as_ref();
+            insists(peer.calls.stage()) || session.is_some_and(|session| session.paths.has_lost())
         });
         self.begin_link(peer, link, false, insist);
     }
@@ -149,21 +146,19 @@ impl Core {
         }
     }
 
-    pub(super) fn retry_suspended(&mut self, id: PeerId, since: Time) {
-        if self.now.since(since) >= self.config.give_up_after {
+    /// Tries anew the paths that lost their links, or gives a session up that has been without any for long.
+    pub(super) fn retry_lost(&mut self, id: PeerId) {
+        let (now, wait) = (self.now, self.config.resend_after * 4);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(session) = peer.session.as_mut() else { return };
+        let since = session.paths.lost_since();
+        if since.is_some_and(|since| now.since(since) >= self.config.give_up_after) {
             return self.end_session(id, Fault::PeerReset);
         }
-        let (now, wait) = (self.now, self.config.resend_after * 4);
-
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let session = peer.session.as_mut();
-        let Some(reliable) = session.and_then(|it| it.reliable.as_mut()) else { return };
-        if reliable.retry_at > now {
-            return;
-        }
-        reliable.retry_at = now + wait;
-        if peer.reachable {
-            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
+        for _ in 0..session.paths.retry(now, now + wait) {
+            if peer.reachable {
+                self.outputs.push(Output::Connect { peer: id, attempt: 0 });
+            }
         }
     }
 
@@ -183,14 +178,14 @@ impl Core {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id) else { return false };
         let since = peer.calls.crowded_since();
-        let (PeerStage::Connecting { attempt }, Some(since)) = (peer.stage, since) else {
+        let (CallStage::Connecting { attempt }, Some(since)) = (peer.calls.stage(), since) else {
             return false;
         };
         if now.since(since) >= give_up_after {
             return false;
         }
         let until = now + ROOM_AGAIN;
-        peer.stage = PeerStage::Crowded { attempt: attempt - attempt % INSIST_FROM, until };
+        peer.calls.wait_for_room(attempt - attempt % INSIST_FROM, until);
         self.wake_by(id, until);
         true
     }

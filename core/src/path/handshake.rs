@@ -15,7 +15,7 @@ use ropewalk_wire::frame::{
 };
 
 use super::calls::PATIENCE;
-use super::{Link, LinkStage, Links, Peer, PeerStage};
+use super::{Link, LinkStage, Links, Peer};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
@@ -89,13 +89,14 @@ impl Core {
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
-        let (mode, lossy) = (self.config.mode, self.is_lossy(link));
+        let lossy = self.is_lossy(link);
         let Some(state) = self.links.get_mut(link) else { return };
         let peer = state.peer.and_then(|peer| self.peers.get(peer));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
-        state.ours = peer.filter(same_life).and_then(|peer| peer.kept_session(mode, lossy));
+        let session = peer.filter(same_life).and_then(|peer| peer.session.as_ref());
+        state.ours = session.and_then(|session| session.kept(lossy));
         state.windows = windows;
         let (nonce, session) = (state.nonce, state.ours.map_or(0, SessionId::name));
         let body = Body::Hello(HelloBody {
@@ -268,12 +269,12 @@ impl Core {
         (peer.identity.cluster, peer.identity.other_cluster) =
             (u128::from_le_bytes(hello.cluster), 0);
         let newer = peer.identity.incarnation.0 != hello.incarnation.get();
-        if peer.session_link().is_some() && !newer && !upgrade {
+        if peer.has_link() && !newer && !upgrade {
             // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
         }
         let session = peer.session.as_ref().filter(|session| session.reliable.is_none());
-        let idle = session.filter(|_| peer.session_link().is_none()).map(|session| session.id);
+        let idle = session.filter(|_| !peer.has_link()).map(|session| session.id);
         if idle.is_some() && named.1 == idle && named.0 != named.1 && !newer {
             // Called under another name than that of its idle-closed session, which a link of its own goes on
             // with, where somebody wants it.
@@ -302,19 +303,18 @@ impl Core {
     fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
         let upgrade = self.links.get(link).is_some_and(|state| state.upgrade);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let unwanted = matches!(
-            peer.stage,
-            PeerStage::Suspended { .. }
-                | PeerStage::ClosingIdle { .. }
-                | PeerStage::IdleClosed { .. }
-        );
-        if upgrade || peer.link().is_some() || unwanted {
+        // A link of its own carries its session, or a later attempt does, if somebody wants it.
+        let unwanted = peer.session.as_ref().is_some_and(|session| {
+            let paths = &session.paths;
+            paths.has_link() || paths.has_lost() || peer.calls.is_idle()
+        });
+        if upgrade || unwanted {
             return;
         }
         match refusal {
             Refusal::Duplicate => {
                 let until = self.now + YIELD;
-                peer.stage = PeerStage::Yielded { until };
+                peer.calls.yield_until(until);
                 self.wake_by(id, until);
             }
             Refusal::Cluster => self.end_session(id, Fault::OtherCluster),
@@ -362,7 +362,7 @@ impl Core {
             .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
         if !agreed && self.is_lossy(link) {
             // It came again: what we answered to the first one was lost.
-            if self.peer_link(id) == Some(link) {
+            if self.peers.session(id).is_some_and(|session| session.paths.is_up_over(link)) {
                 self.acknowledge_now(id);
             }
             return Placement::Drop;

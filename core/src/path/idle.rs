@@ -9,16 +9,15 @@
 //! is carried on only over a link whose greetings both name it.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::{LinkStage, Peer, PeerStage, evictable};
+use super::{LinkStage, Peer, evictable};
 use crate::api::*;
 use crate::engine::Core;
 use crate::remote::UnderWay;
-use crate::session::{Session, SessionId};
+use crate::session::Session;
 
 /// Links that one look for idle ones examines.
 const SWEEP: usize = 256;
@@ -95,7 +94,7 @@ impl Core {
         let Some(peer) = self.peers.get(id) else { return false };
         let Some(session) = peer.session.as_ref() else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
-        let up = peer.stage == PeerStage::Up { link } && session.reliable.is_none() && live;
+        let up = session.paths.sole_up() == Some(link) && session.reliable.is_none() && live;
         let ours = up && !session.is_foreign();
         ours && !self.closing
             && peer.is_idle()
@@ -110,8 +109,8 @@ impl Core {
 
     fn ask_to_close_idle(&mut self, id: PeerId, link: LinkId) {
         let until = self.now + self.config.give_up_after;
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.stage = PeerStage::ClosingIdle { link, until, late: false };
+        if let Some(session) = self.peers.session_mut(id) {
+            session.ask_idle(link, until);
         }
         self.links.set_closing_idle(link, true);
         self.wake_by(id, until);
@@ -128,11 +127,11 @@ impl Core {
     /// The peer asks to close the idle link, or answers that it may.
     pub(crate) fn arrive_close_idle(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id) else { return Placement::Drop };
-        let spans = peer.session.as_ref().is_some_and(|session| session.reliable.is_some());
-        if spans || link == LOOP_LINK {
+        let Some(session) = peer.session.as_ref() else { return Placement::Drop };
+        if session.reliable.is_some() || link == LOOP_LINK {
             return self.violation("a session that cannot be idle-closed");
         }
-        if matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
+        if session.paths.is_closing() {
             if !peer.is_settled() {
                 return self.violation("a session is idle-closed with work under way");
             }
@@ -148,13 +147,10 @@ impl Core {
 
     /// The peer needs the link that we would have closed as idle.
     pub(crate) fn arrive_keep_open(&mut self, link: LinkId, id: PeerId) -> Placement {
-        let Some(peer) = self.peers.get_mut(id) else { return Placement::Drop };
-        if !matches!(peer.stage, PeerStage::ClosingIdle { .. }) {
+        let session = self.peers.session_mut(id);
+        let Some(deferred) = session.and_then(|session| session.keep_open(link)) else {
             return self.violation("an answer to what was not asked");
-        }
-        peer.stage = PeerStage::Up { link };
-        let session = peer.session.as_mut();
-        let deferred = session.map_or(Vec::new(), |it| std::mem::take(&mut it.deferred));
+        };
         self.counters.idle_closes_refused += 1;
         self.links.set_closing_idle(link, false);
         if let Some(state) = self.links.get_mut(link) {
@@ -173,9 +169,7 @@ impl Core {
 
     /// Both sides sent their last frame over this link.
     fn close_idle(&mut self, id: PeerId, link: LinkId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        // Answers to a peer that is idle: it waits for none of them.
-        peer.session.iter_mut().for_each(|session| session.deferred.clear());
+        let Some(peer) = self.peers.get(id) else { return };
         let waits = peer.has_waiting();
         self.counters.sessions_idle_closed += 1;
         self.become_idle_closed(id);
@@ -192,8 +186,8 @@ impl Core {
         let since = self.now;
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::IdleClosed { since };
-        peer.session.iter_mut().for_each(|session| session.close_idle(posts));
+        peer.calls.end();
+        peer.session.iter_mut().for_each(|session| session.rest(since, posts));
         if !peer.reachable {
             self.evictable.add_idle(id, &mut peer.eviction, since);
         }
@@ -223,15 +217,12 @@ impl Core {
     /// A control frame for a session whose link is being closed as idle waits for the answer.
     #[cold]
     pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let PeerStage::ClosingIdle { link, .. } = peer.stage else { return };
-        let Some(session) = peer.session.as_mut() else { return };
-        if session.deferred.len() < QUEUED_FRAMES_MAX {
-            return session.deferred.push(body);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        if let Err(link) = session.paths.defer(body) {
+            // A peer that makes us answer and does not answer itself.
+            self.break_link(link);
+            self.close_link(link);
         }
-        // A peer that makes us answer and does not answer itself.
-        self.break_link(link);
-        self.close_link(link);
     }
 
     /// The peer calls while its last frames over the old link are still on their way: its greeting
@@ -239,7 +230,7 @@ impl Core {
     pub(crate) fn hold_caller(&mut self, id: PeerId, link: LinkId) -> bool {
         let incarnation = self.greeted_incarnation(link);
         let Some(peer) = self.peers.get_mut(id) else { return false };
-        let closing = matches!(peer.stage, PeerStage::ClosingIdle { .. });
+        let closing = peer.session.as_ref().is_some_and(|session| session.paths.is_closing());
         if !closing || incarnation != Some(peer.identity.incarnation) {
             return false;
         }
@@ -274,16 +265,12 @@ impl Core {
     pub(crate) fn close_unanswered(&mut self, id: PeerId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let owes = peer.session.as_ref().is_some_and(|session| !session.deferred.is_empty());
-        let waits = peer.has_waiting() || owes || peer.calls.has_caller();
-        let PeerStage::ClosingIdle { link, until, late } = &mut peer.stage else { return };
-        if *late && waits {
-            let link = *link;
+        let waits = peer.has_waiting() || peer.calls.has_caller();
+        let Some(session) = peer.session.as_mut() else { return };
+        if let Some(link) = session.paths.unanswered(now, [GRACE, give_up_after], waits) {
             self.close_link(link);
-            return self.end_session(id, Fault::PeerReset);
+            self.end_session(id, Fault::PeerReset);
         }
-        *until = now + if *late { give_up_after } else { GRACE };
-        *late = !*late;
     }
 
     /// Closes idle links if that is due; returns the time of the next look.
@@ -301,7 +288,7 @@ impl Core {
         for _ in 0..evictable::LOOKS {
             let (at, id) = self.evictable.next_idle(&mut self.peers)?;
             let Some(peer) = self.peers.get_mut(id) else { continue };
-            let PeerStage::IdleClosed { since } = peer.stage else { continue };
+            let Some(since) = peer.resting_since() else { continue };
             if peer.reachable {
                 continue;
             }
@@ -335,22 +322,12 @@ impl Peer {
 
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
-        self.in_flight.is_empty()
-            && self.session.as_ref().is_none_or(|session| {
-                session.accesses.under_way == UnderWay::default()
-                    && session.unfinished.is_empty()
-                    && session.assembling.is_empty()
-                    && session.lent.has_no_rendezvous()
-            })
-    }
-
-    /// The session that a new link would carry on, if any. `lossy`: frames of the link get lost.
-    pub fn kept_session(&self, mode: Mode, lossy: bool) -> Option<SessionId> {
-        let session = self.session.as_ref()?;
-        let kept = match session.reliable {
-            Some(_) => mode == Mode::Resume,
-            None => !lossy && self.session_link().is_none(),
-        };
-        kept.then_some(session.id)
+        self.session.as_ref().is_none_or(|session| {
+            session.paths.is_settled()
+                && session.accesses.under_way == UnderWay::default()
+                && session.unfinished.is_empty()
+                && session.assembling.is_empty()
+                && session.lent.has_no_rendezvous()
+        })
     }
 }

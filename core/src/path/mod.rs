@@ -10,7 +10,6 @@ mod connecting;
 mod evictable;
 mod handshake;
 mod idle;
-mod in_flight;
 mod links;
 mod names;
 mod newcomers;
@@ -25,9 +24,10 @@ pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
 pub(crate) use timers::Timers;
 
+pub(crate) use calls::CallStage;
+
 use calls::Calls;
 use evictable::EvictionMarks;
-use in_flight::InFlight;
 use timers::PeerTimer;
 
 use ropewalk_base::ids::Incarnation;
@@ -89,32 +89,9 @@ pub(crate) enum LinkStage {
     Closing,
 }
 
-/// How far a peer is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PeerStage {
-    /// Nothing to do, or nothing tried.
-    Idle,
-    /// A link is being made, over this attempt's address.
-    Connecting { attempt: u32 },
-    /// Our link was refused since theirs shall survive; we try again at this time.
-    Yielded { until: Time },
-    /// A session runs over this link.
-    Up { link: LinkId },
-    /// Mode `Resume`: the link was lost; the session waits for a new one.
-    Suspended { since: Time },
-    /// Its session's link is to be closed: the peer was asked at the latest `until` (once more where that
-    /// is `late`), and nothing is sent.
-    ClosingIdle { link: LinkId, until: Time, late: bool },
-    /// Its session has no link, and needs none until somebody wants something.
-    IdleClosed { since: Time },
-    /// There was no descriptor for a link; tried again at this time.
-    Crowded { attempt: u32, until: Time },
-}
-
 /// Another endpoint.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub stage: PeerStage,
     pub timer: PeerTimer,
     pub eviction: EvictionMarks,
     pub identity: PeerIdentity,
@@ -123,7 +100,6 @@ pub(crate) struct Peer {
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
     pub session: Option<Session>,
-    pub in_flight: InFlight,
     pub waiting: Waiting,
     pub throttled: Throttled,
 }
@@ -192,7 +168,6 @@ impl Waiting {
 impl Peer {
     pub fn new(reachable: bool) -> Peer {
         Peer {
-            stage: PeerStage::Idle,
             timer: PeerTimer::OFF,
             eviction: EvictionMarks::NONE,
             identity: PeerIdentity::default(),
@@ -200,7 +175,6 @@ impl Peer {
             calls: Calls::NONE,
             reachable,
             session: None,
-            in_flight: InFlight::default(),
             waiting: Waiting::default(),
             throttled: Throttled::default(),
         }
@@ -215,40 +189,29 @@ impl Peer {
 
     /// When something is due for it.
     pub fn due(&self) -> Time {
-        let reliable = || self.session.as_ref()?.reliable.as_ref();
-        let due = match self.stage {
-            PeerStage::Yielded { until } => Some(until),
-            PeerStage::ClosingIdle { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
-            PeerStage::Connecting { .. } => Some(self.calls.deadline()),
-            PeerStage::Suspended { .. } => reliable().map(|it| it.retry_at),
-            PeerStage::Up { .. } => reliable().and_then(|it| it.deadline()),
-            PeerStage::Idle | PeerStage::IdleClosed { .. } => None,
-        };
-        due.unwrap_or(Time::NEVER)
+        let session = self.session.as_ref().map_or(Time::NEVER, Session::due);
+        session.min(self.calls.due())
     }
 
-    /// Whether an attempt to make a link to it is under way.
-    pub fn is_called(&self) -> bool {
-        matches!(
-            self.stage,
-            PeerStage::Connecting { .. } | PeerStage::Yielded { .. } | PeerStage::Crowded { .. }
-        )
-    }
-
-    /// The link that carries the session now.
+    /// The link for control frames of its session.
     #[inline]
     pub fn link(&self) -> Option<LinkId> {
-        match self.stage {
-            PeerStage::Up { link } => Some(link),
-            _ => None,
-        }
+        self.session.as_ref()?.paths.control()
     }
 
-    /// The same, also where nothing is sent over it any more since it is to be closed.
-    pub fn session_link(&self) -> Option<LinkId> {
-        match self.stage {
-            PeerStage::Up { link } | PeerStage::ClosingIdle { link, .. } => Some(link),
-            _ => None,
-        }
+    /// Whether a link carries its session, if only until it is closed as idle.
+    pub fn has_link(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.paths.has_link())
+    }
+
+    /// Since when its session has rested; `None` where we call the peer, and where another link carries it.
+    pub fn resting_since(&self) -> Option<Time> {
+        self.session.as_ref().filter(|_| self.calls.is_idle())?.paths.resting_since()
+    }
+
+    /// Whether it is not called, and has no session that runs or looks for a link.
+    pub fn is_idle_or_rests(&self) -> bool {
+        let rests = self.session.as_ref().is_none_or(|session| session.paths.is_resting());
+        rests && self.calls.is_idle()
     }
 }

@@ -13,7 +13,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
 
-use super::{LinkStage, Peer, PeerStage};
+use super::{LinkStage, Peer};
 use crate::api::*;
 use crate::eager::wanted;
 use crate::engine::Core;
@@ -136,7 +136,7 @@ impl Core {
         let Some(old) = self.peers.get_mut(alias) else { return };
         let mut aliases = std::mem::take(&mut old.names.aliases);
         aliases.push(alias);
-        old.stage = PeerStage::Idle;
+        old.calls.end();
         self.timers.stop(alias, &mut old.timer);
         let waiting = std::mem::take(&mut old.waiting);
         let operations = self.operations.owned_by(alias);
@@ -157,9 +157,7 @@ impl Core {
         self.outputs.push(Output::Aliased { alias, peer });
         self.repost(reposted);
         self.pump(peer);
-        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::IdleClosed { .. });
-        let idle = self.peers.get(peer).is_some_and(|peer| rests(peer.stage));
-        if idle {
+        if self.peers.get(peer).is_some_and(Peer::is_idle_or_rests) {
             self.connect_if_needed(peer);
         }
     }

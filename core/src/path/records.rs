@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
 
-use super::{Link, LinkStage, PeerStage, evictable};
+use super::{Link, LinkStage, evictable};
 use crate::api::{PeerId, *};
 use crate::credit::Granted;
 use crate::engine::Core;
@@ -108,7 +108,9 @@ impl Core {
     /// the end of the old one's session is for whoever answers.
     pub(crate) fn leave_endpoint(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get(id) else { return };
-        let (endpoint, link) = (peer.identity.endpoint, peer.session_link());
+        let endpoint = peer.identity.endpoint;
+        let links = peer.session.iter().flat_map(|session| session.paths.links());
+        let links: Vec<LinkId> = links.collect();
         self.peers.forget_endpoint(endpoint);
         if self.peers.session(id).is_some() {
             self.replace_session(id);
@@ -117,7 +119,7 @@ impl Core {
         for other in self.links.of_peer(id) {
             let hello = self.links.get(other).and_then(|state| state.hello);
             let greeted = hello.is_some_and(|it| u128::from_le_bytes(it.endpoint) == endpoint);
-            if greeted || link == Some(other) {
+            if greeted || links.contains(&other) {
                 self.close_link(other);
             }
         }
@@ -166,12 +168,20 @@ impl Core {
         let nonce = self.random.next_u64() as u32;
         let windows = self.first_windows().unwrap_or(self.least_windows());
         self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::Up { link: LOOP_LINK };
         let granted = Granted::begin(windows, u64::from(self.config.rts_window));
-        let (number, kind, spans) = (SessionId::own(nonce), PeerKind::Ours, false);
-        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
-        self.begin_lengths(id, LOOP_LINK);
+        self.make_session(
+            id,
+            NewSession {
+                id: SessionId::own(nonce),
+                kind: PeerKind::Ours,
+                link: LOOP_LINK,
+                granted,
+                windows,
+                spans: false,
+                outlives_links: false,
+            },
+        );
+        self.begin_lengths(id);
         self.pump(id);
     }
 
@@ -223,7 +233,7 @@ impl Core {
         self.peers.get(self.resolve(id)).is_some_and(|peer| peer.link().is_some())
     }
 
-    /// The link that carries the session with the peer.
+    /// The link that carries the session with the peer, or the first one of several.
     pub fn peer_link(&self, id: PeerId) -> Option<LinkId> {
         self.peers.get(self.resolve(id))?.link()
     }

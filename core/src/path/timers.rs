@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use ropewalk_base::time::Time;
 
 use super::handshake::INSIST_FROM;
-use super::{Peer, PeerStage, Peers};
+use super::{CallStage, Peer, Peers};
 use crate::api::PeerId;
 use crate::engine::Core;
 
@@ -110,27 +110,36 @@ impl Core {
         let now = self.now;
         for id in self.timers.take_due(now, &mut self.peers) {
             let Some(peer) = self.peers.get_mut(id) else { continue };
-            match peer.stage {
-                PeerStage::Yielded { until } if until <= now => {
-                    let insist = INSIST_FROM;
-                    self.connect_next(id, insist);
-                }
-                PeerStage::Connecting { attempt } if peer.calls.deadline() <= now => {
+            match peer.calls.stage() {
+                CallStage::Yielded { until } if until <= now => self.connect_next(id, INSIST_FROM),
+                CallStage::Connecting { attempt } if peer.calls.due() <= now => {
                     self.greeting_lost(id, attempt);
                 }
-                PeerStage::Suspended { since } => self.retry_suspended(id, since),
-                PeerStage::ClosingIdle { until, .. } if until <= now => self.close_unanswered(id),
-                PeerStage::Crowded { attempt, until } if until <= now => {
+                CallStage::Crowded { attempt, until } if until <= now => {
                     self.connect_again(id, attempt);
                 }
-                PeerStage::Up { .. } => self.run_span_timers(id),
                 _ => {}
             }
+            self.run_session_timers(id);
             let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
             self.wake_by(id, due);
         }
         let sweep = self.run_sweep();
         let silent = self.close_silent();
         self.timers.rest(sweep.min(silent));
+    }
+    /// Does what is due for the session with a peer, and for its paths.
+    fn run_session_timers(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session(id) else { return };
+        let (lost, closing) = (session.paths.has_lost(), session.paths.is_closing());
+        if lost {
+            self.retry_lost(id);
+        }
+        if closing {
+            self.close_unanswered(id);
+        }
+        if self.peers.session(id).is_some_and(|session| session.paths.is_up()) {
+            self.run_span_timers(id);
+        }
     }
 }

@@ -9,9 +9,8 @@
 //! only when all its bytes were verified.
 //!
 //! Files: `sent` (spans until they are acknowledged) and `sending`, `window` (spans that arrive) and `receiving`, `held`
-//! (messages whose turn has not come) and `holding`, `confirmation` (of a link) and `session` (its timers and its end).
+//! (messages whose turn has not come) and `holding`, and `session` (its timers and its end).
 
-mod confirmation;
 mod held;
 mod holding;
 mod receiving;
@@ -22,7 +21,6 @@ mod window;
 
 use ropewalk_base::time::Time;
 
-use self::confirmation::Confirmation;
 use self::held::HeldMessages;
 use self::sent::SentSpans;
 use self::window::Window;
@@ -33,26 +31,16 @@ pub(crate) struct Reliable {
     pub sent: SentSpans,
     pub window: Window,
     pub held: HeldMessages,
-    pub confirmation: Confirmation,
-    /// When a lost link is tried again.
-    pub retry_at: Time,
 }
 
 impl Reliable {
     pub fn new() -> Reliable {
-        Reliable {
-            sent: SentSpans::new(),
-            window: Window::new(),
-            held: HeldMessages::default(),
-            confirmation: Confirmation::default(),
-            retry_at: Time::ZERO,
-        }
+        Reliable { sent: SentSpans::new(), window: Window::new(), held: HeldMessages::default() }
     }
 
-    /// When something is due: an acknowledgement, a span that goes again, or a confirmation.
+    /// When something is due: an acknowledgement, or a span that goes again.
     pub fn deadline(&self) -> Option<Time> {
-        let due =
-            [self.window.acknowledge_at(), self.sent.resend_at(), self.confirmation.again_at()];
+        let due = [self.window.acknowledge_at(), self.sent.resend_at()];
         due.into_iter().flatten().min()
     }
 }

@@ -23,8 +23,8 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
-        if let Some(reliable) = self.reliable_mut(id) {
-            reliable.confirmation.end();
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.heard(link);
         }
         if span == 0 {
             return match body {

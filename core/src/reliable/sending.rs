@@ -1,6 +1,7 @@
 //! Sends spans, again until they are acknowledged.
 
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
 use crate::api::PeerId;
@@ -25,13 +26,16 @@ impl Core {
         self.transmit(id, index);
     }
 
-    /// A peer that acknowledges nothing, but makes us answer: its session ends with its link, and what
+    /// A peer that acknowledges nothing, but makes us answer: its session ends with its links, and what
     /// is left out until then does not matter.
     #[cold]
     fn refuse_unacknowledged(&mut self, id: PeerId) {
-        let Some(link) = self.peers.get(id).and_then(|peer| peer.link()) else { return };
-        self.break_link(link);
-        self.close_link(link);
+        let Some(session) = self.peers.session(id) else { return };
+        let links: Vec<LinkId> = session.paths.links().collect();
+        for link in links {
+            self.break_link(link);
+            self.close_link(link);
+        }
     }
 
     pub(super) fn transmit(&mut self, id: PeerId, index: usize) {

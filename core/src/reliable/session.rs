@@ -1,7 +1,7 @@
 //! A session with spans: its timers, a new link, its end.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::verb::Token;
+use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::Reliable;
@@ -17,12 +17,9 @@ impl Core {
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(reliable) = self.reliable_mut(id) else { return };
-        let confirm = reliable.confirmation.again_at().is_some_and(|at| at <= now);
         let acknowledge = reliable.window.acknowledge_at().is_some_and(|at| at <= now);
         let due = reliable.sent.due(now, after);
-        if confirm {
-            self.confirm_again(id);
-        }
+        self.confirm_again(id);
         if acknowledge {
             self.acknowledge_now(id);
         }
@@ -47,9 +44,7 @@ impl Core {
             match (sent.payload, in_rail, sent.in_rail) {
                 // The rail still has it: its release ends the order itself.
                 (Some(payload), Some(entry), _) => entry.order = payload.order,
-                (Some(payload), None, _) => {
-                    self.span_ended(id, payload.order, Err(Fault::PeerReset));
-                }
+                (Some(payload), None, _) => self.order_ended(payload.order, Err(Fault::PeerReset)),
                 (None, _, Some(slot)) => drop(self.orders.remove(slot)),
                 (None, _, None) => {}
             }
@@ -64,10 +59,17 @@ impl Core {
     /// A link carries the session from now on. Where its frames may be lost, the side that confirmed it does so
     /// until the peer is heard over it, and the other side lets itself be heard. Otherwise one could
     /// wait for ever for a confirmation that was lost while the other has nothing to send.
-    pub(crate) fn begin_confirmation(&mut self, id: PeerId, outbound: bool, lossy: bool) {
+    pub(crate) fn begin_confirmation(
+        &mut self,
+        id: PeerId,
+        link: LinkId,
+        outbound: bool,
+        lossy: bool,
+    ) {
         let due = self.now + self.config.resend_after;
-        let Some(reliable) = self.reliable_mut(id) else { return };
-        reliable.confirmation.begin((outbound && lossy).then_some(due));
+        let session = self.peers.session_mut(id).filter(|session| session.reliable.is_some());
+        let Some(session) = session else { return };
+        session.paths.confirmed(link, (outbound && lossy).then_some(due));
         if outbound && lossy {
             self.wake_by(id, due);
         } else if lossy {
@@ -77,12 +79,15 @@ impl Core {
 
     fn confirm_again(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
-        let Some(link) = self.peer_link(id) else { return };
-        let Some(reliable) = self.reliable_mut(id) else { return };
-        if !reliable.confirmation.again(now, after) {
-            // The rail's last word suspends the session, which then looks for another link.
-            return self.close_link(link);
+        while let Some(session) = self.peers.session_mut(id)
+            && let Some((link, alive)) = session.paths.confirm_again(now, after)
+        {
+            if alive {
+                self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+            } else {
+                // With the rail's last word the path is lost, and looks for another link.
+                self.close_link(link);
+            }
         }
-        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
     }
 }

@@ -71,13 +71,17 @@ impl Core {
     /// Tells of a region on the links with native access whose peers may use it: those that carry a
     /// session, and those whose peers we have greeted already.
     fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
-        let up = match audience {
-            Audience::One(peer) => self.peers.get(peer).and_then(|peer| peer.link()),
-            Audience::Everybody => None,
-        };
-        if let Some(link) = up {
+        if let Audience::One(peer) = audience
+            && self.peers.session(peer).is_some_and(|session| session.paths.is_up())
+        {
             // The way of every announced message: no list of links is made.
-            return self.expose_on(link, key);
+            let link_at = |core: &Core, at| core.peers.session(peer)?.paths.links().nth(at);
+            let mut at = 0;
+            while let Some(link) = link_at(self, at) {
+                self.expose_on(link, key);
+                at += 1;
+            }
+            return;
         }
         let greeted = |state: &Link| {
             let agreed = state.stage == LinkStage::Agreed && !state.outbound;

@@ -185,7 +185,7 @@ impl Core {
         let Some(session) = session else { return false };
         session.accesses.under_way.end(segments);
         self.queue_access(id, peer);
-        if self.peer_link(peer) == Some(lost) {
+        if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(lost);
         }

@@ -8,7 +8,7 @@ use super::{NewSession, PeerKind, Session, SessionId};
 use crate::api::*;
 use crate::credit::{Granted, Windows};
 use crate::engine::Core;
-use crate::path::{Link, LinkStage, Peer, PeerStage};
+use crate::path::{Link, LinkStage, Peer};
 
 impl Core {
     /// A link was confirmed: the session begins, or goes on.
@@ -18,11 +18,12 @@ impl Core {
         // Its peer may be known under another name by now.
         let id = self.resolve(id);
         let Some(peer) = self.peers.get(id) else { return };
-        let old_link = peer.session_link();
         let goes_on = kept.is_some();
         let session = peer.session.as_ref();
-        let elsewhere = old_link.is_some_and(|old| old != link)
-            && session.is_some_and(|session| session.reliable.is_none());
+        let links = session.into_iter().flat_map(|session| session.paths.links());
+        let mut old_links: Vec<LinkId> = links.filter(|old| *old != link).collect();
+        let elsewhere =
+            !old_links.is_empty() && session.is_some_and(|session| session.reliable.is_none());
         if goes_on && (session.map(|session| session.id) != kept || elsewhere) {
             // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
             // another link carries it, and what is on its way over that one would be lost.
@@ -36,9 +37,11 @@ impl Core {
         // A peer that called us may have a new record by now.
         let id =
             self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
-        if let Some(old) = old_link.filter(|old| *old != link) {
-            self.close_link(old);
+        if goes_on && let Some(session) = self.peers.session_mut(id) {
+            let before = session.begin_over(link);
+            old_links.retain(|old| before == Some(*old));
         }
+        old_links.into_iter().for_each(|old| self.close_link(old));
         self.close_older(id, link);
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
@@ -46,18 +49,17 @@ impl Core {
         let outbound = state.outbound;
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::Up { link };
         peer.calls.succeed();
         peer.identity.incarnation = incarnation;
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);
         }
-        self.begin_lengths(id, link);
+        self.begin_lengths(id);
         if goes_on {
             self.go_on(id);
         }
-        self.begin_confirmation(id, outbound, lossy);
+        self.begin_confirmation(id, link, outbound, lossy);
         // Also what was due while there was no link.
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
@@ -68,7 +70,6 @@ impl Core {
     /// A new link carries a session on.
     fn go_on(&mut self, id: PeerId) {
         let Some(session) = self.peers.session_mut(id) else { return };
-        session.wake();
         match session.reliable {
             None => self.resume_idle(id),
             Some(_) => self.resume_spans(id),
@@ -80,8 +81,8 @@ impl Core {
         let Some(state) = self.links.get(link) else { return };
         let (windows, Some(hello)) = (state.windows, state.hello) else { return };
         let number = SessionId::agreed(state.nonce, hello.nonce.get());
-        let resume = self.config.mode == Mode::Resume && hello.mode == 1;
-        let spans = resume || self.is_lossy(link);
+        let outlives_links = self.config.mode == Mode::Resume;
+        let spans = (outlives_links && hello.mode == 1) || self.is_lossy(link);
         if self.config.separate_sessions {
             self.drop_messages_of(id, Fault::PeerReset);
         }
@@ -91,7 +92,10 @@ impl Core {
         };
         let granted = Granted::begin(granted, u64::from(hello.rts_credit.get()));
         let kind = PeerKind::Ours;
-        self.make_session(id, NewSession { id: number, kind, granted, windows, spans });
+        self.make_session(
+            id,
+            NewSession { id: number, kind, link, granted, windows, spans, outlives_links },
+        );
     }
 
     /// A session with a peer begins.
@@ -101,6 +105,7 @@ impl Core {
         let lent = self.lend_first(new.windows);
         let session = Session::new(new, lent, self.peers.hash());
         if let Some(peer) = self.peers.get_mut(id) {
+            peer.calls.end();
             peer.session = Some(session);
         }
         self.counters.sessions += 1;

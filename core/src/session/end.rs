@@ -2,6 +2,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::LinkId;
 
 use super::Session;
 use crate::api::*;
@@ -11,7 +12,6 @@ use crate::engine::Core;
 use crate::lists::List;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage, SendState};
-use crate::path::PeerStage;
 
 impl Core {
     pub(crate) fn drop_messages_of(&mut self, id: PeerId, fault: Fault) {
@@ -20,20 +20,21 @@ impl Core {
         }
     }
 
-    /// The link of a running session is gone.
-    pub(crate) fn session_link_lost(&mut self, id: PeerId) {
-        let resumes = self.config.mode == Mode::Resume && self.reliable_mut(id).is_some();
-        if !resumes || self.closing {
+    /// A link of a running session is gone. The session ends where it has no other one and does not outlive it.
+    pub(crate) fn session_link_lost(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let retry_at = now + self.config.resend_after * 4;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let alone = session.paths.links().all(|other| other == link);
+        let resumes = session.outlives_links && session.reliable.is_some();
+        if alone && (!resumes || self.closing) {
             return self.end_session(id, Fault::PeerReset);
         }
-        let since = self.now;
-        let retry_at = since + self.config.resend_after * 4;
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.stage = PeerStage::Suspended { since };
-        if let Some(reliable) = self.reliable_mut(id) {
-            reliable.retry_at = retry_at;
-        }
+        session.lose(link, now, retry_at);
         self.wake_by(id, retry_at);
+        if !alone {
+            return self.begin_lengths(id);
+        }
         // Of two sides that could both connect one goes first; the other comes with its timer.
         let first = self.peers.get(id).is_some_and(|peer| {
             peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
@@ -45,9 +46,7 @@ impl Core {
 
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
-        if let Some(peer) = self.peers.get(id)
-            && let PeerStage::Suspended { since } = peer.stage
-        {
+        if let Some(since) = self.peers.session(id).and_then(|session| session.paths.lost_since()) {
             let given_up = self.now.since(since) >= self.config.give_up_after;
             if fault == Fault::Unreachable && !given_up {
                 // The next try comes with the timer, until the peer is given up.
@@ -58,7 +57,7 @@ impl Core {
         }
         self.fail_session(id, fault);
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.stage = PeerStage::Idle;
+            peer.calls.end();
         }
     }
 
@@ -66,7 +65,7 @@ impl Core {
     /// sessions what was posted while this one was idle-closed was never about it, and waits for the other.
     pub(crate) fn replace_session(&mut self, id: PeerId) {
         let session = self.peers.session(id).filter(|_| self.config.separate_sessions);
-        let since = session.and_then(Session::idle_since_post);
+        let since = session.and_then(|session| session.paths.resting_since_post());
         self.fail_session_before(id, Fault::PeerReset, since);
     }
 
@@ -78,8 +77,8 @@ impl Core {
     /// so many others, go on.
     fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let was_called = peer.is_called();
-        peer.stage = PeerStage::Idle;
+        let was_called = !peer.calls.is_idle();
+        peer.calls.end();
         if spared.is_none() {
             peer.waiting.sends = [List::EMPTY; CHANNELS];
         }
@@ -116,8 +115,9 @@ impl Core {
             receive_next: _,
             granted: _,
             puts: _,
-            deferred: _,
-            idle_since_post: _,
+            outlives_links: _,
+            // Orders that rails have not finished know their links.
+            paths: _,
         } = session;
         self.counters.resets += 1;
         // First: messages that go from now on give no credit back to the peer.

@@ -3,15 +3,23 @@
 //! It lies in the record of its peer, which has one or none. [`begin`] makes it, and [`end`] takes it apart: nobody else
 //! does either. What waits for a session stays with the peer, and so do frames that a rail has not released.
 //!
-//! It knows no path: which link carries it, and what becomes of it without one, is the peer's affair.
+//! Its [`paths`] say which links carry it and what becomes of it without one. Who calls whom is the peer's affair
+//! (`crate::path`).
 
 mod begin;
+mod confirmation;
 mod end;
+mod in_flight;
+mod paths;
+
+pub(crate) use paths::{PathId, Paths};
 
 use std::num::NonZeroU32;
 
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::Body;
 
 use crate::api::{CHANNELS, Channel, OperationId};
@@ -44,11 +52,15 @@ pub(crate) enum PeerKind {
 pub(crate) struct NewSession {
     pub id: SessionId,
     pub kind: PeerKind,
+    /// The link that it begins with.
+    pub link: LinkId,
     /// The credit that the peer grants, and the windows that it is lent, as it was told.
     pub granted: Granted,
     pub windows: Windows,
     /// Frames of its link may be lost, or it outlives its link.
     pub spans: bool,
+    /// It goes on without a link, over the next one.
+    pub outlives_links: bool,
 }
 
 /// The state that a life of ours shares with a life of a peer: numbers, credit, operations under way. Fields that every
@@ -62,6 +74,7 @@ pub(crate) struct Session {
     pub id: SessionId,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
+    pub paths: Paths,
     pub granted: Granted,
     pub lent: Lent,
     /// Sends whose end the receiver will tell, by channel and message number.
@@ -76,13 +89,9 @@ pub(crate) struct Session {
     pub accesses: Accesses,
     /// Puts of the peer's.
     pub puts: Puts,
-    /// Control frames that wait for the answer to `CloseIdle`.
-    pub deferred: Vec<Body>,
-    /// After how many posts of receives it was idle-closed; `NOT_IDLE`: a link carries it.
-    idle_since_post: u64,
+    /// It goes on without a link, over the next one.
+    pub outlives_links: bool,
 }
-
-const NOT_IDLE: u64 = u64::MAX;
 
 const _: () = assert!(size_of::<Option<Session>>() == size_of::<Session>(), "see `PeerKind`");
 
@@ -112,13 +121,14 @@ impl SessionId {
 impl Session {
     /// A session in which nothing was sent yet. `lent`: the windows of `new`.
     pub fn new(new: NewSession, lent: Lent, hash: &HashSeed) -> Session {
-        let NewSession { id, kind, granted, windows: _, spans } = new;
+        let NewSession { id, kind, link, granted, windows: _, spans, outlives_links } = new;
         Session {
             kind,
             reliable: spans.then(|| Box::new(Reliable::new())),
             id,
             send_next: [0; CHANNELS],
             receive_next: [0; CHANNELS],
+            paths: Paths::over(link),
             granted,
             lent,
             unfinished: HashMap::with_hasher(hash.clone()),
@@ -127,8 +137,7 @@ impl Session {
             streams: Streams::default(),
             accesses: Accesses::default(),
             puts: Puts::default(),
-            deferred: Vec::new(),
-            idle_since_post: NOT_IDLE,
+            outlives_links,
         }
     }
 
@@ -178,18 +187,43 @@ impl Session {
         self.fetching.len() >= FETCHES_AHEAD
     }
 
+    /// The session that a new link would carry on, if any. `lossy`: frames of the link get lost.
+    pub fn kept(&self, lossy: bool) -> Option<SessionId> {
+        let kept = match self.reliable {
+            Some(_) => self.outlives_links,
+            None => !lossy && !self.paths.has_link(),
+        };
+        kept.then_some(self.id)
+    }
+
+    /// When something is due.
+    pub fn due(&self) -> Time {
+        self.paths.due(self.reliable.as_ref().and_then(|reliable| reliable.deadline()))
+    }
+
+    /// A new link carries it on. Returns the link in whose place it comes.
+    pub fn begin_over(&mut self, link: LinkId) -> Option<LinkId> {
+        self.paths.begin(link)
+    }
+
+    /// The peer was asked, at the latest then, to do without a link.
+    pub fn ask_idle(&mut self, link: LinkId, until: Time) {
+        self.paths.ask_idle(link, until);
+    }
+
+    /// The peer needs the link that it was asked to do without: control frames that waited for the answer. `None` where
+    /// it was not asked.
+    pub fn keep_open(&mut self, link: LinkId) -> Option<Vec<Body>> {
+        self.paths.keep_open(link)
+    }
+
     /// It is idle-closed, if it is not already, after so many posts of receives.
-    pub fn close_idle(&mut self, posts: u64) {
-        self.idle_since_post = self.idle_since_post.min(posts);
+    pub fn rest(&mut self, now: Time, posts: u64) {
+        self.paths.rest(now, posts);
     }
 
-    /// A link carries it.
-    pub fn wake(&mut self) {
-        self.idle_since_post = NOT_IDLE;
-    }
-
-    /// After how many posts of receives it was idle-closed, where it is.
-    pub fn idle_since_post(&self) -> Option<u64> {
-        (self.idle_since_post != NOT_IDLE).then_some(self.idle_since_post)
+    /// A link is lost; the session goes on over another one, or over the next.
+    pub fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
+        self.paths.lose(link, now, retry_at);
     }
 }

@@ -16,12 +16,9 @@ impl Core {
     pub(crate) fn pump_streams(&mut self, id: PeerId) {
         loop {
             let Some(peer) = self.peers.get_mut(id) else { return };
-            if peer.link().is_none() {
-                return;
-            }
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
-            if !peer.in_flight.has_bulk_room(next) {
+            if !session.paths.has_bulk_room(next) {
                 return;
             }
             if self.bulk.is_spent() {

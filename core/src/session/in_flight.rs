@@ -1,11 +1,11 @@
-//! Frames with a payload that a peer's rail has and has not released.
+//! Frames with a payload that a path's rail has and has not released.
 
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::Urgency;
 
 use crate::orders::{Order, Orders};
 
-/// Frames that one peer's operations may have given to a rail and that it has not released.
+/// Frames that may have been given to the rail of one path and that it has not released.
 const FRAMES_MAX: u32 = 128;
 /// Data frames among them: enough to keep a connection busy, few enough to stay fair.
 const BULK_MAX: u32 = 4;
@@ -44,8 +44,8 @@ impl InFlight {
     /// The rail released one.
     #[inline]
     pub fn end(&mut self, bulk: bool) {
-        self.frames = self.frames.saturating_sub(1);
-        self.bulk = self.bulk.saturating_sub(u32::from(bulk));
+        self.frames -= 1;
+        self.bulk -= u32::from(bulk);
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,0 +1,550 @@
+//! The paths of a session: which links carry it, what is under way over each, and what becomes of it without one.
+//!
+//! A path is a pair of a local rail and a remote one. It has at most one link at a time, and keeps its number when it
+//! gets another link. A session begins with one path, which lies in place.
+//!
+//! Invariants: no two paths have one link; a path whose link is to be closed as idle, or was, has nothing in flight.
+
+use std::time::Duration;
+
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Urgency};
+use ropewalk_wire::frame::Body;
+
+use super::confirmation::Confirmation;
+use super::in_flight::InFlight;
+use crate::orders::{Order, Orders};
+
+/// The number of a path in its session, never given again. The lowest bit says which side named it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PathId(u32);
+
+/// All paths of a session.
+#[derive(Debug)]
+pub(crate) struct Paths {
+    first: Path,
+    more: Vec<Path>,
+}
+
+/// One path.
+#[derive(Debug)]
+pub(crate) struct Path {
+    /// Frames that count against it: without spans those that its link's rail has, with spans those that the peer has
+    /// not acknowledged.
+    in_flight: InFlight,
+    way: Way,
+    id: PathId,
+    confirmation: Confirmation,
+}
+
+/// What carries a path.
+#[derive(Debug)]
+enum Way {
+    Up {
+        link: LinkId,
+    },
+    /// The peer was asked at the latest `until` (once more where that is `late`) to do without the link. Nothing is
+    /// sent; control frames wait for the answer.
+    ClosingIdle {
+        link: LinkId,
+        until: Time,
+        late: bool,
+        deferred: Vec<Body>,
+    },
+    /// No link, and none is needed until somebody wants something. After how many posts of receives it was idle-closed.
+    Resting {
+        since: Time,
+        since_post: u64,
+    },
+    /// The link was lost; the session goes on over the next one.
+    Lost {
+        since: Time,
+        retry_at: Time,
+    },
+}
+
+impl PathId {
+    /// The path that a session begins with.
+    pub const FIRST: PathId = PathId(0);
+}
+
+impl Path {
+    fn over(id: PathId, link: LinkId) -> Path {
+        let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
+        Path { in_flight, way: Way::Up { link }, id, confirmation }
+    }
+
+    /// The link that frames may be sent over.
+    #[inline]
+    fn up(&self) -> Option<LinkId> {
+        match self.way {
+            Way::Up { link } => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The same, also where nothing is sent any more since it is to be closed.
+    #[inline]
+    pub fn link(&self) -> Option<LinkId> {
+        match self.way {
+            Way::Up { link } | Way::ClosingIdle { link, .. } => Some(link),
+            Way::Resting { .. } | Way::Lost { .. } => None,
+        }
+    }
+
+    pub fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    fn due(&self) -> Time {
+        match self.way {
+            Way::Up { .. } => self.confirmation.again_at().unwrap_or(Time::NEVER),
+            Way::ClosingIdle { until, .. } => until,
+            Way::Lost { retry_at, .. } => retry_at,
+            Way::Resting { .. } => Time::NEVER,
+        }
+    }
+}
+
+/// Which links carry the session.
+impl Paths {
+    /// The only path of a session that begins.
+    pub fn over(link: LinkId) -> Paths {
+        Paths { first: Path::over(PathId::FIRST, link), more: Vec::new() }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Path> {
+        std::iter::once(&self.first).chain(&self.more)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        std::iter::once(&mut self.first).chain(&mut self.more)
+    }
+
+    #[inline]
+    fn of_link(&mut self, link: LinkId) -> Option<&mut Path> {
+        if self.first.link() == Some(link) {
+            return Some(&mut self.first);
+        }
+        self.more.iter_mut().find(|path| path.link() == Some(link))
+    }
+
+    /// The link for control frames, where there is one.
+    #[inline]
+    pub fn control(&self) -> Option<LinkId> {
+        self.first.up().or_else(|| self.more.iter().find_map(Path::up))
+    }
+
+    /// All links, also those that are to be closed as idle.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> {
+        self.iter().filter_map(Path::link)
+    }
+
+    /// Whether frames can be sent.
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.control().is_some()
+    }
+
+    /// Whether frames can be sent over this link.
+    #[inline]
+    pub fn is_up_over(&self, link: LinkId) -> bool {
+        self.first.up() == Some(link) || self.more.iter().any(|path| path.up() == Some(link))
+    }
+
+    /// Whether this link carries the session, if only until it is closed as idle.
+    pub fn carries(&self, link: LinkId) -> bool {
+        self.links().any(|other| other == link)
+    }
+
+    pub fn has_link(&self) -> bool {
+        self.links().next().is_some()
+    }
+
+    /// The link of a session that has no other one.
+    pub fn sole_up(&self) -> Option<LinkId> {
+        let mut links = self.links();
+        let only = links.next().filter(|link| self.is_up_over(*link));
+        only.filter(|_| links.next().is_none())
+    }
+
+    /// Whether a link is to be closed as idle.
+    pub fn is_closing(&self) -> bool {
+        self.iter().any(|path| matches!(path.way, Way::ClosingIdle { .. }))
+    }
+
+    /// Whether no path has a link since all were idle.
+    pub fn is_resting(&self) -> bool {
+        self.resting_since().is_some()
+    }
+
+    /// Since when that is so.
+    pub fn resting_since(&self) -> Option<Time> {
+        let since = |path: &Path| match path.way {
+            Way::Resting { since, .. } => Some(since),
+            _ => None,
+        };
+        self.latest(since)
+    }
+
+    /// After how many posts of receives the session was idle-closed, where it is.
+    pub fn resting_since_post(&self) -> Option<u64> {
+        self.iter().find_map(|path| match path.way {
+            Way::Resting { since_post, .. } => Some(since_post),
+            _ => None,
+        })
+    }
+
+    /// Whether a path has lost its link.
+    pub fn has_lost(&self) -> bool {
+        self.iter().any(|path| matches!(path.way, Way::Lost { .. }))
+    }
+
+    /// Since when all paths are without the links that they lost.
+    pub fn lost_since(&self) -> Option<Time> {
+        let since = |path: &Path| match path.way {
+            Way::Lost { since, .. } => Some(since),
+            _ => None,
+        };
+        self.latest(since)
+    }
+
+    /// The latest of these times, where every path has one.
+    fn latest(&self, of: impl Fn(&Path) -> Option<Time>) -> Option<Time> {
+        self.iter().map(of).reduce(|latest, time| Some(latest?.max(time?))).flatten()
+    }
+
+    /// When something is due. `spans`: when a span, or an acknowledgement, goes over whatever path.
+    pub fn due(&self, spans: Option<Time>) -> Time {
+        let first = self.iter().map(Path::due).min().unwrap_or(Time::NEVER);
+        first.min(spans.filter(|_| self.is_up()).unwrap_or(Time::NEVER))
+    }
+}
+
+/// What becomes of a path: [`super::Session`] calls these, which has to choose its inline link anew.
+impl Paths {
+    /// A path gets a new link: one that has none, or else the first. Returns the link that it had.
+    pub(super) fn begin(&mut self, link: LinkId) -> Option<LinkId> {
+        let without = self.iter().position(|path| path.link().is_none()).unwrap_or(0);
+        let path = match without.checked_sub(1) {
+            None => &mut self.first,
+            Some(index) => &mut self.more[index],
+        };
+        let before = path.link();
+        (path.way, path.confirmation) = (Way::Up { link }, Confirmation::default());
+        before
+    }
+
+    /// The peer is asked to do without a link.
+    pub(super) fn ask_idle(&mut self, link: LinkId, until: Time) {
+        if let Some(path) = self.of_link(link) {
+            debug_assert!(path.in_flight.is_empty(), "an idle path has nothing in flight");
+            path.way = Way::ClosingIdle { link, until, late: false, deferred: Vec::new() };
+        }
+    }
+
+    /// The peer needs the link: what waited for its answer. `None` where it was not asked.
+    pub(super) fn keep_open(&mut self, link: LinkId) -> Option<Vec<Body>> {
+        let path = self.of_link(link)?;
+        let Way::ClosingIdle { deferred, .. } = &mut path.way else { return None };
+        let deferred = std::mem::take(deferred);
+        path.way = Way::Up { link };
+        Some(deferred)
+    }
+
+    /// No path needs a link from now on. What waited for an answer is for a peer that waits for none of it.
+    pub(super) fn rest(&mut self, now: Time, posts: u64) {
+        let since_post = self.resting_since_post().unwrap_or(posts);
+        for path in self.iter_mut() {
+            path.way = Way::Resting { since: now, since_post };
+        }
+    }
+
+    /// A link is lost, which is to be replaced.
+    pub(super) fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.way = Way::Lost { since: now, retry_at };
+        }
+    }
+}
+
+/// Answers and links that are awaited.
+impl Paths {
+    /// A control frame waits for the peer's answer, where one is awaited. `Err`: too many wait, on this link.
+    pub fn defer(&mut self, body: Body) -> Result<(), LinkId> {
+        for path in self.iter_mut() {
+            if let Way::ClosingIdle { link, deferred, .. } = &mut path.way {
+                if deferred.len() >= QUEUED_FRAMES_MAX {
+                    return Err(*link);
+                }
+                deferred.push(body);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// A link whose closing the peer was asked for twice without an answer, and for whose answer something waits:
+    /// `waits`, or a control frame. Other answers may take longer: `grace` the first time, then `patience`.
+    pub fn unanswered(
+        &mut self,
+        now: Time,
+        [grace, patience]: [Duration; 2],
+        waits: bool,
+    ) -> Option<LinkId> {
+        for path in self.iter_mut() {
+            let Way::ClosingIdle { link, until, late, deferred } = &mut path.way else { continue };
+            if *until > now {
+                continue;
+            }
+            if *late && (waits || !deferred.is_empty()) {
+                return Some(*link);
+            }
+            *until = now + if *late { patience } else { grace };
+            *late = !*late;
+        }
+        None
+    }
+
+    /// How many paths are to be tried again now; the next time is then.
+    pub fn retry(&mut self, now: Time, next: Time) -> usize {
+        let mut due = 0;
+        for path in self.iter_mut() {
+            if let Way::Lost { retry_at, .. } = &mut path.way
+                && *retry_at <= now
+            {
+                *retry_at = next;
+                due += 1;
+            }
+        }
+        due
+    }
+
+    /// A link was confirmed; again then, if at all.
+    pub fn confirmed(&mut self, link: LinkId, again_at: Option<Time>) {
+        if let Some(path) = self.of_link(link) {
+            path.confirmation.begin(again_at);
+        }
+    }
+
+    /// The peer was heard over a link.
+    #[inline]
+    pub fn heard(&mut self, link: LinkId) {
+        if let Some(path) = self.of_link(link) {
+            path.confirmation.end();
+        }
+    }
+
+    /// A link that is to be confirmed again now; false if it counts as dead instead. `after`: the time for the first try.
+    pub fn confirm_again(&mut self, now: Time, after: Duration) -> Option<(LinkId, bool)> {
+        let due = |path: &&mut Path| path.confirmation.again_at().is_some_and(|at| at <= now);
+        let path = self.iter_mut().filter(due).find(|path| path.up().is_some())?;
+        Some((path.up()?, path.confirmation.again(now, after)))
+    }
+}
+
+/// Frames in flight.
+impl Paths {
+    /// A link whose path may have another frame.
+    #[inline]
+    pub fn with_room(&self) -> Option<LinkId> {
+        let open = |path: &Path| path.up().filter(|_| path.in_flight.has_room());
+        open(&self.first).or_else(|| self.more.iter().find_map(open))
+    }
+
+    /// Whether a path may have another data frame of a stream with so many bytes left.
+    pub fn has_bulk_room(&self, left_bytes: u64) -> bool {
+        let open = |path: &Path| path.up().is_some() && path.in_flight.has_bulk_room(left_bytes);
+        self.iter().any(open)
+    }
+
+    /// The rail of a link has one more frame, whose order is in this place of the table if it has one.
+    #[inline]
+    pub fn frame_begun(
+        &mut self,
+        link: LinkId,
+        urgency: Urgency,
+        entry: Option<SlotId>,
+        orders: &Orders,
+    ) {
+        let Some(path) = self.of_link(link) else { return };
+        path.in_flight.begin(urgency);
+        if let Some(slot) = entry.filter(|_| urgency == Urgency::Bulk) {
+            path.in_flight.note_bulk_order(slot, orders);
+        }
+    }
+
+    /// A rail released a frame of a link. One that is no path's any more counts nothing.
+    #[inline]
+    pub fn frame_left(&mut self, link: LinkId, bulk: bool) {
+        if let Some(path) = self.of_link(link) {
+            path.in_flight.end(bulk);
+        }
+    }
+
+    /// A span begins, over the path that it counts against until it is acknowledged.
+    #[inline]
+    pub fn span_begun(&mut self, urgency: Urgency) -> PathId {
+        let at = self.iter().position(|path| path.up().is_some()).unwrap_or(0);
+        let path = match at.checked_sub(1) {
+            None => &mut self.first,
+            Some(index) => &mut self.more[index],
+        };
+        path.in_flight.begin(urgency);
+        path.id
+    }
+
+    /// A span that counts against a path was acknowledged.
+    #[inline]
+    pub fn span_ended(&mut self, id: PathId, bulk: bool) {
+        if let Some(path) = self.iter_mut().find(|path| path.id == id) {
+            path.in_flight.end(bulk);
+        }
+    }
+
+    /// The orders of data frames that are such ones and have not ended.
+    pub fn bulk_orders(&self, orders: &Orders, is_such: &impl Fn(&Order) -> bool) -> Vec<SlotId> {
+        let such = |path: &Path| path.in_flight.bulk_orders(orders, is_such);
+        self.iter().flat_map(such).collect()
+    }
+
+    /// Whether nothing is in flight.
+    pub fn is_settled(&self) -> bool {
+        self.iter().all(|path| path.in_flight.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn link(index: u32) -> LinkId {
+        LinkId { rail: 0, slot: SlotId { index, generation: 1 } }
+    }
+
+    fn at(seconds: u32) -> Time {
+        Time::ZERO + SECOND * seconds
+    }
+
+    /// Paths over links of these numbers; their ids are twice the places.
+    fn over(links: &[u32]) -> Paths {
+        let mut paths = Paths::over(link(links[0]));
+        for (place, index) in links.iter().enumerate().skip(1) {
+            paths.more.push(Path::over(PathId(2 * place as u32), link(*index)));
+        }
+        paths
+    }
+
+    fn counts(paths: &Paths) -> Vec<(u32, u32)> {
+        paths.iter().map(|path| path.in_flight().counts()).collect()
+    }
+
+    #[test]
+    fn a_path_that_loses_its_link_leaves_the_others_alone_and_gets_the_next_link() {
+        let mut paths = over(&[1, 2, 3]);
+        assert_eq!((paths.control(), paths.sole_up()), (Some(link(1)), None));
+        paths.lose(link(1), at(1), at(5));
+        paths.lose(link(3), at(2), at(4));
+        assert_eq!(paths.links().collect::<Vec<_>>(), [link(2)]);
+        assert_eq!((paths.control(), paths.sole_up()), (Some(link(2)), Some(link(2))));
+        assert!(paths.is_up() && paths.has_lost() && !paths.carries(link(1)));
+        assert_eq!((paths.lost_since(), paths.due(None)), (None, at(4)));
+        assert_eq!((paths.retry(at(4), at(8)), paths.due(None)), (1, at(5)));
+        paths.lose(link(2), at(3), at(9));
+        assert_eq!(paths.lost_since(), Some(at(3)), "since the last one is lost");
+        assert!(!paths.is_up() && !paths.has_link());
+        assert_eq!(paths.due(Some(at(1))), at(5), "no span goes without a link");
+        for (new, place) in [(4, 0), (5, 1), (6, 2)] {
+            assert_eq!(paths.begin(link(new)), None);
+            let found = paths.iter().position(|path| path.link() == Some(link(new)));
+            assert_eq!(found, Some(place));
+        }
+        assert_eq!(paths.begin(link(7)), Some(link(4)), "no path is without a link");
+        assert_eq!((paths.due(None), paths.due(Some(at(1)))), (Time::NEVER, at(1)));
+    }
+
+    #[test]
+    fn frames_count_against_the_path_of_their_link_and_spans_against_their_path() {
+        let mut paths = over(&[1, 2]);
+        let orders = Orders::with_limit(1);
+        for (index, urgency) in [(1, Urgency::Urgent), (2, Urgency::Bulk), (2, Urgency::Urgent)] {
+            paths.frame_begun(link(index), urgency, None, &orders);
+        }
+        paths.frame_begun(link(9), Urgency::Urgent, None, &orders);
+        assert_eq!(counts(&paths), [(1, 0), (2, 1)]);
+        paths.frame_left(link(2), true);
+        paths.frame_left(link(9), true);
+        assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
+        let span = paths.span_begun(Urgency::Bulk);
+        paths.lose(link(1), at(1), at(2));
+        assert_eq!((span, counts(&paths)), (PathId::FIRST, vec![(2, 1), (1, 0)]));
+        let other = paths.span_begun(Urgency::Urgent);
+        paths.frame_left(link(1), false);
+        assert_eq!(counts(&paths), [(2, 1), (2, 0)], "the link that was lost is no path's");
+        paths.begin(link(3));
+        paths.span_ended(span, true);
+        paths.span_ended(other, false);
+        assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
+        assert!(!paths.is_settled());
+        while paths.first.in_flight.has_room() {
+            paths.frame_begun(link(3), Urgency::Urgent, None, &orders);
+        }
+        assert_eq!(paths.with_room(), Some(link(2)), "the other path has room");
+        while paths.with_room().is_some() {
+            paths.frame_begun(link(2), Urgency::Urgent, None, &orders);
+        }
+        assert!(!paths.has_bulk_room(1));
+    }
+
+    #[test]
+    fn an_idle_path_waits_for_the_answer_and_rests_after_it() {
+        let mut paths = over(&[1, 2]);
+        let patience = [SECOND, 10 * SECOND];
+        paths.ask_idle(link(2), at(1));
+        assert!(paths.is_closing() && paths.is_up() && paths.carries(link(2)));
+        assert!(!paths.is_up_over(link(2)) && paths.sole_up().is_none());
+        assert_eq!(paths.unanswered(at(1), patience, true), None, "one more second");
+        assert_eq!(paths.due(None), at(2));
+        assert_eq!(paths.unanswered(at(2), patience, false), None, "nothing waits");
+        assert_eq!(paths.due(None), at(12));
+        paths.defer(Body::KeepOpen).unwrap();
+        assert_eq!(paths.unanswered(at(12), patience, false), None);
+        assert_eq!(paths.unanswered(at(13), patience, false), Some(link(2)));
+        assert!(paths.keep_open(link(1)).is_none(), "it was not asked about this one");
+        assert_eq!(paths.keep_open(link(2)).map(|deferred| deferred.len()), Some(1));
+        assert!(paths.is_up_over(link(2)) && !paths.is_closing());
+        paths.ask_idle(link(1), at(20));
+        for _ in 0..QUEUED_FRAMES_MAX {
+            paths.defer(Body::KeepOpen).unwrap();
+        }
+        assert_eq!(paths.defer(Body::KeepOpen), Err(link(1)), "a bounded number waits");
+        assert_eq!(paths.resting_since_post(), None);
+        paths.rest(at(30), 7);
+        paths.rest(at(40), 9);
+        assert_eq!((paths.resting_since(), paths.resting_since_post()), (Some(at(40)), Some(7)));
+        assert!(!paths.has_link() && !paths.has_lost());
+        paths.begin(link(5));
+        assert!(!paths.is_resting() && paths.is_up());
+    }
+
+    #[test]
+    fn a_link_is_confirmed_until_the_peer_is_heard_over_it() {
+        let mut paths = over(&[1, 2]);
+        paths.confirmed(link(2), Some(at(1)));
+        assert_eq!((paths.confirm_again(at(0), SECOND), paths.due(None)), (None, at(1)));
+        assert_eq!(paths.confirm_again(at(1), SECOND), Some((link(2), true)));
+        paths.heard(link(1));
+        assert_eq!(paths.due(None), at(3), "twice as long");
+        paths.heard(link(2));
+        assert_eq!(paths.due(None), Time::NEVER);
+        paths.confirmed(link(1), Some(at(4)));
+        let tries = (4..400).filter_map(|second| paths.confirm_again(at(second), SECOND));
+        let alive: Vec<bool> = tries.map(|(_, alive)| alive).collect();
+        assert_eq!(alive.iter().filter(|alive| !**alive).count(), 1, "it is dead once");
+        assert!(!alive[alive.len() - 1]);
+    }
+}
