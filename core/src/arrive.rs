@@ -134,9 +134,8 @@ impl Core {
         let session = peer.session.as_mut()?;
         let usual = self.placing_whole
             && state.stage == LinkStage::Up
-            && session.paths.is_up_over(link)
+            && session.inline() == Some(link)
             && session.is_named(short.session.get())
-            && session.reliable.is_none()
             && short.payload_bytes.get() == payload_bytes
             && short.acknowledge == Level::Buffered as u8
             && short.message.get() == session.receive_next[channel as usize]

@@ -18,13 +18,12 @@ impl Core {
             return false;
         }
         let Some(peer) = self.peers.get_mut(send.peer) else { return false };
-        let Some(link) = peer.link().filter(|link| *link != LOOP_LINK) else { return false };
         let Some(session) = peer.session.as_mut() else { return false };
+        let Some(link) = session.inline() else { return false };
         let (granted, len) = (&session.granted, send.payload.len);
         let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
             && peer.waiting.sends[send.channel as usize].is_empty()
-            && session.paths.with_room().is_some()
-            && session.reliable.is_none();
+            && session.paths.with_room().is_some();
         if !leaves {
             return false;
         }

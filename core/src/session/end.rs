@@ -111,6 +111,7 @@ impl Core {
             accesses: _,
             // These end with the session, and nobody waits for them.
             kind: _,
+            inline: _,
             send_next: _,
             receive_next: _,
             granted: _,

@@ -22,7 +22,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::Body;
 
-use crate::api::{CHANNELS, Channel, OperationId};
+use crate::api::{CHANNELS, Channel, LOOP_LINK, OperationId};
 use crate::credit::{Granted, Lent, Windows};
 use crate::reliable::Reliable;
 use crate::remote::{Accesses, Puts};
@@ -69,6 +69,9 @@ pub(crate) struct NewSession {
 #[repr(C)]
 pub(crate) struct Session {
     pub kind: PeerKind,
+    /// The link of short messages that leave within their posts and are placed at once: its only one, where it is up, has
+    /// no spans, and leads to another endpoint.
+    inline: Option<LinkId>,
     /// Spans, where frames of the link may be lost or the session outlives its link.
     pub reliable: Option<Box<Reliable>>,
     pub id: SessionId,
@@ -122,8 +125,9 @@ impl Session {
     /// A session in which nothing was sent yet. `lent`: the windows of `new`.
     pub fn new(new: NewSession, lent: Lent, hash: &HashSeed) -> Session {
         let NewSession { id, kind, link, granted, windows: _, spans, outlives_links } = new;
-        Session {
+        let mut session = Session {
             kind,
+            inline: None,
             reliable: spans.then(|| Box::new(Reliable::new())),
             id,
             send_next: [0; CHANNELS],
@@ -138,7 +142,21 @@ impl Session {
             accesses: Accesses::default(),
             puts: Puts::default(),
             outlives_links,
-        }
+        };
+        session.choose();
+        session
+    }
+
+    /// Its ways are others than before.
+    fn choose(&mut self) {
+        let only = self.paths.sole_up().filter(|_| self.reliable.is_none());
+        self.inline = only.filter(|link| *link != LOOP_LINK);
+    }
+
+    /// The link of short messages, where there is one.
+    #[inline]
+    pub fn inline(&self) -> Option<LinkId> {
+        self.inline
     }
 
     /// Its name in frames.
@@ -203,27 +221,34 @@ impl Session {
 
     /// A new link carries it on. Returns the link in whose place it comes.
     pub fn begin_over(&mut self, link: LinkId) -> Option<LinkId> {
-        self.paths.begin(link)
+        let before = self.paths.begin(link);
+        self.choose();
+        before
     }
 
     /// The peer was asked, at the latest then, to do without a link.
     pub fn ask_idle(&mut self, link: LinkId, until: Time) {
         self.paths.ask_idle(link, until);
+        self.choose();
     }
 
     /// The peer needs the link that it was asked to do without: control frames that waited for the answer. `None` where
     /// it was not asked.
     pub fn keep_open(&mut self, link: LinkId) -> Option<Vec<Body>> {
-        self.paths.keep_open(link)
+        let deferred = self.paths.keep_open(link);
+        self.choose();
+        deferred
     }
 
     /// It is idle-closed, if it is not already, after so many posts of receives.
     pub fn rest(&mut self, now: Time, posts: u64) {
         self.paths.rest(now, posts);
+        self.choose();
     }
 
     /// A link is lost; the session goes on over another one, or over the next.
     pub fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
         self.paths.lose(link, now, retry_at);
+        self.choose();
     }
 }
