@@ -23,7 +23,7 @@ impl Core {
         let (granted, len) = (&session.granted, send.payload.len);
         let leaves = len <= granted.eager_bytes().min(granted.frame_bytes())
             && peer.waiting.sends[send.channel as usize].is_empty()
-            && session.paths.with_room().is_some();
+            && session.paths.only_has_room();
         if !leaves {
             return false;
         }

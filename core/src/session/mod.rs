@@ -149,7 +149,7 @@ impl Session {
 
     /// Its ways are others than before.
     fn choose(&mut self) {
-        let only = self.paths.sole_up().filter(|_| self.reliable.is_none());
+        let only = self.paths.only().filter(|_| self.reliable.is_none());
         self.inline = only.filter(|link| *link != LOOP_LINK);
     }
 

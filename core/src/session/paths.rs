@@ -170,6 +170,11 @@ impl Paths {
         only.filter(|_| links.next().is_none())
     }
 
+    /// The link of a session that has one path, where it is up.
+    pub fn only(&self) -> Option<LinkId> {
+        self.first.up().filter(|_| self.more.is_empty())
+    }
+
     /// Whether a link is to be closed as idle.
     pub fn is_closing(&self) -> bool {
         self.iter().any(|path| matches!(path.way, Way::ClosingIdle { .. }))
@@ -352,6 +357,12 @@ impl Paths {
     pub fn with_room(&self) -> Option<LinkId> {
         let open = |path: &Path| path.up().filter(|_| path.in_flight.has_room());
         open(&self.first).or_else(|| self.more.iter().find_map(open))
+    }
+
+    /// Whether the path of [`Paths::only`] may have another frame.
+    #[inline]
+    pub fn only_has_room(&self) -> bool {
+        self.first.in_flight.has_room()
     }
 
     /// Whether a path may have another data frame of a stream with so many bytes left.
