@@ -93,9 +93,12 @@ impl Core {
     /// The driver began a link to a peer, as `Output::Connect` asked.
     pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
         let insist = self.peers.get(peer).is_some_and(|peer| {
-            let insists = |stage| matches!(stage, CallStage::Connecting { attempt } if attempt >= INSIST_FROM);
             let session = peer.session.as_ref();
-            insists(peer.calls.stage()) || session.is_some_and(|session| session.paths.has_lost())
+            session.is_some_and(|session| session.paths.has_lost())
+                || match peer.calls.stage() {
+                    CallStage::Connecting { attempt } => attempt >= INSIST_FROM,
+                    _ => false,
+                }
         });
         self.begin_link(peer, link, false, insist);
     }
