@@ -208,6 +208,9 @@ pub enum Output {
     /// The peer is on this host: try a rail that shares memory, then call `connecting_upgrade` or
     /// `no_upgrade`.
     Upgrade { peer: PeerId, link: LinkId },
+    /// Make one more link to the peer: over the first of its addresses, from the `attempt`-th one on, by a rail that is not
+    /// among `rails` (bit n: the rail with index n). Then call `joining`, or `no_way_to_join` where there is none left.
+    Join { peer: PeerId, attempt: u32, rails: u64 },
     /// A session with the peer began.
     PeerUp { peer: PeerId },
     /// The session with the peer ended.
@@ -274,6 +277,9 @@ pub struct Config {
     /// needed, which nobody notices. Not a hard limit: busy links stay, and those whose two sides cannot
     /// both call each other (`Counters::links_over`).
     pub links_max: usize,
+    /// Mode `Resume`: paths of one session at a time, at most, each over rails of its own on both sides. 1: a session has
+    /// no further ones.
+    pub paths_max: usize,
     /// Operations, at most.
     pub operations_max: usize,
     /// Regions, at most.
@@ -314,6 +320,7 @@ impl Default for Config {
             rts_window: 1024,
             peers_max: 4096,
             links_max: usize::MAX,
+            paths_max: 1,
             operations_max: 1 << 20,
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),
@@ -355,6 +362,11 @@ pub struct Counters {
     /// Sessions that lost their link since they were idle, and that got a new one.
     pub sessions_idle_closed: u64,
     pub sessions_resumed: u64,
+    /// Links that became further paths of their sessions, those that proved nothing, and paths that lost their links
+    /// while others carried on.
+    pub paths_joined: u64,
+    pub joins_refused: u64,
+    pub paths_lost: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.

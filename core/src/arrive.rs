@@ -188,6 +188,9 @@ impl Core {
         if let Arrived::Hello(hello) = body {
             return self.arrive_hello(link, prefix, *hello, payload_bytes);
         }
+        if let Arrived::Join(join) = body {
+            return self.arrive_join(link, prefix, join);
+        }
         let Some(id) = state.peer else {
             return self.violation("the first frame of a link is not a greeting");
         };
@@ -242,6 +245,8 @@ impl Core {
             Arrived::Abort(abort) => self.arrive_abort(id, *abort),
             Arrived::Credit(credit) => self.arrive_credit(id, *credit),
             Arrived::Ack(_) => {}
+            Arrived::Key(key) => self.arrive_key(link, id, key),
+            Arrived::Join(_) => return self.violation("a proof on a link that carries a session"),
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::CloseIdle => return self.arrive_close_idle(link, id),
             Arrived::KeepOpen => return self.arrive_keep_open(link, id),

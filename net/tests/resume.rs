@@ -13,7 +13,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{
-    Audience, Channel, Completed, Context, Direction, Endpoint, EndpointConfig, Level, Mode,
+    Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig, Level, Mode,
     Oversize, PeerId, Posted,
 };
 use ropewalk_rail::Rail;
@@ -21,6 +21,8 @@ use ropewalk_rail::address::Address;
 use ropewalk_rail_sim::{Cut, Kill, Path, SimConfig, SimNetwork};
 
 const NAMES: [&str; 2] = ["left", "right"];
+/// Their second rails, where they have two.
+const SECOND: [&str; 2] = ["left-b", "right-b"];
 
 struct Node {
     endpoint: Endpoint,
@@ -36,19 +38,27 @@ struct Sim {
     pool: Pool,
     random: Random,
     kind: u64,
+    /// Rails of each endpoint, so that a session has as many paths.
+    rails: usize,
     steps: u64,
     check_every: u64,
 }
 
 impl Sim {
     fn new(seed: u64) -> Sim {
+        Sim::with_rails(seed, 1)
+    }
+
+    fn with_rails(seed: u64, rails: usize) -> Sim {
         let mut sim = Sim {
             network: SimNetwork::new(seed),
             clock: Arc::new(AtomicU64::new(0)),
             nodes: Vec::new(),
             pool: Pool::with_budget(1 << 30),
             random: Random::from_seed(seed),
-            kind: seed % 3,
+            // Only a rail that loses nothing carries one path of several.
+            kind: seed % if rails > 1 { 2 } else { 3 },
+            rails,
             steps: 0,
             check_every: if seed < 12 { 1 } else { 64 },
         };
@@ -94,7 +104,9 @@ impl Sim {
             1 => SimConfig::native(),
             _ => SimConfig::datagram(),
         };
-        let rail = self.network.rail(NAMES[number], config);
+        let names = [NAMES[number], SECOND[number]].into_iter().take(self.rails);
+        let rails = names.map(|name| Box::new(self.network.rail(name, config.clone())) as Box<dyn Rail>);
+        let rails = rails.collect();
         let mut config = EndpointConfig::new(ClusterId(1));
         config.endpoint = EndpointId(number as u128 + 1);
         config.incarnation = Incarnation(life);
@@ -102,9 +114,10 @@ impl Sim {
         config.seed = number as u64 * 1000 + life;
         config.service_thread = false;
         config.core.mode = Mode::Resume;
+        config.core.paths_max = self.rails;
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
-        let endpoint = Endpoint::open(config, vec![Box::new(rail)]).unwrap();
+        let endpoint = Endpoint::open(config, rails).unwrap();
         let context = endpoint.context(true).unwrap();
         let address = Address::parse(&format!("sim://{}", NAMES[1 - number])).unwrap();
         let peer = endpoint.lookup(&address).unwrap();
@@ -206,7 +219,12 @@ impl Sim {
             _ => Cut::Both,
         };
         let first = self.random.below(2) as usize;
-        self.network.cut(NAMES[first], NAMES[1 - first], cut);
+        for names in [NAMES, SECOND].into_iter().take(self.rails) {
+            // Sometimes both at once.
+            if self.rails == 1 || self.random.below(3) > 0 {
+                self.network.cut(names[first], names[1 - first], cut);
+            }
+        }
     }
 }
 
@@ -230,8 +248,8 @@ fn random_len(random: &mut Random) -> usize {
 }
 
 /// One run; its trace and how often sessions began and links were cut.
-fn run(seed: u64) -> (u64, u64) {
-    let mut sim = Sim::new(seed);
+fn run(seed: u64, rails: usize) -> (u64, Counters) {
+    let mut sim = Sim::with_rails(seed, rails);
     sim.meet();
     // Get slots hold a pattern that is never written, put slots are written once each.
     let region = sim.memory(2 * ACCESSES as usize * SLOT, 0);
@@ -295,7 +313,7 @@ fn run(seed: u64) -> (u64, u64) {
     verify(&mut sim, seed, &lens, &access_lens, key);
     let counters = sim.nodes[0].endpoint.counters().0;
     assert_eq!(counters.violations, 0, "seed {seed}");
-    (sim.network.trace_hash(), counters.sessions)
+    (sim.network.trace_hash(), counters)
 }
 
 fn verify(sim: &mut Sim, seed: u64, lens: &[usize], access_lens: &[usize], key: RemoteKey) {
@@ -350,10 +368,22 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn everything_arrives_once_and_in_order_whatever_the_network_does() {
     for seed in seeds() {
-        let (trace, sessions) = run(seed);
-        assert_eq!(sessions, 1, "seed {seed}: the session was not resumed but begun again");
-        assert_eq!((trace, sessions), run(seed), "seed {seed} does not reproduce its run");
+        let (trace, counters) = run(seed, 1);
+        assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
+        assert_eq!((trace, counters), run(seed, 1), "seed {seed} does not reproduce its run");
     }
+}
+
+#[test]
+fn everything_arrives_once_and_in_order_while_paths_come_and_go() {
+    let (mut joined, mut lost) = (0, 0);
+    for seed in seeds() {
+        let (trace, counters) = run(seed, 2);
+        assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
+        assert_eq!((trace, counters), run(seed, 2), "seed {seed} does not reproduce its run");
+        (joined, lost) = (joined + counters.paths_joined, lost + counters.paths_lost);
+    }
+    assert!(joined > 0 && lost > 0, "{joined} joined, {lost} lost");
 }
 
 #[test]

@@ -28,6 +28,12 @@ pub const FLAG_INSIST: u16 = 2;
 pub const FLAG_ANSWER: u16 = 4;
 /// Flag of `Hello`: this link is to take the place of one that is being set up (same host).
 pub const FLAG_UPGRADE: u16 = 8;
+/// Flag of `Hello`: this link is to be one more path of the session that the prefix names.
+pub const FLAG_JOIN: u16 = 16;
+
+/// Bytes of a key share, and of a proof.
+pub const SHARE_BYTES: usize = 16;
+pub const PROOF_BYTES: usize = 32;
 
 macro_rules! layouts {
     ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } $bytes:literal)*) => {
@@ -192,6 +198,26 @@ layouts! {
         /// Bit n: span `cumulative + 2 + n`. The span before these is missing.
         bitmap: U64,
     } 16
+    /// The sender takes further paths: its share of the session's key.
+    KeyBody {
+        share: [u8; SHARE_BYTES],
+        /// 1: the sender knows an address of the receiver, and could add paths.
+        calls: u8,
+        reserved: [u8; 7],
+    } 24
+    /// After a greeting with `FLAG_JOIN`: of the accepting side, with its answer; of the connecting side, in place of
+    /// `Confirm`.
+    JoinBody {
+        /// The path's number. Its lowest bit is 0 where the side with the lower endpoint id added the path.
+        path: U32,
+        /// The number of the attempt: grows with each of that side.
+        counter: U32,
+        /// The sender's rail of this link.
+        rail: u8,
+        reserved: [u8; 7],
+        /// Under the session's key, over the session, both greetings' nonces, and what comes before.
+        proof: [u8; PROOF_BYTES],
+    } 48
 }
 
 /// Kinds of frames.
@@ -215,6 +241,8 @@ pub enum Kind {
     CloseIdle = 15,
     KeepOpen = 16,
     Fragment = 17,
+    Key = 18,
+    Join = 19,
 }
 
 /// A decoded header: its content after the prefix.
@@ -234,6 +262,8 @@ pub enum Body {
     Abort(AbortBody),
     Credit(CreditBody),
     Ack(AckBody),
+    Key(KeyBody),
+    Join(JoinBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
     /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
@@ -337,6 +367,8 @@ contents! {
     Abort: AbortBody,
     Credit: CreditBody,
     Ack: AckBody,
+    Key: KeyBody,
+    Join: JoinBody,
 }
 
 fn kind_of(body: &Body) -> Kind {
@@ -354,6 +386,8 @@ fn kind_of(body: &Body) -> Kind {
         Body::Abort(_) => Kind::Abort,
         Body::Credit(_) => Kind::Credit,
         Body::Ack(_) => Kind::Ack,
+        Body::Key(_) => Kind::Key,
+        Body::Join(_) => Kind::Join,
         Body::Goodbye => Kind::Goodbye,
         Body::CloseIdle => Kind::CloseIdle,
         Body::KeepOpen => Kind::KeepOpen,
@@ -375,6 +409,8 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Abort(body) => body.as_bytes(),
         Body::Credit(body) => body.as_bytes(),
         Body::Ack(body) => body.as_bytes(),
+        Body::Key(body) => body.as_bytes(),
+        Body::Join(body) => body.as_bytes(),
     }
 }
 
@@ -555,6 +591,8 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         15 if tail.is_empty() => Arrived::CloseIdle,
         16 if tail.is_empty() => Arrived::KeepOpen,
         17 => Arrived::Fragment(exact(tail)?),
+        18 => Arrived::Key(exact(tail)?),
+        19 => Arrived::Join(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))

@@ -48,7 +48,10 @@ impl Core {
             self.undo_incoming(incoming, lost);
         }
         let Some(state) = self.links.remove(link) else { return };
-        self.revoked_by_loss(link, state.peer);
+        self.revoked_by_loss(link, state.peer.or(state.joins));
+        if let Some(id) = state.joins {
+            return self.joining_down(id, link);
+        }
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         self.evictable.add_caller(id, &mut self.peers);
         let lossy = self.is_lossy(link);

@@ -10,7 +10,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
+    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
     HelloBody, Prefix, Refusal,
 };
 
@@ -47,7 +47,8 @@ impl Core {
         state.stage = LinkStage::Greeting;
         let id = state.peer;
         let flags = if state.upgrade { FLAG_UPGRADE } else { 0 }
-            | if state.insist { FLAG_INSIST } else { 0 };
+            | if state.insist { FLAG_INSIST } else { 0 }
+            | if state.joins.is_some() { FLAG_JOIN } else { 0 };
         self.greet(link, flags, Refusal::None);
         let lossy = self.is_lossy(link);
         let Some(id) = id else { return };
@@ -87,11 +88,11 @@ impl Core {
         self.rails.is_lossy(link)
     }
 
-    fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
+    pub(super) fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
         let lossy = self.is_lossy(link);
         let Some(state) = self.links.get_mut(link) else { return };
-        let peer = state.peer.and_then(|peer| self.peers.get(peer));
+        let peer = state.peer.or(state.joins).and_then(|peer| self.peers.get(peer));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
@@ -147,6 +148,7 @@ impl Core {
         if !answer {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
+            state.asks_to_join = prefix.flags.get() & FLAG_JOIN != 0;
         }
         if payload_bytes == 0 {
             self.greeted(link, &[]);
@@ -176,6 +178,9 @@ impl Core {
         if endpoint == self.identity.endpoint.0 {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
+        }
+        if self.links.get(link).is_some_and(|state| state.asks_to_join) {
+            return self.asked_to_join(link, &hello);
         }
         let known = self.peer_of(endpoint).filter(|id| self.has_credit_for(*id, link));
         // Its record may have ended, so that there was credit for it.
@@ -231,14 +236,18 @@ impl Core {
         theirs == ours || theirs == 0 || ours == 0
     }
 
-    fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
+    pub(super) fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
         self.greet(link, FLAG_ANSWER, refusal);
         self.close_link(link);
     }
 
     /// The peer to whom we connected answered.
     fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
-        let Some(asked) = self.links.get(link).and_then(|state| state.peer) else { return };
+        let Some(state) = self.links.get(link) else { return };
+        if let Some(id) = state.joins {
+            return self.join_answered(link, id, &hello);
+        }
+        let Some(asked) = state.peer else { return };
         let asked = self.resolve(asked);
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
@@ -384,8 +393,11 @@ impl Core {
 /// Attempts from this number on insist; see `Core::connect_next`.
 pub(crate) const INSIST_FROM: u32 = 1 << 16;
 
-/// Whether nothing was heard on an accepted link.
+/// Whether nothing was heard on an accepted link, or no proof on one that is to join a session.
 fn is_silent(links: &Links, link: LinkId) -> bool {
     let state = links.get(link);
-    state.is_some_and(|it| it.stage == LinkStage::Greeting && !it.outbound && it.hello.is_none())
+    state.is_some_and(|it| {
+        let greets = it.stage == LinkStage::Greeting && it.hello.is_none();
+        !it.outbound && (greets || it.stage == LinkStage::Agreed && it.joins.is_some())
+    })
 }

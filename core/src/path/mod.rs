@@ -10,6 +10,7 @@ mod connecting;
 mod evictable;
 mod handshake;
 mod idle;
+mod joining;
 mod links;
 mod names;
 mod newcomers;
@@ -46,9 +47,13 @@ use crate::streams::Throttled;
 pub(crate) struct Link {
     /// Known from the beginning on links that we began, from `Hello` on accepted ones.
     pub peer: Option<PeerId>,
+    /// The peer whose session it is to join, until it has.
+    pub joins: Option<PeerId>,
     pub outbound: bool,
     pub upgrade: bool,
     pub insist: bool,
+    /// It was accepted, and its greeting asks to join a session.
+    pub asks_to_join: bool,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
@@ -132,9 +137,11 @@ impl Link {
     pub fn new(peer: Option<PeerId>, nonce: u32) -> Link {
         Link {
             peer,
+            joins: None,
             outbound: peer.is_some(),
             upgrade: false,
             insist: false,
+            asks_to_join: false,
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,

@@ -140,6 +140,7 @@ impl Core {
         }
         if self.peers.session(id).is_some_and(|session| session.paths.is_up()) {
             self.run_span_timers(id);
+            self.run_joins(id);
         }
     }
 }

@@ -21,7 +21,7 @@ impl Core {
         let goes_on = kept.is_some();
         let session = peer.session.as_ref();
         let links = session.into_iter().flat_map(|session| session.paths.links());
-        let mut old_links: Vec<LinkId> = links.filter(|old| *old != link).collect();
+        let old_links: Vec<LinkId> = links.filter(|old| *old != link).collect();
         let elsewhere =
             !old_links.is_empty() && session.is_some_and(|session| session.reliable.is_none());
         if goes_on && (session.map(|session| session.id) != kept || elsewhere) {
@@ -37,9 +37,9 @@ impl Core {
         // A peer that called us may have a new record by now.
         let id =
             self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
+        let now = self.now;
         if goes_on && let Some(session) = self.peers.session_mut(id) {
-            let before = session.begin_over(link);
-            old_links.retain(|old| before == Some(*old));
+            session.begin_over(link, now);
         }
         old_links.into_iter().for_each(|old| self.close_link(old));
         self.close_older(id, link);
@@ -56,8 +56,9 @@ impl Core {
             self.begin_afresh(id, link);
         }
         self.begin_lengths(id);
-        if goes_on {
-            self.go_on(id);
+        match goes_on {
+            true => self.go_on(id),
+            false => self.offer_paths(id, link),
         }
         self.begin_confirmation(id, link, outbound, lossy);
         // Also what was due while there was no link.

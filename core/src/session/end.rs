@@ -2,6 +2,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::Session;
@@ -30,11 +31,17 @@ impl Core {
         if alone && (!resumes || self.closing) {
             return self.end_session(id, Fault::PeerReset);
         }
+        if !alone {
+            // What others carry needs no call; the bundle has a path in its place in its own time.
+            session.lose(link, now, Time::NEVER);
+            let due = session.due();
+            self.counters.paths_lost += 1;
+            self.begin_lengths(id);
+            self.resume_spans(id);
+            return self.wake_by(id, due);
+        }
         session.lose(link, now, retry_at);
         self.wake_by(id, retry_at);
-        if !alone {
-            return self.begin_lengths(id);
-        }
         // Of two sides that could both connect one goes first; the other comes with its timer.
         let first = self.peers.get(id).is_some_and(|peer| {
             peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
@@ -119,6 +126,8 @@ impl Core {
             outlives_links: _,
             // Orders that rails have not finished know their links.
             paths: _,
+            // A link that was to join is closed when it proves nothing any more.
+            bundle: _,
         } = session;
         self.counters.resets += 1;
         // First: messages that go from now on give no credit back to the peer.

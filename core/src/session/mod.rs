@@ -7,12 +7,18 @@
 //! (`crate::path`).
 
 mod begin;
+mod bundle;
 mod confirmation;
 mod end;
 mod in_flight;
+mod key;
 mod paths;
 
+pub(crate) use bundle::Bundle;
+pub(crate) use key::{Claim, Prover};
 pub(crate) use paths::{PathId, Paths};
+
+use key::Share;
 
 use std::num::NonZeroU32;
 
@@ -94,6 +100,8 @@ pub(crate) struct Session {
     pub puts: Puts,
     /// It goes on without a link, over the next one.
     pub outlives_links: bool,
+    /// It may have further paths.
+    bundle: Option<Box<Bundle>>,
 }
 
 const _: () = assert!(size_of::<Option<Session>>() == size_of::<Session>(), "see `PeerKind`");
@@ -142,6 +150,7 @@ impl Session {
             accesses: Accesses::default(),
             puts: Puts::default(),
             outlives_links,
+            bundle: None,
         };
         session.choose();
         session
@@ -216,14 +225,52 @@ impl Session {
 
     /// When something is due.
     pub fn due(&self) -> Time {
-        self.paths.due(self.reliable.as_ref().and_then(|reliable| reliable.deadline()))
+        let spans = self.reliable.as_ref().and_then(|reliable| reliable.deadline());
+        let joins = self.bundle().filter(|_| self.paths.is_up()).map_or(Time::NEVER, Bundle::due);
+        self.paths.due(spans).min(joins)
     }
 
-    /// A new link carries it on. Returns the link in whose place it comes.
-    pub fn begin_over(&mut self, link: LinkId) -> Option<LinkId> {
-        let before = self.paths.begin(link);
+    pub fn bundle(&self) -> Option<&Bundle> {
+        self.bundle.as_deref()
+    }
+
+    pub fn bundle_mut(&mut self) -> Option<&mut Bundle> {
+        self.bundle.as_deref_mut()
+    }
+
+    /// It may have further paths. `share`: ours of its key.
+    pub fn may_have_paths(&mut self, share: Share) {
+        self.bundle = Some(Box::new(Bundle::new(share)));
+    }
+
+    /// The path that a link of ours becomes, and the number of our attempt: the path over this rail that has lost its
+    /// link, or a new one.
+    pub fn name_path(&mut self, link: LinkId) -> Option<(PathId, u32)> {
+        let lost = self.paths.lost_over(link.rail);
+        let bundle = self.bundle.as_mut()?;
+        let counter = bundle.attempt_over(link)?.counter;
+        Some((lost.unwrap_or_else(|| bundle.name_path()), counter))
+    }
+
+    /// The path that a link of the peer's becomes: `None` if the attempt is an old one, or another path has this rail.
+    pub fn take_path(&mut self, link: LinkId, named: (PathId, u32)) -> Option<(PathId, u32)> {
+        let is_free = !self.paths.is_up_beside(named.0, link.rail);
+        let is_newer = self.bundle.as_mut()?.is_newer(named.1);
+        (is_free && is_newer).then_some(named)
+    }
+
+    /// A link becomes a path of its own. Returns the link that this path had.
+    pub fn join(&mut self, path: PathId, link: LinkId) -> Option<LinkId> {
+        let before = self.paths.join(path, link);
         self.choose();
         before
+    }
+
+    /// A new link carries it on, in place of all that it had.
+    pub fn begin_over(&mut self, link: LinkId, now: Time) {
+        self.paths.begin(link);
+        self.choose();
+        self.bundle.iter_mut().for_each(|bundle| bundle.lose_path(now));
     }
 
     /// The peer was asked, at the latest then, to do without a link.
@@ -250,5 +297,6 @@ impl Session {
     pub fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
         self.paths.lose(link, now, retry_at);
         self.choose();
+        self.bundle.iter_mut().for_each(|bundle| bundle.lose_path(now));
     }
 }

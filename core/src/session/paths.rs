@@ -36,6 +36,8 @@ pub(crate) struct Path {
     in_flight: InFlight,
     way: Way,
     id: PathId,
+    /// Our rail.
+    rail: u8,
     confirmation: Confirmation,
 }
 
@@ -68,12 +70,27 @@ enum Way {
 impl PathId {
     /// The path that a session begins with.
     pub const FIRST: PathId = PathId(0);
+
+    /// The path that a frame names.
+    pub fn named(name: u32) -> PathId {
+        PathId(name)
+    }
+
+    /// Its name in a frame.
+    pub fn name(self) -> u32 {
+        self.0
+    }
+
+    /// The one that a side has named after `count` others; the first one of a session counts for both sides.
+    pub fn of(count: u32, is_lower: bool) -> PathId {
+        PathId(count << 1 | u32::from(!is_lower))
+    }
 }
 
 impl Path {
     fn over(id: PathId, link: LinkId) -> Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
-        Path { in_flight, way: Way::Up { link }, id, confirmation }
+        Path { in_flight, way: Way::Up { link }, id, rail: link.rail, confirmation }
     }
 
     /// The link that frames may be sent over.
@@ -230,16 +247,36 @@ impl Paths {
 
 /// What becomes of a path: [`super::Session`] calls these, which has to choose its inline link anew.
 impl Paths {
-    /// A path gets a new link: one that has none, or else the first. Returns the link that it had.
-    pub(super) fn begin(&mut self, link: LinkId) -> Option<LinkId> {
-        let without = self.iter().position(|path| path.link().is_none()).unwrap_or(0);
-        let path = match without.checked_sub(1) {
-            None => &mut self.first,
-            Some(index) => &mut self.more[index],
+    /// A link carries the session on, which its caller thinks to be without any: the first path is the only one from now
+    /// on, and the others are to join anew.
+    pub(super) fn begin(&mut self, link: LinkId) {
+        self.more.clear();
+        let Path { way, rail, confirmation, .. } = &mut self.first;
+        (*way, *rail, *confirmation) = (Way::Up { link }, link.rail, Confirmation::default());
+    }
+
+    /// A link becomes the link of a path, which is a new one if there is none of this number. Returns the link that the
+    /// path had.
+    pub(super) fn join(&mut self, id: PathId, link: LinkId) -> Option<LinkId> {
+        let Some(path) = self.iter_mut().find(|path| path.id == id) else {
+            self.more.push(Path::over(id, link));
+            return None;
         };
         let before = path.link();
-        (path.way, path.confirmation) = (Way::Up { link }, Confirmation::default());
+        (path.way, path.rail, path.confirmation) =
+            (Way::Up { link }, link.rail, Confirmation::default());
         before
+    }
+
+    /// The path over this rail of ours that has lost its link.
+    pub fn lost_over(&self, rail: u8) -> Option<PathId> {
+        let lost = |path: &&Path| path.rail == rail && matches!(path.way, Way::Lost { .. });
+        self.iter().find(lost).map(|path| path.id)
+    }
+
+    /// Whether another path than this one has a link over this rail of ours.
+    pub fn is_up_beside(&self, id: PathId, rail: u8) -> bool {
+        self.iter().any(|path| path.id != id && path.link().is_some_and(|it| it.rail == rail))
     }
 
     /// The peer is asked to do without a link.
@@ -469,13 +506,29 @@ mod tests {
         assert_eq!(paths.lost_since(), Some(at(3)), "since the last one is lost");
         assert!(!paths.is_up() && !paths.has_link());
         assert_eq!(paths.due(Some(at(1))), at(5), "no span goes without a link");
-        for (new, place) in [(4, 0), (5, 1), (6, 2)] {
-            assert_eq!(paths.begin(link(new)), None);
-            let found = paths.iter().position(|path| path.link() == Some(link(new)));
-            assert_eq!(found, Some(place));
-        }
-        assert_eq!(paths.begin(link(7)), Some(link(4)), "no path is without a link");
+        paths.begin(link(4));
+        assert_eq!(paths.links().collect::<Vec<_>>(), [link(4)], "the others join anew");
+        assert_eq!((paths.has_lost(), paths.sole_up()), (false, Some(link(4))));
         assert_eq!((paths.due(None), paths.due(Some(at(1)))), (Time::NEVER, at(1)));
+    }
+
+    #[test]
+    fn a_link_joins_under_the_number_of_its_path() {
+        let over = |rail, index| LinkId { rail, ..link(index) };
+        let mut paths = Paths::over(over(0, 1));
+        let second = PathId::of(1, true);
+        assert_eq!((second.name(), PathId::of(1, false).name()), (2, 3));
+        assert_eq!(paths.join(second, over(1, 2)), None);
+        assert_eq!(paths.links().collect::<Vec<_>>(), [over(0, 1), over(1, 2)]);
+        assert!(paths.is_up_beside(second, 0) && !paths.is_up_beside(second, 1));
+        assert_eq!(paths.lost_over(1), None);
+        paths.lose(over(1, 2), at(1), Time::NEVER);
+        assert_eq!((paths.lost_over(1), paths.lost_over(0)), (Some(second), None));
+        assert_eq!(paths.join(second, over(1, 3)), None);
+        assert_eq!(paths.join(second, over(1, 4)), Some(over(1, 3)));
+        paths.lose(over(0, 1), at(2), Time::NEVER);
+        assert_eq!(paths.control(), Some(over(1, 4)));
+        assert_eq!((paths.lost_over(0), paths.lost_since()), (Some(PathId::FIRST), None));
     }
 
     #[test]
@@ -499,16 +552,14 @@ mod tests {
         paths.begin(link(3));
         paths.span_ended(span, true);
         paths.span_ended(other, false);
-        assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
+        assert_eq!(counts(&paths), [(1, 0)], "a span of a path that is gone counts no more");
         assert!(!paths.is_settled());
         while paths.first.in_flight.has_room() {
             paths.frame_begun(link(3), Urgency::Urgent, None, &orders);
         }
+        assert!(paths.with_room().is_none() && !paths.has_bulk_room(1));
+        paths.join(PathId(2), link(2));
         assert_eq!(paths.with_room(), Some(link(2)), "the other path has room");
-        while paths.with_room().is_some() {
-            paths.frame_begun(link(2), Urgency::Urgent, None, &orders);
-        }
-        assert!(!paths.has_bulk_room(1));
     }
 
     #[test]

@@ -8,6 +8,13 @@ use ropewalk_rail::address::Address;
 
 use crate::engine::{Engine, PeerEvent};
 
+/// A rail, and an address that it can call.
+struct Way {
+    rail: usize,
+    scheme: String,
+    rest: String,
+}
+
 impl Engine {
     /// A peer for these addresses. While it is unknown who answers there, all who look them up get names
     /// of one peer: under several their messages would go in the order in which the peers are found.
@@ -30,32 +37,50 @@ impl Engine {
     /// Tries addresses from this attempt on, until one can at least be tried.
     pub(super) fn connect(&mut self, peer: PeerId, attempt: u32) {
         let now = self.now();
-        let address = match self.addresses.address_of(peer) {
-            Some(address) => Some(address.clone()),
-            None => self.told_address(peer),
-        };
-        let parts: Vec<(String, String)> = address
-            .iter()
-            .flat_map(|address| address.parts())
-            .map(|(scheme, rest)| (scheme.to_string(), rest.to_string()))
-            .collect();
-        // Each address by each rail that speaks so: nobody knows which peer is behind which interface.
-        let ways = parts.iter().flat_map(|(scheme, rest)| {
-            self.rails.of_scheme(scheme).map(move |(index, _)| (index, scheme, rest))
-        });
-        let ways: Vec<_> = ways.skip(attempt as usize).collect();
-        for (rail, scheme, rest) in ways {
-            if self.rails.of_scheme(scheme).any(|(_, rail)| is_own(rail, rest)) {
+        let looked_up = self.addresses.address_of(peer).cloned();
+        let address = looked_up.or_else(|| self.told_address(peer));
+        let ways = self.ways_over(address.as_ref());
+        for Way { rail, scheme, rest } in ways.into_iter().skip(attempt as usize) {
+            if self.rails.of_scheme(&scheme).any(|(_, rail)| is_own(rail, &rest)) {
                 // Not every network brings back packets that are sent to oneself.
                 return self.core.connect_to_itself(peer);
             }
-            match self.rails.at(rail).connect(rest, now) {
+            match self.rails.at(rail).connect(&rest, now) {
                 Ok(link) => return self.core.connecting(peer, link),
                 Err(Fault::Busy) => self.core.crowded(peer),
                 Err(_) => {}
             }
         }
         self.core.unreachable(peer);
+    }
+
+    /// Tries to add a path to the session with a peer: each way in turn whose rail carries none.
+    pub(super) fn join(&mut self, peer: PeerId, attempt: u32, rails: u64) {
+        let now = self.now();
+        // It knows its own addresses best, also those that nobody looked up.
+        let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
+        let ways = self.ways_over(address.as_ref()).into_iter().enumerate().skip(attempt as usize);
+        for (index, Way { rail, rest, .. }) in ways {
+            let (is_used, capabilities) = (rails >> rail & 1 == 1, self.rails.at(rail).capabilities());
+            if is_used || capabilities.same_host_only || capabilities.foreign {
+                continue;
+            }
+            if let Ok(link) = self.rails.at(rail).connect(&rest, now) {
+                return self.core.joining(peer, link, index as u32);
+            }
+        }
+        self.core.no_way_to_join(peer);
+    }
+
+    /// Each of these addresses by each rail that speaks so: nobody knows which peer is behind which interface.
+    fn ways_over(&self, address: Option<&Address>) -> Vec<Way> {
+        let parts = address.iter().flat_map(|address| address.parts());
+        let of = |(scheme, rest): (&str, &str)| {
+            let (scheme, rest) = (scheme.to_string(), rest.to_string());
+            let rails = self.rails.of_scheme(&scheme).map(|(rail, _)| rail).collect::<Vec<_>>();
+            rails.into_iter().map(move |rail| Way { rail, scheme: scheme.clone(), rest: rest.clone() })
+        };
+        parts.flat_map(of).collect()
     }
 
     /// Tries a rail that shares memory with a peer which has a link already.

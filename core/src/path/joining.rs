@@ -1,0 +1,276 @@
+//! Further paths of a session: one side calls over another pair of rails, both prove that they belong to the session.
+//!
+//! The call greets like any other, but names the session and says that it joins (`FLAG_JOIN`). The accepting side answers
+//! with a greeting and its proof, the calling side with its own proof in place of `Confirm`. Each proof covers both
+//! greetings' nonces, so that an old one proves nothing.
+//!
+//! Invariant: until both sides have proven themselves, a joining link belongs to no peer: it changes neither the calls nor
+//! the links nor the session of the peer whose session it names.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Placement, Token};
+use ropewalk_wire::frame::{
+    Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, Prefix, Refusal,
+    SHARE_BYTES,
+};
+
+use super::{Link, LinkStage, Peer};
+use crate::api::{Output, PeerId};
+use crate::engine::Core;
+use crate::session::{Bundle, Claim, PathId, Prover};
+
+/// The path and the number of the attempt that a proof is about.
+type Named = (PathId, u32);
+
+impl Core {
+    /// A session begins that may have further paths: the peer is told our share of its key.
+    pub(crate) fn offer_paths(&mut self, id: PeerId, link: LinkId) {
+        let rail = self.rails.of(link);
+        let alone = rail.is_none_or(|rail| rail.same_host_only || rail.foreign);
+        if self.config.paths_max <= 1 || alone || self.is_lossy(link) {
+            return;
+        }
+        let mut share = [0; SHARE_BYTES];
+        share.copy_from_slice(&self.random.next_u128().to_le_bytes());
+        let Some(session) = self.peers.session_mut(id).filter(|session| session.outlives_links)
+        else {
+            return;
+        };
+        session.may_have_paths(share);
+        let calls = u8::from(self.can_add_paths(id, link));
+        self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });
+    }
+
+    /// Whether we know an address of the peer that a rail between hosts can call.
+    fn can_add_paths(&self, id: PeerId, link: LinkId) -> bool {
+        self.peers.get(id).is_some_and(|peer| {
+            peer.reachable || self.rails.can_call(&peer.identity.addresses, link)
+        })
+    }
+
+    /// The peer wants further paths.
+    pub(crate) fn arrive_key(&mut self, link: LinkId, id: PeerId, body: &KeyBody) {
+        let now = self.now;
+        let can_add = self.can_add_paths(id, link);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let is_lower = self.identity.endpoint.0 < peer.identity.endpoint;
+        // The lower one adds the paths, unless only the other one can.
+        let adds = can_add && (is_lower || body.calls != 1);
+        let Some(session) = peer.session.as_mut() else { return };
+        let number = session.id;
+        let Some(bundle) = session.bundle_mut() else { return };
+        if bundle.key().is_none() {
+            bundle.agree(number, &body.share, is_lower, adds, now);
+            self.wake_by(id, now);
+        }
+    }
+
+    /// Begins an attempt that is due, and ends one that takes too long.
+    pub(crate) fn run_joins(&mut self, id: PeerId) {
+        let (now, paths_max) = (self.now, self.config.paths_max);
+        let closing = self.closing;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let rails = session.paths.links().fold(0u64, |rails, link| rails | rail_bit(link));
+        let is_full = session.paths.links().count() >= paths_max || !session.paths.is_up();
+        let Some(bundle) = session.bundle_mut() else { return };
+        if let Some(late) = bundle.is_late(now) {
+            return self.close_joining(id, late);
+        }
+        let Some(attempt) = bundle.next_way(now) else { return };
+        if is_full || closing {
+            return bundle.end_round(now);
+        }
+        bundle.ask();
+        self.outputs.push(Output::Join { peer: id, attempt, rails });
+    }
+
+    /// The driver began a link, as `Output::Join` asked: over the `attempt`-th address.
+    pub fn joining(&mut self, peer: PeerId, link: LinkId, attempt: u32) {
+        let id = self.resolve(peer);
+        if let Some(former) = self.links.in_slot_of(link) {
+            // The rail's last word about it is on the way.
+            self.link_down(former, Fault::Closed);
+        }
+        let nonce = self.random.next_u64() as u32;
+        let state = Link {
+            outbound: true,
+            stage: LinkStage::Opening,
+            joins: Some(id),
+            ..Link::new(None, nonce)
+        };
+        self.links.insert(link, state);
+        let now = self.now;
+        let Some(bundle) = self.bundle_mut(id) else { return self.close_link(link) };
+        bundle.begin(link, attempt, now);
+        let due = bundle.due();
+        self.wake_by(id, due);
+    }
+
+    /// No way is left to try.
+    pub fn no_way_to_join(&mut self, peer: PeerId) {
+        let (id, now) = (self.resolve(peer), self.now);
+        let Some(bundle) = self.bundle_mut(id) else { return };
+        bundle.end_round(now);
+        let due = bundle.due();
+        self.wake_by(id, due);
+    }
+
+    /// Somebody called us for one more path of a session.
+    pub(super) fn asked_to_join(&mut self, link: LinkId, hello: &HelloBody) {
+        let Some(id) = self.wanted_by(link, hello) else {
+            return self.refuse_link(link, Refusal::Duplicate);
+        };
+        let Some(state) = self.links.get_mut(link) else { return };
+        (state.stage, state.joins) = (LinkStage::Agreed, Some(id));
+        self.expose_existing(id, link);
+        self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
+        self.emit_proof(link, id, (PathId::FIRST, 0));
+    }
+
+    /// The peer whose session may have this link as one more path.
+    fn wanted_by(&self, link: LinkId, hello: &HelloBody) -> Option<PeerId> {
+        let id = self.peers.of_endpoint(u128::from_le_bytes(hello.endpoint))?;
+        let theirs = self.links.get(link)?.theirs?;
+        let peer = self.peers.get(id)?;
+        let session = peer.session.as_ref()?;
+        let has_key = session.bundle().is_some_and(|bundle| bundle.key().is_some());
+        // A path whose link the caller has lost, and we not yet, gets its new link over the same rail.
+        let others = session.paths.links().filter(|other| other.rail != link.rail).count();
+        let has_room = others < self.config.paths_max && session.paths.is_up();
+        let wanted = is_same_life(peer, hello) && session.id == theirs && has_key && has_room;
+        (wanted && !self.is_lossy(link) && !self.closing).then_some(id)
+    }
+
+    /// The peer answered our call for one more path.
+    pub(super) fn join_answered(&mut self, link: LinkId, id: PeerId, hello: &HelloBody) {
+        let Some(state) = self.links.get_mut(link) else { return };
+        let same_session = state.ours.is_some() && state.ours == state.theirs;
+        let same_peer = self.peers.get(id).is_some_and(|peer| is_same_life(peer, hello));
+        if hello.refusal != Refusal::None as u8 || !same_session || !same_peer {
+            return self.close_joining(id, link);
+        }
+        // Its proof follows. Our rail knows the regions of this peer before it can ask for them.
+        state.stage = LinkStage::Agreed;
+        self.expose_existing(id, link);
+    }
+
+    /// The proof of the other side of a joining link.
+    pub(crate) fn arrive_join(&mut self, link: LinkId, prefix: &Prefix, body: &JoinBody) -> Placement {
+        let Some(state) = self.links.get(link) else { return Placement::Drop };
+        let Some(id) = state.joins.filter(|_| state.stage == LinkStage::Agreed) else {
+            return self.violation("an unexpected proof");
+        };
+        let (outbound, now) = (state.outbound, self.now);
+        let prover = if outbound { Prover::Acceptor } else { Prover::Caller };
+        let named = (PathId::named(body.path.get()), body.counter.get());
+        let claim = self.claim(link, id, prover, body.rail, named);
+        let holds = claim.is_some_and(|claim| {
+            let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
+            let key = session.and_then(|session| session.bundle()?.key());
+            key.is_some_and(|key| key.holds(&claim, &body.proof))
+        });
+        if !holds {
+            // Not a word of it is believed, nor that it has to do with the session that it names.
+            self.counters.joins_refused += 1;
+            self.close_joining(id, link);
+            return Placement::Drop;
+        }
+        let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
+        let named = if outbound { session.name_path(link) } else { session.take_path(link, named) };
+        let Some(named) = named else {
+            self.close_joining(id, link);
+            return Placement::Drop;
+        };
+        if outbound {
+            self.emit_proof(link, id, named);
+        }
+        if let Some(bundle) = self.bundle_mut(id) {
+            bundle.end(link, true, now);
+        }
+        self.join(id, link, named.0);
+        Placement::Drop
+    }
+
+    /// Both sides have proven that a link belongs to the session with a peer.
+    fn join(&mut self, id: PeerId, link: LinkId, path: PathId) {
+        self.links.set_peer(link, id);
+        let Some(state) = self.links.get_mut(link) else { return };
+        (state.stage, state.joins, state.traffic_seen) = (LinkStage::Up, None, None);
+        self.links.begin_carrying(link);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let before = session.join(path, link);
+        self.counters.paths_joined += 1;
+        if let Some(before) = before {
+            self.close_link(before);
+            self.resume_spans(id);
+        }
+        self.begin_lengths(id);
+        let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
+        self.wake_by(id, due);
+        self.pump(id);
+    }
+
+    /// A joining link is of no use.
+    fn close_joining(&mut self, id: PeerId, link: LinkId) {
+        self.close_link(link);
+        self.joining_down(id, link);
+    }
+
+    /// A joining link is gone.
+    pub(super) fn joining_down(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let Some(bundle) = self.bundle_mut(id) else { return };
+        bundle.end(link, false, now);
+        let due = bundle.due();
+        self.wake_by(id, due);
+    }
+
+    /// What a proof of this side is about.
+    fn claim(
+        &self,
+        link: LinkId,
+        id: PeerId,
+        prover: Prover,
+        rail: u8,
+        (path, counter): Named,
+    ) -> Option<Claim> {
+        let state = self.links.get(link)?;
+        let (ours, theirs) = (state.nonce, state.hello?.nonce.get());
+        let (caller_nonce, acceptor_nonce) =
+            if state.outbound { (ours, theirs) } else { (theirs, ours) };
+        let session = self.peers.session(id)?.id;
+        let path = path.name();
+        Some(Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail })
+    }
+
+    fn emit_proof(&mut self, link: LinkId, id: PeerId, named: Named) {
+        let outbound = self.links.get(link).is_some_and(|state| state.outbound);
+        let prover = if outbound { Prover::Caller } else { Prover::Acceptor };
+        let Some(claim) = self.claim(link, id, prover, link.rail, named) else { return };
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(key) = session.bundle().and_then(Bundle::key) else { return };
+        let body = JoinBody {
+            path: named.0.name().into(),
+            counter: named.1.into(),
+            rail: link.rail,
+            reserved: [0; 7],
+            proof: key.prove(&claim),
+        };
+        let envelope = Envelope { session: session.name(), ..Envelope::default() };
+        self.emit_on(link, envelope, &Body::Join(body), None, Token::NONE);
+    }
+
+    fn bundle_mut(&mut self, id: PeerId) -> Option<&mut Bundle> {
+        self.peers.session_mut(id)?.bundle_mut()
+    }
+}
+
+fn rail_bit(link: LinkId) -> u64 {
+    1u64.checked_shl(link.rail.into()).unwrap_or(0)
+}
+
+fn is_same_life(peer: &Peer, hello: &HelloBody) -> bool {
+    let endpoint = u128::from_le_bytes(hello.endpoint);
+    peer.identity.endpoint == endpoint && peer.identity.incarnation.0 == hello.incarnation.get()
+}

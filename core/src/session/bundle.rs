@@ -1,0 +1,261 @@
+//! What a session needs to get further paths: its key, and the attempts of the side that adds them.
+//!
+//! One attempt is under way at a time. A round tries each way once; rounds follow each other after 100 ms at first, and
+//! after twice the time whenever one adds nothing. A lost path begins a round anew.
+
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use super::paths::PathId;
+use super::SessionId;
+use super::key::{Key, Share};
+
+/// Between two rounds, at first and at most.
+const WAIT: Duration = Duration::from_millis(100);
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// How long an attempt may take, from its call to the peer's answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+pub(crate) struct Bundle {
+    /// Our share of the key.
+    pub share: Share,
+    key: Option<Key>,
+    adds: bool,
+    is_lower: bool,
+    /// Paths that we have named.
+    named: u32,
+    /// The driver looks for a way.
+    is_asked: bool,
+    /// How often we have begun to join a path, and how often the peer has, as far as it has proven that.
+    begun: u32,
+    heard: u32,
+    attempt: Option<Attempt>,
+    /// The way that is tried next, and when.
+    way: u32,
+    next_at: Time,
+    wait: Duration,
+    /// The present round has added a path.
+    has_added: bool,
+}
+
+/// A path that we are about to add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    pub link: LinkId,
+    /// The number of this attempt.
+    pub counter: u32,
+    way: u32,
+    until: Time,
+}
+
+impl Bundle {
+    pub fn new(share: Share) -> Bundle {
+        Bundle {
+            share,
+            key: None,
+            adds: false,
+            is_lower: false,
+            named: 0,
+            is_asked: false,
+            begun: 0,
+            heard: 0,
+            attempt: None,
+            way: 0,
+            next_at: Time::NEVER,
+            wait: WAIT,
+            has_added: false,
+        }
+    }
+
+    /// The peer told its share. `is_lower`: our endpoint id is the lower one. `adds`: we add the paths.
+    pub fn agree(&mut self, session: SessionId, theirs: &Share, is_lower: bool, adds: bool, now: Time) {
+        let (lower, higher) = if is_lower { (&self.share, theirs) } else { (theirs, &self.share) };
+        self.key = Some(Key::agreed(session, lower, higher));
+        (self.adds, self.is_lower) = (adds, is_lower);
+        (self.way, self.next_at) = (0, now);
+    }
+
+    /// The key, once both sides have told their shares.
+    pub fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked.
+    pub fn due(&self) -> Time {
+        match &self.attempt {
+            Some(attempt) => attempt.until,
+            None if self.adds && !self.is_asked => self.next_at,
+            None => Time::NEVER,
+        }
+    }
+
+    /// The way that is to be tried now.
+    pub fn next_way(&self, now: Time) -> Option<u32> {
+        let is_free = self.attempt.is_none() && !self.is_asked;
+        let is_due = self.adds && is_free && self.next_at <= now;
+        is_due.then_some(self.way)
+    }
+
+    /// The link of the attempt, where that takes too long.
+    pub fn is_late(&self, now: Time) -> Option<LinkId> {
+        self.attempt.filter(|attempt| attempt.until <= now).map(|attempt| attempt.link)
+    }
+
+    /// The driver is asked for a way: [`Bundle::begin`] or [`Bundle::end_round`] follows.
+    pub fn ask(&mut self) {
+        self.is_asked = true;
+    }
+
+    /// A number for a path of ours.
+    pub fn name_path(&mut self) -> PathId {
+        self.named += 1;
+        PathId::of(self.named, self.is_lower)
+    }
+
+    /// An attempt begins.
+    pub fn begin(&mut self, link: LinkId, way: u32, now: Time) {
+        self.is_asked = false;
+        self.begun += 1;
+        let (counter, until) = (self.begun, now + PATIENCE);
+        self.attempt = Some(Attempt { link, counter, way, until });
+    }
+
+    /// The attempt over a link, if there is one.
+    pub fn attempt_over(&self, link: LinkId) -> Option<Attempt> {
+        self.attempt.filter(|attempt| attempt.link == link)
+    }
+
+    /// The attempt over a link is over, if there is one: the next way is tried at once.
+    pub fn end(&mut self, link: LinkId, has_joined: bool, now: Time) {
+        let Some(attempt) = self.attempt.take_if(|attempt| attempt.link == link) else { return };
+        self.has_added |= has_joined;
+        self.way = attempt.way + 1;
+        self.next_at = now;
+    }
+
+    /// No way is left in this round.
+    pub fn end_round(&mut self, now: Time) {
+        self.is_asked = false;
+        self.wait = if self.has_added { WAIT } else { (self.wait * 2).min(WAIT_MAX) };
+        self.has_added = false;
+        self.way = 0;
+        self.next_at = now + self.wait;
+    }
+
+    /// A path was lost: the next round begins soon, and each after it in its time.
+    pub fn lose_path(&mut self, now: Time) {
+        self.wait = WAIT;
+        if self.key.is_some() {
+            self.way = 0;
+            self.next_at = self.next_at.min(now + WAIT);
+        }
+    }
+
+    /// Whether an attempt of the peer's is newer than all that it has proven before. It counts as proven from now on.
+    pub fn is_newer(&mut self, counter: u32) -> bool {
+        let is_newer = counter > self.heard;
+        self.heard = self.heard.max(counter);
+        is_newer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::slots::SlotId;
+
+    use super::*;
+
+    fn link(index: u32) -> LinkId {
+        LinkId { rail: 1, slot: SlotId { index, generation: 1 } }
+    }
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn agreed(adds: bool) -> Bundle {
+        let mut bundle = Bundle::new([1; 16]);
+        assert_eq!((bundle.due(), bundle.next_way(at(9))), (Time::NEVER, None));
+        bundle.agree(SessionId::own(5), &[2; 16], true, adds, at(0));
+        bundle
+    }
+
+    #[test]
+    fn ways_are_tried_one_after_another_and_rounds_ever_more_rarely() {
+        let mut bundle = agreed(true);
+        assert_eq!((bundle.due(), bundle.next_way(at(0))), (at(0), Some(0)));
+        bundle.begin(link(1), 2, at(0));
+        assert_eq!((bundle.due(), bundle.next_way(at(0))), (at(1000), None));
+        // The end of another link is none of this attempt.
+        bundle.end(link(2), true, at(1));
+        assert_eq!(bundle.attempt_over(link(1)).map(|it| it.counter), Some(1));
+        bundle.end(link(1), false, at(3));
+        assert_eq!(bundle.next_way(at(3)), Some(3));
+        let mut now = 3;
+        for wait in [200, 400, 800, 1600, 3200, 6400, 10000, 10000] {
+            bundle.end_round(at(now));
+            now += wait;
+            assert_eq!((bundle.due(), bundle.next_way(at(now - 1))), (at(now), None));
+            assert_eq!(bundle.next_way(at(now)), Some(0));
+        }
+        bundle.begin(link(4), 0, at(now));
+        bundle.end(link(4), true, at(now));
+        bundle.end_round(at(now));
+        assert_eq!(bundle.due(), at(now + 100));
+    }
+
+    #[test]
+    fn a_lost_path_is_sought_soon() {
+        let mut bundle = agreed(true);
+        (0..9).for_each(|_| bundle.end_round(at(0)));
+        bundle.lose_path(at(50));
+        assert_eq!(bundle.due(), at(150));
+        bundle.lose_path(at(60));
+        assert_eq!(bundle.due(), at(150));
+        let mut bundle = Bundle::new([1; 16]);
+        bundle.lose_path(at(5));
+        assert_eq!(bundle.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn an_attempt_that_takes_too_long_is_named() {
+        let mut bundle = agreed(true);
+        bundle.begin(link(1), 0, at(0));
+        assert_eq!((bundle.is_late(at(999)), bundle.is_late(at(1000))), (None, Some(link(1))));
+    }
+
+    #[test]
+    fn the_side_that_adds_no_paths_is_never_due() {
+        let bundle = agreed(false);
+        assert_eq!((bundle.due(), bundle.next_way(at(0))), (Time::NEVER, None));
+        assert!(bundle.key().is_some());
+    }
+
+    #[test]
+    fn both_sides_make_one_key() {
+        let (mut low, mut high) = (Bundle::new([1; 16]), Bundle::new([2; 16]));
+        low.agree(SessionId::own(5), &[2; 16], true, true, at(0));
+        high.agree(SessionId::own(5), &[1; 16], false, false, at(0));
+        let claim = super::super::key::Claim {
+            prover: super::super::key::Prover::Caller,
+            session: SessionId::own(5),
+            caller_nonce: 1,
+            acceptor_nonce: 2,
+            path: 2,
+            counter: 1,
+            rail: 0,
+        };
+        let proof = low.key().unwrap().prove(&claim);
+        assert!(high.key().unwrap().holds(&claim, &proof));
+    }
+
+    #[test]
+    fn an_older_attempt_of_the_peer_is_refused() {
+        let mut bundle = agreed(false);
+        assert!(bundle.is_newer(1) && !bundle.is_newer(1) && bundle.is_newer(3));
+        assert!(!bundle.is_newer(2) && !bundle.is_newer(0));
+    }
+}
