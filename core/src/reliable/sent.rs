@@ -240,3 +240,6 @@ impl Sent {
         self.tries > 1
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -136,3 +136,6 @@ impl Window {
         self.broken.values()
     }
 }
+
+#[cfg(test)]
+mod tests;
