@@ -276,7 +276,7 @@ impl Core {
         }
         self.counters.frames_detached += 1;
         match self.orders.take(token) {
-            Some(Order::Span { peer, span }) => self.span_released(peer, span),
+            Some(Order::Span { peer, span, link }) => self.span_released(peer, span, link),
             // The session of a span ended meanwhile: nothing counts it any more.
             Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
             Some(order) => self.order_memory_released(order),
@@ -299,7 +299,10 @@ impl Core {
             }
             Order::ServeFrame { region, .. } => self.release_region(region),
             Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
-            Order::Native { .. } | Order::Span { .. } | Order::Detached { .. } => {
+            Order::Native { .. }
+            | Order::Span { .. }
+            | Order::Shared { .. }
+            | Order::Detached { .. } => {
                 unreachable!("{order:?} has no payload")
             }
         }
@@ -331,16 +334,10 @@ impl Core {
 
     /// Moves the payload of a span out of its user's memory, once no rail has it.
     fn detach_span(&mut self, id: PeerId, span: u64) {
-        let link = self.peer_link(id);
         let Some(reliable) = self.reliable_mut(id) else { return };
-        match (reliable.sent.leave(span), link) {
-            (Some(Some(slot)), Some(link)) => {
-                let (token, later) = (Orders::token(slot), Token::NONE);
-                self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
-            }
-            (Some(None), _) => self.keep_span(id, span),
-            _ => {}
-        }
+        let Some(copies) = reliable.sent.leave(span) else { return };
+        copies.into_iter().for_each(|(link, order)| self.detach_copy(link, order));
+        self.keep_span(id, span);
     }
 
     /// Asks for a copy of a span's payload, where its memory is wanted back.

@@ -45,7 +45,8 @@ impl Holds {
             Order::Native { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
-            Order::Span { .. } => {}
+            // What they stand for is kept elsewhere.
+            Order::Span { .. } | Order::Shared { .. } => {}
             Order::Detached { peer, bulk } | Order::Kept { peer, bulk, .. } => {
                 let counts = self.frames.entry(peer).or_default();
                 counts.0 += 1;

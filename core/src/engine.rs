@@ -266,7 +266,8 @@ impl Core {
                 self.native_ended(operation, peer, link, bytes, outcome);
                 self.pump(peer);
             }
-            Order::Span { peer, span } => self.span_released(peer, span),
+            Order::Span { peer, span, link } => self.span_released(peer, span, link),
+            Order::Shared { with } => self.share_released(with, outcome),
             Order::Detached { peer, bulk } => {
                 self.release_frame(peer, bulk);
                 self.pump(peer);

@@ -19,8 +19,11 @@ pub(crate) enum Order {
     ServeFrame { region: SlotId, peer: PeerId },
     /// A native read or write, and over which link it goes.
     Native { operation: OperationId, peer: PeerId, link: LinkId, bytes: u64 },
-    /// Mode `Resume`: whatever frame this span is.
-    Span { peer: PeerId, span: u64 },
+    /// Mode `Resume`: whatever frame this span is, over this link.
+    Span { peer: PeerId, span: u64, link: LinkId },
+    /// The payload of a span whose session ended while several rails had it: the last one that lets go ends the order in
+    /// this place.
+    Shared { with: SlotId },
     /// A frame whose payload its user has back.
     Detached { peer: PeerId, bulk: bool },
     /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.

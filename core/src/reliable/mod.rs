@@ -8,16 +8,19 @@
 //! Used in mode `Resume`, and over rails that lose or reorder. Invariant: a span is placed once, and
 //! only when all its bytes were verified.
 //!
-//! Files: `sent` (spans until they are acknowledged) and `sending`, `window` (spans that arrive) and `receiving`, `held`
+//! Files: `sent` (spans until they are acknowledged), `copies` (of them, by link) and `sending`, `window` (spans that arrive) and `receiving`, `held`
 //! (messages whose turn has not come) and `holding`, `confirmation` (of a link) and `session` (its timers and its end).
 
 mod confirmation;
+mod copies;
 mod held;
 mod holding;
 mod receiving;
 mod sending;
 mod sent;
 mod session;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use ropewalk_base::time::Time;

@@ -29,7 +29,7 @@ impl Core {
         if span == 0 {
             return match body {
                 Arrived::Ack(ack) => {
-                    self.arrive_ack(id, ack);
+                    self.arrive_ack(id, link, ack);
                     Placement::Drop
                 }
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),

@@ -1,9 +1,13 @@
 //! Sends spans, again until they are acknowledged.
 
+use ropewalk_base::error::Fault;
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Token, Verb};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
-use crate::api::PeerId;
+use super::sent::{Ended, Released, SentSpans};
+use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::{Order, Orders, Payload};
 
@@ -16,13 +20,12 @@ impl Core {
         body: Body,
         payload: Option<Payload>,
     ) {
-        let now = self.now;
         let Some(reliable) = self.reliable_mut(id) else { return };
         if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
             return self.refuse_unacknowledged(id);
         }
-        let index = reliable.sent.add(envelope, body, payload, now);
-        self.transmit(id, index);
+        let span = reliable.sent.add(envelope, body, payload);
+        self.transmit(id, span);
     }
 
     /// A peer that acknowledges nothing, but makes us answer: its session ends with its link, and what
@@ -34,45 +37,82 @@ impl Core {
         self.close_link(link);
     }
 
-    pub(super) fn transmit(&mut self, id: PeerId, index: usize) {
-        let (now, after) = (self.now, self.config.resend_after);
+    /// Sends a span over the link, unless the link's rail has it, or the peer.
+    pub(super) fn transmit(&mut self, id: PeerId, span: u64) {
+        let now = self.now;
+        let due = SentSpans::first_look(now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
-        let Some(sent) = reliable.sent.ready(index) else { return };
-        let again = sent.try_again(now);
-        let Ok(slot) = self.orders.insert(Order::Span { peer: id, span: sent.span }) else {
+        if !reliable.sent.may_go(span, link) {
             return;
-        };
-        sent.in_rail = Some(slot);
-        sent.envelope.session = name;
-        let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
-        if again {
-            self.counters.frames_re_sent += 1;
         }
-        let due = now + after;
         reliable.sent.resend_by(due);
+        if let Ok(order) = self.orders.insert(Order::Span { peer: id, span, link })
+            && let Some(sent) = reliable.sent.send(span, link, order, now)
+        {
+            sent.envelope.session = name;
+            let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
+            self.counters.frames_re_sent += u64::from(sent.attempt > 1);
+            self.emit_on(link, envelope, &body, payload, Orders::token(order));
+        }
         self.wake_by(id, due);
-        self.emit_on(link, envelope, &body, payload, Orders::token(slot));
     }
 
-    /// The rail let go of a span.
-    pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
+    /// The rail of a link let go of a span.
+    pub(crate) fn span_released(&mut self, id: PeerId, span: u64, link: LinkId) {
+        let now = self.now;
         let Some(reliable) = self.reliable_mut(id) else { return };
-        match reliable.sent.release(span) {
-            Err(()) => self.keep_span(id, span),
-            Ok(Some(payload)) => self.order_ended(payload.order, Ok(())),
-            Ok(None) => {}
+        match reliable.sent.released(span, link, now) {
+            Released::Awaited => {}
+            Released::Leaving => self.keep_span(id, span),
+            Released::Over(payload) => {
+                if let Some(payload) = payload {
+                    self.order_ended(payload.order, Ok(()));
+                }
+            }
         }
     }
 
     /// The peer acknowledges spans.
-    pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: &AckBody) {
+    pub(crate) fn arrive_ack(&mut self, id: PeerId, link: LinkId, ack: &AckBody) {
         let Some(reliable) = self.reliable_mut(id) else { return };
-        for order in reliable.sent.acknowledge(ack) {
-            self.order_ended(order, Ok(()));
+        reliable.sent.acknowledge(link, ack);
+        while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
+            self.span_ended(ended);
+        }
+    }
+
+    pub(super) fn span_ended(&mut self, ended: Ended) {
+        match ended {
+            Ended::Order(order) => self.order_ended(order, Ok(())),
+            Ended::Detach { link, order } => self.detach_copy(link, order),
+        }
+    }
+
+    /// Has a link's rail let go of its copy of a span.
+    pub(crate) fn detach_copy(&mut self, link: LinkId, order: SlotId) {
+        let (token, later) = (Orders::token(order), Token::NONE);
+        self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+    }
+
+    /// A link carries a session no more: its rail lets go of what it has, and nothing is awaited over it.
+    pub(super) fn lose_copies(&mut self, id: PeerId, link: LinkId) {
+        let Some(reliable) = self.reliable_mut(id) else { return };
+        let lost = reliable.sent.lost(link);
+        lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
+        lost.spans.into_iter().for_each(|span| self.transmit(id, span));
+    }
+
+    /// One of several rails that had the payload of a span when its session ended let go of it.
+    pub(crate) fn share_released(&mut self, with: SlotId, outcome: Result<(), Fault>) {
+        let share = Order::Shared { with };
+        if self.orders.iter().all(|(_, order)| *order != share)
+            && let Some(order) = self.orders.remove(with)
+        {
+            self.order_ended(order, outcome);
         }
     }
 }
