@@ -216,7 +216,10 @@ impl Core {
     fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&IncomingKind) -> bool) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
             for slot in self.incoming.of(link) {
-                if self.incoming.get(slot).is_some_and(|incoming| of(&incoming.kind)) {
+                let such = self.incoming.get_mut(slot).filter(|incoming| of(&incoming.kind));
+                if let Some(incoming) = such {
+                    // Also what was to go on with another copy of its span.
+                    incoming.broken_off = false;
                     let token = Token(slot.to_u64());
                     self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
                 }
@@ -225,7 +228,8 @@ impl Core {
         let broken = from
             .and_then(|id| self.reliable_mut(id))
             .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
-        for incoming in broken.into_iter().flatten() {
+        for (incoming, copy) in broken.into_iter().flatten() {
+            self.drop_copy(copy);
             self.place_given_up(incoming);
         }
     }
@@ -310,6 +314,9 @@ impl Core {
 
     /// Nothing lands there any more, and what was to land there does not come again.
     fn place_given_up(&mut self, incoming: Incoming) {
+        if let IncomingKind::Copy { attempt } = incoming.kind {
+            return self.copy_lost(attempt, &incoming);
+        }
         let Incoming { peer, session, span, kind, payload_bytes, .. } = incoming;
         let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
         if let Some(peer) = peer {

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
@@ -139,6 +140,12 @@ impl Core {
             reliable.sent.orders().for_each(|order| holds.order(order));
             reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
         }
+        let staged = |it: &&Incoming| it.is_copy() && it.slice.buffer != Slice::NONE.buffer;
+        let windows =
+            self.peers.iter().filter_map(|(_, it)| it.session.as_ref()?.reliable.as_ref());
+        let waiting: usize = windows.map(|reliable| reliable.window.waiting_copies()).sum();
+        let staged = self.incoming.iter().filter(staged).count() + waiting;
+        assert_eq!(self.copies_staged as usize, staged, "copies of spans that are staged");
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
                 && state.stage == SendStage::Eager

@@ -40,6 +40,8 @@ pub struct Core {
     pub(crate) incoming: IncomingPayloads,
     /// The payload of the frame that is being placed is here, too.
     pub(crate) placing_whole: bool,
+    /// Buffers with copies of spans, until the copies are at their places.
+    pub(crate) copies_staged: u32,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) pool: Pool,
@@ -82,6 +84,7 @@ impl Core {
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             placing_whole: false,
+            copies_staged: 0,
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             pool: Pool::new(config.eager_pool_bytes),
@@ -320,7 +323,7 @@ impl Core {
         };
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
-            envelope.packet = state.packet;
+            envelope.packet = state.packet as u32;
         }
         let header = self.outputs.push_frame(link, slice, urgency, token);
         frame::encode_content(header, envelope, &body);
@@ -337,7 +340,7 @@ impl Core {
     ) {
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
-            envelope.packet = state.packet;
+            envelope.packet = state.packet as u32;
         }
         let (slice, urgency) = payload
             .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));

@@ -3,11 +3,11 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Token, Verb};
+use ropewalk_base::verb::{LinkId, Token, Urgency, Verb};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
 use super::sent::{Ended, Released, SentSpans};
-use crate::api::{Output, PeerId};
+use crate::api::{Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::orders::{Order, Orders, Payload};
 
@@ -53,7 +53,11 @@ impl Core {
         if let Ok(order) = self.orders.insert(Order::Span { peer: id, span, link })
             && let Some(sent) = reliable.sent.send(span, link, order, now)
         {
+            let bulk = sent.payload.is_some_and(|payload| payload.urgency == Urgency::Bulk);
+            let placed = if bulk { reliable.window.cumulative() } else { reliable.window.ride() };
             sent.envelope.session = name;
+            sent.envelope.acknowledged = placed as u32;
+            sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
             let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
             self.counters.frames_re_sent += u64::from(sent.attempt > 1);
             self.emit_on(link, envelope, &body, payload, Orders::token(order));
@@ -78,8 +82,22 @@ impl Core {
 
     /// The peer acknowledges spans.
     pub(crate) fn arrive_ack(&mut self, id: PeerId, link: LinkId, ack: &AckBody) {
+        let early = self.config.plant == Plant::EndsBeforeRelease;
         let Some(reliable) = self.reliable_mut(id) else { return };
+        reliable.sent.ends_early = early;
         reliable.sent.acknowledge(link, ack);
+        self.spans_ended(id);
+    }
+
+    /// The peer acknowledges spans on a frame that goes anyway.
+    pub(super) fn arrive_acknowledged(&mut self, id: PeerId, link: LinkId, acknowledged: u32) {
+        let Some(reliable) = self.reliable_mut(id) else { return };
+        if reliable.sent.acknowledge_low(link, acknowledged) {
+            self.spans_ended(id);
+        }
+    }
+
+    fn spans_ended(&mut self, id: PeerId) {
         while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
             self.span_ended(ended);
         }

@@ -47,10 +47,14 @@ pub(crate) struct SentSpans {
     /// How many of them are not acknowledged; all up to `answered` are.
     unanswered: usize,
     answered: u64,
+    /// A long run of acknowledged spans beyond: the first and the last.
+    known: (u64, u64),
     /// No unacknowledged span is due before this time.
     resend_at: Option<Time>,
     /// What acknowledgements brought about, until it is taken.
     ended: VecDeque<Ended>,
+    /// See `Plant::EndsBeforeRelease`.
+    pub(super) ends_early: bool,
 }
 
 /// What an acknowledgement brings about.
@@ -89,8 +93,10 @@ impl SentSpans {
             spans: VecDeque::new(),
             unanswered: 0,
             answered: 0,
+            known: (0, 0),
             resend_at: None,
             ended: VecDeque::new(),
+            ends_early: false,
         }
     }
 
@@ -194,21 +200,43 @@ impl SentSpans {
 
     /// The peer acknowledges spans over a link. What that ends is taken with [`SentSpans::next_ended`].
     pub(super) fn acknowledge(&mut self, link: LinkId, ack: &AckBody) {
-        let (cumulative, bitmap) = (ack.cumulative.get(), ack.bitmap.get());
-        // Only what is news is looked at, however many spans are under way.
+        self.acknowledge_to(link, ack.cumulative.get());
+        for range in ack.ranges() {
+            let first = (*range.start()).max(self.answered + 1);
+            let last = (*range.end()).min(self.next_span - 1);
+            // Only what is news is looked at, however many spans are under way.
+            let (known, known_last) = self.known;
+            if first <= known && known_last <= last {
+                (first..known).for_each(|span| self.acknowledge_one(link, span));
+                (known_last + 1..=last).for_each(|span| self.acknowledge_one(link, span));
+            } else {
+                (first..=last).for_each(|span| self.acknowledge_one(link, span));
+            }
+            if first <= last && last - first >= known_last.saturating_sub(known) {
+                self.known = (first, last);
+            }
+        }
+        self.forget_acknowledged();
+    }
+
+    /// The peer has all spans up to the one with this lower half of a number. False where that is no news.
+    pub(super) fn acknowledge_low(&mut self, link: LinkId, low: u32) -> bool {
+        let ahead = low.wrapping_sub(self.answered as u32);
+        let under_way = self.next_span - 1 - self.answered;
+        let news = ahead > 0 && u64::from(ahead) <= under_way;
+        if news {
+            self.acknowledge_to(link, self.answered + u64::from(ahead));
+            self.forget_acknowledged();
+        }
+        news
+    }
+
+    fn acknowledge_to(&mut self, link: LinkId, cumulative: u64) {
         let last = cumulative.min(self.next_span - 1);
         for span in self.answered + 1..=last {
             self.acknowledge_one(link, span);
         }
         self.answered = self.answered.max(last);
-        let above = (0..64).filter(|bit| bitmap >> bit & 1 == 1);
-        for span in above.filter_map(|bit| cumulative.checked_add(2 + bit)) {
-            self.acknowledge_one(link, span);
-        }
-        self.forget_acknowledged();
-        if self.unanswered == 0 {
-            self.resend_at = None;
-        }
     }
 
     fn acknowledge_one(&mut self, link: LinkId, span: u64) {
@@ -222,7 +250,10 @@ impl SentSpans {
             // What the peer answered over lets go by itself.
             let others = sent.copies.detachable().filter(|(other, _)| *other != link);
             self.ended.extend(others.map(|(link, order)| Ended::Detach { link, order }));
-        } else if let Some(payload) = sent.payload.take() {
+        }
+        if (self.ends_early || !sent.copies.are_held())
+            && let Some(payload) = sent.payload.take()
+        {
             self.ended.push_back(Ended::Order(payload.order));
         }
     }
@@ -236,6 +267,9 @@ impl SentSpans {
         let over = |sent: &Sent| sent.acknowledged && !sent.copies.are_held();
         while self.spans.front().is_some_and(over) {
             self.spans.pop_front();
+        }
+        if self.unanswered == 0 {
+            self.resend_at = None;
         }
     }
 

@@ -56,7 +56,10 @@ impl Core {
             self.drop_sent(sent.payload, &held);
         }
         let mut window = reliable.window;
-        for incoming in window.take_broken(|_| true) {
+        for copy in window.take_copies() {
+            self.drop_copy(Some(copy));
+        }
+        for (incoming, _) in window.take_broken(|_| true) {
             self.incoming_lost(incoming, Fault::PeerReset);
         }
         self.drop_held(id, session, reliable.held);

@@ -10,7 +10,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Placement, Token, Verb};
-use ropewalk_wire::frame::{self, AckBody, Body, Envelope, HelloBody, Prefix};
+use ropewalk_wire::frame::{self, AckBody, Body, EagerBody, Envelope, HelloBody, Prefix};
 
 use crate::api::*;
 use crate::engine::Core;
@@ -50,6 +50,8 @@ struct Rig {
     completed: Vec<(OperationId, Result<(), Fault>)>,
     peer: Option<PeerId>,
     buffers: u32,
+    /// There is no room for staged payloads.
+    is_full: bool,
     now: Time,
 }
 
@@ -86,6 +88,7 @@ impl Rig {
             completed: Vec::new(),
             peer: None,
             buffers: 1000,
+            is_full: false,
             now: Time(1),
         };
         rig.meet(ONE);
@@ -123,21 +126,61 @@ impl Rig {
     }
 
     fn place(&mut self, link: LinkId, envelope: Envelope, body: &Body) -> Placement {
-        let header = frame::encode(envelope, body);
+        self.place_checked(link, envelope, body, None)
+    }
+
+    fn place_checked(
+        &mut self,
+        link: LinkId,
+        envelope: Envelope,
+        body: &Body,
+        checksum: Option<u32>,
+    ) -> Placement {
+        let mut header = frame::encode(envelope, body);
+        frame::seal(&mut header, checksum);
         let mut placement = self.core.place(link, header.as_bytes(), envelope.payload_bytes);
         if let Placement::Stage { bytes, token } = placement {
-            self.buffers += 1;
-            let buffer = BufferId(slot(self.buffers));
-            let slice = self.core.staged(token, buffer, bytes);
-            placement = Placement::Into { slice, token };
+            if self.is_full {
+                placement = self.core.unstaged(token);
+            } else {
+                self.buffers += 1;
+                let buffer = BufferId(slot(self.buffers));
+                let slice = self.core.staged(token, buffer, bytes);
+                placement = Placement::Into { slice, token };
+            }
         }
         self.drain();
         placement
     }
 
+    /// The header of a message of 1000 bytes, as the `attempt`-th try of the first span.
+    fn eager(&mut self, link: LinkId, attempt: u16, checksum: Option<u32>) -> Placement {
+        let (session, span, payload_bytes) = (self.session, 1, 1000);
+        let envelope = Envelope { session, span, attempt, payload_bytes, ..Envelope::default() };
+        let body = EagerBody::whole(1, 0, Channel::Untagged as u8, Level::Buffered as u8);
+        self.place_checked(link, envelope, &Body::Eager(body), checksum)
+    }
+
+    /// The verbs that take this place back.
+    fn taken_back(&self, token: Token) -> Vec<Verb> {
+        let such =
+            |verb: &&Verb| matches!(verb, Verb::CancelReceive { token: it, .. } if *it == token);
+        self.verbs.iter().filter(such).cloned().collect()
+    }
+
+    /// The highest span up to which all are acknowledged.
+    fn acknowledged(&mut self) -> u64 {
+        self.pass(1);
+        let acks = self.frames.iter().filter_map(|frame| match frame.body {
+            Body::Ack(ack) => Some(ack.cumulative.get()),
+            _ => None,
+        });
+        acks.max().unwrap_or(0)
+    }
+
     fn acknowledge(&mut self, link: LinkId, cumulative: u64) {
         let envelope = Envelope { session: self.session, ..Envelope::default() };
-        let body = AckBody { cumulative: cumulative.into(), bitmap: 0.into() };
+        let body = AckBody::new(cumulative, Duration::ZERO);
         self.place(link, envelope, &Body::Ack(body));
     }
 
@@ -173,6 +216,19 @@ impl Rig {
         self.drain();
     }
 
+    fn receive(&mut self, number: u32, len: u64) {
+        let receive = Receive {
+            channel: Channel::Untagged,
+            source: None,
+            bits: 0,
+            mask: 0,
+            into: memory(number, len),
+            oversize: Oversize::Truncate,
+        };
+        self.core.post_receive(operation(number), receive);
+        self.drain();
+    }
+
     /// The copies of spans that were ordered over a link: their numbers and tokens.
     fn spans_over(&self, link: LinkId) -> Vec<(u64, Token)> {
         let spans = self.frames.iter().filter(|frame| frame.link == link);
@@ -191,6 +247,11 @@ impl Rig {
     fn pass(&mut self, millis: u64) {
         self.now = self.now + Duration::from_millis(millis);
         self.core.advance(self.now);
+        self.drain();
+    }
+
+    fn received(&mut self, token: Token) {
+        self.core.received(token, &[]);
         self.drain();
     }
 }
@@ -239,5 +300,154 @@ fn memory_that_two_rails_have_is_in_use_until_both_let_go_although_the_session_e
         rig.core.failed(tokens[order[1]], Fault::PeerReset);
         rig.drain();
         assert_eq!(rig.completed, [(operation(1), Err(Fault::PeerReset))]);
+    }
+}
+
+/// Where a payload goes.
+fn into(placement: Placement) -> (Slice, Token) {
+    let Placement::Into { slice, token } = placement else { panic!("{placement:?}") };
+    (slice, token)
+}
+
+/// A receive of 1000 bytes whose message is being placed by link `ONE`, which hangs, while `TWO` carries the session on.
+fn hanging() -> (Rig, Token) {
+    let mut rig = Rig::new();
+    rig.receive(50, 1000);
+    let (place, first) = into(rig.eager(ONE, 1, None));
+    assert_eq!(place, memory(50, 1000));
+    rig.meet(TWO);
+    assert_eq!(rig.taken_back(first).len(), 1, "the link closes");
+    (rig, first)
+}
+
+#[test]
+fn a_copy_over_a_healthy_link_takes_over_from_one_that_hangs() {
+    for answer_first in [true, false] {
+        let (mut rig, first) = hanging();
+        let (staged, second) = into(rig.eager(TWO, 2, None));
+        assert_ne!(staged.buffer, memory(50, 0).buffer, "a rail may still write there");
+        let verb = rig.taken_back(first)[0].clone();
+        if answer_first {
+            rig.took_back(&verb, Ordered::Released);
+            assert_eq!(rig.copied, []);
+            rig.received(second);
+        } else {
+            rig.received(second);
+            assert_eq!((rig.copied.len(), rig.completed.len(), rig.acknowledged()), (0, 0, 0));
+            rig.took_back(&verb, Ordered::Released);
+        }
+        assert_eq!(rig.copied, [(staged, memory(50, 1000))]);
+        assert_eq!(rig.released, [staged.buffer]);
+        assert_eq!(rig.completed, [(operation(50), Ok(()))]);
+        assert_eq!(rig.acknowledged(), 1);
+        assert_eq!(rig.eager(TWO, 3, None), Placement::Drop, "it is known");
+    }
+}
+
+#[test]
+fn the_last_word_of_a_link_counts_as_the_answer() {
+    let (mut rig, _) = hanging();
+    let (staged, second) = into(rig.eager(TWO, 2, None));
+    rig.received(second);
+    rig.core.link_down(ONE, Fault::PeerReset);
+    rig.drain();
+    assert_eq!((rig.copied.len(), rig.released.clone()), (1, vec![staged.buffer]));
+    assert_eq!(rig.completed, [(operation(50), Ok(()))]);
+}
+
+#[test]
+fn a_later_try_takes_the_place_back_unless_the_earlier_is_there_first() {
+    let mut rig = Rig::new();
+    rig.receive(50, 1000);
+    let (_, first) = into(rig.eager(ONE, 1, None));
+    assert_eq!(rig.eager(ONE, 1, None), Placement::Drop, "a doubled one");
+    let (_, second) = into(rig.eager(ONE, 2, None));
+    assert_eq!(rig.eager(ONE, 1, None), Placement::Drop, "an earlier one");
+    let verb = rig.taken_back(first)[0].clone();
+    // All bytes were there.
+    rig.received(first);
+    rig.took_back(&verb, Ordered::Refused(Fault::Invalid));
+    assert_eq!((rig.completed.clone(), rig.copied.len()), (vec![(operation(50), Ok(()))], 0));
+    let verb = rig.taken_back(second)[0].clone();
+    rig.took_back(&verb, Ordered::Released);
+    assert_eq!(rig.released.len(), 1);
+}
+
+#[test]
+fn a_copy_without_room_is_dropped_and_not_acknowledged() {
+    let mut rig = Rig::new();
+    rig.receive(50, 1000);
+    let (_, first) = into(rig.eager(ONE, 1, None));
+    rig.is_full = true;
+    assert_eq!(rig.eager(ONE, 2, None), Placement::Drop);
+    assert_eq!((rig.taken_back(first).len(), rig.acknowledged()), (0, 0));
+    rig.is_full = false;
+    let (_, second) = into(rig.eager(ONE, 2, None));
+    assert_eq!(rig.taken_back(first).len(), 1);
+    rig.received(second);
+    let verb = rig.taken_back(first)[0].clone();
+    rig.took_back(&verb, Ordered::Released);
+    assert_eq!(rig.completed, [(operation(50), Ok(()))]);
+}
+
+#[test]
+fn what_is_cut_off_is_verified_as_a_whole_before_it_counts_as_placed() {
+    let mut rig = Rig::new();
+    rig.receive(50, 400);
+    let (staged, first) = into(rig.eager(ONE, 1, Some(7)));
+    assert_eq!((staged.len, rig.core.wants(first).and_then(|it| it.checksum)), (1000, Some(7)));
+    rig.core.received_corrupt(first);
+    rig.drain();
+    assert_eq!((rig.released.len(), rig.acknowledged()), (1, 0));
+    rig.is_full = true;
+    assert_eq!(rig.eager(ONE, 2, Some(8)), Placement::Drop);
+    assert_eq!(rig.acknowledged(), 0);
+    rig.is_full = false;
+    let (staged, third) = into(rig.eager(ONE, 3, Some(9)));
+    assert_eq!(rig.core.wants(third).and_then(|it| it.checksum), Some(9), "its own header's");
+    rig.received(third);
+    assert_eq!(rig.copied, [(staged.part(0, 400), memory(50, 400))]);
+    assert_eq!(rig.completed, [(operation(50), Err(Fault::Truncated))]);
+    assert_eq!(rig.acknowledged(), 1);
+}
+
+#[test]
+fn a_cancelled_receive_ends_while_a_copy_takes_over() {
+    for here in [true, false] {
+        let (mut rig, first) = hanging();
+        let (staged, second) = into(rig.eager(TWO, 2, None));
+        if here {
+            rig.received(second);
+        }
+        assert!(rig.core.cancel(operation(50)));
+        rig.drain();
+        assert_eq!(rig.completed, [], "a rail may still write");
+        for verb in rig.taken_back(first) {
+            rig.took_back(&verb, Ordered::Released);
+        }
+        assert_eq!(rig.completed, [(operation(50), Err(Fault::Cancelled))]);
+        for verb in rig.taken_back(second) {
+            rig.took_back(&verb, Ordered::Released);
+        }
+        assert_eq!((rig.copied.len(), rig.released.clone()), (0, vec![staged.buffer]));
+        assert_eq!(rig.acknowledged(), 1);
+    }
+}
+
+#[test]
+fn a_session_that_ends_while_a_copy_takes_over_keeps_no_buffer() {
+    for here in [true, false] {
+        let (mut rig, _) = hanging();
+        let (staged, second) = into(rig.eager(TWO, 2, None));
+        if here {
+            rig.received(second);
+        }
+        let envelope = Envelope { session: rig.session, ..Envelope::default() };
+        rig.place(TWO, envelope, &Body::Goodbye);
+        rig.core.link_down(ONE, Fault::PeerReset);
+        rig.core.link_down(TWO, Fault::PeerReset);
+        rig.drain();
+        assert_eq!(rig.released, [staged.buffer]);
+        assert_eq!(rig.completed, [(operation(50), Err(Fault::PeerReset))]);
     }
 }
