@@ -305,6 +305,14 @@ pub enum Plant {
     ForgottenCredit,
     /// It numbers its messages from the beginning.
     ForgottenNumbers,
+    /// A span that is here takes effect again when it comes again.
+    DuplicatesTaken,
+    /// One span more is acknowledged than is placed.
+    WindowOffByOne,
+    /// A span counts as placed when its payload begins to arrive.
+    PlacedAtStart,
+    /// An order ends when the peer has it, although a rail still has it, too.
+    EndsBeforeRelease,
 }
 
 impl Default for Config {
@@ -357,6 +365,8 @@ pub struct Counters {
     pub places_given_up: u64,
     pub accesses_stopped: u64,
     pub spans_kept: u64,
+    /// Spans whose placement hung, and that a later try took over.
+    pub spans_taken_over: u64,
     pub sessions: u64,
     pub resets: u64,
     /// Sessions that lost their link since they were idle, and that got a new one.

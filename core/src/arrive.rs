@@ -8,13 +8,15 @@ use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{self, Arrived, Prefix, ShortHeader};
+use ropewalk_wire::frame::{self, Arrived, FrameError, Prefix, ShortHeader};
 
 use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind, OF_RECEIVE};
 use crate::operation::{Kind, ReceiveStage};
 use crate::path::LinkStage;
+
+const MALFORMED: &str = "the frame's header is malformed";
 
 impl Core {
     /// Whether frames of this link carry checksums.
@@ -47,7 +49,10 @@ impl Core {
             }
             None => match frame::decode(header) {
                 Ok((prefix, body)) => self.place_frame(link, prefix, body, payload_bytes),
-                Err(_) => self.malformed(link),
+                Err(FrameError::Version(_)) => {
+                    self.malformed(link, "the peer speaks another version of the protocol")
+                }
+                Err(_) => self.malformed(link, MALFORMED),
             },
         };
         if matches!(placement, Placement::Violation(_)) {
@@ -83,6 +88,10 @@ impl Core {
     /// asked for when the pool was lent.
     pub fn unstaged(&mut self, token: Token) -> Placement {
         if let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) {
+            if incoming.is_copy() {
+                // It comes again.
+                return Placement::Drop;
+            }
             self.break_link(incoming.link);
             self.incoming_lost(incoming, Fault::PeerReset);
         }
@@ -97,7 +106,7 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         if prefix.payload_bytes.get() != payload_bytes {
-            return self.malformed(link);
+            return self.malformed(link, MALFORMED);
         }
         // A session is up: its frames take the short way.
         if let Some(state) = self.links.get(link)
@@ -162,11 +171,9 @@ impl Core {
     }
 
     #[cold]
-    fn malformed(&mut self, link: LinkId) -> Placement {
+    fn malformed(&mut self, link: LinkId, why: &'static str) -> Placement {
         match self.links.get(link) {
-            Some(state) if state.stage != LinkStage::Closing => {
-                self.violation("the frame's header is malformed")
-            }
+            Some(state) if state.stage != LinkStage::Closing => self.violation(why),
             _ => Placement::Drop,
         }
     }
@@ -274,25 +281,26 @@ impl Core {
         slice: Slice,
         kind: IncomingKind,
     ) -> Placement {
-        let payload_bytes = u64::from(prefix.payload_bytes.get());
-        // A payload that is cut off cannot be checked; one that fits is checked as a whole.
-        let checked = prefix.flags.get() & frame::FLAG_PAYLOAD_CHECKSUM != 0;
-        let whole = slice.buffer == Slice::NONE.buffer || slice.len == payload_bytes;
-        let checksum = (checked && whole).then(|| prefix.payload_checksum.get());
-        let span = prefix.span.get();
-        let session = prefix.session.get();
-        let payload_bytes = payload_bytes as u32;
-        let incoming = Incoming {
+        let payload_bytes = prefix.payload_bytes.get();
+        let (span, session) = (prefix.span.get(), prefix.session.get());
+        let mut incoming = Incoming {
             link,
             peer,
             session,
             payload_bytes,
             kind,
             slice,
-            checksum,
+            checksum: Incoming::checksum_of(prefix),
             span,
             broken_off: false,
         };
+        if slice.buffer != Slice::NONE.buffer && !incoming.is_checked_at_place(prefix) {
+            // A payload that is cut off cannot be checked; one that fits is checked as a whole.
+            incoming.checksum = None;
+            if let Some(id) = peer.filter(|_| span != 0) {
+                return self.place_apart_first(link, id, prefix, incoming);
+            }
+        }
         match self.incoming.insert(incoming, self.placing_whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
@@ -307,7 +315,8 @@ impl Core {
         let whole = Slice { buffer, offset: 0, len: u64::from(bytes) };
         let slot = SlotId::from_u64(token.0);
         let Some(incoming) = self.incoming.get(slot) else { return whole };
-        let slice = match incoming.kind {
+        let kind = incoming.kind;
+        let slice = match kind {
             IncomingKind::Fragment { assembly, .. } => {
                 let first = incoming.payload_bytes;
                 self.assembly_staged(assembly, whole, first)
@@ -316,6 +325,9 @@ impl Core {
         };
         if let Some(incoming) = self.incoming.get_mut(slot) {
             incoming.slice = slice;
+        }
+        if let IncomingKind::Copy { attempt } = kind {
+            self.copy_staged(slot, attempt);
         }
         slice
     }
@@ -347,14 +359,22 @@ impl Core {
 
     fn incoming_placed(&mut self, token: Token, bytes: &[u8]) {
         let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) else { return };
-        if let Some(peer) = incoming.peer {
-            if !self.peers.has_session(peer, incoming.session) {
-                // Its session ended while its last bytes were on their way.
-                return self.incoming_lost(incoming, Fault::PeerReset);
-            }
-            if incoming.span != 0 {
-                self.span_placed(peer, incoming.span);
-            }
+        if let IncomingKind::Copy { attempt } = incoming.kind {
+            return self.copy_received(attempt, &incoming);
+        }
+        if let Some(peer) = incoming.peer
+            && !self.peers.has_session(peer, incoming.session)
+        {
+            // Its session ended while its last bytes were on their way.
+            return self.incoming_lost(incoming, Fault::PeerReset);
+        }
+        self.take_effect(incoming, bytes);
+    }
+
+    /// A payload is at its place, in a session that runs.
+    pub(crate) fn take_effect(&mut self, incoming: Incoming, bytes: &[u8]) {
+        if let Some(peer) = incoming.peer.filter(|_| incoming.span != 0) {
+            self.span_placed(peer, incoming.span);
         }
         match incoming.kind {
             IncomingKind::Hello => {
@@ -376,6 +396,7 @@ impl Core {
             IncomingKind::Put { region, cookie, bytes, total } => {
                 self.put_received(incoming.peer, region, cookie, bytes, total);
             }
+            IncomingKind::Copy { .. } => unreachable!("a copy has no effect but through its place"),
         }
     }
 

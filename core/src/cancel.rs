@@ -257,7 +257,10 @@ impl Core {
     fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&IncomingKind) -> bool) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
             for slot in self.incoming.of(link) {
-                if self.incoming.get(slot).is_some_and(|incoming| of(&incoming.kind)) {
+                let such = self.incoming.get_mut(slot).filter(|incoming| of(&incoming.kind));
+                if let Some(incoming) = such {
+                    // Also what was to go on with another copy of its span.
+                    incoming.broken_off = false;
                     let token = Token(slot.to_u64());
                     self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
                 }
@@ -266,7 +269,8 @@ impl Core {
         let broken = from
             .and_then(|id| self.reliable_mut(id))
             .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
-        for incoming in broken.into_iter().flatten() {
+        for (incoming, copy) in broken.into_iter().flatten() {
+            self.drop_copy(copy);
             self.place_given_up(incoming);
         }
     }
@@ -319,12 +323,12 @@ impl Core {
         if let Named::Eager(operation) = Orders::named(token) {
             return self.order_memory_released(Order::Eager { operation });
         }
-        match self.orders.take(token).map(|entry| entry.order) {
-            Some(Order::Span { peer, span }) => self.span_released(peer, span),
+        let Some(Entry { order, link }) = self.orders.take(token) else { return };
+        match order {
+            Order::Span { peer, span } => self.span_released(peer, span, link),
             // The session of a span ended meanwhile: nothing counts it any more.
-            Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
-            Some(order) => self.order_memory_released(order),
-            None => {}
+            order if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
+            order => self.order_memory_released(order),
         }
     }
 
@@ -343,7 +347,10 @@ impl Core {
             }
             Order::ServeFrame { region, .. } => self.release_region(region),
             Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
-            Order::Native { .. } | Order::Span { .. } | Order::Detached { .. } => {
+            Order::Native { .. }
+            | Order::Span { .. }
+            | Order::Shared { .. }
+            | Order::Detached { .. } => {
                 unreachable!("{order:?} has no payload")
             }
         }
@@ -351,6 +358,9 @@ impl Core {
 
     /// Nothing lands there any more, and what was to land there does not come again.
     fn place_given_up(&mut self, incoming: Incoming) {
+        if let IncomingKind::Copy { attempt } = incoming.kind {
+            return self.copy_lost(attempt, &incoming);
+        }
         let Incoming { peer, session, span, kind, payload_bytes, .. } = incoming;
         let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
         if let Some(peer) = peer {
@@ -376,16 +386,9 @@ impl Core {
     /// Moves the payload of a span out of its user's memory, once no rail has it.
     fn detach_span(&mut self, id: PeerId, span: u64) {
         let Some(reliable) = self.reliable_mut(id) else { return };
-        match reliable.sent.leave(span) {
-            Some(Some(slot)) => {
-                if let Some(&Entry { link, .. }) = self.orders.get(slot) {
-                    let (token, later) = (Orders::token(slot), Token::NONE);
-                    self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
-                }
-            }
-            Some(None) => self.keep_span(id, span),
-            None => {}
-        }
+        let Some(copies) = reliable.sent.leave(span) else { return };
+        copies.into_iter().for_each(|(link, order)| self.detach_copy(link, order));
+        self.keep_span(id, span);
     }
 
     /// Asks for a copy of a span's payload, where its memory is wanted back.

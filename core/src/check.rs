@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
@@ -18,7 +19,7 @@ use crate::operation::{Kind, SendStage};
 use crate::orders::{Entry, Order};
 use crate::path::{Link, LinkStage, Name, Peer};
 use crate::remote::UnderWay;
-use crate::session::Session;
+use crate::session::{PathId, Session};
 use crate::streams::{Stream, StreamKind};
 
 /// Holds as they are recounted.
@@ -28,7 +29,7 @@ struct Holds {
     regions: BTreeMap<SlotId, u32>,
     /// Frames that rails have, by link, and data frames among them; spans that peers have not acknowledged.
     frames: BTreeMap<LinkId, (u32, u32)>,
-    spans: BTreeMap<PeerId, (u32, u32)>,
+    spans: BTreeMap<(PeerId, u32), (u32, u32)>,
 }
 
 impl Holds {
@@ -36,14 +37,16 @@ impl Holds {
         let Entry { order, link } = entry;
         self.order(order);
         // Eager ones are counted by their operations' stages, whoever has the frames.
-        if !matches!(order, Order::Eager { .. } | Order::Native { .. } | Order::Span { .. }) {
+        let uncounted =
+            matches!(order, Order::Native { .. } | Order::Span { .. } | Order::Shared { .. });
+        if !uncounted && !matches!(order, Order::Eager { .. }) {
             count(self.frames.entry(*link).or_default(), order.is_bulk());
         }
     }
 
-    fn span(&mut self, peer: PeerId, order: &Order) {
+    fn span(&mut self, peer: PeerId, order: &Order, path: PathId) {
         self.order(order);
-        count(self.spans.entry(peer).or_default(), order.is_bulk());
+        count(self.spans.entry((peer, path.name())).or_default(), order.is_bulk());
     }
 
     fn order(&mut self, order: &Order) {
@@ -56,6 +59,7 @@ impl Holds {
             Order::ServeFrame { region, .. } => *self.regions.entry(region).or_default() += 1,
             Order::Eager { .. }
             | Order::Span { .. }
+            | Order::Shared { .. }
             | Order::Detached { .. }
             | Order::Kept { .. } => {}
         }
@@ -144,9 +148,15 @@ impl Core {
         for (id, peer) in self.peers.iter() {
             let Some(session) = &peer.session else { continue };
             let Some(reliable) = &session.reliable else { continue };
-            reliable.sent.orders().for_each(|order| holds.span(id, order));
+            reliable.sent.orders().for_each(|(order, path)| holds.span(id, order, path));
             reliable.window.broken().for_each(|incoming| holds.incoming(incoming));
         }
+        let staged = |it: &&Incoming| it.is_copy() && it.slice.buffer != Slice::NONE.buffer;
+        let windows =
+            self.peers.iter().filter_map(|(_, it)| it.session.as_ref()?.reliable.as_ref());
+        let waiting: usize = windows.map(|reliable| reliable.window.waiting_copies()).sum();
+        let staged = self.incoming.iter().filter(staged).count() + waiting;
+        assert_eq!(self.copies_staged as usize, staged, "copies of spans that are staged");
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
                 && let SendStage::Eager { link } = state.stage
@@ -190,17 +200,14 @@ impl Core {
         );
         for (id, peer) in self.peers.iter() {
             let Some(session) = &peer.session else { continue };
-            let mut spans = holds.spans.remove(&id).unwrap_or_default();
             for path in session.paths.iter() {
                 let noted = path.in_flight().counts();
-                if session.reliable.is_some() {
-                    spans = (spans.0 - noted.0, spans.1 - noted.1);
-                    continue;
-                }
-                let counted = path.link().and_then(|link| holds.frames.get(&link).copied());
+                let counted = match session.reliable.is_some() {
+                    true => holds.spans.get(&(id, path.id().name())).copied(),
+                    false => path.link().and_then(|link| holds.frames.get(&link).copied()),
+                };
                 assert_eq!(noted, counted.unwrap_or_default(), "frames of {id:?}: {path:?}");
             }
-            assert_eq!(spans, (0, 0), "spans of {id:?} that no path counts");
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Core {
     pub(crate) incoming: IncomingPayloads,
     /// The payload of the frame that is being placed is here, too.
     pub(crate) placing_whole: bool,
+    /// Buffers with copies of spans, until the copies are at their places.
+    pub(crate) copies_staged: u32,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) pool: Pool,
@@ -83,6 +85,7 @@ impl Core {
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             placing_whole: false,
+            copies_staged: 0,
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             pool: Pool::new(config.eager_pool_bytes),
@@ -253,7 +256,8 @@ impl Core {
                 self.native_ended(operation, peer, link, bytes, outcome);
                 self.pump(peer);
             }
-            Order::Span { peer, span } => self.span_released(peer, span),
+            Order::Span { peer, span } => self.span_released(peer, span, link),
+            Order::Shared { with } => self.share_released(with, outcome),
             Order::Eager { operation } => self.eager_left(operation, outcome),
             order => {
                 if let Some(peer) = order.peer() {
@@ -264,13 +268,12 @@ impl Core {
         }
     }
 
-    /// The peer has a span: its frame counts no more, and the memory behind it is free.
-    pub(crate) fn span_ended(&mut self, id: PeerId, order: Order, outcome: Result<(), Fault>) {
+    /// The peer has a span, which counted against this path: it does no more, and the memory behind it is free.
+    pub(crate) fn span_ended(&mut self, id: PeerId, path: PathId, order: Order) {
         if let Some(session) = self.peers.session_mut(id) {
-            // Spans will say which path they count against; there is one until sessions get others.
-            session.paths.span_ended(PathId::FIRST, order.is_bulk());
+            session.paths.span_ended(path, order.is_bulk());
         }
-        self.order_ended(order, outcome);
+        self.order_ended(order, Ok(()));
     }
 
     /// The memory behind a frame that does not count any more, or never did, is free.
@@ -294,7 +297,7 @@ impl Core {
                 self.outputs.push(Output::Release(buffer));
                 self.pump(peer);
             }
-            Order::Native { .. } | Order::Span { .. } => {
+            Order::Native { .. } | Order::Span { .. } | Order::Shared { .. } => {
                 unreachable!("{order:?} is no payload of a frame")
             }
         }
@@ -320,9 +323,6 @@ impl Core {
         let mut envelope =
             Envelope { session: session.name(), payload_bytes, ..Envelope::default() };
         if session.reliable.is_some() {
-            if let Some(payload) = &payload {
-                session.paths.span_begun(payload.urgency);
-            }
             return self.emit_span(id, envelope, body.into(), payload);
         }
         let Some(link) = session.paths.control() else { return self.defer(id, body.into()) };
@@ -342,7 +342,7 @@ impl Core {
         };
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
-            envelope.packet = state.packet;
+            envelope.packet = state.packet as u32;
         }
         let header = self.outputs.push_frame(link, slice, urgency, token);
         frame::encode_content(header, envelope, &body);
@@ -359,7 +359,7 @@ impl Core {
     ) {
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
-            envelope.packet = state.packet;
+            envelope.packet = state.packet as u32;
         }
         let (slice, urgency) = payload
             .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));

@@ -6,6 +6,7 @@
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::LinkId;
+use ropewalk_wire::frame::{self, Prefix};
 
 use crate::api::{Channel, OperationId, PeerId};
 use crate::lists::{List, Neighbours, Table};
@@ -25,8 +26,27 @@ pub(crate) struct Incoming {
     /// The checksum that its bytes must have.
     pub checksum: Option<u32>,
     pub span: u64,
-    /// We closed its link meanwhile.
+    /// Its rail was told to give the place up, so that it goes on with another copy of its span.
     pub broken_off: bool,
+}
+
+impl Incoming {
+    /// The checksum that the payload of this header must have.
+    pub fn checksum_of(prefix: &Prefix) -> Option<u32> {
+        let checked = prefix.flags.get() & frame::FLAG_PAYLOAD_CHECKSUM != 0;
+        checked.then(|| prefix.payload_checksum.get())
+    }
+
+    /// Whether the bytes can be verified where they belong, if they are at all. A place that is too short for them is
+    /// no such one.
+    pub fn is_checked_at_place(&self, prefix: &Prefix) -> bool {
+        let whole = self.slice.len == u64::from(self.payload_bytes);
+        whole || Incoming::checksum_of(prefix).is_none()
+    }
+
+    pub fn is_copy(&self) -> bool {
+        matches!(self.kind, IncomingKind::Copy { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +66,11 @@ pub(crate) enum IncomingKind {
     Held {
         channel: Channel,
         message: u64,
+    },
+    /// The `attempt`-th try of a span whose place is another payload's, or is not to be touched before the bytes were
+    /// verified.
+    Copy {
+        attempt: u16,
     },
     /// Part of a message, for the receive where there is one.
     Fragment {

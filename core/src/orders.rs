@@ -23,6 +23,9 @@ pub(crate) enum Order {
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
+    /// The payload of a span whose session ended while several rails had it: the last one that lets go ends the order in
+    /// this place.
+    Shared { with: SlotId },
     /// A frame whose payload its user has back.
     Detached { peer: PeerId, bulk: bool },
     /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.
@@ -33,7 +36,7 @@ impl Order {
     /// The peer that the order's frame went to; an eager message's operation has it.
     pub fn peer(&self) -> Option<PeerId> {
         match *self {
-            Order::Eager { .. } => None,
+            Order::Eager { .. } | Order::Shared { .. } => None,
             Order::Fragment { peer, .. }
             | Order::PutFrame { peer, .. }
             | Order::ServeFrame { peer, .. }
@@ -49,7 +52,8 @@ impl Order {
         match *self {
             Order::Fragment { .. } | Order::PutFrame { .. } | Order::ServeFrame { .. } => true,
             Order::Detached { bulk, .. } | Order::Kept { bulk, .. } => bulk,
-            Order::Eager { .. } | Order::Native { .. } | Order::Span { .. } => false,
+            Order::Eager { .. } | Order::Native { .. } => false,
+            Order::Span { .. } | Order::Shared { .. } => false,
         }
     }
 }

@@ -239,10 +239,10 @@ declare(ropewalk, "ropewalk.", {
     { "frame.header_checksum.status", "uint8", "Checksum status", dec, checks },
     { "frame.payload_checksum", "uint32", "Checksum of the payload", hex },
     { "frame.session", "uint32", "Session", hex },
-    { "frame.path", "uint8", "Path", dec },
-    { "frame.migration", "uint8", "Migration", dec },
+    { "frame.attempt", "uint16", "Try", dec },
     { "frame.version", "uint16", "Version", dec },
-    { "frame.packet", "uint64", "Number on its path", dec },
+    { "frame.packet", "uint32", "Number on its link", dec },
+    { "frame.acknowledged", "uint32", "Spans up to here are placed", dec },
     { "frame.span", "uint64", "Span", dec },
     { "frame.channel", "uint8", "Channel", dec, channels },
     { "frame.acknowledge", "uint8", "The sender waits for", dec, levels },
@@ -261,8 +261,11 @@ declare(ropewalk, "ropewalk.", {
     { "frame.more_bytes", "uint32", "Bytes that follow in fragments", dec },
     { "frame.eager_ends", "uint8", "No more for eager messages", dec },
     { "frame.rts_long", "uint8", "Long messages need an RTS", dec },
-    { "frame.cumulative", "uint64", "Spans below are here", dec },
-    { "frame.bitmap", "uint64", "Spans beyond that are here", hex },
+    { "frame.cumulative", "uint64", "Spans up to here are placed", dec },
+    { "frame.delay", "uint32", "Waited (us)", dec },
+    { "frame.runs", "uint8", "Runs of placed spans above", dec },
+    { "frame.run.missing", "uint16", "Missing before", dec },
+    { "frame.run.placed", "uint16", "Placed", dec },
     { "hello.endpoint", "bytes", "Endpoint" },
     { "hello.cluster", "bytes", "Cluster" },
     { "hello.incarnation", "uint64", "Incarnation", hex },
@@ -792,8 +795,9 @@ local record_layouts = {
     prefix = { { "ropewalk.record.kind", 1 }, { "ropewalk.record.header_bytes", 1 }, { "ropewalk.record.flags", 2 },
         { "ropewalk.record.payload_bytes", 4 } },
     frame = { { "ropewalk.frame.header_checksum", 4 }, { "ropewalk.frame.payload_checksum", 4 },
-        { "ropewalk.frame.session", 4 }, { "ropewalk.frame.path", 1 }, { "ropewalk.frame.migration", 1 },
-        { "ropewalk.frame.version", 2 }, { "ropewalk.frame.packet", 8 }, { "ropewalk.frame.span", 8 } },
+        { "ropewalk.frame.session", 4 }, { "ropewalk.frame.attempt", 2 },
+        { "ropewalk.frame.version", 2 }, { "ropewalk.frame.packet", 4 }, { "ropewalk.frame.acknowledged", 4 },
+        { "ropewalk.frame.span", 8 } },
     [1] = { { "ropewalk.hello.endpoint", 16 }, { "ropewalk.hello.cluster", 16 }, { "ropewalk.hello.incarnation", 8 },
         { "ropewalk.hello.host", 8 }, { "ropewalk.hello.nonce", 4 }, { "ropewalk.hello.mode", 1 },
         { "ropewalk.hello.refusal", 1 }, { "ropewalk.hello.address_bytes", 2 },
@@ -811,7 +815,7 @@ local record_layouts = {
     [11] = { { "ropewalk.frame.eager_limit", 8 }, { "ropewalk.frame.request_limit", 8 },
         { "ropewalk.frame.rts_limit", 8 }, { "ropewalk.frame.eager_ends", 1 },
         { "ropewalk.frame.rts_long", 1 }, { 6 } },
-    [12] = { { "ropewalk.frame.cumulative", 8 }, { "ropewalk.frame.bitmap", 8 } },
+    [12] = { { "ropewalk.frame.cumulative", 8 }, { "ropewalk.frame.delay", 4 }, { "ropewalk.frame.runs", 1 }, { 3 } },
     [13] = {},
     [14] = { { "ropewalk.frame.session", 4 }, CHANNEL, ACKNOWLEDGE, { 2 }, TAG, MESSAGE },
     [15] = {},
@@ -823,9 +827,15 @@ local record_layouts = {
     [0xc3] = { OFFER },
 }
 
+local ACK_RUNS_MAX = 12
+for _ = 1, ACK_RUNS_MAX do
+    table.insert(record_layouts[12], { "ropewalk.frame.run.missing", 2 })
+    table.insert(record_layouts[12], { "ropewalk.frame.run.placed", 2 })
+end
+
 local PREFIX_BYTES, FRAME_PREFIX_BYTES = 8, 40
 local HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX = 104, 256 * 1024
-local FRAME_VERSION = 2
+local FRAME_VERSION = 3
 
 local function layout_bytes(layout)
     local bytes = 0

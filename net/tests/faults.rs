@@ -193,7 +193,7 @@ fn garbage_of_every_kind_costs_the_link_only() {
                 ..Envelope::default()
             };
             let mut header = frame::encode(envelope, &body).as_bytes().to_vec();
-            let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0][number as usize % 11] + 40;
+            let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0][number as usize % 11] + 40;
             header.resize(length, 0);
             header[0] = 3 + (number % 11) as u8;
             header[1] = length as u8;

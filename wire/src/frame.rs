@@ -2,11 +2,13 @@
 //!
 //! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); the rest depends on
 //! the kind. The exception is [`ShortHeader`]: a small message over a medium that flips no bits and loses nothing, so
-//! short that message and header fit a cache line. The prefix has fields for several paths (path, migration, packet,
-//! span); this version uses one path.
+//! short that message and header fit a cache line. docs/spec/frames.md has the bytes of this version and of the one before.
 //!
 //! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
 //! with the checksum field as zero; nothing here allocates.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use ropewalk_base::checksum;
 use ropewalk_base::error::Fault;
@@ -16,9 +18,12 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Longest payload of a `Hello`, in bytes: addresses and authentication.
 pub const HELLO_PAYLOAD_BYTES_MAX: u32 = 4096;
+
+/// Most runs of spans in an acknowledgement.
+pub const ACK_RUNS_MAX: usize = 12;
 
 /// Flag: the payload's checksum is filled in.
 pub const FLAG_PAYLOAD_CHECKSUM: u16 = 1;
@@ -58,11 +63,13 @@ layouts! {
         payload_checksum: U32,
         /// Tag of the session, agreed in `Hello`; 0 in `Hello` itself.
         session: U32,
-        path: u8,
-        migration: u8,
+        /// How often the span was sent, this time included; it stays at its highest value. 0 for what is no span.
+        attempt: U16,
         version: U16,
-        /// Number of the frame on its path.
-        packet: U64,
+        /// Number of the frame on its link, the lower half of it.
+        packet: U32,
+        /// Of a span: all spans of the other direction are placed up to the one with this lower half of a number.
+        acknowledged: U32,
         /// Number of the span in its session and direction; 0 for frames that are never re-sent.
         span: U64,
     } 40
@@ -192,12 +199,23 @@ layouts! {
         rts_long: u8,
         reserved: [u8; 6],
     } 32
-    /// Spans that arrived: all up to `cumulative`, and those of the bitmap above it.
+    /// Spans that are placed: all up to `cumulative`, and runs above it, the lowest first ([`AckBody::ranges`]).
     AckBody {
         cumulative: U64,
-        /// Bit n: span `cumulative + 2 + n`. The span before these is missing.
-        bitmap: U64,
-    } 16
+        /// The time that the oldest news in this acknowledgement waited, in microseconds.
+        delay: U32,
+        /// Runs that are filled in.
+        count: u8,
+        reserved: [u8; 3],
+        runs: [AckRun; ACK_RUNS_MAX],
+    } 64
+    /// A run of spans that are placed.
+    AckRun {
+        /// Spans between the run before, or `cumulative`, and this one: at least 1.
+        missing: U16,
+        /// Spans of this run: at least 1.
+        placed: U16,
+    } 4
     /// The sender takes further paths: its share of the session's key.
     KeyBody {
         share: [u8; SHARE_BYTES],
@@ -420,7 +438,9 @@ pub struct Envelope {
     pub flags: u16,
     pub payload_bytes: u32,
     pub session: u32,
-    pub packet: u64,
+    pub attempt: u16,
+    pub packet: u32,
+    pub acknowledged: u32,
     pub span: u64,
 }
 
@@ -447,10 +467,10 @@ fn write(header: &mut Header, envelope: Envelope, kind: Kind, tail: &[u8]) {
         header_checksum: 0.into(),
         payload_checksum: 0.into(),
         session: envelope.session.into(),
-        path: 0,
-        migration: 0,
+        attempt: envelope.attempt.into(),
         version: VERSION.into(),
         packet: envelope.packet.into(),
+        acknowledged: envelope.acknowledged.into(),
         span: envelope.span.into(),
     };
     header.write(prefix.as_bytes(), tail);
@@ -525,15 +545,48 @@ impl ShortHeader {
             header_checksum: 0.into(),
             payload_checksum: 0.into(),
             session: self.session,
-            path: 0,
-            migration: 0,
+            attempt: 0.into(),
             version: VERSION.into(),
             packet: 0.into(),
+            acknowledged: 0.into(),
             span: 0.into(),
         };
         let (bits, message) = (self.bits.get(), self.message.get());
         let body = EagerBody::whole(bits, message, self.channel, self.acknowledge);
         (prefix, body)
+    }
+}
+
+impl AckBody {
+    /// Of all spans up to `cumulative`, whose oldest news waited for `delay`.
+    pub fn new(cumulative: u64, delay: Duration) -> AckBody {
+        AckBody {
+            cumulative: cumulative.into(),
+            delay: u32::try_from(delay.as_micros()).unwrap_or(u32::MAX).into(),
+            count: 0,
+            reserved: [0; 3],
+            runs: [AckRun { missing: 0.into(), placed: 0.into() }; ACK_RUNS_MAX],
+        }
+    }
+
+    /// Adds a run above all others, with at least one span between. False where there is no room for it.
+    pub fn push(&mut self, missing: u16, placed: u16) -> bool {
+        let Some(run) = self.runs.get_mut(usize::from(self.count)) else { return false };
+        *run = AckRun { missing: missing.into(), placed: placed.into() };
+        self.count += 1;
+        true
+    }
+
+    /// The runs above `cumulative`, lowest first: those before the first one that is none.
+    pub fn ranges(&self) -> impl Iterator<Item = RangeInclusive<u64>> {
+        let runs = self.runs.iter().take(self.count.into());
+        let mut last = self.cumulative.get();
+        runs.map_while(move |run| {
+            let (missing, placed) = (u64::from(run.missing.get()), u64::from(run.placed.get()));
+            let first = last.checked_add(missing + 1)?;
+            last = last.checked_add(missing + placed)?;
+            (missing > 0 && placed > 0).then_some(first..=last)
+        })
     }
 }
 
@@ -649,7 +702,15 @@ mod tests {
             cookie: 4.into(),
             total_bytes: 5.into(),
         });
-        let envelope = Envelope { flags: 0, payload_bytes: 77, session: 8, packet: 9, span: 10 };
+        let envelope = Envelope {
+            payload_bytes: 77,
+            session: 8,
+            attempt: 6,
+            packet: 9,
+            acknowledged: 5,
+            span: 10,
+            ..Envelope::default()
+        };
         let mut header = encode(envelope, &body);
         seal(&mut header, Some(0xdead_beef));
         assert!(verify(header.as_bytes()));
@@ -657,6 +718,8 @@ mod tests {
         assert_eq!(prefix.payload_bytes.get(), 77);
         assert_eq!(prefix.payload_checksum.get(), 0xdead_beef);
         assert_eq!(prefix.flags.get(), FLAG_PAYLOAD_CHECKSUM);
+        assert_eq!((prefix.attempt.get(), prefix.acknowledged.get()), (6, 5));
+        assert_eq!((prefix.packet.get(), prefix.span.get()), (9, 10));
         assert!(matches!(decoded, Arrived::Put(put) if put.total_bytes.get() == 5));
         for bit in 0..header.as_bytes().len() * 8 {
             let mut bytes = header.as_bytes().to_vec();
@@ -682,6 +745,34 @@ mod tests {
         let long = encode(Envelope::default(), &Body::Eager(body));
         assert!(decode_short(long.as_bytes()).is_none());
         assert!(decode_short(&long.as_bytes()[..32]).is_none());
+    }
+
+    #[test]
+    fn an_acknowledgement_names_runs_of_spans_until_one_that_is_none() {
+        let mut ack = AckBody::new(10, Duration::from_micros(250));
+        assert!(ack.push(2, 3) && ack.push(1, 1) && ack.push(u16::MAX, u16::MAX));
+        let far = 17 + u64::from(u16::MAX);
+        let ranges: Vec<_> = ack.ranges().collect();
+        assert_eq!(ranges, [13..=15, 17..=17, far + 1..=far + u64::from(u16::MAX)]);
+        assert_eq!(ack.delay.get(), 250);
+        ack.runs[1].placed = 0.into();
+        assert_eq!(ack.ranges().collect::<Vec<_>>(), [13..=15]);
+        ack.runs[0].missing = 0.into();
+        assert_eq!(ack.ranges().count(), 0);
+        let mut ack = AckBody::new(u64::MAX - 3, Duration::MAX);
+        assert!((0..ACK_RUNS_MAX).all(|_| ack.push(1, 1)) && !ack.push(1, 1));
+        assert_eq!(ack.ranges().collect::<Vec<_>>(), [u64::MAX - 1..=u64::MAX - 1], "no overflow");
+        ack.count = u8::MAX;
+        assert_eq!(ack.ranges().count(), 1, "no more than there are");
+        let header = encode(Envelope::default(), &Body::Ack(ack));
+        assert_eq!(header.as_bytes().len(), 104);
+    }
+
+    #[test]
+    fn another_version_is_told_from_what_is_malformed() {
+        let mut header = encode(Envelope::default(), &Body::Confirm);
+        header.as_bytes_mut()[22] = 2;
+        assert_eq!(decode(header.as_bytes()).err(), Some(FrameError::Version(2)));
     }
 
     #[test]

@@ -82,7 +82,15 @@ fn prefix(kind: RecordKind, bytes: usize) -> RecordPrefix {
 fn record(body: &Body, payload: &[u8]) -> Vec<u8> {
     let flags = if let Body::Hello(_) = body { FLAG_ANSWER } else { 0 };
     let payload_bytes = payload.len() as u32;
-    let envelope = Envelope { flags, payload_bytes, session: 0x5e55, packet: 9, span: 10 };
+    let envelope = Envelope {
+        flags,
+        payload_bytes,
+        session: 0x5e55,
+        attempt: 11,
+        packet: 9,
+        acknowledged: 12,
+        span: 10,
+    };
     let mut header = frame::encode(envelope, body);
     frame::seal(&mut header, None);
     [header.as_bytes(), payload].concat()
@@ -295,7 +303,9 @@ fn records_share_packets() {
             ("ropewalk.frame.tag", "0x0102030405060708,0x0102030405060708"),
             ("ropewalk.frame.message", "17,17,17"),
             ("ropewalk.frame.acknowledge", "2,2"),
-            ("ropewalk.frame.version", "2,2"),
+            ("ropewalk.frame.version", "3,3"),
+            ("ropewalk.frame.attempt", "11,11"),
+            ("ropewalk.frame.acknowledged", "12,12"),
             ("ropewalk.frame.packet", "9,9"),
             ("ropewalk.frame.span", "10,10"),
             ("ropewalk.frame.status", "3"),
@@ -502,13 +512,17 @@ fn answers_and_limits_have_their_fields() {
             ("ropewalk.frame.rts_long", "1"),
         ],
     );
-    let ack = frame::AckBody { cumulative: 44.into(), bitmap: 5.into() };
+    let mut ack = frame::AckBody::new(44, Duration::from_micros(250));
+    assert!(ack.push(2, 3));
     script.record(
         record(&Body::Ack(ack), &[]),
         &[
             ("_ws.col.Info", "Stream 3 ack 12: Frame Ack"),
             ("ropewalk.frame.cumulative", "44"),
-            ("ropewalk.frame.bitmap", "0x0000000000000005"),
+            ("ropewalk.frame.delay", "250"),
+            ("ropewalk.frame.runs", "1"),
+            ("ropewalk.frame.run.missing", "2,0,0,0,0,0,0,0,0,0,0,0"),
+            ("ropewalk.frame.run.placed", "3,0,0,0,0,0,0,0,0,0,0,0"),
         ],
     );
     for (body, info) in [

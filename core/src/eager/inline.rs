@@ -42,7 +42,7 @@ impl Core {
         let mut envelope = Envelope { session, payload_bytes, ..Envelope::default() };
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
-            envelope.packet = state.packet;
+            envelope.packet = state.packet as u32;
         }
         frame::encode_content(&mut frame.header, envelope, &body);
         true

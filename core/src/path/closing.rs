@@ -136,6 +136,9 @@ impl Core {
 
     /// A payload is lost on its way to its place: its operation fails with this.
     pub(crate) fn incoming_lost(&mut self, incoming: Incoming, fault: Fault) {
+        if let IncomingKind::Copy { attempt } = incoming.kind {
+            return self.copy_lost(attempt, &incoming);
+        }
         let staged = matches!(
             incoming.kind,
             IncomingKind::Hello
@@ -158,7 +161,7 @@ impl Core {
             IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
             IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
-            IncomingKind::Hello => {}
+            IncomingKind::Hello | IncomingKind::Copy { .. } => {}
         }
     }
 
@@ -171,7 +174,8 @@ impl Core {
 
     /// A placement broke off: it goes on when its span comes again, or what it was for fails.
     pub(crate) fn undo_incoming(&mut self, incoming: Incoming, fault: Fault) {
-        if let Err(incoming) = self.keep_broken(incoming) {
+        let kept = if incoming.is_copy() { Err(incoming) } else { self.keep_broken(incoming) };
+        if let Err(incoming) = kept {
             self.incoming_lost(incoming, fault);
         }
     }

@@ -197,13 +197,13 @@ impl Core {
     pub(crate) fn resume_idle(&mut self, id: PeerId) {
         self.counters.sessions_resumed += 1;
         match self.config.plant {
-            Plant::Nothing => self.tell_news(id),
             Plant::ForgottenCredit => {}
             Plant::ForgottenNumbers => {
                 if let Some(session) = self.peers.session_mut(id) {
                     session.send_next = [0; CHANNELS];
                 }
             }
+            _ => self.tell_news(id),
         }
     }
 

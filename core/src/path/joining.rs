@@ -203,7 +203,7 @@ impl Core {
         self.counters.paths_joined += 1;
         if let Some(before) = before {
             self.close_link(before);
-            self.resume_spans(id);
+            self.redirect_spans(id, before);
         }
         self.begin_lengths(id);
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);

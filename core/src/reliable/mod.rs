@@ -8,15 +8,20 @@
 //! Used in mode `Resume`, and over rails that lose or reorder. Invariant: a span is placed once, and
 //! only when all its bytes were verified.
 //!
-//! Files: `sent` (spans until they are acknowledged) and `sending`, `window` (spans that arrive) and `receiving`, `held`
-//! (messages whose turn has not come) and `holding`, and `session` (its timers and its end).
+//! Files: `sent` (spans until they are acknowledged), `copies` (of them, by link) and `sending`, `window` (spans that
+//! arrive) and `receiving`, `taking_over` (copies of spans that are being placed), `held` (messages whose turn has not come)
+//! and `holding`, and `session` (its timers and its end).
 
+mod copies;
 mod held;
 mod holding;
 mod receiving;
 mod sending;
 mod sent;
 mod session;
+mod taking_over;
+#[cfg(test)]
+mod tests;
 mod window;
 
 use ropewalk_base::time::Time;

@@ -2,10 +2,12 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Arrived, Body, Envelope, Prefix};
 
-use crate::api::PeerId;
+use super::window::Arrival;
+use crate::api::{PeerId, Plant};
 use crate::engine::Core;
 use crate::incoming::Incoming;
 
@@ -29,48 +31,93 @@ impl Core {
         if span == 0 {
             return match body {
                 Arrived::Ack(ack) => {
-                    self.arrive_ack(id, ack);
+                    self.arrive_ack(id, link, ack);
                     Placement::Drop
                 }
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };
         }
+        let attempt = prefix.attempt.get();
+        self.arrive_acknowledged(id, link, prefix.acknowledged.get());
         let Some(reliable) = self.reliable_mut(id) else {
             return Placement::Drop;
         };
-        if !reliable.window.arrive(span) {
-            self.counters.duplicates_dropped += 1;
-            self.acknowledge_soon(id, true);
-            return Placement::Drop;
-        }
-        if let Some(incoming) = reliable.window.resume(span) {
-            return self.place_again(link, incoming, payload_bytes);
+        match reliable.window.arrive(span, attempt) {
+            Arrival::New => {}
+            Arrival::Again(incoming, copy) => {
+                self.drop_copy(copy);
+                return self.place_again(link, id, prefix, incoming);
+            }
+            Arrival::Elsewhere(slot) => return self.take_over(link, id, prefix, slot),
+            Arrival::Known if self.config.plant == Plant::DuplicatesTaken => {}
+            Arrival::Known => {
+                self.counters.duplicates_dropped += 1;
+                self.acknowledge_soon(id, true);
+                return Placement::Drop;
+            }
+            Arrival::Unwanted => {
+                self.counters.duplicates_dropped += 1;
+                return Placement::Drop;
+            }
         }
         let placement = self.dispatch(link, id, prefix, body, payload_bytes);
-        if matches!(placement, Placement::Drop) {
-            self.span_placed(id, span);
+        match placement {
+            // Its payload comes again, since there was no room for it.
+            Placement::Drop if self.awaits(id, span) => {}
+            Placement::Drop => self.span_placed(id, span),
+            Placement::Into { token, .. } | Placement::Stage { token, .. } => {
+                self.span_begun(id, span, attempt, token);
+            }
+            Placement::Violation(_) => {}
         }
         placement
     }
 
+    fn awaits(&mut self, id: PeerId, span: u64) -> bool {
+        self.reliable_mut(id).is_some_and(|reliable| reliable.window.awaits(span))
+    }
+
+    /// The payload of a span is on the way to its place, or to a buffer of its own before that.
+    fn span_begun(&mut self, id: PeerId, span: u64, attempt: u16, token: Token) {
+        let slot = SlotId::from_u64(token.0);
+        if self.config.plant == Plant::PlacedAtStart {
+            return self.span_placed(id, span);
+        }
+        let copy = self.incoming.get(slot).is_some_and(Incoming::is_copy);
+        if let Some(reliable) = self.reliable_mut(id).filter(|_| !copy) {
+            reliable.window.begin(span, attempt, slot);
+        }
+    }
+
+    /// A span comes again whose placement broke off.
     fn place_again(
         &mut self,
         link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
         mut incoming: Incoming,
-        payload_bytes: u32,
     ) -> Placement {
-        if incoming.payload_bytes != payload_bytes {
+        if incoming.payload_bytes != prefix.payload_bytes.get() {
             self.incoming_lost(incoming, Fault::PeerReset);
             return self.violation("a span came again with another length");
         }
-        (incoming.link, incoming.broken_off) = (link, false);
+        let (span, attempt) = (incoming.span, prefix.attempt.get());
         let slice = incoming.slice;
-        match self.incoming.insert(incoming, false) {
+        if !incoming.is_checked_at_place(prefix) {
+            return self.place_apart_first(link, id, prefix, incoming);
+        }
+        (incoming.link, incoming.broken_off) = (link, false);
+        incoming.checksum = Incoming::checksum_of(prefix);
+        match self.incoming.insert(incoming, self.placing_whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 unreachable!("incoming {slot:?} had its buffer before it broke off")
             }
-            Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
+            Ok(slot) => {
+                let token = Token(slot.to_u64());
+                self.span_begun(id, span, attempt, token);
+                Placement::Into { slice, token }
+            }
             Err(_) => Placement::Violation("more placements than a link can have"),
         }
     }
@@ -83,22 +130,9 @@ impl Core {
         if span == 0 {
             return;
         }
-        let now = reliable.window.place(span);
+        let (now, copy) = reliable.window.place(span);
+        self.drop_copy(copy);
         self.acknowledge_soon(id, now);
-    }
-
-    /// Keeps a placement that broke off for the span's next coming. False where nothing comes.
-    pub(crate) fn keep_broken(&mut self, incoming: Incoming) -> Result<(), Incoming> {
-        let Some(id) = incoming.peer else { return Err(incoming) };
-        let span = incoming.span;
-        let ready = incoming.slice.buffer != Slice::NONE.buffer;
-        match self.reliable_mut(id) {
-            Some(reliable) if span != 0 && ready => {
-                reliable.window.keep_broken(span, incoming);
-                Ok(())
-            }
-            _ => Err(incoming),
-        }
     }
 
     fn acknowledge_soon(&mut self, id: PeerId, at_once: bool) {
@@ -119,7 +153,14 @@ impl Core {
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
-        let body = Body::Ack(reliable.window.acknowledge());
+        // The first span since the last acknowledgement set the time.
+        let since =
+            reliable.window.acknowledge_at().map(|at| (self.now + ACKNOWLEDGE_AFTER).since(at));
+        let mut ack = reliable.window.acknowledge(since.unwrap_or_default());
+        if self.config.plant == Plant::WindowOffByOne {
+            ack.cumulative += 1;
+        }
+        let body = Body::Ack(ack);
         let envelope = Envelope { session: name, ..Envelope::default() };
         self.emit_on(link, envelope, &body, None, Token::NONE);
     }

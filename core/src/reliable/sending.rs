@@ -1,10 +1,13 @@
 //! Sends spans, again until they are acknowledged.
 
+use ropewalk_base::error::Fault;
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
-use ropewalk_base::verb::LinkId;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Token, Urgency, Verb};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
-use crate::api::PeerId;
+use super::sent::{Ended, Released, SentSpans};
+use crate::api::{Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::orders::{Order, Orders, Payload};
 
@@ -17,13 +20,14 @@ impl Core {
         body: Body,
         payload: Option<Payload>,
     ) {
-        let now = self.now;
-        let Some(reliable) = self.reliable_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(reliable) = session.reliable.as_mut() else { return };
         if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
             return self.refuse_unacknowledged(id);
         }
-        let index = reliable.sent.add(envelope, body, payload, now);
-        self.transmit(id, index);
+        let path = session.paths.span_begun(payload.map(|payload| payload.urgency));
+        let span = reliable.sent.add(envelope, body, payload, path);
+        self.transmit(id, span);
     }
 
     /// A peer that acknowledges nothing, but makes us answer: its session ends with its links, and what
@@ -38,45 +42,101 @@ impl Core {
         }
     }
 
-    pub(super) fn transmit(&mut self, id: PeerId, index: usize) {
-        let (now, after) = (self.now, self.config.resend_after);
+    /// Sends a span over the link, unless the link's rail has it, or the peer.
+    pub(super) fn transmit(&mut self, id: PeerId, span: u64) {
+        let now = self.now;
+        let due = SentSpans::first_look(now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
-        let Some(sent) = reliable.sent.ready(index) else { return };
-        let again = sent.try_again(now);
-        let Ok(slot) = self.orders.insert(Order::Span { peer: id, span: sent.span }, link) else {
+        if !reliable.sent.may_go(span, link) {
             return;
-        };
-        sent.in_rail = Some(slot);
-        sent.envelope.session = name;
-        let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
-        if again {
-            self.counters.frames_re_sent += 1;
         }
-        let due = now + after;
         reliable.sent.resend_by(due);
+        if let Ok(order) = self.orders.insert(Order::Span { peer: id, span }, link)
+            && let Some(sent) = reliable.sent.send(span, link, order, now)
+        {
+            let bulk = sent.payload.is_some_and(|payload| payload.urgency == Urgency::Bulk);
+            let placed = if bulk { reliable.window.cumulative() } else { reliable.window.ride() };
+            sent.envelope.session = name;
+            sent.envelope.acknowledged = placed as u32;
+            sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
+            let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
+            self.counters.frames_re_sent += u64::from(sent.attempt > 1);
+            self.emit_on(link, envelope, &body, payload, Orders::token(order));
+        }
         self.wake_by(id, due);
-        self.emit_on(link, envelope, &body, payload, Orders::token(slot));
     }
 
-    /// The rail let go of a span.
-    pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
+    /// The rail of a link let go of a span.
+    pub(crate) fn span_released(&mut self, id: PeerId, span: u64, link: LinkId) {
+        let now = self.now;
         let Some(reliable) = self.reliable_mut(id) else { return };
-        match reliable.sent.release(span) {
-            Err(()) => self.keep_span(id, span),
-            Ok(Some(payload)) => self.span_ended(id, payload.order, Ok(())),
-            Ok(None) => {}
+        match reliable.sent.released(span, link, now) {
+            Released::Awaited => {}
+            Released::Leaving => self.keep_span(id, span),
+            Released::Over(payload) => {
+                if let Some((payload, path)) = payload {
+                    self.span_ended(id, path, payload.order);
+                }
+            }
         }
     }
 
     /// The peer acknowledges spans.
-    pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: &AckBody) {
+    pub(crate) fn arrive_ack(&mut self, id: PeerId, link: LinkId, ack: &AckBody) {
+        let early = self.config.plant == Plant::EndsBeforeRelease;
         let Some(reliable) = self.reliable_mut(id) else { return };
-        for order in reliable.sent.acknowledge(ack) {
-            self.span_ended(id, order, Ok(()));
+        reliable.sent.ends_early = early;
+        reliable.sent.acknowledge(link, ack);
+        self.spans_ended(id);
+    }
+
+    /// The peer acknowledges spans on a frame that goes anyway.
+    pub(super) fn arrive_acknowledged(&mut self, id: PeerId, link: LinkId, acknowledged: u32) {
+        let Some(reliable) = self.reliable_mut(id) else { return };
+        if reliable.sent.acknowledge_low(link, acknowledged) {
+            self.spans_ended(id);
+        }
+    }
+
+    fn spans_ended(&mut self, id: PeerId) {
+        while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
+            self.acknowledged(id, ended);
+        }
+    }
+
+    /// An acknowledgement of a span of the session with a peer brought this about.
+    pub(super) fn acknowledged(&mut self, id: PeerId, ended: Ended) {
+        match ended {
+            Ended::Order(order, path) => self.span_ended(id, path, order),
+            Ended::Detach { link, order } => self.detach_copy(link, order),
+        }
+    }
+
+    /// Has a link's rail let go of its copy of a span.
+    pub(crate) fn detach_copy(&mut self, link: LinkId, order: SlotId) {
+        let (token, later) = (Orders::token(order), Token::NONE);
+        self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+    }
+
+    /// A link carries a session no more: its rail lets go of what it has, and nothing is awaited over it.
+    pub(super) fn lose_copies(&mut self, id: PeerId, link: LinkId) {
+        let Some(reliable) = self.reliable_mut(id) else { return };
+        let lost = reliable.sent.lost(link);
+        lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
+        lost.spans.into_iter().for_each(|span| self.transmit(id, span));
+    }
+
+    /// One of several rails that had the payload of a span when its session ended let go of it.
+    pub(crate) fn share_released(&mut self, with: SlotId, outcome: Result<(), Fault>) {
+        let share = Order::Shared { with };
+        if self.orders.iter().all(|(_, entry)| entry.order != share)
+            && let Some(entry) = self.orders.remove(with)
+        {
+            self.order_ended(entry.order, outcome);
         }
     }
 }

@@ -1,21 +1,29 @@
-//! Spans that we sent: kept until the peer acknowledges them, and what has to go again.
+//! Spans that we sent: kept until the peer acknowledges them and no rail has them, and what has to go again.
+//!
+//! A span may be on several links at once, with a copy on each. It is known by its number.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::Urgency;
+use ropewalk_base::verb::{LinkId, Urgency};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
+use super::copies::{Copies, SpanCopy};
 use crate::api::PeerId;
 use crate::orders::{Order, Payload};
+use crate::session::PathId;
 
 /// Spans sent again in one go.
 const BURST: usize = 64;
 /// Spans, the first ones, that are looked at for whether they have to go again.
 const LOOKED_AT: usize = 8 * BURST;
+
+/// Spans beyond the first that is not acknowledged, which go at most. The receiver takes as many.
+const WINDOW: u64 = 4096;
 
 /// A span that is not acknowledged, or that a rail still has.
 #[derive(Debug)]
@@ -24,13 +32,14 @@ pub(super) struct Sent {
     pub envelope: Envelope,
     pub body: Body,
     pub payload: Option<Payload>,
-    sent_at: Time,
-    tries: u32,
-    /// The order by which a rail holds it: it does not go again before it went.
-    pub in_rail: Option<SlotId>,
+    /// The path that it counts against.
+    path: PathId,
+    /// How often it was sent.
+    pub attempt: u32,
     acknowledged: bool,
     /// The payload's memory is wanted back: it is copied as soon as no rail has it, and not sent before.
     leaving: bool,
+    copies: Copies,
 }
 
 #[derive(Debug)]
@@ -41,8 +50,43 @@ pub(crate) struct SentSpans {
     /// How many of them are not acknowledged; all up to `answered` are.
     unanswered: usize,
     answered: u64,
+    /// A long run of acknowledged spans beyond: the first and the last.
+    known: (u64, u64),
     /// No unacknowledged span is due before this time.
     resend_at: Option<Time>,
+    /// What acknowledgements brought about, until it is taken.
+    ended: VecDeque<Ended>,
+    /// See `Plant::EndsBeforeRelease`.
+    pub(super) ends_early: bool,
+}
+
+/// What an acknowledgement brings about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The peer has what was ordered, and no rail does.
+    Order(Order, PathId),
+    /// The rail of another link still has a copy, which nobody needs.
+    Detach { link: LinkId, order: SlotId },
+}
+
+/// What it means that a rail let go of a copy.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Released {
+    /// The peer has not acknowledged the span, or another rail still has it.
+    Awaited,
+    /// No rail has it any more: its payload is to be copied.
+    Leaving,
+    /// The span is over; its payload, if it had one, and the path that it counted against.
+    Over(Option<(Payload, PathId)>),
+}
+
+/// What a link that carries no more had of the spans.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lost {
+    /// Spans that are on no other link, and not acknowledged.
+    pub spans: Vec<u64>,
+    /// The orders by which the link's rail still has copies.
+    pub orders: Vec<SlotId>,
 }
 
 impl SentSpans {
@@ -52,7 +96,10 @@ impl SentSpans {
             spans: VecDeque::new(),
             unanswered: 0,
             answered: 0,
+            known: (0, 0),
             resend_at: None,
+            ended: VecDeque::new(),
+            ends_early: false,
         }
     }
 
@@ -60,14 +107,19 @@ impl SentSpans {
         self.spans.len()
     }
 
-    /// Adds a span, and returns its index.
+    /// The numbers of the spans that are kept.
+    pub(super) fn numbers(&self) -> Range<u64> {
+        self.spans.front().map_or(self.next_span, |sent| sent.span)..self.next_span
+    }
+
+    /// Adds a span, and returns its number.
     pub(super) fn add(
         &mut self,
         mut envelope: Envelope,
         body: Body,
         payload: Option<Payload>,
-        now: Time,
-    ) -> usize {
+        path: PathId,
+    ) -> u64 {
         let span = self.next_span;
         self.next_span += 1;
         envelope.span = span;
@@ -76,20 +128,34 @@ impl SentSpans {
             envelope,
             body,
             payload,
-            sent_at: now,
-            tries: 0,
-            in_rail: None,
+            path,
+            attempt: 0,
             acknowledged: false,
             leaving: false,
+            copies: Copies::default(),
         });
         self.unanswered += 1;
-        self.spans.len() - 1
+        span
     }
 
-    /// The span at an index, if it may go now: no rail has it, and the peer does not.
-    pub(super) fn ready(&mut self, index: usize) -> Option<&mut Sent> {
-        let sent = self.spans.get_mut(index)?;
-        (sent.in_rail.is_none() && !sent.acknowledged && !sent.leaving).then_some(sent)
+    /// Whether a span may go over a link now: the peer lacks it and has room for it, and the link's rail has no copy.
+    pub(super) fn may_go(&self, span: u64, link: LinkId) -> bool {
+        let room = span <= self.answered.saturating_add(WINDOW);
+        room && self.get(span).is_some_and(|sent| sent.may_go(link))
+    }
+
+    /// A copy of a span goes over a link now, under this order.
+    pub(super) fn send(
+        &mut self,
+        span: u64,
+        link: LinkId,
+        order: SlotId,
+        now: Time,
+    ) -> Option<&mut Sent> {
+        let sent = self.get_mut(span)?;
+        sent.attempt += 1;
+        sent.copies.set(SpanCopy::new(link, order, now));
+        Some(sent)
     }
 
     /// The index of a span among those that are kept.
@@ -98,57 +164,117 @@ impl SentSpans {
         (index < self.spans.len()).then_some(index)
     }
 
-    /// A rail released a span. `Err` if the peer has not acknowledged it; else its payload, if it had one.
-    pub(super) fn release(&mut self, span: u64) -> Result<Option<Payload>, ()> {
-        let Some(index) = self.index_of(span) else { return Ok(None) };
-        let sent = &mut self.spans[index];
-        sent.in_rail = None;
-        if !sent.acknowledged {
-            return Err(());
+    /// A link's rail let go of its copy of a span.
+    pub(super) fn released(&mut self, span: u64, link: LinkId, now: Time) -> Released {
+        let Some(sent) = self.get_mut(span) else { return Released::Over(None) };
+        sent.copies.release(link, now);
+        if sent.copies.are_held() {
+            return Released::Awaited;
         }
-        let payload = sent.payload.take();
+        if !sent.acknowledged {
+            return if sent.leaving { Released::Leaving } else { Released::Awaited };
+        }
+        let payload = sent.payload.take().map(|payload| (payload, sent.path));
         self.forget_acknowledged();
-        Ok(payload)
+        Released::Over(payload)
     }
 
-    /// The peer acknowledges spans. Returns the orders that end: no rail has them any more.
-    pub(super) fn acknowledge(&mut self, ack: &AckBody) -> Vec<Order> {
-        let (cumulative, bitmap) = (ack.cumulative.get(), ack.bitmap.get());
-        let mut ended = Vec::new();
-        // Only what is news is looked at, however many spans are under way.
+    /// A link carries no more, and its copies count for nothing.
+    pub(super) fn lost(&mut self, link: LinkId) -> Lost {
+        let mut lost = Lost { spans: Vec::new(), orders: Vec::new() };
+        for sent in &mut self.spans {
+            let Some(order) = sent.copies.lose(link) else { continue };
+            lost.orders.extend(order);
+            if !sent.acknowledged && sent.copies.newest().is_none() {
+                lost.spans.push(sent.span);
+            }
+        }
+        lost
+    }
+
+    /// The links that spans went over, but for this one.
+    pub(super) fn links_but(&self, link: LinkId) -> Vec<LinkId> {
+        let mut links = Vec::new();
+        for copy in self.spans.iter().flat_map(|sent| sent.copies.iter()) {
+            if copy.link != link && !links.contains(&copy.link) {
+                links.push(copy.link);
+            }
+        }
+        links
+    }
+
+    /// The peer acknowledges spans over a link. What that ends is taken with [`SentSpans::next_ended`].
+    pub(super) fn acknowledge(&mut self, link: LinkId, ack: &AckBody) {
+        self.acknowledge_to(link, ack.cumulative.get());
+        for range in ack.ranges() {
+            let first = (*range.start()).max(self.answered + 1);
+            let last = (*range.end()).min(self.next_span - 1);
+            // Only what is news is looked at, however many spans are under way.
+            let (known, known_last) = self.known;
+            if first <= known && known_last <= last {
+                (first..known).for_each(|span| self.acknowledge_one(link, span));
+                (known_last + 1..=last).for_each(|span| self.acknowledge_one(link, span));
+            } else {
+                (first..=last).for_each(|span| self.acknowledge_one(link, span));
+            }
+            if first <= last && last - first >= known_last.saturating_sub(known) {
+                self.known = (first, last);
+            }
+        }
+        self.forget_acknowledged();
+    }
+
+    /// The peer has all spans up to the one with this lower half of a number. False where that is no news.
+    pub(super) fn acknowledge_low(&mut self, link: LinkId, low: u32) -> bool {
+        let ahead = low.wrapping_sub(self.answered as u32);
+        let under_way = self.next_span - 1 - self.answered;
+        let news = ahead > 0 && u64::from(ahead) <= under_way;
+        if news {
+            self.acknowledge_to(link, self.answered + u64::from(ahead));
+            self.forget_acknowledged();
+        }
+        news
+    }
+
+    fn acknowledge_to(&mut self, link: LinkId, cumulative: u64) {
         let last = cumulative.min(self.next_span - 1);
         for span in self.answered + 1..=last {
-            ended.extend(self.acknowledge_one(span));
+            self.acknowledge_one(link, span);
         }
         self.answered = self.answered.max(last);
-        let above = (0..64).filter(|bit| bitmap >> bit & 1 == 1);
-        for span in above.filter_map(|bit| cumulative.checked_add(2 + bit)) {
-            ended.extend(self.acknowledge_one(span));
-        }
-        self.forget_acknowledged();
-        if self.unanswered == 0 {
-            self.resend_at = None;
-        }
-        ended
     }
 
-    fn acknowledge_one(&mut self, span: u64) -> Option<Order> {
-        let index = self.index_of(span)?;
+    fn acknowledge_one(&mut self, link: LinkId, span: u64) {
+        let Some(index) = self.index_of(span) else { return };
         let sent = &mut self.spans[index];
         if std::mem::replace(&mut sent.acknowledged, true) {
-            return None;
+            return;
         }
         self.unanswered -= 1;
-        if sent.in_rail.is_some() {
-            return None;
+        if sent.copies.are_held() {
+            // What the peer answered over lets go by itself.
+            let others = sent.copies.detachable().filter(|(other, _)| *other != link);
+            self.ended.extend(others.map(|(link, order)| Ended::Detach { link, order }));
         }
-        sent.payload.take().map(|payload| payload.order)
+        if (self.ends_early || !sent.copies.are_held())
+            && let Some(payload) = sent.payload.take()
+        {
+            self.ended.push_back(Ended::Order(payload.order, sent.path));
+        }
+    }
+
+    /// The next thing that acknowledgements brought about, in the order of the spans.
+    pub(super) fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
     }
 
     fn forget_acknowledged(&mut self) {
-        let over = |sent: &Sent| sent.acknowledged && sent.in_rail.is_none();
+        let over = |sent: &Sent| sent.acknowledged && !sent.copies.are_held();
         while self.spans.front().is_some_and(over) {
             self.spans.pop_front();
+        }
+        if self.unanswered == 0 {
+            self.resend_at = None;
         }
     }
 
@@ -162,22 +288,27 @@ impl SentSpans {
         self.resend_at = Some(self.resend_at.map_or(due, |at| at.min(due)));
     }
 
-    /// The indices of spans that have to go again now. `after`: the time for the first try.
-    pub(super) fn due(&mut self, now: Time, after: Duration) -> Vec<usize> {
+    /// The time of the first look after a span was sent. It is the second one that sends it again, see
+    /// [`Copies::look`].
+    pub fn first_look(now: Time, after: Duration) -> Time {
+        now + after / 2
+    }
+
+    /// The spans that have to go again over a link now. `after`: the time for the first try.
+    pub(super) fn due(&mut self, link: LinkId, now: Time, after: Duration) -> Vec<u64> {
         let mut due = Vec::new();
         if self.resend_at.is_none_or(|at| at > now) {
             return due;
         }
         // Those behind come when these are acknowledged, so that many under way cost no more.
         let mut next = (self.spans.len() > LOOKED_AT).then_some(now + after / 2);
-        for (index, sent) in self.spans.iter().take(LOOKED_AT).enumerate() {
-            let at = sent.sent_at + after * (1 << sent.tries.min(4)) / 2;
+        for sent in self.spans.iter_mut().take(LOOKED_AT) {
             if sent.acknowledged {
                 continue;
             }
-            let idle = sent.in_rail.is_none() && !sent.leaving;
-            if at <= now && idle && due.len() < BURST {
-                due.push(index);
+            let at = sent.due_at(now, after);
+            if at <= now && sent.may_go(link) && due.len() < BURST {
+                due.push(sent.span);
             } else {
                 let at = at.max(now + after / 4);
                 next = Some(next.map_or(at, |next| next.min(at)));
@@ -187,9 +318,9 @@ impl SentSpans {
         due
     }
 
-    /// The orders of payloads that are not acknowledged.
-    pub fn orders(&self) -> impl Iterator<Item = &Order> {
-        self.spans.iter().filter_map(|sent| sent.payload.as_ref().map(|payload| &payload.order))
+    /// The orders of payloads that are not acknowledged, and the paths that these count against.
+    pub fn orders(&self) -> impl Iterator<Item = (&Order, PathId)> {
+        self.spans.iter().filter_map(|sent| Some((&sent.payload.as_ref()?.order, sent.path)))
     }
 
     /// The spans with such a payload.
@@ -198,28 +329,33 @@ impl SentSpans {
         self.spans.iter().filter(such).map(|sent| sent.span).collect()
     }
 
+    fn get(&self, span: u64) -> Option<&Sent> {
+        self.spans.get(self.index_of(span)?)
+    }
+
     fn get_mut(&mut self, span: u64) -> Option<&mut Sent> {
         let index = self.index_of(span)?;
         self.spans.get_mut(index)
     }
 
-    /// The payload's memory is wanted back; the order by which a rail has it, where one has.
-    pub fn leave(&mut self, span: u64) -> Option<Option<SlotId>> {
+    /// The payload's memory is wanted back. Where rails have it: the links and orders of those that were not told so
+    /// before.
+    pub fn leave(&mut self, span: u64) -> Option<Vec<(LinkId, SlotId)>> {
         let sent = self.get_mut(span)?;
         sent.leaving = true;
-        Some(sent.in_rail)
+        Some(sent.copies.detachable().collect())
     }
 
     /// The payload that is to be copied now.
     pub fn leaving(&mut self, span: u64) -> Option<Slice> {
-        let sent = self.get_mut(span).filter(|sent| sent.leaving && sent.in_rail.is_none())?;
+        let sent = self.get_mut(span).filter(|sent| sent.leaving && !sent.copies.are_held())?;
         sent.payload.map(|payload| payload.slice)
     }
 
     /// The payload lies in this buffer from now on, or stays where it is; what it was ordered for, in the
     /// first case.
     pub fn stay(&mut self, span: u64, peer: PeerId, buffer: Option<BufferId>) -> Option<Order> {
-        let sent = self.get_mut(span).filter(|sent| sent.leaving && sent.in_rail.is_none())?;
+        let sent = self.get_mut(span).filter(|sent| sent.leaving && !sent.copies.are_held())?;
         sent.leaving = false;
         let (payload, buffer) = (sent.payload.as_mut()?, buffer?);
         payload.slice = Slice { buffer, offset: 0, len: payload.slice.len };
@@ -233,10 +369,21 @@ impl SentSpans {
 }
 
 impl Sent {
-    /// It is tried now. True if it was tried before.
-    pub fn try_again(&mut self, now: Time) -> bool {
-        self.sent_at = now;
-        self.tries += 1;
-        self.tries > 1
+    fn may_go(&self, link: LinkId) -> bool {
+        !self.acknowledged && !self.leaving && !self.copies.is_held_over(link)
+    }
+
+    /// When it has to go again; a span that is on no link goes now.
+    fn due_at(&mut self, now: Time, after: Duration) -> Time {
+        let wait = after * (1 << self.attempt.min(4)) / 2;
+        self.copies.look(now, after).map_or(now, |sent_at| sent_at + wait)
+    }
+
+    /// The orders by which rails have it.
+    pub fn held(&self) -> impl Iterator<Item = SlotId> {
+        self.copies.iter().filter_map(|copy| copy.order)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,14 @@
 //! A session with spans: its timers, a new link, its end.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::Reliable;
-use crate::api::PeerId;
+use crate::api::{LOOP_LINK, PeerId};
 use crate::engine::Core;
+use crate::orders::{Order, Payload};
 
 impl Core {
     /// The spans of the session with a peer, where it has such.
@@ -16,44 +18,76 @@ impl Core {
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
+        let link = self.peer_link(id);
         let Some(reliable) = self.reliable_mut(id) else { return };
         let acknowledge = reliable.window.acknowledge_at().is_some_and(|at| at <= now);
-        let due = reliable.sent.due(now, after);
+        let due = link.map(|link| reliable.sent.due(link, now, after)).unwrap_or_default();
         self.confirm_again(id);
         if acknowledge {
             self.acknowledge_now(id);
         }
-        for index in due {
-            self.transmit(id, index);
+        for span in due {
+            self.transmit(id, span);
         }
     }
 
     /// A new link carries the session on: everything unacknowledged goes again.
     pub(crate) fn resume_spans(&mut self, id: PeerId) {
-        let count = self.reliable_mut(id).map_or(0, |reliable| reliable.sent.len());
-        for index in 0..count {
-            self.transmit(id, index);
+        let Some(link) = self.peer_link(id) else { return };
+        let Some(reliable) = self.reliable_mut(id) else { return };
+        for other in reliable.sent.links_but(link) {
+            self.lose_copies(id, other);
         }
+        let numbers = self.reliable_mut(id).map_or(0..0, |reliable| reliable.sent.numbers());
+        numbers.for_each(|span| self.transmit(id, span));
+        self.acknowledge_now(id);
+    }
+
+    /// A path has lost this link: what went over it goes over the others.
+    pub(crate) fn redirect_spans(&mut self, id: PeerId, lost: LinkId) {
+        self.lose_copies(id, lost);
         self.acknowledge_now(id);
     }
 
     /// The session is over: what its spans held is let go.
-    pub(crate) fn drop_spans(&mut self, id: PeerId, session: u32, reliable: Reliable) {
+    pub(crate) fn drop_spans(&mut self, id: PeerId, session: u32, mut reliable: Reliable) {
+        while let Some(ended) = reliable.sent.next_ended() {
+            self.acknowledged(id, ended);
+        }
         for sent in reliable.sent.into_spans() {
-            let in_rail = sent.in_rail.and_then(|slot| self.orders.get_mut(slot));
-            match (sent.payload, in_rail, sent.in_rail) {
-                // The rail still has it: its release ends the order itself.
-                (Some(payload), Some(entry), _) => entry.order = payload.order,
-                (Some(payload), None, _) => self.order_ended(payload.order, Err(Fault::PeerReset)),
-                (None, _, Some(slot)) => drop(self.orders.remove(slot)),
-                (None, _, None) => {}
-            }
+            let held: Vec<SlotId> = sent.held().collect();
+            self.drop_sent(sent.payload, &held);
         }
         let mut window = reliable.window;
-        for incoming in window.take_broken(|_| true) {
+        for copy in window.take_copies() {
+            self.drop_copy(Some(copy));
+        }
+        for (incoming, _) in window.take_broken(|_| true) {
             self.incoming_lost(incoming, Fault::PeerReset);
         }
         self.drop_held(id, session, reliable.held);
+    }
+
+    /// A span of a session that is over. `held`: the orders by which rails have it.
+    fn drop_sent(&mut self, payload: Option<Payload>, held: &[SlotId]) {
+        let Some(Payload { order, .. }) = payload else {
+            held.iter().for_each(|slot| _ = self.orders.remove(*slot));
+            return;
+        };
+        // Those that still have the payload end its order themselves, the last of them if there are several.
+        let order = match held {
+            [] => return self.order_ended(order, Err(Fault::PeerReset)),
+            [_] => order,
+            [first, ..] => {
+                let link = self.orders.get(*first).map_or(LOOP_LINK, |entry| entry.link);
+                self.orders.insert(order, link).map_or(order, |with| Order::Shared { with })
+            }
+        };
+        for slot in held {
+            if let Some(entry) = self.orders.get_mut(*slot) {
+                entry.order = order;
+            }
+        }
     }
 
     /// A link carries the session from now on. Where its frames may be lost, the side that confirmed it does so

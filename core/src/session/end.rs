@@ -37,7 +37,7 @@ impl Core {
             let due = session.due();
             self.counters.paths_lost += 1;
             self.begin_lengths(id);
-            self.resume_spans(id);
+            self.redirect_spans(id, link);
             return self.wake_by(id, due);
         }
         session.lose(link, now, retry_at);

@@ -111,6 +111,10 @@ impl Path {
         }
     }
 
+    pub fn id(&self) -> PathId {
+        self.id
+    }
+
     pub fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
@@ -432,15 +436,17 @@ impl Paths {
         }
     }
 
-    /// A span begins, over the path that it counts against until it is acknowledged.
+    /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
     #[inline]
-    pub fn span_begun(&mut self, urgency: Urgency) -> PathId {
+    pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
         let at = self.iter().position(|path| path.up().is_some()).unwrap_or(0);
         let path = match at.checked_sub(1) {
             None => &mut self.first,
             Some(index) => &mut self.more[index],
         };
-        path.in_flight.begin(urgency);
+        if let Some(urgency) = urgency {
+            path.in_flight.begin(urgency);
+        }
         path.id
     }
 
@@ -543,10 +549,10 @@ mod tests {
         paths.frame_left(link(2), true);
         paths.frame_left(link(9), true);
         assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
-        let span = paths.span_begun(Urgency::Bulk);
+        let span = paths.span_begun(Some(Urgency::Bulk));
         paths.lose(link(1), at(1), at(2));
         assert_eq!((span, counts(&paths)), (PathId::FIRST, vec![(2, 1), (1, 0)]));
-        let other = paths.span_begun(Urgency::Urgent);
+        let other = paths.span_begun(Some(Urgency::Urgent));
         paths.frame_left(link(1), false);
         assert_eq!(counts(&paths), [(2, 1), (2, 0)], "the link that was lost is no path's");
         paths.begin(link(3));

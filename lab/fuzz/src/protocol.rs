@@ -376,11 +376,15 @@ impl<'a> Player<'a> {
         };
         self.spans += 1;
         let span = if kind == 12 || self.parks { 0 } else { self.spans };
+        let session = if shape & 0x80 == 0 { self.session } else { self.number() as u32 };
+        let packet = self.number();
         let envelope = Envelope {
             flags: 0,
             payload_bytes: if matches!(kind, 3 | 6 | 7 | FRAGMENT) { payload_bytes } else { 0 },
-            session: if shape & 0x80 == 0 { self.session } else { self.number() as u32 },
-            packet: self.number(),
+            session,
+            packet: packet as u32,
+            attempt: u16::from(shape & 3),
+            acknowledged: packet as u32,
             span: if shape & 0x40 == 0 { span } else { self.number() },
         };
         let channel = self.byte() % 4;
@@ -412,6 +416,8 @@ impl<'a> Player<'a> {
                 let next = self.next_fragment(payload_bytes).filter(|_| shape & 0x10 == 0);
                 words[..3].copy_from_slice(&next.unwrap_or(other));
             }
+            // Mostly as many runs as there may be.
+            12 => words[1] = u64::from(words[1] as u32) | (words[7] % 16) << 32,
             9 | 10 => words[..2].copy_from_slice(&[message, u64::from(channel)]),
             _ => {}
         }
@@ -424,7 +430,7 @@ impl<'a> Player<'a> {
         }
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
         let length =
-            [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0, 0, 0, 0, 24][usize::from(kind - 3)];
+            [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24][usize::from(kind - 3)];
         header.extend_from_slice(&body[..length]);
         header[0] = kind;
         header[1] = header.len() as u8;

@@ -194,13 +194,25 @@ fn frame_header(bytes: &[u8]) {
         flags: prefix.flags.get(),
         payload_bytes: prefix.payload_bytes.get(),
         session: prefix.session.get(),
+        attempt: prefix.attempt.get(),
         packet: prefix.packet.get(),
+        acknowledged: prefix.acknowledged.get(),
         span: prefix.span.get(),
     };
-    // Two fields belong to several paths and are not in the envelope yet; checksums are sealed.
+    if let frame::Arrived::Ack(ack) = body {
+        let cumulative = ack.cumulative.get();
+        let ranges: Vec<_> = ack.ranges().collect();
+        assert!(ranges.len() <= frame::ACK_RUNS_MAX);
+        let mut last = cumulative;
+        for range in ranges {
+            let above = last.checked_add(1).is_some_and(|next| *range.start() > next);
+            assert!(above && range.start() <= range.end(), "runs rise, with gaps between");
+            last = *range.end();
+        }
+    }
+    // Checksums are sealed.
     let mut expected = bytes.to_vec();
     expected[8..16].fill(0);
-    expected[20..22].fill(0);
     let mut again = frame::encode(envelope, &body.into());
     assert_eq!(again.as_bytes(), expected, "the journey changes the header");
     frame::seal(&mut again, Some(prefix.payload_checksum.get()));

@@ -1,0 +1,160 @@
+//! Copies of spans that take over from another try which is being placed, and payloads that are verified before they
+//! go to their place.
+//!
+//! Both are staged. The bytes go to the place when they are here and verified, and no rail writes there.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Placement, Token, Verb};
+use ropewalk_wire::frame::Prefix;
+
+use super::window::StagedCopy;
+use crate::api::{Output, PeerId};
+use crate::engine::Core;
+use crate::incoming::{Incoming, IncomingKind};
+
+/// Copies that an endpoint stages at a time. Nobody granted credit for them, so that they must not use up the memory
+/// that is lent; what finds no room comes again.
+const STAGED_MAX: u32 = 64;
+
+impl Core {
+    /// A later try of a span comes, while an earlier one is on the way to its place.
+    pub(super) fn take_over(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        earlier: SlotId,
+    ) -> Placement {
+        let Some(earlier) = self.incoming.get(earlier) else { return Placement::Drop };
+        if earlier.payload_bytes != prefix.payload_bytes.get() {
+            return self.violation("a span came again with another length");
+        }
+        self.place_copy(link, id, prefix)
+    }
+
+    /// Stages the payload of a span, and keeps the place where it belongs until its bytes were verified.
+    pub(crate) fn place_apart_first(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        place: Incoming,
+    ) -> Placement {
+        let (span, attempt) = (prefix.span.get(), prefix.attempt.get());
+        let Some(reliable) = self.reliable_mut(id) else {
+            self.incoming_lost(place, Fault::PeerReset);
+            return Placement::Drop;
+        };
+        reliable.window.begin_apart(span, attempt, place);
+        self.place_copy(link, id, prefix)
+    }
+
+    fn place_copy(&mut self, link: LinkId, id: PeerId, prefix: &Prefix) -> Placement {
+        if self.copies_staged >= STAGED_MAX {
+            return Placement::Drop;
+        }
+        let bytes = prefix.payload_bytes.get();
+        let copy = Incoming {
+            link,
+            peer: Some(id),
+            session: prefix.session.get(),
+            payload_bytes: bytes,
+            kind: IncomingKind::Copy { attempt: prefix.attempt.get() },
+            slice: Slice::NONE,
+            checksum: Incoming::checksum_of(prefix),
+            span: prefix.span.get(),
+            broken_off: false,
+        };
+        match self.incoming.insert(copy, self.placing_whole) {
+            Ok(slot) => Placement::Stage { bytes, token: Token(slot.to_u64()) },
+            Err(_) => Placement::Violation("more placements than a link can have"),
+        }
+    }
+
+    /// A copy has its buffer: what is on the way to the place is taken back.
+    pub(crate) fn copy_staged(&mut self, slot: SlotId, attempt: u16) {
+        self.copies_staged += 1;
+        let Some(copy) = self.incoming.get(slot) else { return };
+        let (peer, session, span) = (copy.peer, copy.session, copy.span);
+        let Some(peer) = peer.filter(|peer| self.peers.has_session(*peer, session)) else { return };
+        let Some(reliable) = self.reliable_mut(peer) else { return };
+        let (placing, older) = reliable.window.stage(span, attempt, slot);
+        self.drop_copy(older);
+        let placing = placing.and_then(|slot| Some((slot, self.incoming.get_mut(slot)?)));
+        if let Some((slot, incoming)) = placing
+            && !std::mem::replace(&mut incoming.broken_off, true)
+        {
+            let (link, token) = (incoming.link, Token(slot.to_u64()));
+            self.counters.spans_taken_over += 1;
+            self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
+        }
+    }
+
+    /// A copy is here, and verified.
+    pub(crate) fn copy_received(&mut self, attempt: u16, copy: &Incoming) {
+        let Incoming { peer, session, span, slice, .. } = *copy;
+        let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
+        let here = peer.and_then(|peer| self.reliable_mut(peer));
+        match here.map_or(Err(false), |reliable| reliable.window.copy_here(span, attempt, slice)) {
+            Ok(place) => self.take_place(place, slice),
+            Err(true) => {}
+            Err(false) => self.release_copy(slice),
+        }
+    }
+
+    /// No rail writes to the place of a span any more, and a copy of it is here.
+    pub(crate) fn take_place(&mut self, place: Incoming, copy: Slice) {
+        let to = place.slice;
+        self.outputs.push(Output::Copy { from: copy.part(0, to.len), to });
+        self.release_copy(copy);
+        self.take_effect(place, &[]);
+    }
+
+    /// A placement broke off. It goes on with a copy of its span that is here, or when the span comes again; `Err`
+    /// where nothing comes.
+    pub(crate) fn keep_broken(&mut self, incoming: Incoming) -> Result<(), Incoming> {
+        let Some(id) = incoming.peer else { return Err(incoming) };
+        let span = incoming.span;
+        let ready = incoming.slice.buffer != Slice::NONE.buffer;
+        let runs = self.peers.has_session(id, incoming.session);
+        let Some(reliable) = self.reliable_mut(id).filter(|_| span != 0 && ready && runs) else {
+            return Err(incoming);
+        };
+        if let Some((place, copy)) = reliable.window.break_off(span, incoming)? {
+            self.take_place(place, copy);
+        }
+        Ok(())
+    }
+
+    /// A copy does not come.
+    pub(crate) fn copy_lost(&mut self, attempt: u16, copy: &Incoming) {
+        let peer = copy.peer.filter(|peer| self.peers.has_session(*peer, copy.session));
+        if let Some(reliable) = peer.and_then(|peer| self.reliable_mut(peer)) {
+            reliable.window.copy_lost(copy.span, attempt);
+        }
+        if copy.slice.buffer != Slice::NONE.buffer {
+            self.release_copy(copy.slice);
+        }
+    }
+
+    /// Nobody needs a copy any more.
+    pub(crate) fn drop_copy(&mut self, copy: Option<StagedCopy>) {
+        match copy {
+            Some(StagedCopy::Here(slice)) => self.release_copy(slice),
+            Some(StagedCopy::Arriving(slot)) => {
+                if let Some(incoming) = self.incoming.get(slot) {
+                    let (link, token) = (incoming.link, Token(slot.to_u64()));
+                    self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn release_copy(&mut self, slice: Slice) {
+        self.copies_staged -= 1;
+        self.outputs.push(Output::Release(slice.buffer));
+    }
+}
