@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod apm;
 mod arrive;
 mod assembly;
 mod cancel;
