@@ -367,6 +367,13 @@ impl Migration {
         answer
     }
 
+    /// A migration that devices carried out is the same one on both sides.
+    pub(super) fn credit_lower(&mut self) {
+        if let Some(newest) = &mut self.newest {
+            newest.by = Side::Lower;
+        }
+    }
+
     /// Steps after a proof of the arming under way was noted.
     fn prove(
         &mut self,
@@ -392,7 +399,7 @@ impl Migration {
         if arming.by == self.side {
             return Err(Rule::Stale);
         }
-        if let Some(newest) = newest.filter(|newest| newest.by != self.side) {
+        if let Some(newest) = newest {
             // It may be older than what is known; then the load is, too.
             let _ = self.handle_migrate(newest);
         }
@@ -516,10 +523,12 @@ impl Migration {
     }
 
     fn unfit_for_load(&self) -> Option<Rule> {
-        match self.roles.alternate() {
-            _ if self.load_kept => Some(Rule::Loading),
+        if self.load_kept {
+            return Some(Rule::Loading);
+        }
+        match self.roles.alternate().and_then(|path| self.roles.get(path)) {
             None => Some(Rule::NoAlternate),
-            Some(path) if self.roles.health(path) == Some(Health::Failed) => {
+            Some(entry) if entry.health == Health::Failed || entry.resting => {
                 Some(Rule::AlternateFailed)
             }
             Some(_) => None,

@@ -97,7 +97,9 @@ impl<D: NativeMigration> WithDevice<D> {
             Request::Specify(_) => self.specified = self.offer(),
             Request::Load if self.specified => self.load(),
             Request::Migrate if moves => {
-                self.keep_back(|message| matches!(message, Message::Migrate(_)))
+                self.keep_back(|message| matches!(message, Message::Migrate(_)));
+                // Both sides know it from their devices, so both count it as the lower endpoint's.
+                self.machine.credit_lower();
             }
             _ => {}
         }

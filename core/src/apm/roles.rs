@@ -32,7 +32,8 @@ pub struct Entry {
     pub weight: u16,
     /// It was primary, or its arming was complete. Only such a path takes over without an arming.
     pub proven: bool,
-    /// Its last arming failed, and nothing good was heard of it since. It is not chosen by itself.
+    /// Its last arming failed, and nothing good was heard of it since. It is not loaded until then, or until a caller
+    /// names it.
     pub resting: bool,
     drained_here: bool,
     drained_there: bool,
@@ -145,13 +146,16 @@ impl Roles {
         }
     }
 
-    /// Makes a member the alternate; the former alternate is a member again.
+    /// Makes a member the alternate; the former alternate is a member again. The path rests no more.
     ///
     /// # Errors
     /// The path is unknown, primary or drained.
     pub fn set_alternate(&mut self, path: PathId) -> Result<(), Rule> {
         self.fit_for_alternate(path)?;
         self.alternate = Some(path);
+        if let Some(entry) = self.get_mut(path) {
+            entry.resting = false;
+        }
         Ok(())
     }
 

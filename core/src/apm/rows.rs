@@ -252,7 +252,19 @@ pub const ROWS: &[Row] = &[
     ),
     row(
         E::LoadReceived,
-        HEARS,
+        &[Rtr],
+        &[Rearm],
+        &[
+            on(W::Again, stay(&[AnswerLoaded])),
+            on(W::Stale, no(R::Stale)),
+            on(W::Unfit, stay(&[AnswerRefused])),
+            on(W::Crossed, stay(&[AnswerRefused])),
+            to(Rearm, &[AdoptArming, AnswerLoaded]),
+        ],
+    ),
+    row(
+        E::LoadReceived,
+        UP,
         &[Rearm],
         &[
             on(W::Complete, to(Armed, &[AnswerLoaded, Arm])),
