@@ -1,0 +1,252 @@
+//! The roles of an association's paths.
+//!
+//! Invariants
+//! * Where there are paths, one is primary; at most one is the alternate.
+//! * A drained path never becomes primary by a decision of this side. The peer's newer migration may name one: the path
+//!   is primary then, and [`Roles::sending`] still avoids it.
+
+use super::path::{Health, PathId, PathRecord};
+use super::state::Rule;
+
+/// Weight of a path that nobody weighed, and the largest one.
+pub const WEIGHT_MAX: u16 = 1000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// It carries what is sent to one path only.
+    Primary,
+    /// Specified as the next primary one, loaded or not.
+    Alternate,
+    /// A further path: data may be striped over it.
+    Member,
+    /// An operator of either side keeps it out of use.
+    Drained,
+}
+
+/// A path with its role.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Entry {
+    pub record: PathRecord,
+    pub health: Health,
+    /// 0 to [`WEIGHT_MAX`]; a higher one is preferred.
+    pub weight: u16,
+    /// It was primary, or its arming was complete. Only such a path takes over without an arming.
+    pub proven: bool,
+    /// Its last arming failed, and nothing good was heard of it since. It is not loaded until then, or until a caller
+    /// names it.
+    pub resting: bool,
+    drained_here: bool,
+    drained_there: bool,
+}
+
+impl Entry {
+    fn is_drained(&self) -> bool {
+        self.drained_here || self.drained_there
+    }
+
+    fn is_good(&self) -> bool {
+        self.health == Health::Good && !self.is_drained()
+    }
+}
+
+/// The paths of an association, ordered by id.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Roles {
+    entries: Vec<Entry>,
+    primary: Option<PathId>,
+    alternate: Option<PathId>,
+}
+
+impl Roles {
+    /// Adds a path as a member; the first one is primary. False if its id was given before.
+    pub fn add(&mut self, record: PathRecord) -> bool {
+        let Err(at) = self.entries.binary_search_by_key(&record.id, |entry| entry.record.id) else {
+            return false;
+        };
+        let entry = Entry {
+            record,
+            health: Health::Good,
+            weight: WEIGHT_MAX,
+            proven: self.primary.is_none(),
+            resting: false,
+            drained_here: false,
+            drained_there: false,
+        };
+        self.entries.insert(at, entry);
+        self.primary.get_or_insert(record.id);
+        true
+    }
+
+    pub fn primary(&self) -> Option<PathId> {
+        self.primary
+    }
+
+    /// The specified path, if it is not drained.
+    pub fn alternate(&self) -> Option<PathId> {
+        self.alternate
+    }
+
+    pub fn get(&self, path: PathId) -> Option<&Entry> {
+        let at = self.entries.binary_search_by_key(&path, |entry| entry.record.id).ok()?;
+        Some(&self.entries[at])
+    }
+
+    pub fn get_mut(&mut self, path: PathId) -> Option<&mut Entry> {
+        let at = self.entries.binary_search_by_key(&path, |entry| entry.record.id).ok()?;
+        Some(&mut self.entries[at])
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    pub fn role(&self, path: PathId) -> Option<Role> {
+        let entry = self.get(path)?;
+        Some(if self.primary == Some(path) {
+            Role::Primary
+        } else if entry.is_drained() {
+            Role::Drained
+        } else if self.alternate == Some(path) {
+            Role::Alternate
+        } else {
+            Role::Member
+        })
+    }
+
+    pub fn health(&self, path: PathId) -> Option<Health> {
+        self.get(path).map(|entry| entry.health)
+    }
+
+    pub fn is_drained(&self, path: PathId) -> bool {
+        self.get(path).is_some_and(Entry::is_drained)
+    }
+
+    pub fn is_good(&self, path: PathId) -> bool {
+        self.get(path).is_some_and(Entry::is_good)
+    }
+
+    /// The path that may take over without an arming: the alternate, or the best other one that is proven.
+    pub fn spare(&self) -> Option<PathId> {
+        let able = |entry: &&Entry| {
+            entry.proven && entry.is_good() && Some(entry.record.id) != self.primary
+        };
+        let best = |entry: &&Entry| {
+            let id = entry.record.id;
+            (self.alternate == Some(id), entry.weight, std::cmp::Reverse(id))
+        };
+        self.entries.iter().filter(able).max_by_key(best).map(|entry| entry.record.id)
+    }
+
+    /// The path that carries what this side sends. It differs from the primary one while that is bad in this side's
+    /// view and a spare is not: each sender chooses for its own direction.
+    pub fn sending(&self) -> Option<PathId> {
+        match self.primary {
+            Some(primary) if self.is_good(primary) => Some(primary),
+            primary => self.spare().or(primary),
+        }
+    }
+
+    /// Makes a member the alternate; the former alternate is a member again. The path rests no more.
+    ///
+    /// # Errors
+    /// The path is unknown, primary or drained.
+    pub fn set_alternate(&mut self, path: PathId) -> Result<(), Rule> {
+        self.fit_for_alternate(path)?;
+        self.alternate = Some(path);
+        if let Some(entry) = self.get_mut(path) {
+            entry.resting = false;
+        }
+        Ok(())
+    }
+
+    /// Whether a path may become the alternate.
+    ///
+    /// # Errors
+    /// The path is unknown, primary or drained.
+    pub fn fit_for_alternate(&self, path: PathId) -> Result<(), Rule> {
+        match self.role(path) {
+            None => Err(Rule::UnknownPath),
+            Some(Role::Primary) => Err(Rule::IsPrimary),
+            Some(Role::Drained) => Err(Rule::IsDrained),
+            Some(Role::Alternate | Role::Member) => Ok(()),
+        }
+    }
+
+    /// Makes a path primary. The former primary one becomes the alternate if that place is free then.
+    ///
+    /// # Errors
+    /// The path is unknown or drained.
+    pub fn promote(&mut self, path: PathId) -> Result<(), Rule> {
+        match self.get(path) {
+            None => return Err(Rule::UnknownPath),
+            Some(entry) if entry.is_drained() => return Err(Rule::IsDrained),
+            Some(_) => {}
+        }
+        if self.primary == Some(path) {
+            return Ok(());
+        }
+        if self.alternate == Some(path) {
+            self.alternate = None;
+        }
+        let former = self.primary.replace(path).filter(|former| !self.is_drained(*former));
+        self.alternate = self.alternate.or(former);
+        self.prove(path);
+        Ok(())
+    }
+
+    /// Takes the roles that a newer migration of the peer says.
+    ///
+    /// # Errors
+    /// The primary path is unknown.
+    pub fn follow(&mut self, primary: PathId, alternate: Option<PathId>) -> Result<(), Rule> {
+        self.get(primary).ok_or(Rule::UnknownPath)?;
+        self.primary = Some(primary);
+        self.alternate = alternate.filter(|path| self.fit_for_alternate(*path).is_ok());
+        self.prove(primary);
+        Ok(())
+    }
+
+    /// Keeps a path out of use, by a request of this side or of the peer. A primary path stays primary until another is
+    /// promoted; an alternate gives its place up.
+    pub fn drain(&mut self, path: PathId, by: DrainedBy) {
+        if let Some(entry) = self.get_mut(path) {
+            match by {
+                DrainedBy::Us => entry.drained_here = true,
+                DrainedBy::Peer => entry.drained_there = true,
+            }
+            self.alternate = self.alternate.filter(|alternate| *alternate != path);
+        }
+    }
+
+    /// Takes a drain back: the path is a member again, unless the other side still drains it.
+    pub fn bring_up(&mut self, path: PathId, by: DrainedBy) {
+        if let Some(entry) = self.get_mut(path) {
+            match by {
+                DrainedBy::Us => entry.drained_here = false,
+                DrainedBy::Peer => entry.drained_there = false,
+            }
+        }
+    }
+
+    pub fn is_drained_by(&self, path: PathId, by: DrainedBy) -> bool {
+        self.get(path).is_some_and(|entry| match by {
+            DrainedBy::Us => entry.drained_here,
+            DrainedBy::Peer => entry.drained_there,
+        })
+    }
+
+    /// Says that a path may take over without an arming.
+    pub fn prove(&mut self, path: PathId) {
+        if let Some(entry) = self.get_mut(path) {
+            entry.proven = true;
+            entry.resting = false;
+        }
+    }
+}
+
+/// Whose operator keeps a path out of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DrainedBy {
+    Us,
+    Peer,
+}

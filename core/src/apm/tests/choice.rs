@@ -1,0 +1,128 @@
+//! Roles and the choice of the alternate.
+
+use super::*;
+use crate::apm::path::Health;
+use crate::apm::roles::{DrainedBy, WEIGHT_MAX};
+use crate::apm::specify::choose;
+
+fn roles(records: &[PathRecord]) -> Roles {
+    let mut roles = Roles::default();
+    for record in records {
+        assert!(roles.add(*record));
+    }
+    roles
+}
+
+#[test]
+fn ids_say_who_named_the_path_and_are_given_once() {
+    assert_eq!(PathId::new(Side::Lower, 3), Some(PathId(6)));
+    assert_eq!(PathId::new(Side::Higher, 3), Some(PathId(7)));
+    assert_eq!(PathId::new(Side::Higher, 1 << 31), None);
+    assert_eq!(PathId(7).named_by(), Side::Higher);
+    let mut roles = roles(&[record(FIRST)]);
+    assert!(!roles.add(record(FIRST)));
+}
+
+#[test]
+fn the_choice_avoids_failure_domains_then_suspicion_then_weighs() {
+    let same_card = PathRecord { local_domain: FIRST.0, ..record(SECOND) };
+    let mut roles = roles(&[record(FIRST), same_card, record(THIRD), record(PathId(6))]);
+    let any = Wanted::default();
+    assert_eq!(choose(&roles, &any), Ok(THIRD), "the lowest id of two that are apart");
+    roles.get_mut(THIRD).unwrap().weight = WEIGHT_MAX - 1;
+    assert_eq!(choose(&roles, &any), Ok(PathId(6)));
+    roles.get_mut(PathId(6)).unwrap().health = Health::Suspect;
+    assert_eq!(choose(&roles, &any), Ok(THIRD));
+    roles.get_mut(THIRD).unwrap().health = Health::Failed;
+    assert_eq!(choose(&roles, &any), Ok(PathId(6)), "suspected, but apart");
+    roles.drain(PathId(6), DrainedBy::Peer);
+    assert_eq!(choose(&roles, &any), Ok(SECOND), "better than none");
+    assert_eq!(
+        choose(&roles, &Wanted { strict: true, ..any }),
+        Err(Rule::AlternateFailed),
+        "the candidate that came furthest failed"
+    );
+}
+
+#[test]
+fn a_refusal_names_the_rule_that_the_given_path_breaks() {
+    let same_switch = PathRecord { remote_domain: FIRST.0, mtu_bytes: 1500, ..record(SECOND) };
+    let roles = roles(&[record(FIRST), same_switch]);
+    let second = Wanted { local_rail: Some(SECOND.0 as u8), ..Wanted::default() };
+    let refused = [
+        (Wanted { local_rail: Some(9), ..second }, Rule::NoRoute),
+        (Wanted { entropy: Some(7), ..second }, Rule::NoRoute),
+        (Wanted { remote_address: Some(FIRST.0), ..second }, Rule::NoRoute),
+        (Wanted { local_rail: Some(FIRST.0 as u8), ..second }, Rule::IsPrimary),
+        (Wanted { family: Some(Family::V6), ..second }, Rule::Family),
+        (Wanted { mtu_bytes_min: 9000, ..second }, Rule::Mtu),
+        (Wanted { strict: true, ..second }, Rule::SameFailureDomain),
+    ];
+    for (wanted, rule) in refused {
+        assert_eq!(choose(&roles, &wanted), Err(rule));
+    }
+    assert_eq!(choose(&roles, &second), Ok(SECOND));
+}
+
+#[test]
+fn a_path_that_rests_may_be_given_and_is_not_chosen() {
+    let mut roles = roles(&[record(FIRST), record(SECOND)]);
+    roles.get_mut(SECOND).unwrap().resting = true;
+    assert_eq!(choose(&roles, &Wanted::default()), Err(Rule::AlternateFailed));
+    let given = Wanted { local_rail: Some(SECOND.0 as u8), ..Wanted::default() };
+    assert_eq!(choose(&roles, &given), Ok(SECOND));
+}
+
+#[test]
+fn roles_change_only_as_the_specification_lists() {
+    let mut roles = roles(&[record(FIRST), record(SECOND), record(THIRD)]);
+    let of = |roles: &Roles| [FIRST, SECOND, THIRD].map(|path| roles.role(path).unwrap());
+    use Role::{Alternate, Drained, Member, Primary};
+    assert_eq!(of(&roles), [Primary, Member, Member]);
+    roles.set_alternate(SECOND).unwrap();
+    assert_eq!(of(&roles), [Primary, Alternate, Member]);
+    roles.set_alternate(THIRD).unwrap();
+    assert_eq!(of(&roles), [Primary, Member, Alternate]);
+    assert_eq!(roles.set_alternate(FIRST), Err(Rule::IsPrimary));
+    assert_eq!(roles.set_alternate(PathId(99)), Err(Rule::UnknownPath));
+    roles.promote(THIRD).unwrap();
+    assert_eq!(of(&roles), [Alternate, Member, Primary], "the way back is specified");
+    roles.promote(SECOND).unwrap();
+    assert_eq!(of(&roles), [Alternate, Primary, Member], "another is the alternate already");
+    roles.drain(FIRST, DrainedBy::Us);
+    roles.drain(SECOND, DrainedBy::Us);
+    assert_eq!(of(&roles), [Drained, Primary, Member], "drained when another took over");
+    assert_eq!(roles.promote(FIRST), Err(Rule::IsDrained));
+    assert_eq!(roles.set_alternate(FIRST), Err(Rule::IsDrained));
+    roles.promote(THIRD).unwrap();
+    assert_eq!(of(&roles), [Drained, Drained, Primary]);
+    assert_eq!(roles.alternate(), None);
+    roles.drain(SECOND, DrainedBy::Peer);
+    roles.bring_up(SECOND, DrainedBy::Us);
+    assert_eq!(of(&roles), [Drained, Drained, Primary], "the peer drains it, too");
+    roles.bring_up(SECOND, DrainedBy::Peer);
+    assert_eq!(of(&roles), [Drained, Member, Primary]);
+    roles.follow(FIRST, Some(SECOND)).unwrap();
+    assert_eq!(of(&roles), [Primary, Alternate, Member]);
+    assert_eq!(roles.sending(), Some(SECOND), "its own direction avoids what it drained");
+    roles.follow(SECOND, Some(FIRST)).unwrap();
+    assert_eq!(of(&roles), [Drained, Primary, Member], "a drained path is no alternate");
+}
+
+#[test]
+fn a_spare_is_proven_and_good() {
+    let mut roles = roles(&[record(FIRST), record(SECOND), record(THIRD)]);
+    assert_eq!(roles.spare(), None, "a member that was never armed");
+    roles.prove(SECOND);
+    roles.prove(THIRD);
+    assert_eq!(roles.spare(), Some(SECOND));
+    roles.set_alternate(THIRD).unwrap();
+    assert_eq!(roles.spare(), Some(THIRD), "the alternate comes first");
+    roles.get_mut(THIRD).unwrap().health = Health::Suspect;
+    assert_eq!(roles.spare(), Some(SECOND));
+    assert_eq!(roles.sending(), Some(FIRST));
+    roles.get_mut(FIRST).unwrap().health = Health::Failed;
+    assert_eq!(roles.sending(), Some(SECOND));
+    roles.get_mut(SECOND).unwrap().health = Health::Failed;
+    assert_eq!(roles.sending(), Some(FIRST), "none is better");
+}
