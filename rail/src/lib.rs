@@ -31,6 +31,7 @@ use ropewalk_base::verb::{
 use crate::foreign::{ForeignRail, ForeignReport};
 
 pub mod address;
+pub mod binding;
 pub mod conformance;
 pub mod foreign;
 pub mod host;

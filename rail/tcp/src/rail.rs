@@ -329,7 +329,10 @@ impl Rail for TcpRail {
         match &self.listener {
             None => Vec::new(),
             Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
-            Some(listener) => ropewalk_rail::host::reachable(listener.address),
+            Some(listener) => {
+                let interface = self.config.local.interface().map(|(_, name)| name);
+                ropewalk_rail::host::reachable_by(listener.address, interface)
+            }
         }
     }
 

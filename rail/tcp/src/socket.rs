@@ -74,6 +74,7 @@ fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno
     if address.ip().is_loopback() {
         set_within_host(socket.as_fd());
     }
+    config.local.bind_interface(socket.as_fd())?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     let address = local_address(socket.as_fd()).ok_or(Errno::AFNOSUPPORT)?;
@@ -143,6 +144,10 @@ pub fn connect(address: &SocketAddr, config: &TcpConfig) -> Result<OwnedFd, Errn
     Sizes::chosen(config).ask_for(socket.as_fd());
     if address.ip().is_loopback() {
         set_within_host(socket.as_fd());
+    }
+    if !config.local.is_free() {
+        config.local.bind_interface(socket.as_fd())?;
+        config.local.bind_caller(socket.as_fd(), address)?;
     }
     match net::connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),

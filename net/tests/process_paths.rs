@@ -1,0 +1,124 @@
+//! Rails as paths: sockets on an interface of their own, between namespaces with several wires.
+
+mod wired;
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::Urgency;
+use ropewalk_net::modules::{self, Listen};
+use ropewalk_netns::{Joint, Topology};
+use ropewalk_rail::conformance::recorder::Event;
+use ropewalk_rail::conformance::scene::Scene;
+use wired::{Wired, network};
+
+/// Frames of a test, and the bytes of each; a packet has no more than one.
+const FRAMES: u64 = 100;
+const FRAME_BYTES: usize = 1400;
+/// Packets of calls, and of other protocols.
+const FEW: u64 = 40;
+
+/// Packets that left the first host by each rail.
+fn sent(net: &Topology) -> [u64; 2] {
+    [0, 1].map(|rail| net.host(0).link(rail).expect("it is there").sent)
+}
+
+/// Has the kernel send packets for the second host's addresses by the other rail each, if nobody says otherwise.
+fn cross_routes(net: &Topology) {
+    for rail in 0..2 {
+        let (to, other) = (net.host(1).address(rail), net.host(0).interface(1 - rail));
+        assert!(wired::ip(&format!("route add {to}/32 dev {other}")));
+    }
+}
+
+#[test]
+fn each_rail_has_its_own_wire_whatever_the_routes_say() {
+    let Some(net) = network(Joint::Direct) else { return };
+    cross_routes(&net);
+    for scheme in ["tcp", "udp"] {
+        for by_source in [false, true] {
+            let mut wires = [0, 1].map(|rail| Wired::new(&net, scheme, rail));
+            for (rail, wire) in wires.iter_mut().enumerate() {
+                wire.names_source = by_source;
+                let before = sent(&net);
+                let bytes_before = wired::sent_bytes(&net, 1 - rail);
+                let (mut scene, pair) = Scene::pair(wire);
+                for number in 0..FRAMES {
+                    scene.send(pair, number, FRAME_BYTES, Urgency::Bulk);
+                }
+                scene.arrived(pair, FRAMES as usize);
+                let after = sent(&net);
+                let [own, other] = [rail, 1 - rail].map(|rail| after[rail] - before[rail]);
+                // The kernel passes several segments, or datagrams, as one packet.
+                assert!(own > 2 && other < FEW, "{scheme}, rail {rail}: {own} and {other} packets");
+                let bytes = wired::sent_bytes(&net, 1 - rail) - bytes_before;
+                assert!(bytes < FRAMES * FRAME_BYTES as u64 / 2, "{scheme}, rail {rail}: {bytes}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_call_leaves_by_its_interface_or_not_at_all() {
+    let Some(net) = network(Joint::Direct) else { return };
+    let mut wire = Wired::new(&net, "tcp", 0);
+    let mut scene = Scene::new(&mut wire, 2);
+    let other = net.host(1).within(|| {
+        let listen = Listen::At { address: "0.0.0.0:0", exactly: true };
+        modules::open("tcp", &listen).expect("ports are free")
+    });
+    let before = sent(&net);
+    // The second host answers for this address on the other wire only.
+    let port = other.addresses()[0].rsplit_once(':').expect("it has a port").1.to_string();
+    let address = format!("{}:{port}", net.host(1).address(1));
+    let now = scene.fixture.now();
+    let link = scene.rail(0).connect(&address, now).expect("it is an address");
+    scene.until("nobody answers", |scene| scene.nodes[0].recorder.fault(link).is_some());
+    let down = Event::Down { link, fault: Fault::Unreachable };
+    assert_eq!(scene.recorder(0).events, [down]);
+    assert_eq!(sent(&net)[1] - before[1], 0);
+}
+
+#[test]
+fn a_listener_is_reached_by_its_interface_only() {
+    let Some(net) = network(Joint::Direct) else { return };
+    let far = net.host(1);
+    // The kernel lists the addresses of the namespace in which it is asked.
+    let open = |address: &str| {
+        let listen = Listen::At { address, exactly: true };
+        far.within(|| {
+            let rail = modules::open("tcp", &listen).expect("it can be bound");
+            let addresses = rail.addresses();
+            (rail, addresses)
+        })
+    };
+    let (_rail, addresses) = open("0.0.0.0:0?interface=rail0");
+    let [only] = &addresses[..] else { panic!("{addresses:?}") };
+    let port: u16 = only.rsplit_once(':').expect("it has a port").1.parse().expect("a number");
+    assert_eq!(*only, format!("{}:{port}", far.address(0)));
+    TcpStream::connect((far.address(0), port)).expect("it listens there");
+    let refused = TcpStream::connect((far.address(1), port)).expect_err("it does not listen there");
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    // Of all addresses, the source address is the one to listen at.
+    let (_rail, addresses) = open(&format!("0.0.0.0:0?source={}", far.address(1)));
+    assert!(addresses[0].starts_with(&far.address(1).to_string()));
+}
+
+#[test]
+fn what_cannot_be_bound_is_refused_with_a_remedy() {
+    let Some(net) = network(Joint::Direct) else { return };
+    for (settings, said) in [
+        ("interface=rail9", "`ip link` lists"),
+        ("source=10.9.9.9", "`ip address` lists"),
+        ("source=fd00::1", "no interface of this host has the source address"),
+        ("device=rail0", "interface=NAME"),
+    ] {
+        for scheme in ["tcp", "udp"] {
+            let address = format!("{}:0?{settings}", net.host(0).address(0));
+            let error = modules::open(scheme, &Listen::At { address: &address, exactly: true });
+            let error = error.err().expect("it cannot be bound").to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}
