@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
@@ -510,6 +511,10 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         ];
         let (scheme, interface) = (self.port.scheme(), self.port.interface());
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
+    }
+
+    fn health(&mut self, link: LinkId, _: Time) -> Option<Health> {
+        if self.is_mine(link) { self.machine.health(link.slot) } else { None }
     }
 
     fn foreign(&mut self) -> Option<&mut dyn ForeignRail> {

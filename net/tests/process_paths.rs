@@ -4,18 +4,21 @@ mod wired;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
+use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::verb::Urgency;
 use ropewalk_net::modules::{self, Listen};
-use ropewalk_netns::{Joint, Topology};
+use ropewalk_netns::{Fault as NetFault, FaultKind, Joint, Topology};
 use ropewalk_rail::conformance::recorder::Event;
-use ropewalk_rail::conformance::scene::Scene;
+use ropewalk_rail::conformance::scene::{Pair, Scene};
 use wired::{Wired, network};
 
 /// Frames of a test, and the bytes of each; a packet has no more than one.
 const FRAMES: u64 = 100;
 const FRAME_BYTES: usize = 1400;
+const MS: Duration = Duration::from_millis(1);
 /// Packets of calls, and of other protocols.
 const FEW: u64 = 40;
 
@@ -120,5 +123,61 @@ fn what_cannot_be_bound_is_refused_with_a_remedy() {
             let error = error.err().expect("it cannot be bound").to_string();
             assert!(error.contains(said), "{error}");
         }
+    }
+}
+
+/// The health of the first host's link.
+fn health(scene: &mut Scene, pair: Pair) -> Health {
+    let now = scene.fixture.now();
+    scene.rail(0).health(pair.near.1, now).expect("the link is up")
+}
+
+/// Lets time pass.
+fn pass(scene: &mut Scene, length: Duration) {
+    let end = scene.fixture.now() + length;
+    while scene.fixture.now() < end {
+        scene.round();
+    }
+}
+
+#[test]
+fn health_shows_a_silent_cut_and_its_end() {
+    let Some(net) = network(Joint::Switched) else { return };
+    for scheme in ["tcp", "udp", "ether"] {
+        let mut wire = Wired::new(&net, scheme, 0);
+        let (mut scene, pair) = Scene::pair(&mut wire);
+        let send = |scene: &mut Scene, from: u64, to: u64| {
+            for number in from..to {
+                scene.send(pair, number, FRAME_BYTES, Urgency::Urgent);
+            }
+        };
+        send(&mut scene, 0, FRAMES);
+        scene.arrived(pair, FRAMES as usize);
+        scene.until("all is acknowledged", |scene| health(scene, pair).unacknowledged_bytes == 0);
+        let well = health(&mut scene, pair);
+        let round_trips = well.round_trips.expect("there were some");
+        assert!(round_trips.smoothed > Duration::ZERO, "{scheme}: {well:?}");
+        assert!(
+            round_trips.smoothed < 50 * MS && round_trips.least < 50 * MS,
+            "{scheme}: {well:?}"
+        );
+        let cut = net.inject(&NetFault::new(FaultKind::Cut, 0, 0)).expect("it can be cut");
+        send(&mut scene, FRAMES, FRAMES + 10);
+        pass(&mut scene, 50 * MS);
+        let begin = health(&mut scene, pair);
+        pass(&mut scene, 400 * MS);
+        let end = health(&mut scene, pair);
+        assert!(begin.unacknowledged_bytes >= 10 * FRAME_BYTES as u64, "{scheme}: {begin:?}");
+        assert!(end.unacknowledged_bytes >= begin.unacknowledged_bytes, "{scheme}: {end:?}");
+        assert_eq!(end.delivered_bytes, begin.delivered_bytes, "{scheme}");
+        assert!(end.losses > well.losses, "{scheme}: {end:?}");
+        // The kernel counts its own ticks.
+        assert!(end.heard_at.since(begin.heard_at) < 20 * MS, "{scheme}: {begin:?} {end:?}");
+        cut.mend().expect("it can be mended");
+        scene.until("all is acknowledged", |scene| {
+            let health = health(scene, pair);
+            health.unacknowledged_bytes == 0 && health.heard_at.since(end.heard_at) > 300 * MS
+        });
+        assert!(health(&mut scene, pair).delivered_bytes > end.delivered_bytes);
     }
 }

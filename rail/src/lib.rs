@@ -22,6 +22,7 @@
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -161,6 +162,13 @@ pub trait Rail: Send {
 
     /// All that it counts, for people, where it carries packets; see [`Account`].
     fn account(&self) -> Option<Account> {
+        None
+    }
+
+    /// The health of a link that is up, at this moment. May ask the kernel: not for each message. `None` where there is
+    /// no such link, or the rail measures nothing.
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let _ = (link, now);
         None
     }
 

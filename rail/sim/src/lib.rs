@@ -18,6 +18,7 @@ mod access;
 mod config;
 mod connection;
 mod frames;
+mod health;
 mod network;
 mod rail;
 mod trace;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -275,6 +276,14 @@ impl Rail for SimRail {
             if idle { network.next_event() } else { Some(network.now) }
         })
         .flatten()
+    }
+
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let health = self.with(|network| {
+            network.advance(now);
+            network.health(self.number, link)
+        });
+        health.flatten()
     }
 
     fn counters(&self) -> RailCounters {

@@ -13,6 +13,7 @@
 //! It must not know the meaning of frames, nor the identity of peers: any TCP client may have connected.
 
 mod config;
+mod health;
 mod link;
 mod owner;
 mod rail;

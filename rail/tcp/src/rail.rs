@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::config::{TcpConfig, TcpError};
+use crate::health;
 use crate::link::{Link, Outgoing, State};
 use crate::receive::BUFFER_BYTES;
 use crate::send;
@@ -455,6 +457,15 @@ impl Rail for TcpRail {
 
     fn counters(&self) -> RailCounters {
         self.counters
+    }
+
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let link = self.links.get(link.slot).filter(|_| link.rail == self.index)?;
+        if !link.was_up() {
+            return None;
+        }
+        self.counters.system_calls += 2;
+        health::of(link, now)
     }
 
     fn peer_host(&self, link: LinkId) -> Option<String> {

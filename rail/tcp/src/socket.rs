@@ -212,10 +212,15 @@ fn local_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
 /// Whether bytes that were sent have not reached the other machine. Closed by then, with bytes unread that
 /// came from there, the socket is reset and they are lost.
 pub fn owes(socket: BorrowedFd<'_>) -> bool {
+    queued_bytes(socket) > 0
+}
+
+/// Bytes that were sent and have not reached the other machine, as far as is known.
+pub fn queued_bytes(socket: BorrowedFd<'_>) -> u64 {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one int, which lives until the call returns.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    asked == 0 && bytes > 0
+    if asked == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 /// The host at the other end.
