@@ -34,6 +34,25 @@ pub fn is_shortage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| short.contains(&number))
 }
 
+/// Whether an error of a send or a receive, by its number, says that the path to the peer is broken.
+pub fn is_of_path(number: i32) -> bool {
+    let of_path = [
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::ENODEV,
+        libc::ENXIO,
+        libc::EADDRNOTAVAIL,
+        libc::ETIMEDOUT,
+        // What a filter drops, and what a route refuses.
+        libc::EPERM,
+        libc::EACCES,
+        libc::EINVAL,
+    ];
+    of_path.contains(&number)
+}
+
 /// Addresses of all interfaces that are up, or of the one of this name, without addresses that are valid on one wire
 /// only.
 fn interfaces(wanted: Option<&str>) -> Vec<IpAddr> {

@@ -22,7 +22,7 @@
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::health::Health;
+use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -285,6 +285,12 @@ pub trait Report {
     /// There is no descriptor, or no other resource, for a link that a peer began: the link waits until another one
     /// is gone.
     fn crowded(&mut self) {}
+
+    /// There is a sign that the path of a link is broken. The link is up, and may live on; for each beginning of such a
+    /// fault this is told once.
+    fn suspect(&mut self, link: LinkId, cause: Suspicion) {
+        let _ = (link, cause);
+    }
 
     /// The region is held by nobody any more.
     fn revoked(&mut self, link: LinkId, key: RemoteKey);

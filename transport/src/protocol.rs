@@ -91,6 +91,10 @@ pub trait PacketProtocol<S>: Send {
         let _ = link;
         None
     }
+    /// Names the links that are up, where the protocol tells of their health.
+    fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
+        let _ = to;
+    }
     /// Shows a key to the other end: [`LinkEvents::key_judged`] tells what it says.
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);

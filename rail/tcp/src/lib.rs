@@ -21,6 +21,7 @@ mod receive;
 mod send;
 mod serve;
 mod socket;
+mod suspects;
 mod timers;
 mod vectors;
 

@@ -162,6 +162,8 @@ pub struct Link {
     pub accepted: bool,
     /// A complete header came.
     pub greeted: bool,
+    /// The kernel had no route to its peer when it was asked last.
+    pub lacks_route: bool,
     /// The epoll set waits for room in the socket, too.
     pub wants_room: bool,
     /// Counts successful sends, for the deadline of a close.
@@ -180,6 +182,7 @@ impl Link {
             state,
             accepted: false,
             greeted: false,
+            lacks_route: false,
             wants_room: false,
             progress: 0,
             outbound: Outbound::default(),

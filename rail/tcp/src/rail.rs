@@ -13,6 +13,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
+use ropewalk_rail::interfaces::LocalWatch;
 use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::{Owner, Rail, RailOption, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -27,9 +28,10 @@ use crate::send;
 use crate::socket::{self, Listener};
 use crate::timers::Timers;
 
-/// Names of the listener and of the look-ups in the epoll set; no link has them, since a generation
-/// is neither 0 nor used up to the last.
-pub(crate) const LISTENER: u64 = 0;
+/// Names of news of interfaces, of the listener and of the look-ups in the epoll set; no link has them, since a
+/// generation is neither 0 nor used up to the last.
+pub(crate) const INTERFACES: u64 = 0;
+pub(crate) const LISTENER: u64 = 1;
 pub(crate) const LOOKUPS: u64 = u64::MAX;
 /// Passes without any work after which the kernel is asked less often, and then for all links.
 pub(crate) const QUIET_PASSES: u32 = 256;
@@ -74,6 +76,8 @@ pub struct TcpRail {
     /// Links that wait for room in their sockets.
     pub(crate) waiting_for_room: usize,
     pub(crate) buffer: Box<[u8]>,
+    /// Tells of changes of the local side, where the sockets are bound to one.
+    pub(crate) watch: LocalWatch,
     pub(crate) connects: Timers,
     pub(crate) greetings: Timers,
     pub(crate) closes: Timers,
@@ -96,8 +100,12 @@ impl TcpRail {
         if let Some(listener) = &listener {
             watch(listener.socket.as_fd(), LISTENER)?;
         }
+        // Where the kernel does not tell, nothing is suspected.
+        let side = config.local.side();
+        let watch = side.and_then(|side| LocalWatch::open(&side, epoll.as_fd()).ok());
         Ok(TcpRail {
             index: 0,
+            watch: watch.unwrap_or_default(),
             epoll,
             listener,
             accept_again: None,
@@ -419,16 +427,18 @@ impl Rail for TcpRail {
         // no other.
         self.passes_since_wait = u32::MAX;
         self.guesses = self.links.len() == 1;
-        self.armed = self.stillborn.is_empty() && self.held.is_empty();
+        self.armed = self.stillborn.is_empty() && self.held.is_empty() && self.watch.arm();
         self.armed
     }
 
     fn disarm(&mut self) {
         self.armed = false;
+        self.watch.disarm(false);
     }
 
     fn disarm_quiet(&mut self) {
         self.armed = false;
+        self.watch.disarm(true);
         self.guesses = false;
         self.quiet_passes = QUIET_PASSES;
     }
@@ -456,7 +466,8 @@ impl Rail for TcpRail {
     }
 
     fn counters(&self) -> RailCounters {
-        self.counters
+        let system_calls = self.counters.system_calls + self.watch.looks();
+        RailCounters { system_calls, ..self.counters }
     }
 
     fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {

@@ -1,6 +1,6 @@
 //! Sockets: made non-blocking, with the options that every link has.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -235,6 +235,11 @@ pub fn peer_owner(socket: BorrowedFd<'_>) -> Owner {
     let (Some(peer), Some(own)) = (peer, own) else { return Owner::Untold };
     let owner = owner::owner_of(peer, own);
     if peer_address(socket) == Some(peer) { owner } else { Owner::Untold }
+}
+
+/// The address at the other end.
+pub fn peer_ip(socket: BorrowedFd<'_>) -> Option<IpAddr> {
+    peer_address(socket).map(|address| address.ip().to_canonical())
 }
 
 fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {

@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use ropewalk_base::error::Fault;
 use ropewalk_base::shared::Leaving;
 use ropewalk_rail::binding::Binding;
+use ropewalk_rail::interfaces::LocalSide;
 use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::packet::Packet;
-use ropewalk_rail::port::{Found, Port, PortCounters, Received};
+use ropewalk_rail::port::{Found, Port, PortCounters, Received, Refusals};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
@@ -45,6 +46,7 @@ pub struct UdpPort {
     packets: Vec<Packet>,
     runs: Vec<Run>,
     counters: PortCounters,
+    refusals: Refusals<SocketAddr>,
     /// The kernel cuts messages.
     cuts: bool,
     /// But not for these: their paths take less than a packet, or encrypt.
@@ -102,6 +104,7 @@ impl UdpPort {
             packets: Vec::with_capacity(PACKETS_MAX),
             runs: Vec::new(),
             counters: PortCounters::default(),
+            refusals: Refusals::default(),
             cuts: joins,
             narrow: Vec::new(),
             splits,
@@ -379,7 +382,9 @@ impl Port for UdpPort {
                     self.splits = true;
                 }
                 // A packet that cannot leave is as good as lost.
-                Err(_) => {
+                Err(error) => {
+                    let number = error.raw_os_error().unwrap_or_default();
+                    self.refusals.note(self.runs[done].to, number);
                     self.counters.drops.unsent += 1;
                     done += 1;
                 }
@@ -399,6 +404,18 @@ impl Port for UdpPort {
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+
+    fn local_side(&self) -> Option<LocalSide<'_>> {
+        self.config.local.side()
+    }
+
+    fn has_route(&self, station: SocketAddr) -> bool {
+        self.config.local.reaches(station.ip())
+    }
+
+    fn refused(&mut self) -> Option<(SocketAddr, i32)> {
+        self.refusals.take()
     }
 
     fn interface(&self) -> Option<u32> {

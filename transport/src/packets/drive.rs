@@ -234,6 +234,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         Machine::health(self, link)
     }
 
+    fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
+        let up = self.links.iter().filter(|(_, link)| link.is_up());
+        up.for_each(|(id, _)| to(id));
+    }
+
     fn counted(&self) -> Counted {
         let it = self.counters();
         Counted {
