@@ -525,6 +525,12 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let ended = self.is_mine(link) && self.machine.abandon(link.slot);
+        self.ring();
+        ended
+    }
+
     fn health(&mut self, link: LinkId, _: Time) -> Option<Health> {
         if self.is_mine(link) { self.machine.health(link.slot) } else { None }
     }

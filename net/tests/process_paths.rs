@@ -181,3 +181,68 @@ fn health_shows_a_silent_cut_and_its_end() {
         assert!(health(&mut scene, pair).delivered_bytes > end.delivered_bytes);
     }
 }
+
+/// Whether the kernel has time-outs for single sockets of TCP, as far as its version tells.
+fn has_short_timeouts() -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+}
+
+#[test]
+fn a_link_that_is_tuned_as_a_path_sends_again_sooner() {
+    let Some(net) = network(Joint::Switched) else { return };
+    if !has_short_timeouts() {
+        println!("SKIP: this kernel has no time-outs for single sockets (Linux 6.15 has)");
+        return;
+    }
+    let losses = [false, true].map(|is_tuned| {
+        let mut wire = Wired::new(&net, "tcp", 0);
+        let (mut scene, pair) = Scene::pair(&mut wire);
+        assert!(!is_tuned || scene.rail(0).tune_as_path(pair.near.1));
+        for number in 0..FRAMES {
+            scene.send(pair, number, FRAME_BYTES, Urgency::Urgent);
+        }
+        scene.arrived(pair, FRAMES as usize);
+        let before = health(&mut scene, pair).losses;
+        let cut = net.inject(&NetFault::new(FaultKind::Cut, 0, 0)).expect("it can be cut");
+        scene.send(pair, FRAMES, FRAME_BYTES, Urgency::Urgent);
+        pass(&mut scene, 350 * MS);
+        let losses = health(&mut scene, pair).losses - before;
+        cut.mend().expect("it can be mended");
+        scene.arrived(pair, FRAMES as usize + 1);
+        losses
+    });
+    let [usual, tuned] = losses;
+    assert!(tuned > usual, "it sent again {tuned} times, and {usual} times untuned");
+}
+
+/// Connections of TCP that the kernel has at the first host.
+fn connections() -> usize {
+    let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the kernel tells");
+    let listens = |line: &str| line.split_whitespace().nth(3) == Some("0A");
+    table.lines().skip(1).filter(|line| !listens(line)).count()
+}
+
+#[test]
+fn nothing_of_a_link_stays_in_the_kernel_when_it_is_abandoned() {
+    let Some(net) = network(Joint::Switched) else { return };
+    let mut wire = Wired::new(&net, "tcp", 0);
+    let (mut scene, pair) = Scene::pair(&mut wire);
+    let link = pair.near.1;
+    assert_eq!(connections(), 1);
+    let cut = net.inject(&NetFault::new(FaultKind::Cut, 0, 0)).expect("it can be cut");
+    for number in 0..FRAMES {
+        scene.send(pair, number, FRAME_BYTES, Urgency::Bulk);
+    }
+    assert!(health(&mut scene, pair).unacknowledged_bytes > 0);
+    assert!(scene.rail(0).abandon(link));
+    scene.poll(0);
+    assert_eq!(scene.recorder(0).fault(link), Some(Fault::Closed));
+    assert_eq!(connections(), 0);
+    cut.mend().expect("it can be mended");
+    // A fresh call is answered at once.
+    let pair = scene.link(0, 1);
+    scene.send(pair, 1, FRAME_BYTES, Urgency::Bulk);
+    scene.arrived(pair, 1);
+}

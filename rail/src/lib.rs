@@ -165,6 +165,21 @@ pub trait Rail: Send {
         None
     }
 
+    /// Tunes a link that is up for a session that has other paths beside it: what is lost goes again soon, and little waits
+    /// where it cannot be taken back. It stays so. False where there is nothing to tune.
+    fn tune_as_path(&mut self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
+    /// Ends a link whose path counts as dead. Unlike [`Verb::Close`] it waits for nobody: frames that have not left are
+    /// dropped, orders under way fail, and the next poll reports `link_down` with `Closed`. False where the rail cannot,
+    /// or has no such link.
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
     /// The health of a link that is up, at this moment. May ask the kernel: not for each message. `None` where there is
     /// no such link, or the rail measures nothing.
     fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {

@@ -91,6 +91,11 @@ pub trait PacketProtocol<S>: Send {
         let _ = link;
         None
     }
+    /// Ends a link at once, and reports that. False where the protocol cannot, or there is no such link.
+    fn abandon(&mut self, link: SlotId) -> bool {
+        let _ = link;
+        false
+    }
     /// Names the links that are up, where the protocol tells of their health.
     fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
         let _ = to;

@@ -15,8 +15,8 @@ use ropewalk_base::verb::LinkId;
 use crate::access::Exposure;
 use crate::config::{Cut, Kill};
 use crate::frames::Lane;
-use crate::health::Traffic;
 use crate::network::{Event, Item, Message, Network};
+use crate::traffic::Traffic;
 
 /// The state of an end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,31 +3,9 @@
 use std::time::Duration;
 
 use ropewalk_base::health::{Health, RoundTrips};
-use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use crate::network::Network;
-
-/// The frames that an end sent, and the moment at which it heard of its peer last.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    sent_bytes: u64,
-    delivered_bytes: u64,
-    lost_bytes: u64,
-    losses: u64,
-    heard_at: Time,
-}
-
-impl Traffic {
-    pub fn sent(&mut self, bytes: u64) {
-        self.sent_bytes += bytes;
-    }
-
-    pub fn lost(&mut self, bytes: u64) {
-        self.losses += 1;
-        self.lost_bytes += bytes;
-    }
-}
 
 impl Network {
     /// Something arrived at `side`, with the end of a frame of so many bytes.
@@ -40,9 +18,7 @@ impl Network {
             return;
         }
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let traffic = &mut connection.ends[1 - side].traffic;
-        traffic.heard_at = now;
-        traffic.delivered_bytes += bytes;
+        connection.ends[1 - side].traffic.acknowledged(bytes, now);
     }
 
     /// The health of a link that is up.
@@ -51,18 +27,16 @@ impl Network {
         let ends = &self.connections.get(&id)?.ends;
         let (here, there) = (ends[side].rail, ends[1 - side].rail);
         let smoothed = self.path(here, there).latency + self.path(there, here).latency;
-        let Traffic { sent_bytes, delivered_bytes, lost_bytes, losses, heard_at } =
-            ends[side].traffic;
+        let traffic = ends[side].traffic;
         let variation = Duration::ZERO;
         Some(Health {
             round_trips: Some(RoundTrips { smoothed, variation, least: smoothed, p95: None }),
-            delivered_bytes,
-            // A frame that was doubled arrives twice.
-            unacknowledged_bytes: sent_bytes.saturating_sub(delivered_bytes + lost_bytes),
+            delivered_bytes: traffic.delivered_bytes,
+            unacknowledged_bytes: traffic.unacknowledged_bytes(),
             unsent_bytes: ends[side].lane.queued_bytes(),
-            losses,
+            losses: traffic.losses,
             corrupt: 0,
-            heard_at,
+            heard_at: traffic.heard_at,
             is_peer_full: false,
             silence_tells: true,
         })

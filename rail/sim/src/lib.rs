@@ -22,6 +22,7 @@ mod health;
 mod network;
 mod rail;
 mod trace;
+mod traffic;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -278,6 +278,15 @@ impl Rail for SimRail {
         .flatten()
     }
 
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let number = self.number;
+        let ended = self.with(|network| {
+            let found = network.find_end(number, link).ok();
+            found.map(|(id, side)| network.hang_up(id, side, Fault::Closed)).is_some()
+        });
+        ended.unwrap_or(false)
+    }
+
     fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
         let health = self.with(|network| {
             network.advance(now);

@@ -259,3 +259,34 @@ pub fn health_tells_what_was_delivered(fixture: &mut dyn Fixture) {
         assert_eq!(health(&mut scene, pair), None, "of a link that is down");
     }
 }
+
+/// A link that is abandoned ends with the next poll, with its orders, though its peer does not read. Other links go on.
+pub fn an_abandoned_link_ends_at_once_and_harms_no_other(fixture: &mut dyn Fixture) {
+    let (mut scene, pair) = Scene::pair(fixture);
+    let other = scene.link(0, 1);
+    let (node, link) = pair.near;
+    // More than any medium takes while nobody polls the peer.
+    for number in 0..64 {
+        scene.send(pair, number, 1 << 16, Urgency::Bulk);
+    }
+    if !scene.rail(node).abandon(link) {
+        return;
+    }
+    let outcome = scene.send(pair, 100, 100, Urgency::Urgent);
+    assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} on a link that was abandoned");
+    scene.poll(node);
+    assert_eq!(scene.recorder(node).fault(link), Some(Fault::Closed));
+    assert!(!scene.rail(node).abandon(link), "it is gone");
+    if scene.capabilities(node).reliable {
+        scene.until("its peer is told", |scene| {
+            let (far, link) = pair.far;
+            scene.send(pair.turned(), 200, 100, Urgency::Urgent);
+            scene.nodes[far].recorder.fault(link).is_some()
+        });
+        for pair in [other, other.turned()] {
+            scene.send(pair, 1, 1000, Urgency::Urgent);
+            scene.arrived(pair, 1);
+        }
+    }
+    scene.settle();
+}

@@ -16,6 +16,7 @@ mod config;
 mod health;
 mod link;
 mod owner;
+mod path;
 mod rail;
 mod receive;
 mod send;

@@ -17,8 +17,8 @@ pub enum State {
     Connecting,
     /// Carries frames.
     Up,
-    /// So much waits that the peer cannot be reading; the next poll ends it.
-    Unread,
+    /// The next poll ends it: it was abandoned, or so much waits that the peer cannot be reading.
+    Ending,
     /// Closed by us; frames that were ordered before still go out.
     Flushing,
     /// All is sent and the peer was told; data that it still sends is thrown away until it hangs up.

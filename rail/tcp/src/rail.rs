@@ -23,6 +23,7 @@ use rustix::net::Shutdown;
 use crate::config::{TcpConfig, TcpError};
 use crate::health;
 use crate::link::{Link, Outgoing, State};
+use crate::path;
 use crate::receive::BUFFER_BYTES;
 use crate::send;
 use crate::socket::{self, Listener};
@@ -204,7 +205,7 @@ impl TcpRail {
                 self.closes.sweep(links.len(), |timer| links.get(timer.link).is_some());
                 self.finish_sending(id.slot);
             }
-            State::Unread | State::Flushing | State::Lingering => {}
+            State::Ending | State::Flushing | State::Lingering => {}
         }
         Ordered::Released
     }
@@ -264,7 +265,7 @@ impl TcpRail {
         let mut sent = 0;
         match link.state {
             State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
-            State::Unread => return Ordered::Refused(Fault::PeerReset),
+            State::Ending => return Ordered::Refused(Fault::PeerReset),
             State::Up if link.outbound.is_empty() && followed => self.held.push(id.slot),
             State::Up if link.outbound.is_empty() => {
                 sent = send::send_now(link, header, payload, buffers, &mut self.counters);
@@ -279,7 +280,7 @@ impl TcpRail {
                 if urgency == Urgency::Urgent
                     && link.outbound.urgent.len() >= QUEUED_FRAMES_MAX =>
             {
-                link.state = State::Unread;
+                link.state = State::Ending;
                 self.statistics.unread_links += 1;
                 self.end_early(id.slot, Fault::PeerReset);
                 return Ordered::Refused(Fault::PeerReset);
@@ -468,6 +469,27 @@ impl Rail for TcpRail {
     fn counters(&self) -> RailCounters {
         let system_calls = self.counters.system_calls + self.watch.looks();
         RailCounters { system_calls, ..self.counters }
+    }
+
+    fn tune_as_path(&mut self, link: LinkId) -> bool {
+        let Some(link) = self.find(link).filter(|link| link.was_up()) else { return false };
+        let Some(socket) = link.socket() else { return false };
+        path::tune(socket);
+        self.counters.system_calls += path::OPTIONS;
+        true
+    }
+
+    fn abandon(&mut self, id: LinkId) -> bool {
+        let Some(link) = self.find(id) else { return false };
+        if link.state != State::Ending {
+            link.state = State::Ending;
+            if let Some(socket) = link.socket() {
+                path::forget_unsent(socket);
+                self.counters.system_calls += 1;
+            }
+            self.end_early(id.slot, Fault::Closed);
+        }
+        true
     }
 
     fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {

@@ -234,6 +234,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         Machine::health(self, link)
     }
 
+    fn abandon(&mut self, link: SlotId) -> bool {
+        let is_known = self.links.get(link).is_some();
+        self.end(link, Fault::Closed);
+        is_known
+    }
+
     fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
         let up = self.links.iter().filter(|(_, link)| link.is_up());
         up.for_each(|(id, _)| to(id));
