@@ -2,7 +2,7 @@
 //!
 //! This crate knows no protocol, no socket and no file system. It offers
 //! * identities and error classes ([`ids`], [`error`]),
-//! * the words in which the protocol core gives orders to rails ([`verb`]),
+//! * the words in which the protocol core gives orders to rails ([`verb`]), and rails tell of links ([`health`]),
 //! * memory that operations may touch ([`memory`], [`pool`]),
 //! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
 //! * a single-threaded executor and its primitives ([`executor`], [`task`], [`abandon`]),
@@ -18,6 +18,7 @@ pub mod error;
 pub mod executor;
 mod followed;
 pub mod hash;
+pub mod health;
 pub mod ids;
 pub mod limits;
 pub mod memory;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::SuspicionCounts;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -381,4 +382,6 @@ pub struct Counters {
     pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.
     pub links_over: u64,
+    /// Suspicions of rails that the path of a link is broken.
+    pub suspected: SuspicionCounts,
 }

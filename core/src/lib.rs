@@ -53,6 +53,7 @@ mod remote;
 mod rendezvous;
 mod session;
 mod streams;
+mod suspicion;
 
 pub use api::*;
 pub use engine::Core;

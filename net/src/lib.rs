@@ -34,6 +34,7 @@ mod requests;
 mod service;
 mod shared;
 mod spin;
+mod suspects;
 mod teller;
 pub mod threads;
 mod waiting;

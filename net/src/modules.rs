@@ -10,6 +10,7 @@ use std::time::Instant;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 pub use ropewalk_rail::Rail;
+use ropewalk_rail::binding::{Binding, BindingError};
 use ropewalk_rail::port::Port;
 pub use ropewalk_rail_ether::EtherError;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, Sockets};
@@ -107,6 +108,8 @@ pub enum ModuleError {
     Environment(EtherError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Binding(#[from] BindingError),
     #[error("cannot open another transport: {0}; raise the limit on open files (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]
@@ -317,16 +320,18 @@ fn shm_config(listen: &Listen<'_>) -> ShmConfig {
 }
 
 fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
-    let Some((bind, advertise)) = bind_of(listen)? else { return Ok(TcpConfig::default()) };
-    Ok(TcpConfig { advertise, ..TcpConfig::listening(bind) })
+    let Some(Bound { bind, advertise, local }) = bind_of(listen)? else {
+        return Ok(TcpConfig::default());
+    };
+    Ok(TcpConfig { advertise, local, ..TcpConfig::listening(bind) })
 }
 
 fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let config = match bind_of(listen)? {
-        Some((bind, mut advertise)) => {
+        Some(Bound { bind, mut advertise, local }) => {
             // Names are not looked up yet.
             advertise.retain(|address| ropewalk_rail_udp::is_address(address));
-            UdpConfig { advertise, ..UdpConfig::listening(bind) }
+            UdpConfig { advertise, local, ..UdpConfig::listening(bind) }
         }
         None => UdpConfig::default(),
     };
@@ -397,12 +402,30 @@ fn random() -> Random {
     Random::from_seed(crate::host::random_seed())
 }
 
-/// The address to listen at, and the addresses to advertise instead if the bound one is less specific.
-fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, ModuleError> {
+/// The local side of a rail that listens.
+struct Bound {
+    bind: SocketAddr,
+    /// The addresses to advertise instead, if the bound one is less specific.
+    advertise: Vec<String>,
+    local: Binding,
+}
+
+fn bind_of(listen: &Listen<'_>) -> Result<Option<Bound>, ModuleError> {
     let Listen::At { address, exactly } = *listen else { return Ok(None) };
+    let (address, settings) = parted(address);
+    let local = Binding::parse(settings)?.find()?;
+    let (bind, advertise) = bind_to(address, exactly)?;
+    let at = local.listen_at(bind)?;
+    // A listener at less than all interfaces is not reached by the addresses of the others.
+    let advertise = if local.is_free() || exactly { advertise } else { Vec::new() };
+    Ok(Some(Bound { bind: at, advertise, local }))
+}
+
+/// The address to listen at, and the addresses to advertise instead if the bound one is less specific.
+fn bind_to(address: &str, exactly: bool) -> Result<(SocketAddr, Vec<String>), ModuleError> {
     let (host, port) = host_and_port(address)?;
     if !exactly {
-        return Ok(Some(bind_anywhere(host, port)));
+        return Ok(bind_anywhere(host, port));
     }
     let mut found = (host, port)
         .to_socket_addrs()
@@ -416,7 +439,7 @@ fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, Mod
         0 => Vec::new(),
         _ => vec![joined(host, port)],
     };
-    Ok(Some((bind, advertise)))
+    Ok((bind, advertise))
 }
 
 /// The address to listen at all interfaces. The host is only the name that others use for this one. It is not looked

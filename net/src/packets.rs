@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
@@ -16,7 +17,7 @@ use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
 use ropewalk_rail::foreign::ForeignRail;
-use ropewalk_rail::interfaces::{LocalSide, Named, News, Subscription};
+use ropewalk_rail::interfaces::{Change, LocalWatch};
 use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
 use ropewalk_transport::packets::{Machine, PacketConfig};
@@ -27,6 +28,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::engine::SharedClock;
 use crate::mtu::MtuMonitor;
 use crate::packet_events::{PacketEvents, Table};
+use crate::suspects::Suspects;
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
@@ -71,9 +73,8 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     links_down: u64,
     mtu: MtuMonitor,
     /// Tells of changes of the interface, where there is one and the kernel tells.
-    interface: Option<Subscription>,
-    /// It was woken, and not polled since.
-    is_woken: bool,
+    watch: LocalWatch,
+    suspects: Suspects,
 }
 
 /// Our own packet protocol, for this port.
@@ -114,18 +115,18 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
         port.attach(epoll.as_fd())?;
         // Where there is no news of it, it is asked.
-        let side = port.interface().map(|index| LocalSide::on(Named::Index(index)));
-        let interface = side.and_then(|side| Subscription::open(&side, epoll.as_fd()).ok());
+        let watch = port.local_side().and_then(|side| LocalWatch::open(&side, epoll.as_fd()).ok());
+        let watch = watch.unwrap_or_default();
         let mut mtu = match machine.fixed_packet_bytes() {
             Some(bytes) => MtuMonitor::fixed(bytes),
             None => MtuMonitor::flexible(port.packet_bytes()),
         };
-        mtu.set_told(interface.is_some());
+        mtu.set_told(watch.is_open());
         Ok(PacketRail {
             index: 0,
             mtu,
-            interface,
-            is_woken: false,
+            watch,
+            suspects: Suspects::default(),
             port,
             machine,
             clock,
@@ -199,6 +200,9 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
             while let Some(place) = self.port.too_long() {
                 self.end_too_long(place, now, buffers);
             }
+            while let Some((station, number)) = self.port.refused() {
+                self.suspects.refused(&self.machine, station, number);
+            }
             self.full_until = (!all).then(|| now + FULL_FOR);
             if !all {
                 self.full += 1;
@@ -210,17 +214,16 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         }
     }
 
-    /// Asks the interface how it is, where there is news of it or nobody tells. `is_woken`: nothing else has ended a sleep.
+    /// Asks the interface how it is, where there is news of it or nobody tells.
     #[inline]
-    fn mind_interface(&mut self, now: Time, is_woken: bool, report: &mut dyn Report) {
-        let news = match &mut self.interface {
-            None => News::Nothing,
-            Some(interface) => interface.poll(now, is_woken),
-        };
-        if news == News::Lost {
-            self.mtu.set_told(false);
+    fn mind_interface(&mut self, news: Option<Change>, now: Time, report: &mut dyn Report) {
+        if let Some(change) = news {
+            if change.is_last {
+                self.mtu.set_told(false);
+            }
+            self.suspects.changed(&change, &self.machine, &self.port);
         }
-        if news != News::Nothing || self.mtu.is_due(now) {
+        if news.is_some() || self.mtu.is_due(now) {
             self.ask_width(now);
             self.end_stalled(now, report);
         }
@@ -230,7 +233,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
     #[cold]
     fn ask_width(&mut self, now: Time) {
         let bytes = self.port.packet_bytes_now();
-        let renamed = self.interface.as_ref().map(|interface| interface.state().name);
+        let renamed = self.watch.state().map(|state| state.name);
         let name = renamed.as_ref().map(|name| name.as_str()).or(self.port.interface_name());
         let name = (name, self.port.scheme());
         self.mtu.takes(bytes, name, now);
@@ -273,6 +276,9 @@ impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
         let PacketRail { index, machine, links_up, links_down, mtu, .. } = self;
         let (index, told) = (*index, false);
         machine.report(&mut PacketEvents { index, report, links_up, links_down, mtu, told });
+        if !self.suspects.is_empty() {
+            self.suspects.tell(&self.machine, index, report);
+        }
     }
 
     /// Names were looked up.
@@ -398,7 +404,8 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         if !self.looked_up.is_empty() {
             self.take_found(now);
         }
-        self.mind_interface(now, false, report);
+        let news = self.watch.poll(now);
+        self.mind_interface(news, now, report);
         let PacketRail { index, port, machine, links_up, links_down, mtu, .. } = self;
         let mut events =
             PacketEvents { index: *index, report, links_up, links_down, mtu, told: false };
@@ -420,11 +427,18 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         // A report counts as work, even if nothing is left to be sent.
         let worked = events.told || machine.has_work();
         self.leave(report.buffers());
+        let worked = worked || !self.suspects.is_empty();
         self.tell(report);
-        if std::mem::take(&mut self.is_woken) && received.packets == 0 {
-            self.mind_interface(now, true, report);
+        if received.packets > 0 {
+            self.watch.note_awake();
+            return true;
         }
-        received.packets > 0 || worked
+        let news = self.watch.poll_woken(now, false);
+        if news.is_some() {
+            self.mind_interface(news, now, report);
+            self.tell(report);
+        }
+        news.is_some() || worked
     }
 
     fn look(&self) -> Sight {
@@ -433,21 +447,19 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
 
     fn arm(&mut self) -> bool {
         let busy = self.machine.has_work() && self.full_until.is_none();
-        let is_told = !busy && self.interface.as_mut().is_none_or(Subscription::arm);
+        let is_told = !busy && self.watch.arm();
         self.armed = is_told && self.port.arm();
         self.armed
     }
 
     fn disarm(&mut self) {
-        self.is_woken |= self.armed;
+        self.watch.disarm(!self.armed);
         self.disarm_quiet();
     }
 
     fn disarm_quiet(&mut self) {
         self.armed = false;
-        if let Some(interface) = &mut self.interface {
-            interface.disarm();
-        }
+        self.watch.disarm(true);
         if std::mem::take(&mut self.rung) {
             // Nobody else reads it.
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
@@ -479,7 +491,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
             bytes_staged: 0,
             bytes_copied: machine.bytes_copied + port.bytes_copied,
             bytes_native: machine.bytes_native,
-            system_calls: port.system_calls + self.interface.as_ref().map_or(0, |it| it.looks()),
+            system_calls: port.system_calls + self.watch.looks(),
             links_up: self.links_up,
             links_down: self.links_down,
             violations: machine.violations,
@@ -495,6 +507,7 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
     fn account(&self) -> Option<Account> {
         let port = self.port.counters();
         let mut counts = self.machine.counted().by_name();
+        counts.extend(self.suspects.counts());
         counts.extend([
             ("links.up", self.links_up),
             ("links.down", self.links_down),
@@ -510,6 +523,16 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         ];
         let (scheme, interface) = (self.port.scheme(), self.port.interface());
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
+    }
+
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let ended = self.is_mine(link) && self.machine.abandon(link.slot);
+        self.ring();
+        ended
+    }
+
+    fn health(&mut self, link: LinkId, _: Time) -> Option<Health> {
+        if self.is_mine(link) { self.machine.health(link.slot) } else { None }
     }
 
     fn foreign(&mut self) -> Option<&mut dyn ForeignRail> {

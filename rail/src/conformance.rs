@@ -129,6 +129,8 @@ macro_rules! for_each_property {
             links::a_violation_closes_the_link_and_harms_no_other,
             links::links_are_served_in_turn,
             links::garbage_on_the_medium_harms_nobody,
+            links::health_tells_what_was_delivered,
+            links::an_abandoned_link_ends_at_once_and_harms_no_other,
             frames::frames_of_every_size_arrive_both_ways,
             frames::headers_of_every_length_arrive_whole,
             frames::payloads_scatter_and_gather_over_many_segments,

@@ -1,16 +1,22 @@
 //! Under which addresses others reach a listener: of the wildcard address, those of all interfaces.
 
+use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr;
 
 /// Addresses as peers may use them: first the addresses that most peers can use, loopback last.
 pub fn reachable(bound: SocketAddr) -> Vec<String> {
+    reachable_by(bound, None)
+}
+
+/// The same of a listener that is bound to the interface of this name.
+pub fn reachable_by(bound: SocketAddr, interface: Option<&str>) -> Vec<String> {
     if !bound.ip().is_unspecified() {
         return vec![bound.to_string()];
     }
-    let mut hosts = interfaces();
+    let mut hosts = interfaces(interface);
     hosts.retain(|host| bound.is_ipv6() || host.is_ipv4());
-    if hosts.is_empty() {
+    if hosts.is_empty() && interface.is_none() {
         hosts.push(if bound.is_ipv4() {
             IpAddr::V4(Ipv4Addr::LOCALHOST)
         } else {
@@ -28,8 +34,28 @@ pub fn is_shortage(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| short.contains(&number))
 }
 
-/// Addresses of all interfaces that are up, without addresses that are valid on one wire only.
-fn interfaces() -> Vec<IpAddr> {
+/// Whether an error of a send or a receive, by its number, says that the path to the peer is broken.
+pub fn is_of_path(number: i32) -> bool {
+    let of_path = [
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::ENODEV,
+        libc::ENXIO,
+        libc::EADDRNOTAVAIL,
+        libc::ETIMEDOUT,
+        // What a filter drops, and what a route refuses.
+        libc::EPERM,
+        libc::EACCES,
+        libc::EINVAL,
+    ];
+    of_path.contains(&number)
+}
+
+/// Addresses of all interfaces that are up, or of the one of this name, without addresses that are valid on one wire
+/// only.
+fn interfaces(wanted: Option<&str>) -> Vec<IpAddr> {
     let mut first = ptr::null_mut();
     let mut found = Vec::new();
     // SAFETY: on success `first` is set to a list that is ours until `freeifaddrs`.
@@ -42,6 +68,11 @@ fn interfaces() -> Vec<IpAddr> {
         let entry = unsafe { &*next };
         next = entry.ifa_next;
         if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
+            continue;
+        }
+        // SAFETY: the name is a string of the list, which ends with a zero.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        if wanted.is_some_and(|wanted| name.to_bytes() != wanted.as_bytes()) {
             continue;
         }
         // SAFETY: the address is not null, belongs to the list, and its family determines its type.
@@ -83,5 +114,8 @@ mod tests {
         let all = reachable("0.0.0.0:7000".parse().unwrap());
         assert_eq!(all.last().map(String::as_str), Some("127.0.0.1:7000"));
         assert!(all.iter().all(|address| !address.starts_with("0.0.0.0")));
+        let only = |name| reachable_by("0.0.0.0:7000".parse().unwrap(), Some(name));
+        assert!(only("lo").iter().all(|address| all.contains(address)));
+        assert!(only("nosuch0").is_empty());
     }
 }

@@ -22,6 +22,7 @@
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -31,6 +32,7 @@ use ropewalk_base::verb::{
 use crate::foreign::{ForeignRail, ForeignReport};
 
 pub mod address;
+pub mod binding;
 pub mod conformance;
 pub mod foreign;
 pub mod host;
@@ -163,6 +165,28 @@ pub trait Rail: Send {
         None
     }
 
+    /// Tunes a link that is up for a session that has other paths beside it: what is lost goes again soon, and little waits
+    /// where it cannot be taken back. It stays so. False where there is nothing to tune.
+    fn tune_as_path(&mut self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
+    /// Ends a link whose path counts as dead. Unlike [`Verb::Close`] it waits for nobody: frames that have not left are
+    /// dropped, orders under way fail, and the next poll reports `link_down` with `Closed`. False where the rail cannot,
+    /// or has no such link.
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let _ = link;
+        false
+    }
+
+    /// The health of a link that is up, at this moment. May ask the kernel: not for each message. `None` where there is
+    /// no such link, or the rail measures nothing.
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let _ = (link, now);
+        None
+    }
+
     /// The host at the other end of a link that is up, without a port, as people and lists of rights
     /// write it: `10.1.2.3`, `fd00::7`. `None` where the rail has no such name.
     fn peer_host(&self, link: LinkId) -> Option<String> {
@@ -276,6 +300,12 @@ pub trait Report {
     /// There is no descriptor, or no other resource, for a link that a peer began: the link waits until another one
     /// is gone.
     fn crowded(&mut self) {}
+
+    /// There is a sign that the path of a link is broken. The link is up, and may live on; for each beginning of such a
+    /// fault this is told once.
+    fn suspect(&mut self, link: LinkId, cause: Suspicion) {
+        let _ = (link, cause);
+    }
 
     /// The region is held by nobody any more.
     fn revoked(&mut self, link: LinkId, key: RemoteKey);

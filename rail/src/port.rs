@@ -19,6 +19,7 @@ use ropewalk_base::shared::Leaving;
 use ropewalk_base::verb::PacketDrops;
 
 use crate::Sight;
+use crate::interfaces::{LocalSide, Named};
 
 /// A network that carries packets.
 pub trait Port: Send {
@@ -131,6 +132,23 @@ pub trait Port: Send {
         None
     }
 
+    /// The local side of its socket, to be followed for changes; `None` where it is bound to nothing.
+    fn local_side(&self) -> Option<LocalSide<'_>> {
+        self.interface().map(|index| LocalSide::on(Named::Index(index)))
+    }
+
+    /// Whether the kernel has a route to a station: asked when routes have changed.
+    fn has_route(&self, station: Self::Station) -> bool {
+        let _ = station;
+        true
+    }
+
+    /// The next station to which the kernel refused to send, and the number of the error, where that says something about
+    /// the path; told once.
+    fn refused(&mut self) -> Option<(Self::Station, i32)> {
+        None
+    }
+
     /// The name of that interface, as people write it.
     fn interface_name(&self) -> Option<&str> {
         None
@@ -153,6 +171,36 @@ pub struct Received {
     pub packets: usize,
     /// There was nothing more.
     pub empty: bool,
+}
+
+/// Stations to which the kernel refused to send, and that were not told so far: each once, and not too many.
+#[derive(Debug)]
+pub struct Refusals<S>(Vec<(S, i32)>);
+
+/// Stations of [`Refusals`] at a time.
+const REFUSALS_MAX: usize = 16;
+
+impl<S> Default for Refusals<S> {
+    fn default() -> Refusals<S> {
+        Refusals(Vec::new())
+    }
+}
+
+impl<S: Copy + Eq> Refusals<S> {
+    /// A packet to a station was refused with an error of this number.
+    #[cold]
+    pub fn note(&mut self, station: S, number: i32) {
+        let is_new = self.0.len() < REFUSALS_MAX && !self.0.contains(&(station, number));
+        if is_new && crate::host::is_of_path(number) {
+            self.0.push((station, number));
+        }
+    }
+
+    /// The next one.
+    #[inline]
+    pub fn take(&mut self) -> Option<(S, i32)> {
+        self.0.pop()
+    }
 }
 
 /// Always-on counters of a port.

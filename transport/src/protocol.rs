@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
@@ -85,6 +86,20 @@ pub trait PacketProtocol<S>: Send {
     /// Since when the other end of a link owes an acknowledgement; that of the message which is named so, by channel
     /// and number, among them.
     fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time;
+    /// The health of a link that is up, where the protocol measures it.
+    fn health(&self, link: SlotId) -> Option<Health> {
+        let _ = link;
+        None
+    }
+    /// Ends a link at once, and reports that. False where the protocol cannot, or there is no such link.
+    fn abandon(&mut self, link: SlotId) -> bool {
+        let _ = link;
+        false
+    }
+    /// Names the links that are up, where the protocol tells of their health.
+    fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
+        let _ = to;
+    }
     /// Shows a key to the other end: [`LinkEvents::key_judged`] tells what it says.
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);

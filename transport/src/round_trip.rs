@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use ropewalk_base::health::RoundTrips;
+
 /// Round trips to one peer.
 #[derive(Debug, Clone, Copy)]
 pub struct RoundTrip {
@@ -15,6 +17,8 @@ pub struct RoundTrip {
     recent: Duration,
     left: u32,
     measured: bool,
+    /// About 95 of 100 are no longer, in nanoseconds.
+    p95: u64,
     /// The allowance for late packets, learnt from packets that were wrongly taken for lost; and the losses since the
     /// latest of those.
     late: Duration,
@@ -37,6 +41,9 @@ const LATE_MAX: Duration = Duration::from_micros(500);
 /// After this many losses, none of them a late packet, the allowance for late packets is halved.
 const LOST_IN_A_ROW: u32 = 64;
 
+/// A step of the estimate for the 95th percentile is a part of it: one in so many, as a power of two.
+const P95_SHIFT: u32 = 8;
+
 impl Default for RoundTrip {
     fn default() -> RoundTrip {
         RoundTrip {
@@ -46,6 +53,7 @@ impl Default for RoundTrip {
             recent: Duration::MAX,
             left: LATE_ONES,
             measured: false,
+            p95: 0,
             late: Duration::ZERO,
             lost: 0,
         }
@@ -65,11 +73,34 @@ impl RoundTrip {
         if !self.measured {
             (self.smoothed, self.deviation) = (round_trip, round_trip / 2);
             self.measured = true;
+            self.p95 = round_trip.as_nanos() as u64;
             return;
         }
+        self.step_p95(round_trip.as_nanos() as u64);
         let away = self.smoothed.abs_diff(round_trip);
         self.deviation = (self.deviation * 3 + away) / 4;
         self.smoothed = (self.smoothed * 7 + round_trip) / 8;
+    }
+
+    /// One in twenty steps goes up, and is as long as the other nineteen together.
+    #[inline]
+    fn step_p95(&mut self, nanos: u64) {
+        let step = (self.p95 >> P95_SHIFT) + 1;
+        if nanos > self.p95 {
+            self.p95 += step * 19;
+        } else {
+            self.p95 -= step.min(self.p95);
+        }
+    }
+
+    /// All that was seen, for others; `None` before the first measurement.
+    pub fn seen(&self) -> Option<RoundTrips> {
+        self.measured.then(|| RoundTrips {
+            smoothed: self.smoothed,
+            variation: self.deviation,
+            least: self.shortest,
+            p95: Some(Duration::from_nanos(self.p95)),
+        })
     }
 
     /// The longest wait for an answer that the peer gives within `delay`.
@@ -137,6 +168,21 @@ mod tests {
         let wait = round_trip.timeout(Duration::ZERO);
         assert!(wait > Duration::from_millis(20), "{wait:?}: it has seen 20 ms often");
         assert_eq!(round_trip.overtaken(), 20 * US);
+    }
+
+    #[test]
+    fn few_round_trips_are_longer_than_the_95th_percentile() {
+        let mut round_trip = RoundTrip::default();
+        assert_eq!(round_trip.seen(), None);
+        // One in ten takes a millisecond, and the others 20 to 29 us.
+        let long = |step: u32| if step.is_multiple_of(10) { 1000 } else { 20 + step % 10 };
+        (0..5000).for_each(|step| round_trip.measured(US * long(step)));
+        let p95 = |round_trip: &RoundTrip| round_trip.seen().unwrap().p95.unwrap();
+        assert!((US * 900..US * 1100).contains(&p95(&round_trip)), "{round_trip:?}");
+        // Now none does.
+        (0..5000).for_each(|step| round_trip.measured(US * (20 + step % 10)));
+        assert!((US * 26..US * 32).contains(&p95(&round_trip)), "{round_trip:?}");
+        assert_eq!(round_trip.seen().unwrap().least, 20 * US);
     }
 
     #[test]

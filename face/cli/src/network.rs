@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow, bail};
 use ropewalk_net::Address;
 use ropewalk_net::modules::{self, Listen as At};
 use ropewalk_rail::Rail;
+use ropewalk_rail::binding::Binding;
 
 /// The usual address on which a metadata server listens, and at which clients look for it.
 pub const LISTEN: &str = "tcp://127.0.0.1:7700";
@@ -19,8 +20,9 @@ const USUAL: &str = "tcp";
 /// A place where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// An address and a port of this host; port 0: any that is free.
-    Socket { scheme: String, address: SocketAddr },
+    /// An address and a port of this host, and the interface and source address of its sockets; port 0: any that is
+    /// free.
+    Socket { scheme: String, address: SocketAddr, local: Binding },
     /// A place that the module of the scheme understands: `eth0/3`, a name for shared memory.
     Named { scheme: String, place: String },
 }
@@ -43,9 +45,9 @@ impl Listen {
     /// A place beside it that is free.
     fn beside(&self) -> Listen {
         match self.clone() {
-            Listen::Socket { scheme, mut address } => {
+            Listen::Socket { scheme, mut address, local } => {
                 address.set_port(0);
-                Listen::Socket { scheme, address }
+                Listen::Socket { scheme, address, local }
             }
             Listen::Named { scheme, place } => {
                 let interface = place.split('/').next().unwrap_or_default();
@@ -59,6 +61,7 @@ impl Listen {
     pub fn to_call(&self) -> Option<String> {
         match self {
             Listen::Socket { address, .. } if address.port() == 0 => None,
+            Listen::Socket { scheme, address, .. } => Some(format!("{scheme}://{address}")),
             Listen::Named { scheme, place } if scheme != "shm" || place.is_empty() => None,
             listen => Some(listen.to_string()),
         }
@@ -66,7 +69,7 @@ impl Listen {
 
     fn open(&self) -> anyhow::Result<Box<dyn Rail>> {
         let (scheme, place) = match self {
-            Listen::Socket { scheme, address } => (scheme, address.to_string()),
+            Listen::Socket { scheme, address, local } => (scheme, placed(address, local)),
             Listen::Named { scheme, place } => (scheme, place.clone()),
         };
         Ok(modules::open(scheme, &At::At { address: &place, exactly: true })?)
@@ -76,10 +79,17 @@ impl Listen {
 impl fmt::Display for Listen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listen::Socket { scheme, address } => write!(f, "{scheme}://{address}"),
+            Listen::Socket { scheme, address, local } => {
+                write!(f, "{scheme}://{}", placed(address, local))
+            }
             Listen::Named { scheme, place } => write!(f, "{scheme}://{place}"),
         }
     }
+}
+
+/// A place of sockets, as people write it.
+fn placed(address: &SocketAddr, local: &Binding) -> String {
+    if local.is_free() { address.to_string() } else { format!("{address}?{local}") }
 }
 
 impl FromStr for Listen {
@@ -94,6 +104,8 @@ impl FromStr for Listen {
         if scheme != "tcp" && scheme != "udp" {
             return Ok(Listen::Named { scheme, place: place.to_string() });
         }
+        let (place, settings) = place.split_once('?').unwrap_or((place, ""));
+        let local = Binding::parse(settings).map_err(|error| error.to_string())?;
         let address = place.parse().map_err(|_| {
             let bare = place.trim_start_matches('[').trim_end_matches(']');
             let said = match (bare.parse::<IpAddr>(), place.rsplit_once(':')) {
@@ -111,7 +123,7 @@ impl FromStr for Listen {
             };
             format!("{said}; write it like 127.0.0.1:7700 or [::1]:7700")
         })?;
-        Ok(Listen::Socket { scheme, address })
+        Ok(Listen::Socket { scheme, address, local })
     }
 }
 
@@ -277,9 +289,15 @@ mod tests {
         for url in ["tcp://[::1]:7700", "udp://0.0.0.0:7001", "ether://eth0/3", "shm://build"] {
             assert_eq!(read(url), url);
         }
+        let bound = "tcp://10.0.0.1:7700?interface=eth1&source=10.0.0.1";
+        assert_eq!(read(bound), bound);
+        let bound: Listen = bound.parse().expect("as before");
+        assert_eq!(bound.beside().to_string(), "tcp://10.0.0.1:0?interface=eth1&source=10.0.0.1");
+        assert_eq!(bound.to_call().as_deref(), Some("tcp://10.0.0.1:7700"));
         let error = |text: &str| text.parse::<Listen>().expect_err("it is wrong");
         assert!(error("localhost:7700").contains("'localhost' is not a numeric address"));
         assert!(error("udp://7700").contains("an address and a port are needed"));
+        assert!(error("10.0.0.1:7?device=eth1").contains("interface=NAME and source=ADDRESS"));
         assert!(error("gm://node:1").contains("unknown scheme 'gm'"));
         assert!(error("gm://node:1").contains("ether://"));
         assert!(error("mxoe://eth0/3").contains("unknown scheme 'mxoe'"));

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use ropewalk_base::error::Fault;
 use ropewalk_rail::Sight;
+use ropewalk_rail::interfaces::LocalSide;
 use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 
 pub use self::place::Place;
@@ -250,6 +251,18 @@ where
 
     fn counters(&self) -> PortCounters {
         self.port.counters()
+    }
+
+    fn local_side(&self) -> Option<LocalSide<'_>> {
+        self.port.local_side()
+    }
+
+    fn has_route(&self, station: P::Station) -> bool {
+        self.port.has_route(station)
+    }
+
+    fn refused(&mut self) -> Option<(P::Station, i32)> {
+        self.port.refused()
     }
 
     fn interface(&self) -> Option<u32> {

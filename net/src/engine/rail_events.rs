@@ -2,6 +2,7 @@
 //! without a place, and checksums for rails that need them.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::memory::{BufferTable, Memory};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
@@ -93,6 +94,10 @@ impl Report for RailEvents<'_> {
 
     fn crowded(&mut self) {
         self.core.make_room();
+    }
+
+    fn suspect(&mut self, link: LinkId, cause: Suspicion) {
+        self.core.suspect(link, cause);
     }
 
     fn revoked(&mut self, link: LinkId, key: RemoteKey) {

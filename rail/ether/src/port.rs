@@ -10,7 +10,7 @@ use ropewalk_base::shared::Leaving;
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::Sight;
 use ropewalk_rail::packet::Packet;
-use ropewalk_rail::port::{Port, PortCounters, Received};
+use ropewalk_rail::port::{Port, PortCounters, Received, Refusals};
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
 use ropewalk_wire::packets::PACKET_BYTES_MIN;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -61,6 +61,7 @@ pub struct EtherPort {
     refused_since: Option<Instant>,
     /// The destinations of frames that are longer than the interface now takes.
     too_long: Vec<(Station, u8)>,
+    refusals: Refusals<Station>,
     /// Whether the interface was up when it was asked last.
     is_up: bool,
     asleep: bool,
@@ -116,6 +117,7 @@ impl EtherPort {
             unsent: 0,
             refused_since: None,
             too_long: Vec::new(),
+            refusals: Refusals::default(),
             is_up: true,
             asleep: false,
             any: false,
@@ -149,6 +151,15 @@ impl EtherPort {
         let place = (ethernet.destination, endpoint);
         if self.too_long.len() < TOO_LONG_MAX && !self.too_long.contains(&place) {
             self.too_long.push(place);
+        }
+    }
+
+    /// The kernel refused a frame: notes for whom it was.
+    #[cold]
+    fn note_refused(&mut self, at: usize, number: i32) {
+        let [frame, ..] = self.frames[at].parts(&self.arena);
+        if let Some((ethernet, _)) = Ethernet::split(frame) {
+            self.refusals.note(ethernet.destination, number);
         }
     }
 
@@ -199,6 +210,10 @@ impl Port for EtherPort {
 
     fn too_long(&mut self) -> Option<(Station, u8)> {
         self.too_long.pop()
+    }
+
+    fn refused(&mut self) -> Option<(Station, i32)> {
+        self.refusals.take()
     }
 
     fn packets_max(&self) -> u32 {
@@ -314,8 +329,10 @@ impl Port for EtherPort {
                     Some(libc::ENXIO | libc::ENODEV) => self.hub.set_gone(),
                     // The interface is down, or takes shorter frames now: as good as lost.
                     refused => {
-                        if refused == Some(libc::EMSGSIZE) {
-                            self.note_too_long(done);
+                        match refused {
+                            Some(libc::EMSGSIZE) => self.note_too_long(done),
+                            Some(number) => self.note_refused(done, number),
+                            None => {}
                         }
                         self.unsent += 1;
                         (done, refused_since) = (done + 1, None);

@@ -16,6 +16,7 @@ use crate::access::Exposure;
 use crate::config::{Cut, Kill};
 use crate::frames::Lane;
 use crate::network::{Event, Item, Message, Network};
+use crate::traffic::Traffic;
 
 /// The state of an end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,13 +39,15 @@ pub(crate) struct End {
     pub epoch: u64,
     /// The frames that it sends.
     pub lane: Lane,
+    pub traffic: Traffic,
     /// The memory that its peer may access, by slot and secret of the key.
     pub exposures: BTreeMap<crate::access::KeyName, Exposure>,
 }
 
 impl End {
     fn new(rail: usize, state: EndState) -> End {
-        End { rail, link: None, state, epoch: 0, lane: Lane::default(), exposures: BTreeMap::new() }
+        let (lane, traffic) = (Lane::default(), Traffic::default());
+        End { rail, link: None, state, epoch: 0, lane, traffic, exposures: BTreeMap::new() }
     }
 
     /// Whether its owner still knows the link.
@@ -139,6 +142,11 @@ impl Network {
         let Some(connection) = self.connections.get(&id) else { return };
         let end = &connection.ends[side];
         let (rail, Some(link)) = (end.rail, end.link) else { return };
+        let bytes = match &message {
+            Message::Whole(frame) | Message::Tail(frame) => frame.bytes(),
+            _ => 0,
+        };
+        self.note_arrival(id, side, bytes);
         match message {
             Message::Whole(frame) => self.push(rail, Item::Whole { link, frame }),
             Message::Head(frame) => self.push(rail, Item::Head { link, frame }),

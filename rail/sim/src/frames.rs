@@ -48,6 +48,11 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// Bytes of frames that are not on the wire.
+    pub fn queued_bytes(&self) -> u64 {
+        self.urgent.iter().chain(&self.bulk).map(|outgoing| outgoing.frame.bytes()).sum()
+    }
+
     fn is_idle(&self) -> bool {
         self.urgent.is_empty() && self.bulk.is_empty() && !self.wire_busy && self.window == 0
     }
@@ -207,6 +212,7 @@ impl Network {
                 return;
             };
             let busy = path.transmission(next.frame.bytes());
+            end.traffic.sent(next.frame.bytes());
             lane.window += 1;
             lane.wire_busy = busy > Duration::ZERO;
             let free = self.now + busy;
@@ -232,6 +238,9 @@ impl Network {
         let (reliable, ordered) = (connection.reliable, connection.ordered);
         if !reliable {
             if self.random.chance(path.loss) {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.ends[1 - side].traffic.lost(frame.bytes());
+                }
                 return;
             }
             if self.random.chance(path.header_corruption) {

@@ -18,9 +18,11 @@ mod access;
 mod config;
 mod connection;
 mod frames;
+mod health;
 mod network;
 mod rail;
 mod trace;
+mod traffic;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

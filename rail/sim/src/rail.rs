@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -275,6 +276,23 @@ impl Rail for SimRail {
             if idle { network.next_event() } else { Some(network.now) }
         })
         .flatten()
+    }
+
+    fn abandon(&mut self, link: LinkId) -> bool {
+        let number = self.number;
+        let ended = self.with(|network| {
+            let found = network.find_end(number, link).ok();
+            found.map(|(id, side)| network.hang_up(id, side, Fault::Closed)).is_some()
+        });
+        ended.unwrap_or(false)
+    }
+
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let health = self.with(|network| {
+            network.advance(now);
+            network.health(self.number, link)
+        });
+        health.flatten()
     }
 
     fn counters(&self) -> RailCounters {

@@ -212,3 +212,81 @@ fn close_and_wait(scene: &mut Scene, pair: Pair) {
     scene.order(node, Verb::Close { link }, None);
     scene.until("a closed link goes down", |scene| down_on_both_sides(scene, pair));
 }
+
+/// A rail that measures the health of its links counts the bytes of frames that its peer has acknowledged, and no
+/// others. It says nothing about links that are down.
+pub fn health_tells_what_was_delivered(fixture: &mut dyn Fixture) {
+    const FRAMES: u64 = 100;
+    const PAYLOAD_BYTES: usize = 1000;
+    let begin = fixture.now();
+    let (mut scene, pair) = Scene::pair(fixture);
+    let reliable = scene.capabilities(0).reliable;
+    let health = |scene: &mut Scene, pair: Pair| {
+        let now = scene.fixture.now();
+        scene.rail(pair.near.0).health(pair.near.1, now)
+    };
+    for pair in [pair, pair.turned()] {
+        let Some(before) = health(&mut scene, pair) else { break };
+        for number in 0..FRAMES {
+            scene.send(pair, number, PAYLOAD_BYTES, Urgency::Urgent);
+        }
+        if !reliable {
+            // Nothing is acknowledged there.
+            continue;
+        }
+        scene.arrived(pair, FRAMES as usize);
+        let frame_bytes = (PAYLOAD_BYTES + HEADER_BYTES) as u64;
+        let wanted = before.delivered_bytes + FRAMES * frame_bytes;
+        if !before.silence_tells {
+            assert_eq!(before.round_trips, None);
+            continue;
+        }
+        scene.until("all is acknowledged", |scene| {
+            let health = health(scene, pair).expect("the link is up");
+            assert!(health.delivered_bytes <= wanted, "more than was sent: {health:?}");
+            health.delivered_bytes == wanted && health.unacknowledged_bytes == 0
+        });
+        let after = health(&mut scene, pair).expect("the link is up");
+        assert_eq!(after.unsent_bytes, 0);
+        let now = scene.fixture.now();
+        assert!((begin..=now).contains(&after.heard_at), "{begin:?} {after:?} {now:?}");
+        let round_trips = after.round_trips.expect("something was acknowledged");
+        assert!(round_trips.least <= round_trips.smoothed, "{round_trips:?}");
+        assert!(!after.is_peer_full);
+    }
+    close_and_wait(&mut scene, pair);
+    for pair in [pair, pair.turned()] {
+        assert_eq!(health(&mut scene, pair), None, "of a link that is down");
+    }
+}
+
+/// A link that is abandoned ends with the next poll, with its orders, though its peer does not read. Other links go on.
+pub fn an_abandoned_link_ends_at_once_and_harms_no_other(fixture: &mut dyn Fixture) {
+    let (mut scene, pair) = Scene::pair(fixture);
+    let other = scene.link(0, 1);
+    let (node, link) = pair.near;
+    // More than any medium takes while nobody polls the peer.
+    for number in 0..64 {
+        scene.send(pair, number, 1 << 16, Urgency::Bulk);
+    }
+    if !scene.rail(node).abandon(link) {
+        return;
+    }
+    let outcome = scene.send(pair, 100, 100, Urgency::Urgent);
+    assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} on a link that was abandoned");
+    scene.poll(node);
+    assert_eq!(scene.recorder(node).fault(link), Some(Fault::Closed));
+    assert!(!scene.rail(node).abandon(link), "it is gone");
+    if scene.capabilities(node).reliable {
+        scene.until("its peer is told", |scene| {
+            let (far, link) = pair.far;
+            scene.send(pair.turned(), 200, 100, Urgency::Urgent);
+            scene.nodes[far].recorder.fault(link).is_some()
+        });
+        for pair in [other, other.turned()] {
+            scene.send(pair, 1, 1000, Urgency::Urgent);
+            scene.arrived(pair, 1);
+        }
+    }
+    scene.settle();
+}

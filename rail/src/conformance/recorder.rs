@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::{LinkId, Ordered, Placement, RemoteKey, Token};
@@ -33,6 +34,8 @@ pub enum Event {
     Done { token: Token },
     /// `failed`.
     Failed { token: Token, fault: Fault },
+    /// `suspect`.
+    Suspect { link: LinkId, cause: Suspicion },
     /// `revoked`.
     Revoked { link: LinkId, key: RemoteKey },
 }
@@ -356,6 +359,11 @@ impl Report for Recorder {
     fn failed(&mut self, token: Token, fault: Fault) {
         self.finish_order(token, "failed");
         self.events.push(Event::Failed { token, fault });
+    }
+
+    fn suspect(&mut self, link: LinkId, cause: Suspicion) {
+        self.check_alive(link, "suspect");
+        self.events.push(Event::Suspect { link, cause });
     }
 
     fn revoked(&mut self, link: LinkId, key: RemoteKey) {

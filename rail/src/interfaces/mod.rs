@@ -4,7 +4,7 @@
 //! poll, and learns at once when the interface goes down, loses its carrier or its address, takes shorter packets, is
 //! renamed, or is removed.
 //!
-//! * [`Subscription`]: of a rail; [`LocalSide`] and [`SideState`]: the side that it follows, and its state;
+//! * [`LocalWatch`]: of a rail, with the suspicions that follow from its [`Subscription`]; [`LocalSide`] and [`SideState`]: the side that it follows, and its state;
 //! * `shared`: one socket for all subscriptions of a process in a network namespace; `subscriber`: whom it tells;
 //! * `feed`: dumps and events; `table`: the knowledge from them; `netlink`: the kernel's messages; `filter`: the choice of
 //!   those that come; `socket`: system calls.
@@ -31,10 +31,12 @@ mod socket;
 mod subscriber;
 mod subscription;
 mod table;
+mod watch;
 
 pub use names::{HardwareAddress, InterfaceName};
 pub use side::{LocalFault, LocalSide, Named, SideState};
 pub use subscription::{LOOK_EACH, News, Subscription};
+pub use watch::{Change, LocalWatch};
 
 #[cfg(test)]
 mod made;

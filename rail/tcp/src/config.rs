@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ropewalk_rail::binding::Binding;
+
 /// The configuration of a [`TcpRail`](crate::TcpRail). The default only connects.
 #[derive(Debug, Clone)]
 pub struct TcpConfig {
@@ -11,6 +13,8 @@ pub struct TcpConfig {
     /// Addresses to tell peers instead of those of the machine's interfaces (`host:port`), for hosts
     /// that others reach under another name.
     pub advertise: Vec<String>,
+    /// The interface and the source address of calls, and the interface to listen at.
+    pub local: Binding,
     /// The time limit for a connect, including the look-up of a name.
     pub connect_timeout: Duration,
     /// The time limit for the first complete header of an accepted link.
@@ -32,6 +36,7 @@ impl Default for TcpConfig {
         TcpConfig {
             listen: None,
             advertise: Vec::new(),
+            local: Binding::default(),
             connect_timeout: Duration::from_secs(5),
             greeting_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),

@@ -13,13 +13,16 @@
 //! It must not know the meaning of frames, nor the identity of peers: any TCP client may have connected.
 
 mod config;
+mod health;
 mod link;
 mod owner;
+mod path;
 mod rail;
 mod receive;
 mod send;
 mod serve;
 mod socket;
+mod suspects;
 mod timers;
 mod vectors;
 

@@ -17,8 +17,8 @@ pub enum State {
     Connecting,
     /// Carries frames.
     Up,
-    /// So much waits that the peer cannot be reading; the next poll ends it.
-    Unread,
+    /// The next poll ends it: it was abandoned, or so much waits that the peer cannot be reading.
+    Ending,
     /// Closed by us; frames that were ordered before still go out.
     Flushing,
     /// All is sent and the peer was told; data that it still sends is thrown away until it hangs up.
@@ -162,6 +162,8 @@ pub struct Link {
     pub accepted: bool,
     /// A complete header came.
     pub greeted: bool,
+    /// The kernel had no route to its peer when it was asked last.
+    pub lacks_route: bool,
     /// The epoll set waits for room in the socket, too.
     pub wants_room: bool,
     /// Counts successful sends, for the deadline of a close.
@@ -180,6 +182,7 @@ impl Link {
             state,
             accepted: false,
             greeted: false,
+            lacks_route: false,
             wants_room: false,
             progress: 0,
             outbound: Outbound::default(),

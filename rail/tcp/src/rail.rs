@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
@@ -12,6 +13,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
+use ropewalk_rail::interfaces::LocalWatch;
 use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::{Owner, Rail, RailOption, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -19,15 +21,18 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::config::{TcpConfig, TcpError};
+use crate::health;
 use crate::link::{Link, Outgoing, State};
+use crate::path;
 use crate::receive::BUFFER_BYTES;
 use crate::send;
 use crate::socket::{self, Listener};
 use crate::timers::Timers;
 
-/// Names of the listener and of the look-ups in the epoll set; no link has them, since a generation
-/// is neither 0 nor used up to the last.
-pub(crate) const LISTENER: u64 = 0;
+/// Names of news of interfaces, of the listener and of the look-ups in the epoll set; no link has them, since a
+/// generation is neither 0 nor used up to the last.
+pub(crate) const INTERFACES: u64 = 0;
+pub(crate) const LISTENER: u64 = 1;
 pub(crate) const LOOKUPS: u64 = u64::MAX;
 /// Passes without any work after which the kernel is asked less often, and then for all links.
 pub(crate) const QUIET_PASSES: u32 = 256;
@@ -72,6 +77,8 @@ pub struct TcpRail {
     /// Links that wait for room in their sockets.
     pub(crate) waiting_for_room: usize,
     pub(crate) buffer: Box<[u8]>,
+    /// Tells of changes of the local side, where the sockets are bound to one.
+    pub(crate) watch: LocalWatch,
     pub(crate) connects: Timers,
     pub(crate) greetings: Timers,
     pub(crate) closes: Timers,
@@ -94,8 +101,12 @@ impl TcpRail {
         if let Some(listener) = &listener {
             watch(listener.socket.as_fd(), LISTENER)?;
         }
+        // Where the kernel does not tell, nothing is suspected.
+        let side = config.local.side();
+        let watch = side.and_then(|side| LocalWatch::open(&side, epoll.as_fd()).ok());
         Ok(TcpRail {
             index: 0,
+            watch: watch.unwrap_or_default(),
             epoll,
             listener,
             accept_again: None,
@@ -194,7 +205,7 @@ impl TcpRail {
                 self.closes.sweep(links.len(), |timer| links.get(timer.link).is_some());
                 self.finish_sending(id.slot);
             }
-            State::Unread | State::Flushing | State::Lingering => {}
+            State::Ending | State::Flushing | State::Lingering => {}
         }
         Ordered::Released
     }
@@ -254,7 +265,7 @@ impl TcpRail {
         let mut sent = 0;
         match link.state {
             State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
-            State::Unread => return Ordered::Refused(Fault::PeerReset),
+            State::Ending => return Ordered::Refused(Fault::PeerReset),
             State::Up if link.outbound.is_empty() && followed => self.held.push(id.slot),
             State::Up if link.outbound.is_empty() => {
                 sent = send::send_now(link, header, payload, buffers, &mut self.counters);
@@ -269,7 +280,7 @@ impl TcpRail {
                 if urgency == Urgency::Urgent
                     && link.outbound.urgent.len() >= QUEUED_FRAMES_MAX =>
             {
-                link.state = State::Unread;
+                link.state = State::Ending;
                 self.statistics.unread_links += 1;
                 self.end_early(id.slot, Fault::PeerReset);
                 return Ordered::Refused(Fault::PeerReset);
@@ -329,7 +340,10 @@ impl Rail for TcpRail {
         match &self.listener {
             None => Vec::new(),
             Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
-            Some(listener) => ropewalk_rail::host::reachable(listener.address),
+            Some(listener) => {
+                let interface = self.config.local.interface().map(|(_, name)| name);
+                ropewalk_rail::host::reachable_by(listener.address, interface)
+            }
         }
     }
 
@@ -414,16 +428,18 @@ impl Rail for TcpRail {
         // no other.
         self.passes_since_wait = u32::MAX;
         self.guesses = self.links.len() == 1;
-        self.armed = self.stillborn.is_empty() && self.held.is_empty();
+        self.armed = self.stillborn.is_empty() && self.held.is_empty() && self.watch.arm();
         self.armed
     }
 
     fn disarm(&mut self) {
         self.armed = false;
+        self.watch.disarm(false);
     }
 
     fn disarm_quiet(&mut self) {
         self.armed = false;
+        self.watch.disarm(true);
         self.guesses = false;
         self.quiet_passes = QUIET_PASSES;
     }
@@ -451,7 +467,38 @@ impl Rail for TcpRail {
     }
 
     fn counters(&self) -> RailCounters {
-        self.counters
+        let system_calls = self.counters.system_calls + self.watch.looks();
+        RailCounters { system_calls, ..self.counters }
+    }
+
+    fn tune_as_path(&mut self, link: LinkId) -> bool {
+        let Some(link) = self.find(link).filter(|link| link.was_up()) else { return false };
+        let Some(socket) = link.socket() else { return false };
+        path::tune(socket);
+        self.counters.system_calls += path::OPTIONS;
+        true
+    }
+
+    fn abandon(&mut self, id: LinkId) -> bool {
+        let Some(link) = self.find(id) else { return false };
+        if link.state != State::Ending {
+            link.state = State::Ending;
+            if let Some(socket) = link.socket() {
+                path::forget_unsent(socket);
+                self.counters.system_calls += 1;
+            }
+            self.end_early(id.slot, Fault::Closed);
+        }
+        true
+    }
+
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let link = self.links.get(link.slot).filter(|_| link.rail == self.index)?;
+        if !link.was_up() {
+            return None;
+        }
+        self.counters.system_calls += 2;
+        health::of(link, now)
     }
 
     fn peer_host(&self, link: LinkId) -> Option<String> {

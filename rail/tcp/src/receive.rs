@@ -8,9 +8,11 @@
 //! the function returns; the layer above is asked once for each frame.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{Segment, Slice};
 use ropewalk_base::verb::{LinkId, Placement, RailCounters};
+use ropewalk_rail::host::is_of_path;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 use rustix::io::Errno;
 
@@ -66,7 +68,13 @@ impl Receiver<'_> {
                 Err(Stop::Ended(fault)) => return Err(fault),
                 Err(Stop::Socket(Errno::AGAIN)) => break,
                 Err(Stop::Socket(Errno::INTR)) => continue,
-                Err(Stop::Socket(_)) => return Err(end_of(link.state)),
+                Err(Stop::Socket(errno)) => {
+                    if is_of_path(errno.raw_os_error()) {
+                        let cause = Suspicion::SendError(errno.raw_os_error());
+                        self.report.suspect(id, cause);
+                    }
+                    return Err(end_of(link.state));
+                }
             };
             if read == 0 {
                 return Err(end_of(link.state));

@@ -11,16 +11,18 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_rail::Report;
+use ropewalk_rail::host::is_of_path;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::link::{Link, State};
-use crate::rail::{LISTENER, LOOKUPS, QUIET_PASSES, TcpRail};
+use crate::rail::{INTERFACES, LISTENER, LOOKUPS, QUIET_PASSES, TcpRail};
 use crate::receive::Receiver;
 use crate::send::{self, Flushed};
 use crate::socket;
@@ -39,6 +41,9 @@ impl TcpRail {
     pub(crate) fn pass(&mut self, now: Time, report: &mut dyn Report) -> bool {
         self.now = now;
         let mut progress = self.expire(report);
+        if let Some(change) = self.watch.poll(now) {
+            progress |= self.suspect_all(&change, report);
+        }
         while let Some((slot, fault)) = self.stillborn.pop() {
             progress |= self.down(slot, fault, report);
         }
@@ -72,6 +77,10 @@ impl TcpRail {
         let mut progress = false;
         for event in events {
             progress |= match event.data.u64() {
+                INTERFACES => match self.watch.poll_woken(self.now, true) {
+                    Some(change) => self.suspect_all(&change, report),
+                    None => false,
+                },
                 LISTENER => self.accept(report),
                 LOOKUPS => self.take_answers(report),
                 name => self.serve(SlotId::from_u64(name), event.flags, report),
@@ -137,7 +146,12 @@ impl TcpRail {
                 }
                 true
             }
-            Err(_) => self.down(slot, Fault::PeerReset, report),
+            Err(errno) => {
+                if is_of_path(errno.raw_os_error()) {
+                    report.suspect(self.id(slot), Suspicion::SendError(errno.raw_os_error()));
+                }
+                self.down(slot, Fault::PeerReset, report)
+            }
         }
     }
 

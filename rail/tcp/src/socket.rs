@@ -1,6 +1,6 @@
 //! Sockets: made non-blocking, with the options that every link has.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -74,6 +74,7 @@ fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno
     if address.ip().is_loopback() {
         set_within_host(socket.as_fd());
     }
+    config.local.bind_interface(socket.as_fd())?;
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     let address = local_address(socket.as_fd()).ok_or(Errno::AFNOSUPPORT)?;
@@ -144,6 +145,10 @@ pub fn connect(address: &SocketAddr, config: &TcpConfig) -> Result<OwnedFd, Errn
     if address.ip().is_loopback() {
         set_within_host(socket.as_fd());
     }
+    if !config.local.is_free() {
+        config.local.bind_interface(socket.as_fd())?;
+        config.local.bind_caller(socket.as_fd(), address)?;
+    }
     match net::connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno),
@@ -207,10 +212,15 @@ fn local_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
 /// Whether bytes that were sent have not reached the other machine. Closed by then, with bytes unread that
 /// came from there, the socket is reset and they are lost.
 pub fn owes(socket: BorrowedFd<'_>) -> bool {
+    queued_bytes(socket) > 0
+}
+
+/// Bytes that were sent and have not reached the other machine, as far as is known.
+pub fn queued_bytes(socket: BorrowedFd<'_>) -> u64 {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request writes one int, which lives until the call returns.
     let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    asked == 0 && bytes > 0
+    if asked == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 /// The host at the other end.
@@ -225,6 +235,11 @@ pub fn peer_owner(socket: BorrowedFd<'_>) -> Owner {
     let (Some(peer), Some(own)) = (peer, own) else { return Owner::Untold };
     let owner = owner::owner_of(peer, own);
     if peer_address(socket) == Some(peer) { owner } else { Owner::Untold }
+}
+
+/// The address at the other end.
+pub fn peer_ip(socket: BorrowedFd<'_>) -> Option<IpAddr> {
+    peer_address(socket).map(|address| address.ip().to_canonical())
 }
 
 fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {

@@ -163,3 +163,30 @@ fn queued_small_frames_leave_in_batches() {
     let empty_polls = scene.counters(1).system_calls;
     assert!(polled < 500 + empty_polls, "{polled} system calls for {orders} frames");
 }
+
+#[test]
+fn health_tells_a_peer_that_does_not_read_from_one_that_is_gone() {
+    let mut loopback = Loopback::new("127.0.0.1:0");
+    let (mut scene, pair) = Scene::pair(&mut loopback);
+    // Nobody polls the peer.
+    let mut number = 0;
+    let full = |scene: &mut Scene| {
+        let now = scene.fixture.now();
+        scene.rail(0).health(pair.near.1, now).expect("the link is up")
+    };
+    while !full(&mut scene).is_peer_full {
+        if scene.nodes[0].recorder.pending() < 4 {
+            number += 1;
+            scene.send(pair, number, 1 << 18, Urgency::Bulk);
+        }
+        scene.poll(0);
+        assert!(number < 1000, "its window closes some time");
+    }
+    let health = full(&mut scene);
+    assert!(health.unsent_bytes > 0, "{health:?}");
+    scene.arrived(pair, number as usize);
+    scene.until("all is acknowledged", |scene| {
+        let health = full(scene);
+        !health.is_peer_full && health.unacknowledged_bytes == 0 && health.unsent_bytes == 0
+    });
+}

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use ropewalk_rail::binding::Binding;
+
 /// The configuration of a [`UdpPort`](crate::UdpPort).
 #[derive(Debug, Clone)]
 pub struct UdpConfig {
@@ -9,6 +11,8 @@ pub struct UdpConfig {
     pub listen: Option<SocketAddr>,
     /// Addresses to tell peers instead of the bound one.
     pub advertise: Vec<String>,
+    /// The interface to which the socket is bound, and its address where it only calls.
+    pub local: Binding,
     /// Longest datagram, in bytes, where the network takes it; where the kernel grants a small receive buffer
     /// they are no longer than [`PACKET_BYTES_USUAL`].
     pub packet_bytes: usize,
@@ -29,6 +33,7 @@ impl Default for UdpConfig {
         UdpConfig {
             listen: None,
             advertise: Vec::new(),
+            local: Binding::default(),
             packet_bytes: PACKET_BYTES,
             receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
             offload: true,

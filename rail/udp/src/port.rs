@@ -6,11 +6,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::shared::Leaving;
+use ropewalk_rail::binding::Binding;
+use ropewalk_rail::interfaces::LocalSide;
 use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::packet::Packet;
-use ropewalk_rail::port::{Found, Port, PortCounters, Received};
+use ropewalk_rail::port::{Found, Port, PortCounters, Received, Refusals};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use crate::batch::{self, Incoming, MESSAGES_MAX, PACKETS_MAX, Run};
 use crate::config::{PACKET_BYTES_USUAL, UdpConfig, UdpError};
@@ -43,6 +46,7 @@ pub struct UdpPort {
     packets: Vec<Packet>,
     runs: Vec<Run>,
     counters: PortCounters,
+    refusals: Refusals<SocketAddr>,
     /// The kernel cuts messages.
     cuts: bool,
     /// But not for these: their paths take less than a packet, or encrypt.
@@ -60,11 +64,12 @@ pub struct UdpPort {
 impl UdpPort {
     /// A port as configured.
     pub fn open(config: UdpConfig) -> Result<UdpPort, UdpError> {
-        let address = config.listen.unwrap_or(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0));
-        let socket = match UdpSocket::bind(address) {
-            Err(_) if config.listen.is_none() => {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
+        let address = config.listen.unwrap_or_else(|| config.local.call_from().unwrap_or(any));
+        let socket = match open_at(address, &config.local) {
+            Err(_) if address == any && config.listen.is_none() => {
                 // No IPv6 here.
-                UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+                open_at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &config.local)
             }
             socket => socket,
         };
@@ -99,6 +104,7 @@ impl UdpPort {
             packets: Vec::with_capacity(PACKETS_MAX),
             runs: Vec::new(),
             counters: PortCounters::default(),
+            refusals: Refusals::default(),
             cuts: joins,
             narrow: Vec::new(),
             splits,
@@ -164,6 +170,18 @@ impl UdpPort {
     }
 }
 
+/// A socket at this address, which is bound to an interface where the binding names one.
+fn open_at(address: SocketAddr, local: &Binding) -> std::io::Result<UdpSocket> {
+    if local.interface().is_none() {
+        return UdpSocket::bind(address);
+    }
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    local.bind_interface(socket.as_fd())?;
+    net::bind(&socket, &address)?;
+    Ok(UdpSocket::from(socket))
+}
+
 /// Whether the kernel splits packets that are longer than their path takes; true where it could be told.
 fn set_splits(socket: &UdpSocket, splits: bool) -> bool {
     let (v4, v6) = match splits {
@@ -176,14 +194,15 @@ fn set_splits(socket: &UdpSocket, splits: bool) -> bool {
     told && (!is_v6 || sockopt::set_ipv6_mtu_discover(socket, v6).is_ok())
 }
 
-/// Longest packet that the way to an address takes, as this host knows it now.
-fn bytes_to(address: SocketAddr) -> Option<usize> {
+/// Longest packet that the way to an address takes from a socket with such a binding, as this host knows it now.
+fn bytes_to(address: SocketAddr, local: &Binding) -> Option<usize> {
     let host = address.ip().to_canonical();
-    let own: IpAddr = match host {
+    let any: IpAddr = match host {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let scout = UdpSocket::bind((own, 0)).ok()?;
+    let own = local.call_from().filter(|from| from.is_ipv4() == host.is_ipv4());
+    let scout = open_at(own.unwrap_or((any, 0).into()), local).ok()?;
     match address {
         SocketAddr::V6(v6) if host.is_ipv6() => scout.connect(v6).ok()?,
         _ => scout.connect((host, address.port())).ok()?,
@@ -219,7 +238,7 @@ impl Port for UdpPort {
 
     fn packet_bytes_to(&mut self, station: SocketAddr) -> usize {
         // If the path is unknown, the length that nearly all networks take.
-        let known = bytes_to(station).unwrap_or(PACKET_BYTES_USUAL);
+        let known = bytes_to(station, &self.config.local).unwrap_or(PACKET_BYTES_USUAL);
         known.min(self.config.packet_bytes)
     }
 
@@ -231,7 +250,10 @@ impl Port for UdpPort {
         match self.config.listen {
             None => Vec::new(),
             Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
-            Some(_) => ropewalk_rail::host::reachable(self.local),
+            Some(_) => {
+                let interface = self.config.local.interface().map(|(_, name)| name);
+                ropewalk_rail::host::reachable_by(self.local, interface)
+            }
         }
     }
 
@@ -360,7 +382,9 @@ impl Port for UdpPort {
                     self.splits = true;
                 }
                 // A packet that cannot leave is as good as lost.
-                Err(_) => {
+                Err(error) => {
+                    let number = error.raw_os_error().unwrap_or_default();
+                    self.refusals.note(self.runs[done].to, number);
                     self.counters.drops.unsent += 1;
                     done += 1;
                 }
@@ -380,5 +404,21 @@ impl Port for UdpPort {
 
     fn counters(&self) -> PortCounters {
         self.counters
+    }
+
+    fn local_side(&self) -> Option<LocalSide<'_>> {
+        self.config.local.side()
+    }
+
+    fn has_route(&self, station: SocketAddr) -> bool {
+        self.config.local.reaches(station.ip())
+    }
+
+    fn refused(&mut self) -> Option<(SocketAddr, i32)> {
+        self.refusals.take()
+    }
+
+    fn interface(&self) -> Option<u32> {
+        self.config.local.interface().map(|(index, _)| index)
     }
 }

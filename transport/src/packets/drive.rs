@@ -4,6 +4,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES_LONG, EAGER_BYTES_SHORT};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
@@ -227,6 +228,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
     fn owed_since(&self, link: SlotId, _: Option<(u8, u64)>) -> Time {
         // The peer acknowledges even if its program does nothing: a peer that owes anything for long is gone.
         self.links.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
+    }
+
+    fn health(&self, link: SlotId) -> Option<Health> {
+        Machine::health(self, link)
+    }
+
+    fn abandon(&mut self, link: SlotId) -> bool {
+        let is_known = self.links.get(link).is_some();
+        self.end(link, Fault::Closed);
+        is_known
+    }
+
+    fn each_link(&self, to: &mut dyn FnMut(SlotId)) {
+        let up = self.links.iter().filter(|(_, link)| link.is_up());
+        up.for_each(|(id, _)| to(id));
     }
 
     fn counted(&self) -> Counted {

@@ -90,6 +90,10 @@ pub(super) struct Link<S> {
     pub heard_at: Time,
     /// A sign of life is to be asked for.
     pub probes: bool,
+    /// Bytes of the stream that the other side has acknowledged; packets that went again, and pieces that were asked for
+    /// again.
+    pub delivered_bytes: u64,
+    pub sent_again: u64,
 
     pub sending: Sending<Sent>,
     pub receiving: Receiving,
@@ -133,6 +137,8 @@ impl<S> Link<S> {
             schedule: Schedule::default(),
             heard_at: Time::NEVER,
             probes: false,
+            delivered_bytes: 0,
+            sent_again: 0,
             sending: Sending::default(),
             receiving: Receiving::default(),
             out: Outgoing::default(),

@@ -10,6 +10,7 @@
 mod access;
 mod congestion;
 mod drive;
+mod health;
 mod link;
 mod loss;
 pub mod machine;

@@ -136,6 +136,18 @@ impl Outgoing {
         queue.push_back(queued);
     }
 
+    /// Bytes that wait.
+    pub fn bytes(&self) -> u64 {
+        let whole = |queued: &Queued| queued.header.as_bytes().len() as u64 + queued.payload.len();
+        let current = self.current.as_ref().map_or(0, |cutting| {
+            let header = if cutting.begun { 0 } else { cutting.queued.header.as_bytes().len() };
+            header as u64 + cutting.queued.payload.len() - cutting.done
+        });
+        let cut = self.full.iter().chain(&self.building).map(|sent| sent.bytes.len() as u64);
+        let queued = self.urgent.iter().chain(&self.bulk).map(whole);
+        current + cut.sum::<u64>() + queued.sum::<u64>()
+    }
+
     /// The buffers that it holds, at the end.
     pub fn take_buffers(&mut self) -> impl Iterator<Item = SharedBytes> {
         let full = std::mem::take(&mut self.full);

@@ -129,7 +129,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let Some(entry) = self.readings.get_mut(*reading) else { continue };
             if let Some(ask) = entry.pull.ask_again(now, &asks.round_trip, asks.heard_at) {
                 let reading = *reading;
-                self.counters.asked_again += u64::from(ask.pieces.count_ones());
+                let pieces = u64::from(ask.pieces.count_ones());
+                self.counters.asked_again += pieces;
+                state.sent_again += pieces;
                 asks.narrow(now);
                 if entry.pull.misses() == 0 {
                     asks.round_trip.was_lost();

@@ -241,6 +241,11 @@ impl<T> Sending<T> {
         Some((self.first.wrapping_add(index as u32), content))
     }
 
+    /// Contents that are kept: packets that are not acknowledged.
+    pub fn contents(&self) -> impl Iterator<Item = &T> {
+        self.kept.iter().filter_map(|packet| packet.content.as_ref())
+    }
+
     /// The round trips that were measured.
     pub fn round_trip(&self) -> &RoundTrip {
         &self.round_trip

@@ -206,10 +206,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (now, route) = (self.driver.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
-        let Link { sending, receiving, .. } = state;
+        let Link { sending, receiving, sent_again, .. } = state;
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
+            *sent_again += 1;
             let leaving = write(out, route, ack, number, sent);
             if leaving.kept.is_none() {
                 self.counters.bytes_copied += sent.payload_bytes as u64;
@@ -249,7 +250,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             state.sending.doubled(ack.again);
         }
         let spare = &mut self.spare;
-        let mut ended = |sent: Sent| recycle(spare, SPARE_MAX, sent.bytes);
+        let delivered = &mut state.delivered_bytes;
+        let mut ended = |sent: Sent| {
+            *delivered += sent.bytes.len() as u64;
+            recycle(spare, SPARE_MAX, sent.bytes);
+        };
         let (next, early) = (ack.next.get(), ack.early.get());
         if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
             return self.violated(id);

@@ -129,7 +129,9 @@ pub struct Place {
     cluster_file: Option<PathBuf>,
     /// Listen here: tcp://ADDRESS:PORT (or just ADDRESS:PORT), udp://ADDRESS:PORT or
     /// ether://INTERFACE/ENDPOINT. With port 0, or without an endpoint, the system chooses a free
-    /// one. Separate several by commas; peers try them in this order.
+    /// one. Separate several by commas; peers try them in this order. On a host with several
+    /// interfaces, tcp://ADDRESS:PORT?interface=NAME&source=ADDRESS binds the sockets to one of
+    /// them, and calls leave from there, too.
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     listen: Vec<Listen>,
     /// Allow listening at an address that other hosts can reach. The servers do not authenticate

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX};
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::SlotId;
@@ -207,6 +208,12 @@ impl Rail for ShmRail {
 
     fn counters(&self) -> RailCounters {
         self.common.counters
+    }
+
+    fn health(&mut self, link: LinkId, now: Time) -> Option<Health> {
+        let is_up =
+            link.rail == self.index && matches!(self.links.get(link.slot), Some(Entry::Up(_)));
+        is_up.then(|| Health::of_memory(now))
     }
 
     /// A peer with shared memory is on this host.
