@@ -339,3 +339,27 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
     let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
     assert_eq!(drawn.matches("<polyline").count(), all.len(), "{drawn}");
 }
+
+#[test]
+fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
+    if !makes_namespaces() {
+        return;
+    }
+    let names = ["is", "ft", "lu"].map(|kernel| format!("kernels.{kernel}.s.tcp.1"));
+    let mut arguments = vec!["paths"];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name.as_str()]));
+    let rows = bench(&arguments);
+    for name in &names {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name.as_str()).collect();
+        let faults: Vec<_> = own.iter().map(|row| row["params"]["fault"].as_str()).collect();
+        assert_eq!(faults, [Some("none"), Some("cuts"), Some("switch")], "{rows:?}");
+        for row in own {
+            let count = u64::from(row["params"]["fault"] != "none");
+            assert_eq!(row["params"]["faults"].as_u64(), Some(count), "{row}");
+            assert_eq!(
+                (&row["params"]["verified"], &row["metric"]),
+                (&true.into(), &"time".into())
+            );
+        }
+    }
+}
