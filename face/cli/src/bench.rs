@@ -33,6 +33,9 @@ enum Name {
     /// The figures of the MX papers between two network namespaces, compared with raw frames, UDP
     /// and TCP (needs root).
     Mx,
+    /// Faults of network paths between network namespaces: the stall of a stream and the time of
+    /// parallel programs, compared with TCP and MPTCP (needs root).
+    Paths,
     /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
     /// idle servers.
     Meta,
@@ -148,6 +151,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             Name::Net => ropewalk_bench::net::rows(),
             Name::Bmi => ropewalk_bench::bmi::rows(),
             Name::Mx => ropewalk_bench::mx::rows(arguments.quick),
+            Name::Paths => ropewalk_bench::paths::rows(arguments.quick),
             Name::Io => ropewalk_bench::io::rows(),
             Name::Meta => ropewalk_bench::meta::rows(),
         };
@@ -182,6 +186,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Name::Net => ropewalk_bench::net::net(&options, &mut emit),
         Name::Bmi => ropewalk_bench::bmi::bmi(&options, &mut emit),
         Name::Mx => ropewalk_bench::mx::mx(&options, &mut emit)?,
+        Name::Paths => ropewalk_bench::paths::paths(&options, &mut emit)?,
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
     }
@@ -200,6 +205,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             Name::Net => report::figure(&outcomes, "latency"),
             Name::Bmi => bmi_figures(&outcomes),
             Name::Mx => ropewalk_bench::mx::figures(&outcomes),
+            Name::Paths => ropewalk_bench::paths::figures(&outcomes),
             _ => report::bars(&outcomes),
         };
         std::fs::write(file, picture)

@@ -301,3 +301,65 @@ fn process_a_row_that_does_not_exist_is_an_error() {
     let text = refused(&["net", "--sizes", "64", "--list"]);
     assert!(text.contains("--sizes is only for 'ropewalk bench mx'"), "{text}");
 }
+
+#[test]
+fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
+    if !makes_namespaces() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("paths.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let row = "cut.silent.1g.tcp";
+    let rows = bench(&["paths", "--only", row, "--figure", file]);
+    let found = |figure: &str| -> Vec<&serde_json::Value> {
+        let name = format!("{row}.{figure}");
+        rows.iter().filter(|row| row["scenario"] == name.as_str()).collect()
+    };
+    let systems = |rows: &[&serde_json::Value]| -> Vec<String> {
+        rows.iter().map(|row| row["system"].as_str().unwrap_or("").to_string()).collect()
+    };
+    let all = ["ropewalk", "tcp", "mptcp", "mptcp-tuned"];
+    for (figure, wanted) in
+        [("stall", &all[..]), ("failover", &all[2..]), ("back", &all), ("goodput", &all)]
+    {
+        assert_eq!(systems(&found(figure)), wanted, "{figure}: {rows:?}");
+    }
+    for row in found("stall") {
+        let number = |name: &str| row["params"][name].as_f64().expect("a number");
+        for damage in ["lost", "doubled", "reordered"] {
+            assert_eq!(number(damage), 0.0, "{row}");
+        }
+        assert!(number("outage_ms") >= 200.0 && number("control_gap_ms") > 0.0, "{row}");
+        // One rail is silent for as long as it is cut.
+        let stall = row["median"].as_f64().expect("a number");
+        assert!(number("rails") > 1.0 || stall >= 0.9 * number("outage_ms"), "{row}");
+        assert!(row["params"]["timeline_mbs"].as_array().is_some_and(|bins| bins.len() > 50));
+    }
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    assert_eq!(drawn.matches("<polyline").count(), all.len(), "{drawn}");
+}
+
+#[test]
+fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
+    if !makes_namespaces() {
+        return;
+    }
+    let names = ["is", "ft", "lu"].map(|kernel| format!("kernels.{kernel}.s.tcp.1"));
+    let mut arguments = vec!["paths"];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name.as_str()]));
+    let rows = bench(&arguments);
+    for name in &names {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name.as_str()).collect();
+        let faults: Vec<_> = own.iter().map(|row| row["params"]["fault"].as_str()).collect();
+        assert_eq!(faults, [Some("none"), Some("cuts"), Some("switch")], "{rows:?}");
+        for row in own {
+            let count = u64::from(row["params"]["fault"] != "none");
+            assert_eq!(row["params"]["faults"].as_u64(), Some(count), "{row}");
+            assert_eq!(
+                (&row["params"]["verified"], &row["metric"]),
+                (&true.into(), &"time".into())
+            );
+        }
+    }
+}

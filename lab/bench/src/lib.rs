@@ -6,6 +6,7 @@
 //! * [`mod@bmi`]: the figures of the BMI paper, through the C interface, beside bare sockets and MPI;
 //! * [`mod@mx`]: the figures of the MX papers, between two network namespaces, beside bare frames,
 //!   datagrams and streams;
+//! * [`mod@paths`]: streams whose rails fail, between network namespaces, beside TCP and MPTCP;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`mod@mpi`]: messages of the MPIs that are here;
 //! * [`lab`]: the alternation of parties; [`servers`], `worker`, `process`: the processes; `work_files`,
@@ -35,6 +36,7 @@ pub mod mpi;
 pub mod mx;
 pub mod net;
 mod order;
+pub mod paths;
 mod postmark;
 mod process;
 mod ranks;
@@ -84,6 +86,9 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     }
     if let Some(part) = part.strip_prefix("mx ") {
         return mx::serve(part);
+    }
+    if let Some(part) = part.strip_prefix("paths ") {
+        return paths::serve(part);
     }
     let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
     let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;

@@ -140,6 +140,9 @@ fn conditions(main: &Outcome) -> Vec<String> {
         "buffers",
         "eager",
         "gigabits",
+        "rails",
+        "fault",
+        "channels",
         "coalescing",
         "endpoints",
         "neighbours",
@@ -166,9 +169,14 @@ fn conditions(main: &Outcome) -> Vec<String> {
     if journal != main.param("storage") && !journal.is_empty() {
         all.push(format!("journal {journal}"));
     }
-    for (name, unit) in
-        [("frames", "frames"), ("longest_gap_ms", "ms gap"), ("computing", "x computing")]
-    {
+    for (name, unit) in [
+        ("frames", "frames"),
+        ("longest_gap_ms", "ms gap"),
+        ("computing", "x computing"),
+        ("outage_ms", "ms outage"),
+        ("control_gap_ms", "ms gap without fault"),
+        ("not_back", "not back"),
+    ] {
         let value = main.param(name);
         all.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
     }
@@ -184,11 +192,11 @@ fn number(value: f64) -> String {
     }
 }
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 460.0;
-const MARGIN: f64 = 60.0;
-const LEGEND: f64 = 240.0;
-const COLOURS: [&str; 8] =
+pub(crate) const WIDTH: f64 = 860.0;
+pub(crate) const HEIGHT: f64 = 460.0;
+pub(crate) const MARGIN: f64 = 60.0;
+pub(crate) const LEGEND: f64 = 240.0;
+pub(crate) const COLOURS: [&str; 8] =
     ["#1b6ca8", "#d1495b", "#2e933c", "#8a508f", "#e07a1f", "#3d3d3d", "#00838f", "#a67c00"];
 
 /// A figure of one metric over the size of the messages, both axes logarithmic.
@@ -336,7 +344,7 @@ fn bar_name(outcome: &Outcome, all: &[&Outcome]) -> String {
     if outcome.param("placement") == "embedded" {
         label.push_str(" embedded");
     }
-    for name in ["bytes", "endpoints", "posted", "service", "lost_ppm"] {
+    for name in ["bytes", "endpoints", "posted", "service", "lost_ppm", "fault"] {
         let value = outcome.param(name);
         if !value.is_empty() && alike.iter().any(|it| it.param(name) != value) {
             let _ = write!(label, " {name} {value}");

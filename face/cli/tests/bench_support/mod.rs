@@ -18,7 +18,8 @@ const MEDIA: [&str; 10] = [
     "udp",
     "frames",
 ];
-const METRICS: [&str; 7] = ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count"];
+const METRICS: [&str; 9] =
+    ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count", "stall", "time"];
 
 /// Runs it with these arguments; every line is checked to be what was agreed upon.
 pub fn bench(arguments: &[&str]) -> Vec<Value> {

@@ -1,0 +1,46 @@
+//! Faults of rails between network namespaces, and what programs notice of them.
+//!
+//! * [`mod@cut`]: a stream of ordered messages, of which a rail is cut and mended, beside TCP and MPTCP;
+//! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
+//! * [`mod@kernels`]: kernels of parallel programs while rails fail;
+//! * [`presence`]: endpoints of ours; [`timeline`]: pictures.
+
+mod bare;
+mod cut;
+mod kernels;
+mod ours;
+mod presence;
+mod side;
+mod stream;
+mod timeline;
+mod trace;
+
+use anyhow::bail;
+
+use crate::lab::{Options, hold_dma_latency};
+pub use crate::paths::timeline::figures;
+use crate::report::Outcome;
+
+/// Plays a part that has begun with `paths `.
+pub(crate) fn serve(part: &str) -> anyhow::Result<()> {
+    match part.split_once(' ').unwrap_or((part, "")) {
+        ("stream", words) => side::serve(words),
+        ("rank", words) => kernels::rank::serve(words),
+        (other, _) => bail!("nobody knows what '{other}' is"),
+    }
+}
+
+/// Measures everything that is wanted; measurements that fail are named on stderr.
+///
+/// # Errors
+/// There can be no network namespaces; or data was lost, doubled, reordered or changed.
+pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<()> {
+    let _held = options.hold_dma_latency.then(hold_dma_latency).flatten();
+    cut::cut(options, emit)?;
+    kernels::kernels(options, emit)
+}
+
+/// The names of all rows, or of those that are measured where it has to be quick.
+pub fn rows(quick: bool) -> Vec<String> {
+    [cut::rows(quick), kernels::rows(quick)].concat()
+}
