@@ -13,8 +13,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{
-    Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig, Level, Mode,
-    Oversize, PeerId, Posted,
+    Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig, Level,
+    Mode, Oversize, PeerId, Posted,
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
@@ -105,7 +105,8 @@ impl Sim {
             _ => SimConfig::datagram(),
         };
         let names = [NAMES[number], SECOND[number]].into_iter().take(self.rails);
-        let rails = names.map(|name| Box::new(self.network.rail(name, config.clone())) as Box<dyn Rail>);
+        let rails =
+            names.map(|name| Box::new(self.network.rail(name, config.clone())) as Box<dyn Rail>);
         let rails = rails.collect();
         let mut config = EndpointConfig::new(ClusterId(1));
         config.endpoint = EndpointId(number as u128 + 1);

@@ -10,8 +10,8 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
-    HelloBody, Prefix, Refusal,
+    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, FLAG_UPGRADE,
+    HELLO_PAYLOAD_BYTES_MAX, HelloBody, Prefix, Refusal,
 };
 
 use super::calls::PATIENCE;

@@ -156,7 +156,12 @@ impl Core {
     }
 
     /// The proof of the other side of a joining link.
-    pub(crate) fn arrive_join(&mut self, link: LinkId, prefix: &Prefix, body: &JoinBody) -> Placement {
+    pub(crate) fn arrive_join(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        body: &JoinBody,
+    ) -> Placement {
         let Some(state) = self.links.get(link) else { return Placement::Drop };
         let Some(id) = state.joins.filter(|_| state.stage == LinkStage::Agreed) else {
             return self.violation("an unexpected proof");

@@ -8,9 +8,9 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::paths::PathId;
 use super::SessionId;
 use super::key::{Key, Share};
+use super::paths::PathId;
 
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
@@ -71,7 +71,14 @@ impl Bundle {
     }
 
     /// The peer told its share. `is_lower`: our endpoint id is the lower one. `adds`: we add the paths.
-    pub fn agree(&mut self, session: SessionId, theirs: &Share, is_lower: bool, adds: bool, now: Time) {
+    pub fn agree(
+        &mut self,
+        session: SessionId,
+        theirs: &Share,
+        is_lower: bool,
+        adds: bool,
+        now: Time,
+    ) {
         let (lower, higher) = if is_lower { (&self.share, theirs) } else { (theirs, &self.share) };
         self.key = Some(Key::agreed(session, lower, higher));
         (self.adds, self.is_lower) = (adds, is_lower);

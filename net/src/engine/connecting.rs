@@ -61,7 +61,8 @@ impl Engine {
         let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
         let ways = self.ways_over(address.as_ref()).into_iter().enumerate().skip(attempt as usize);
         for (index, Way { rail, rest, .. }) in ways {
-            let (is_used, capabilities) = (rails >> rail & 1 == 1, self.rails.at(rail).capabilities());
+            let (is_used, capabilities) =
+                (rails >> rail & 1 == 1, self.rails.at(rail).capabilities());
             if is_used || capabilities.same_host_only || capabilities.foreign {
                 continue;
             }
@@ -78,7 +79,11 @@ impl Engine {
         let of = |(scheme, rest): (&str, &str)| {
             let (scheme, rest) = (scheme.to_string(), rest.to_string());
             let rails = self.rails.of_scheme(&scheme).map(|(rail, _)| rail).collect::<Vec<_>>();
-            rails.into_iter().map(move |rail| Way { rail, scheme: scheme.clone(), rest: rest.clone() })
+            rails.into_iter().map(move |rail| Way {
+                rail,
+                scheme: scheme.clone(),
+                rest: rest.clone(),
+            })
         };
         parts.flat_map(of).collect()
     }

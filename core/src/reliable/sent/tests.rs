@@ -34,7 +34,8 @@ fn order(number: u32) -> Order {
 fn spans(count: u32) -> SentSpans {
     let mut spans = SentSpans::new();
     for number in 1..=count {
-        let span = spans.add(Envelope::default(), Body::Confirm, Some(payload(number)), PathId::FIRST);
+        let span =
+            spans.add(Envelope::default(), Body::Confirm, Some(payload(number)), PathId::FIRST);
         assert_eq!(span, u64::from(number));
     }
     spans
