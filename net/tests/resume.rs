@@ -12,6 +12,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
+use ropewalk_core::Plant;
 use ropewalk_net::{
     Audience, Channel, Completed, Context, Direction, Endpoint, EndpointConfig, Level, Mode,
     Oversize, PeerId, Posted,
@@ -38,10 +39,15 @@ struct Sim {
     kind: u64,
     steps: u64,
     check_every: u64,
+    plant: Plant,
 }
 
 impl Sim {
     fn new(seed: u64) -> Sim {
+        Sim::with(seed, Plant::Nothing)
+    }
+
+    fn with(seed: u64, plant: Plant) -> Sim {
         let mut sim = Sim {
             network: SimNetwork::new(seed),
             clock: Arc::new(AtomicU64::new(0)),
@@ -51,6 +57,7 @@ impl Sim {
             kind: seed % 3,
             steps: 0,
             check_every: if seed < 12 { 1 } else { 64 },
+            plant,
         };
         if sim.kind == 2 {
             let mut path = sim.network.path(NAMES[0], NAMES[1]);
@@ -102,6 +109,7 @@ impl Sim {
         config.seed = number as u64 * 1000 + life;
         config.service_thread = false;
         config.core.mode = Mode::Resume;
+        config.core.plant = self.plant;
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
         let endpoint = Endpoint::open(config, vec![Box::new(rail)]).unwrap();
@@ -230,8 +238,8 @@ fn random_len(random: &mut Random) -> usize {
 }
 
 /// One run; its trace and how often sessions began and links were cut.
-fn run(seed: u64) -> (u64, u64) {
-    let mut sim = Sim::new(seed);
+fn run(seed: u64, plant: Plant) -> (u64, u64) {
+    let mut sim = Sim::with(seed, plant);
     sim.meet();
     // Get slots hold a pattern that is never written, put slots are written once each.
     let region = sim.memory(2 * ACCESSES as usize * SLOT, 0);
@@ -350,10 +358,40 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn everything_arrives_once_and_in_order_whatever_the_network_does() {
     for seed in seeds() {
-        let (trace, sessions) = run(seed);
+        let (trace, sessions) = run(seed, Plant::Nothing);
         assert_eq!(sessions, 1, "seed {seed}: the session was not resumed but begun again");
-        assert_eq!((trace, sessions), run(seed), "seed {seed} does not reproduce its run");
+        let again = run(seed, Plant::Nothing);
+        assert_eq!((trace, sessions), again, "seed {seed} does not reproduce its run");
     }
+}
+
+/// A run with a planted bug fails within so many seeds.
+fn finds(plant: Plant) {
+    const SEEDS: u64 = 60;
+    let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, plant)).is_err();
+    let found = (0..SEEDS).find(fails);
+    let found = found.unwrap_or_else(|| panic!("{plant:?} is not found within {SEEDS} seeds"));
+    println!("{plant:?} is found by seed {found}");
+}
+
+#[test]
+fn spans_that_take_effect_twice_are_found() {
+    finds(Plant::DuplicatesTaken);
+}
+
+#[test]
+fn a_window_that_is_off_by_one_is_found() {
+    finds(Plant::WindowOffByOne);
+}
+
+#[test]
+fn spans_that_count_as_placed_at_their_start_are_found() {
+    finds(Plant::PlacedAtStart);
+}
+
+#[test]
+fn orders_that_end_before_their_release_are_found() {
+    finds(Plant::EndsBeforeRelease);
 }
 
 #[test]

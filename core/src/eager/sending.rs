@@ -73,7 +73,8 @@ impl Core {
             self.finish(id, Err(fault), 0);
             return true;
         }
-        if !peer.in_flight.has_room() {
+        let spans_full = session.reliable.as_ref().is_some_and(|it| !it.sent.has_room());
+        if !peer.in_flight.has_room() || spans_full {
             return false;
         }
         // A request is never announced: nobody posts for it.

@@ -21,7 +21,11 @@ impl Core {
             }
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
-            if !peer.in_flight.has_bulk_room(next) {
+            let room = match &session.reliable {
+                Some(reliable) => peer.in_flight.has_room() && reliable.sent.has_bulk_room(),
+                None => peer.in_flight.has_bulk_room(next),
+            };
+            if !room {
                 return;
             }
             if self.bulk.is_spent() {
