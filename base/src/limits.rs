@@ -25,6 +25,11 @@ pub const REMOTE_SEGMENTS_MAX: usize = 1024;
 /// payload: 16 512, about a quarter.
 pub const QUEUED_FRAMES_MAX: usize = 65_536;
 
+/// Longest payload of a frame that is kept until it is acknowledged, in bytes.
+pub const SPAN_BYTES_MAX: u32 = 64 * 1024;
+
+const _: () =
+    assert!(EAGER_BYTES_LONG <= SPAN_BYTES_MAX && SPAN_BYTES_MAX <= FRAME_PAYLOAD_BYTES_MAX);
 const _: () = assert!(EAGER_BYTES <= EAGER_BYTES_SHORT && EAGER_BYTES_SHORT <= EAGER_BYTES_LONG);
 const _: () = assert!(REQUEST_BYTES_MAX <= EAGER_BYTES_SHORT);
 const _: () = assert!(EAGER_BYTES_LONG <= FRAME_PAYLOAD_BYTES_MAX);

@@ -162,3 +162,10 @@ pub(crate) struct Payload {
     pub urgency: Urgency,
     pub order: Order,
 }
+
+impl Payload {
+    /// Its bytes, if it is that of a data frame.
+    pub fn bulk_bytes(&self) -> u64 {
+        if self.urgency == Urgency::Bulk { self.slice.len } else { 0 }
+    }
+}

@@ -12,6 +12,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
+use ropewalk_core::Plant;
 use ropewalk_net::{
     Audience, Channel, Completed, Context, Counters, Direction, Endpoint, EndpointConfig, Level,
     Mode, Oversize, PeerId, Posted,
@@ -42,14 +43,15 @@ struct Sim {
     rails: usize,
     steps: u64,
     check_every: u64,
+    plant: Plant,
 }
 
 impl Sim {
     fn new(seed: u64) -> Sim {
-        Sim::with_rails(seed, 1)
+        Sim::with(seed, 1, Plant::Nothing)
     }
 
-    fn with_rails(seed: u64, rails: usize) -> Sim {
+    fn with(seed: u64, rails: usize, plant: Plant) -> Sim {
         let mut sim = Sim {
             network: SimNetwork::new(seed),
             clock: Arc::new(AtomicU64::new(0)),
@@ -61,6 +63,7 @@ impl Sim {
             rails,
             steps: 0,
             check_every: if seed < 12 { 1 } else { 64 },
+            plant,
         };
         if sim.kind == 2 {
             let mut path = sim.network.path(NAMES[0], NAMES[1]);
@@ -116,6 +119,7 @@ impl Sim {
         config.service_thread = false;
         config.core.mode = Mode::Resume;
         config.core.paths_max = self.rails;
+        config.core.plant = self.plant;
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
         let endpoint = Endpoint::open(config, rails).unwrap();
@@ -249,8 +253,8 @@ fn random_len(random: &mut Random) -> usize {
 }
 
 /// One run; its trace and how often sessions began and links were cut.
-fn run(seed: u64, rails: usize) -> (u64, Counters) {
-    let mut sim = Sim::with_rails(seed, rails);
+fn run(seed: u64, rails: usize, plant: Plant) -> (u64, Counters) {
+    let mut sim = Sim::with(seed, rails, plant);
     sim.meet();
     // Get slots hold a pattern that is never written, put slots are written once each.
     let region = sim.memory(2 * ACCESSES as usize * SLOT, 0);
@@ -369,19 +373,50 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn everything_arrives_once_and_in_order_whatever_the_network_does() {
     for seed in seeds() {
-        let (trace, counters) = run(seed, 1);
+        let (trace, counters) = run(seed, 1, Plant::Nothing);
         assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
-        assert_eq!((trace, counters), run(seed, 1), "seed {seed} does not reproduce its run");
+        let again = run(seed, 1, Plant::Nothing);
+        assert_eq!((trace, counters), again, "seed {seed} does not reproduce its run");
     }
+}
+
+/// A run with a planted bug fails within so many seeds.
+fn finds(plant: Plant) {
+    const SEEDS: u64 = 60;
+    let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, 1, plant)).is_err();
+    let found = (0..SEEDS).find(fails);
+    let found = found.unwrap_or_else(|| panic!("{plant:?} is not found within {SEEDS} seeds"));
+    println!("{plant:?} is found by seed {found}");
+}
+
+#[test]
+fn spans_that_take_effect_twice_are_found() {
+    finds(Plant::DuplicatesTaken);
+}
+
+#[test]
+fn a_window_that_is_off_by_one_is_found() {
+    finds(Plant::WindowOffByOne);
+}
+
+#[test]
+fn spans_that_count_as_placed_at_their_start_are_found() {
+    finds(Plant::PlacedAtStart);
+}
+
+#[test]
+fn orders_that_end_before_their_release_are_found() {
+    finds(Plant::EndsBeforeRelease);
 }
 
 #[test]
 fn everything_arrives_once_and_in_order_while_paths_come_and_go() {
     let (mut joined, mut lost) = (0, 0);
     for seed in seeds() {
-        let (trace, counters) = run(seed, 2);
+        let (trace, counters) = run(seed, 2, Plant::Nothing);
         assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
-        assert_eq!((trace, counters), run(seed, 2), "seed {seed} does not reproduce its run");
+        let again = run(seed, 2, Plant::Nothing);
+        assert_eq!((trace, counters), again, "seed {seed} does not reproduce its run");
         (joined, lost) = (joined + counters.paths_joined, lost + counters.paths_lost);
     }
     assert!(joined > 0 && lost > 0, "{joined} joined, {lost} lost");

@@ -1,6 +1,8 @@
 //! How long messages may be that leave at once: what rails want, what peers take, what is configured.
 
-use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_LONG, FRAME_PAYLOAD_BYTES_MAX};
+use ropewalk_base::limits::{
+    EAGER_BYTES, EAGER_BYTES_LONG, FRAME_PAYLOAD_BYTES_MAX, SPAN_BYTES_MAX,
+};
 use ropewalk_base::verb::{Capabilities, LinkId};
 
 use crate::api::*;
@@ -72,6 +74,7 @@ impl Core {
         let eager_bytes = self.eager_bytes_over(link, spans).min(accepted);
         let rail = self.rails.of(link);
         let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
-        (eager_bytes, u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX)))
+        let most = if spans { SPAN_BYTES_MAX } else { FRAME_PAYLOAD_BYTES_MAX };
+        (eager_bytes, u64::from(frame.min(most)))
     }
 }

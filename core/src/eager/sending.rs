@@ -74,6 +74,9 @@ impl Core {
             return true;
         }
         let Some(link) = session.paths.with_room() else { return false };
+        if session.reliable.as_ref().is_some_and(|it| !it.sent.has_room()) {
+            return false;
+        }
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
         let tells = !session.is_foreign() || !Level::waits_for_match(send.level as u8);

@@ -1,6 +1,7 @@
 //! Takes spans in, each once, and acknowledges them.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::SPAN_BYTES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
@@ -37,6 +38,9 @@ impl Core {
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };
+        }
+        if payload_bytes > SPAN_BYTES_MAX {
+            return self.violation("a span over the limit");
         }
         let attempt = prefix.attempt.get();
         self.arrive_acknowledged(id, link, prefix.acknowledged.get());

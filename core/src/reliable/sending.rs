@@ -51,7 +51,7 @@ impl Core {
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
-        if !reliable.sent.may_go(span, link) {
+        if reliable.sent.hold_back(span) || !reliable.sent.may_go(span, link) {
             return;
         }
         reliable.sent.resend_by(due);
@@ -89,22 +89,30 @@ impl Core {
     pub(crate) fn arrive_ack(&mut self, id: PeerId, link: LinkId, ack: &AckBody) {
         let early = self.config.plant == Plant::EndsBeforeRelease;
         let Some(reliable) = self.reliable_mut(id) else { return };
+        let was_full = !reliable.sent.has_room();
         reliable.sent.ends_early = early;
         reliable.sent.acknowledge(link, ack);
-        self.spans_ended(id);
+        self.spans_ended(id, was_full);
     }
 
     /// The peer acknowledges spans on a frame that goes anyway.
     pub(super) fn arrive_acknowledged(&mut self, id: PeerId, link: LinkId, acknowledged: u32) {
         let Some(reliable) = self.reliable_mut(id) else { return };
+        let was_full = !reliable.sent.has_room();
         if reliable.sent.acknowledge_low(link, acknowledged) {
-            self.spans_ended(id);
+            self.spans_ended(id, was_full);
         }
     }
 
-    fn spans_ended(&mut self, id: PeerId) {
+    /// The peer acknowledged spans. `was_full`: operations waited for room.
+    fn spans_ended(&mut self, id: PeerId, was_full: bool) {
         while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
             self.acknowledged(id, ended);
+        }
+        let let_go = self.reliable_mut(id).map_or(0..0, |reliable| reliable.sent.let_go());
+        let_go.for_each(|span| self.transmit(id, span));
+        if was_full {
+            self.pump(id);
         }
     }
 

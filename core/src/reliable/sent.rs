@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
+use ropewalk_base::limits::SPAN_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -24,6 +25,10 @@ const LOOKED_AT: usize = 8 * BURST;
 
 /// Spans beyond the first that is not acknowledged, which go at most. The receiver takes as many.
 const WINDOW: u64 = 4096;
+/// Those of them that are kept for control frames: what an operation begins with waits.
+const RESERVED: u64 = WINDOW / 4;
+/// Bytes of data frames that are not acknowledged.
+const BULK_BYTES_MAX: u64 = 1 << 20;
 
 /// A span that is not acknowledged, or that a rail still has.
 #[derive(Debug)]
@@ -50,6 +55,10 @@ pub(crate) struct SentSpans {
     /// How many of them are not acknowledged; all up to `answered` are.
     unanswered: usize,
     answered: u64,
+    /// Bytes of data frames that are not acknowledged.
+    bulk_bytes: u64,
+    /// The first span that waits until the window has room for it.
+    held_back: Option<u64>,
     /// A long run of acknowledged spans beyond: the first and the last.
     known: (u64, u64),
     /// No unacknowledged span is due before this time.
@@ -96,6 +105,8 @@ impl SentSpans {
             spans: VecDeque::new(),
             unanswered: 0,
             answered: 0,
+            bulk_bytes: 0,
+            held_back: None,
             known: (0, 0),
             resend_at: None,
             ended: VecDeque::new(),
@@ -123,6 +134,7 @@ impl SentSpans {
         let span = self.next_span;
         self.next_span += 1;
         envelope.span = span;
+        self.bulk_bytes += payload.map_or(0, |payload| payload.bulk_bytes());
         self.spans.push_back(Sent {
             span,
             envelope,
@@ -138,10 +150,40 @@ impl SentSpans {
         span
     }
 
-    /// Whether a span may go over a link now: the peer lacks it and has room for it, and the link's rail has no copy.
+    /// Whether an operation may begin: the window has room besides that for control frames.
+    pub fn has_room(&self) -> bool {
+        self.next_span <= self.answered + WINDOW - RESERVED
+    }
+
+    /// Whether a data frame may go.
+    pub fn has_bulk_room(&self) -> bool {
+        self.has_room() && self.bulk_bytes + u64::from(SPAN_BYTES_MAX) <= BULK_BYTES_MAX
+    }
+
+    /// The span goes when the window has room for it. False if it has.
+    pub(super) fn hold_back(&mut self, span: u64) -> bool {
+        let beyond = span > self.answered.saturating_add(WINDOW);
+        if beyond {
+            self.held_back = Some(self.held_back.map_or(span, |first| first.min(span)));
+        }
+        beyond
+    }
+
+    /// The spans that the window has room for by now.
+    pub(super) fn let_go(&mut self) -> Range<u64> {
+        let last = (self.answered + WINDOW).min(self.next_span - 1);
+        match self.held_back.take_if(|first| *first <= last) {
+            Some(first) => {
+                self.held_back = (last + 1 < self.next_span).then_some(last + 1);
+                first..last + 1
+            }
+            None => 0..0,
+        }
+    }
+
+    /// Whether a span may go over a link now: the peer lacks it, and the link's rail has no copy.
     pub(super) fn may_go(&self, span: u64, link: LinkId) -> bool {
-        let room = span <= self.answered.saturating_add(WINDOW);
-        room && self.get(span).is_some_and(|sent| sent.may_go(link))
+        self.get(span).is_some_and(|sent| sent.may_go(link))
     }
 
     /// A copy of a span goes over a link now, under this order.
@@ -251,6 +293,7 @@ impl SentSpans {
             return;
         }
         self.unanswered -= 1;
+        self.bulk_bytes -= sent.payload.map_or(0, |payload| payload.bulk_bytes());
         if sent.copies.are_held() {
             // What the peer answered over lets go by itself.
             let others = sent.copies.detachable().filter(|(other, _)| *other != link);

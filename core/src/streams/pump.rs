@@ -18,7 +18,11 @@ impl Core {
             let Some(peer) = self.peers.get_mut(id) else { return };
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
-            if !session.paths.has_bulk_room(next) {
+            let room = match &session.reliable {
+                Some(it) => session.paths.with_room().is_some() && it.sent.has_bulk_room(),
+                None => session.paths.has_bulk_room(next),
+            };
+            if !room {
                 return;
             }
             if self.bulk.is_spent() {

@@ -162,12 +162,47 @@ fn the_lower_half_of_a_number_that_rides_on_frames_never_takes_back_or_invents()
 
 #[test]
 fn spans_beyond_the_window_wait() {
-    let mut spans = spans(WINDOW as u32 + 2);
-    assert!(spans.may_go(WINDOW, link(ONE)) && !spans.may_go(WINDOW + 1, link(ONE)));
+    let mut spans = spans(WINDOW as u32 + 3);
+    for span in 1..WINDOW + 4 {
+        assert_eq!(spans.hold_back(span), span > WINDOW, "{span}");
+    }
     acknowledge(&mut spans, ONE, &ack(0, 1));
-    assert!(!spans.may_go(WINDOW + 1, link(ONE)), "the first one is missing");
+    assert_eq!(spans.let_go(), 0..0, "the first one is missing");
+    acknowledge(&mut spans, ONE, &ack(2, 0));
+    assert_eq!(spans.let_go(), WINDOW + 1..WINDOW + 3, "two are acknowledged");
+    assert_eq!(spans.let_go(), 0..0);
+    acknowledge(&mut spans, ONE, &ack(WINDOW, 0));
+    assert_eq!((spans.let_go(), spans.let_go()), (WINDOW + 3..WINDOW + 4, 0..0));
+    assert!(!spans.hold_back(WINDOW + 4));
+}
+
+#[test]
+fn operations_wait_before_the_window_is_full_so_that_control_frames_have_room() {
+    let mut spans = spans((WINDOW - RESERVED) as u32 - 1);
+    assert!(spans.has_room());
+    spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST);
+    assert!(!spans.has_room() && !spans.hold_back(WINDOW - RESERVED));
     acknowledge(&mut spans, ONE, &ack(1, 0));
-    assert!(spans.may_go(WINDOW + 1, link(ONE)) && !spans.may_go(WINDOW + 2, link(ONE)));
+    assert!(spans.has_room());
+}
+
+#[test]
+fn data_frames_are_bounded_by_their_bytes() {
+    let mut spans = SentSpans::new();
+    let len = u64::from(SPAN_BYTES_MAX);
+    let slice = Slice { buffer: BufferId(slot(1)), offset: 0, len };
+    for number in 0..16 {
+        assert!(spans.has_bulk_room(), "{number}");
+        let payload = Payload { slice, ..payload(number) };
+        spans.add(Envelope::default(), Body::Confirm, Some(payload), PathId::FIRST);
+        spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST);
+    }
+    assert!(!spans.has_bulk_room() && spans.has_room());
+    acknowledge(&mut spans, ONE, &ack(0, 1));
+    assert!(!spans.has_bulk_room(), "that was no data frame");
+    send(&mut spans, 1, ONE, Time::ZERO);
+    acknowledge(&mut spans, ONE, &ack(1, 0));
+    assert!(spans.has_bulk_room(), "also while its rail has it");
 }
 
 #[test]
