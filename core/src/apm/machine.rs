@@ -12,10 +12,11 @@
 
 use std::collections::VecDeque;
 
+use super::cause::{ArmCause, MoveCause, ProbeFault};
 use super::load::{Arming, ArmingId};
 use super::message::Message;
 use super::migrate::Move;
-use super::notice::{ArmCause, MoveCause, Notice, ProbeFault, What};
+use super::notice::{Notice, What};
 use super::output::Output;
 use super::path::{Health, PathId, PathRecord, Side};
 use super::request::{By, Kept, Outcome, Ticket};

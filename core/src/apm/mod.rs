@@ -10,6 +10,7 @@
 //!
 //! Nothing here has a clock, a socket or a thread. Health of paths, their joining, and spans are the driver's.
 
+pub mod cause;
 pub mod cell;
 pub mod load;
 mod machine;

@@ -25,6 +25,9 @@ use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
+const KEY: u8 = frame::Kind::Key as u8;
+/// Bytes of a header behind its prefix, by kind: from `Eager` to `Join`.
+const BODY_BYTES: [usize; 17] = [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48];
 const STEPS_MAX: usize = 400;
 /// The address at which the peer accepts calls, as it announces it.
 const ADDRESS: &[u8] = b"sim://peer";
@@ -360,12 +363,14 @@ impl<'a> Player<'a> {
     }
 
     fn frame(&mut self) {
-        let Some(peer) = self.peer else { return };
-        let _ = peer;
+        if self.peer.is_none() {
+            return;
+        }
         let kind = match self.byte() {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
             0xc0.. if self.fragments => FRAGMENT,
+            byte @ 0xb8..0xc0 => KEY + (byte & 1),
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -400,7 +405,6 @@ impl<'a> Player<'a> {
             Some(key) => (key.slot.to_u64(), key.secret),
             None => (self.number(), self.number()),
         };
-        let mut body = [0u8; 64];
         let mut words: [u64; 8] = std::array::from_fn(|_| self.number());
         let acknowledge = u64::from(self.byte() % 4) << 8;
         match kind {
@@ -425,13 +429,9 @@ impl<'a> Player<'a> {
             // Cookies are operation numbers.
             words[0] = 1 << 32 | u64::from(self.byte());
         }
-        for (bytes, word) in body.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_le_bytes());
-        }
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
-        let length =
-            [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24][usize::from(kind - 3)];
-        header.extend_from_slice(&body[..length]);
+        let body = words.map(u64::to_le_bytes);
+        header.extend_from_slice(&body.as_flattened()[..BODY_BYTES[usize::from(kind - 3)]]);
         header[0] = kind;
         header[1] = header.len() as u8;
         self.place_bytes(&header, envelope.payload_bytes);

@@ -1,8 +1,8 @@
 //! One machine, by what a user and a peer see of it.
 
 use super::*;
+use crate::apm::cause::{ArmCause, MoveCause, ProbeFault};
 use crate::apm::migrate::Move;
-use crate::apm::notice::{ArmCause, MoveCause, ProbeFault};
 use crate::apm::state::{EVENTS, MIGRATION_STATES};
 
 use MigrationState::{Armed, Migrated, Rearm};
