@@ -212,6 +212,8 @@ pub enum Output {
     /// Make one more link to the peer: over the first of its addresses, from the `attempt`-th one on, by a rail that is not
     /// among `rails` (bit n: the rail with index n). Then call `joining`, or `no_way_to_join` where there is none left.
     Join { peer: PeerId, attempt: u32, rails: u64 },
+    /// The path of this link is dead: end it at once, whether its peer can be told or not.
+    Abandon { link: LinkId },
     /// A session with the peer began.
     PeerUp { peer: PeerId },
     /// The session with the peer ended.
@@ -378,6 +380,10 @@ pub struct Counters {
     pub paths_joined: u64,
     pub joins_refused: u64,
     pub paths_lost: u64,
+    /// Paths from which traffic was moved since they delivered nothing, or their rails said so; and those of them that were
+    /// given up.
+    pub paths_suspected: u64,
+    pub paths_dead: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.

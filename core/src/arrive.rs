@@ -198,6 +198,9 @@ impl Core {
         if let Arrived::Join(join) = body {
             return self.arrive_join(link, prefix, join);
         }
+        if let (Arrived::Probe(_), Some(id)) = (&body, state.joins) {
+            return self.arrive_welcome(link, id, prefix);
+        }
         let Some(id) = state.peer else {
             return self.violation("the first frame of a link is not a greeting");
         };
@@ -253,6 +256,7 @@ impl Core {
             Arrived::Credit(credit) => self.arrive_credit(id, *credit),
             Arrived::Ack(_) => {}
             Arrived::Key(key) => self.arrive_key(link, id, key),
+            Arrived::Probe(_) => {}
             Arrived::Join(_) => return self.violation("a proof on a link that carries a session"),
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::CloseIdle => return self.arrive_close_idle(link, id),

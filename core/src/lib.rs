@@ -53,7 +53,6 @@ mod remote;
 mod rendezvous;
 mod session;
 mod streams;
-mod suspicion;
 
 pub use api::*;
 pub use engine::Core;

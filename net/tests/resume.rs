@@ -473,6 +473,74 @@ fn a_restarted_peer_fails_operations_once_and_is_reached_again() {
     }
 }
 
+/// How a path breaks without a word.
+#[derive(Debug, Clone, Copy)]
+enum Silence {
+    Both,
+    /// From the sender to the receiver alone, and the other way round.
+    Data,
+    Answers,
+}
+
+impl Silence {
+    fn set(self, network: &SimNetwork, blocked: bool) {
+        let (data, answers) = (!matches!(self, Silence::Answers), !matches!(self, Silence::Data));
+        if data {
+            network.change_path(NAMES[0], NAMES[1], |path| path.blocked = blocked);
+        }
+        if answers {
+            network.change_path(NAMES[1], NAMES[0], |path| path.blocked = blocked);
+        }
+    }
+}
+
+/// Sends a message, and steps until the receiver has it; how long that took.
+fn pass(sim: &mut Sim, number: u64) -> Duration {
+    let begin = sim.now();
+    sim.receive(1, number);
+    sim.send(0, Channel::Tagged, number, 1000, number);
+    while sim.nodes[1].done.is_empty() {
+        sim.step();
+        assert!(sim.now() < LIMIT, "message {number} does not arrive");
+    }
+    let completed = sim.nodes[1].done.remove(0);
+    assert_eq!((completed.outcome, completed.bits), (Ok(()), number));
+    sim.nodes[0].done.clear();
+    sim.now().since(begin)
+}
+
+#[test]
+fn traffic_leaves_a_path_that_falls_silent_and_comes_back_when_it_is_mended() {
+    let mut seed = 0;
+    for silence in [Silence::Both, Silence::Data, Silence::Answers] {
+        for _ in 0..3 {
+            seed += 1;
+            let mut sim = Sim::with(seed, 2, Plant::Nothing);
+            sim.meet();
+            let mut number = 0;
+            let mut pass_until = |sim: &mut Sim, enough: &dyn Fn(&Counters) -> bool| {
+                let mut longest = Duration::ZERO;
+                while !enough(&sim.nodes[0].endpoint.counters().0) {
+                    longest = longest.max(pass(sim, number));
+                    number += 1;
+                }
+                longest
+            };
+            let joined = |sim: &Sim| sim.nodes[0].endpoint.counters().0.paths_joined;
+            pass_until(&mut sim, &|it| it.paths_joined >= 1);
+            silence.set(&sim.network, true);
+            let stall = pass_until(&mut sim, &|it| it.paths_dead >= 1);
+            assert!(stall < Duration::from_millis(40), "seed {seed}: {silence:?} took {stall:?}");
+            silence.set(&sim.network, false);
+            let before = joined(&sim);
+            let stall = pass_until(&mut sim, &|it| it.paths_joined > before);
+            assert!(stall < Duration::from_millis(40), "seed {seed}: mending took {stall:?}");
+            let counters = sim.nodes[0].endpoint.counters().0;
+            assert_eq!((counters.sessions, counters.violations), (1, 0), "seed {seed}");
+        }
+    }
+}
+
 fn users(done: &[Completed]) -> Vec<u64> {
     done.iter().map(|completed| completed.user).collect()
 }

@@ -236,6 +236,12 @@ layouts! {
         /// Under the session's key, over the session, both greetings' nonces, and what comes before.
         proof: [u8; PROOF_BYTES],
     } 48
+    /// Is there anybody? Goes back over the link that it came on.
+    ProbeBody {
+        /// 1: it is the answer.
+        is_answer: u8,
+        reserved: [u8; 7],
+    } 8
 }
 
 /// Kinds of frames.
@@ -261,6 +267,7 @@ pub enum Kind {
     Fragment = 17,
     Key = 18,
     Join = 19,
+    Probe = 20,
 }
 
 /// A decoded header: its content after the prefix.
@@ -282,6 +289,7 @@ pub enum Body {
     Ack(AckBody),
     Key(KeyBody),
     Join(JoinBody),
+    Probe(ProbeBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
     /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
@@ -387,6 +395,7 @@ contents! {
     Ack: AckBody,
     Key: KeyBody,
     Join: JoinBody,
+    Probe: ProbeBody,
 }
 
 fn kind_of(body: &Body) -> Kind {
@@ -406,6 +415,7 @@ fn kind_of(body: &Body) -> Kind {
         Body::Ack(_) => Kind::Ack,
         Body::Key(_) => Kind::Key,
         Body::Join(_) => Kind::Join,
+        Body::Probe(_) => Kind::Probe,
         Body::Goodbye => Kind::Goodbye,
         Body::CloseIdle => Kind::CloseIdle,
         Body::KeepOpen => Kind::KeepOpen,
@@ -429,6 +439,7 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Ack(body) => body.as_bytes(),
         Body::Key(body) => body.as_bytes(),
         Body::Join(body) => body.as_bytes(),
+        Body::Probe(body) => body.as_bytes(),
     }
 }
 
@@ -646,6 +657,7 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         17 => Arrived::Fragment(exact(tail)?),
         18 => Arrived::Key(exact(tail)?),
         19 => Arrived::Join(exact(tail)?),
+        20 => Arrived::Probe(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))

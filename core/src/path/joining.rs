@@ -2,7 +2,7 @@
 //!
 //! The call greets like any other, but names the session and says that it joins (`FLAG_JOIN`). The accepting side answers
 //! with a greeting and its proof, the calling side with its own proof in place of `Confirm`. Each proof covers both
-//! greetings' nonces, so that an old one proves nothing.
+//! greetings' nonces, so that an old one proves nothing. The accepting side welcomes the link with the answer to a probe.
 //!
 //! Invariant: until both sides have proven themselves, a joining link belongs to no peer: it changes neither the calls nor
 //! the links nor the session of the peer whose session it names.
@@ -166,7 +166,7 @@ impl Core {
         let Some(id) = state.joins.filter(|_| state.stage == LinkStage::Agreed) else {
             return self.violation("an unexpected proof");
         };
-        let (outbound, now) = (state.outbound, self.now);
+        let outbound = state.outbound;
         let prover = if outbound { Prover::Acceptor } else { Prover::Caller };
         let named = (PathId::named(body.path.get()), body.counter.get());
         let claim = self.claim(link, id, prover, body.rail, named);
@@ -189,11 +189,33 @@ impl Core {
         };
         if outbound {
             self.emit_proof(link, id, named);
+            if let Some(state) = self.links.get_mut(link) {
+                state.proven = Some(named.0);
+            }
+            return Placement::Drop;
         }
+        self.join(id, link, named.0);
+        self.emit_probe(id, link, true);
+        Placement::Drop
+    }
+
+    /// The accepting side welcomes a link of ours.
+    pub(crate) fn arrive_welcome(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+    ) -> Placement {
+        let proven = self.links.get(link).and_then(|state| state.proven);
+        let ours = self.peers.has_session(id, prefix.session.get());
+        let Some(path) = proven.filter(|_| ours) else {
+            return self.violation("an unexpected welcome");
+        };
+        let now = self.now;
         if let Some(bundle) = self.bundle_mut(id) {
             bundle.end(link, true, now);
         }
-        self.join(id, link, named.0);
+        self.join(id, link, path);
         Placement::Drop
     }
 
@@ -202,9 +224,11 @@ impl Core {
         self.links.set_peer(link, id);
         let Some(state) = self.links.get_mut(link) else { return };
         (state.stage, state.joins, state.traffic_seen) = (LinkStage::Up, None, None);
+        state.proven = None;
         self.links.begin_carrying(link);
+        let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
-        let before = session.join(path, link);
+        let before = session.join(path, link, now);
         self.counters.paths_joined += 1;
         if let Some(before) = before {
             self.close_link(before);

@@ -39,7 +39,7 @@ use ropewalk_wire::frame::HelloBody;
 use crate::api::{CHANNELS, PeerId};
 use crate::credit::Windows;
 use crate::lists::List;
-use crate::session::{Session, SessionId};
+use crate::session::{PathId, Session, SessionId};
 use crate::streams::Throttled;
 
 /// A connection.
@@ -49,6 +49,8 @@ pub(crate) struct Link {
     pub peer: Option<PeerId>,
     /// The peer whose session it is to join, until it has.
     pub joins: Option<PeerId>,
+    /// The path that it is to be, where we have proven ourselves: the peer's welcome is awaited.
+    pub proven: Option<PathId>,
     pub outbound: bool,
     pub upgrade: bool,
     pub insist: bool,
@@ -138,6 +140,7 @@ impl Link {
         Link {
             peer,
             joins: None,
+            proven: None,
             outbound: peer.is_some(),
             upgrade: false,
             insist: false,

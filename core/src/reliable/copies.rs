@@ -86,6 +86,17 @@ impl Copies {
         }
     }
 
+    /// The link that it went over, where there was one, and when.
+    pub fn only(&self) -> Option<(LinkId, Time)> {
+        let copy = self.first.filter(|copy| self.more.is_empty() && !copy.lost)?;
+        Some((copy.link, copy.sent_at))
+    }
+
+    /// Whether it went over a link that carries.
+    pub fn is_over(&self, link: LinkId) -> bool {
+        self.iter().any(|copy| copy.link == link && !copy.lost)
+    }
+
     /// Whether a rail has one.
     pub fn are_held(&self) -> bool {
         self.iter().any(|copy| copy.order.is_some())

@@ -10,7 +10,7 @@
 //!
 //! Files: `sent` (spans until they are acknowledged), `copies` (of them, by link) and `sending`, `window` (spans that
 //! arrive) and `receiving`, `taking_over` (copies of spans that are being placed), `held` (messages whose turn has not come)
-//! and `holding`, and `session` (its timers and its end).
+//! and `holding`, `suspecting` (paths that deliver nothing), and `session` (its timers and its end).
 
 mod copies;
 mod held;
@@ -19,12 +19,14 @@ mod receiving;
 mod sending;
 mod sent;
 mod session;
+mod suspecting;
 mod taking_over;
 #[cfg(test)]
 mod tests;
 mod window;
 
 use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
 
 use self::held::HeldMessages;
 use self::sent::SentSpans;
@@ -36,11 +38,14 @@ pub(crate) struct Reliable {
     pub sent: SentSpans,
     pub window: Window,
     pub held: HeldMessages,
+    /// The link that the newest span came over.
+    pub heard_over: Option<LinkId>,
 }
 
 impl Reliable {
     pub fn new() -> Reliable {
-        Reliable { sent: SentSpans::new(), window: Window::new(), held: HeldMessages::default() }
+        let (sent, window, held) = (SentSpans::new(), Window::new(), HeldMessages::default());
+        Reliable { sent, window, held, heard_over: None }
     }
 
     /// When something is due: an acknowledgement, or a span that goes again.

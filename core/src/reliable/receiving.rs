@@ -35,6 +35,10 @@ impl Core {
                     self.arrive_ack(id, link, ack);
                     Placement::Drop
                 }
+                Arrived::Probe(probe) => {
+                    self.arrive_probe(id, link, *probe);
+                    Placement::Drop
+                }
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };
@@ -47,6 +51,7 @@ impl Core {
         let Some(reliable) = self.reliable_mut(id) else {
             return Placement::Drop;
         };
+        reliable.heard_over = Some(link);
         match reliable.window.arrive(span, attempt) {
             Arrival::New => {}
             Arrival::Again(incoming, copy) => {
@@ -152,9 +157,8 @@ impl Core {
 
     /// Tells the peer which of its spans are here.
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(link) = peer.link() else { return };
-        let Some(session) = peer.session.as_mut() else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(control) = session.paths.control() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
         // The first span since the last acknowledgement set the time.
@@ -166,6 +170,13 @@ impl Core {
         }
         let body = Body::Ack(ack);
         let envelope = Envelope { session: name, ..Envelope::default() };
+        // Over the path of the newest span: the peer uses it. If that path may be broken in our direction, over another, too.
+        let heard_over = reliable.heard_over.filter(|link| session.paths.is_up_over(*link));
+        let link = heard_over.unwrap_or(control);
+        let other = session.paths.have_suspects() && link != control;
         self.emit_on(link, envelope, &body, None, Token::NONE);
+        if other {
+            self.emit_on(control, envelope, &body, None, Token::NONE);
+        }
     }
 }

@@ -65,7 +65,9 @@ impl Core {
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
             let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
             self.counters.frames_re_sent += u64::from(sent.attempt > 1);
+            let judged = session.paths.awaits(link, now);
             self.emit_on(link, envelope, &body, payload, Orders::token(order));
+            self.wake_by(id, judged);
         }
         self.wake_by(id, due);
     }
@@ -106,6 +108,7 @@ impl Core {
 
     /// The peer acknowledged spans. `was_full`: operations waited for room.
     fn spans_ended(&mut self, id: PeerId, was_full: bool) {
+        self.paths_delivered(id);
         while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
             self.acknowledged(id, ended);
         }

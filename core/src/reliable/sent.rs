@@ -65,6 +65,8 @@ pub(crate) struct SentSpans {
     resend_at: Option<Time>,
     /// What acknowledgements brought about, until it is taken.
     ended: VecDeque<Ended>,
+    /// Links over which spans went alone that are acknowledged since this was taken, and when the last of them was sent.
+    delivered: Vec<(LinkId, Time)>,
     /// See `Plant::EndsBeforeRelease`.
     pub(super) ends_early: bool,
 }
@@ -110,6 +112,7 @@ impl SentSpans {
             known: (0, 0),
             resend_at: None,
             ended: VecDeque::new(),
+            delivered: Vec::new(),
             ends_early: false,
         }
     }
@@ -294,6 +297,12 @@ impl SentSpans {
         }
         self.unanswered -= 1;
         self.bulk_bytes -= sent.payload.map_or(0, |payload| payload.bulk_bytes());
+        if let Some((only, sent_at)) = sent.copies.only() {
+            match self.delivered.iter_mut().find(|(link, _)| *link == only) {
+                Some((_, at)) => *at = sent_at.max(*at),
+                None => self.delivered.push((only, sent_at)),
+            }
+        }
         if sent.copies.are_held() {
             // What the peer answered over lets go by itself.
             let others = sent.copies.detachable().filter(|(other, _)| *other != link);
@@ -304,6 +313,17 @@ impl SentSpans {
         {
             self.ended.push_back(Ended::Order(payload.order, sent.path));
         }
+    }
+
+    /// The links over which something was delivered since this was asked last, and when the last of that was sent.
+    pub(super) fn take_delivered(&mut self) -> impl Iterator<Item = (LinkId, Time)> {
+        self.delivered.drain(..)
+    }
+
+    /// Whether nothing that went over a link is awaited, as far as the first spans show.
+    pub(super) fn rests_over(&self, link: LinkId) -> bool {
+        let awaited = |sent: &Sent| !sent.acknowledged && sent.copies.is_over(link);
+        !self.spans.iter().take(LOOKED_AT).any(awaited)
     }
 
     /// The next thing that acknowledgements brought about, in the order of the spans.

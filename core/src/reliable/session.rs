@@ -18,6 +18,7 @@ impl Core {
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
         let (now, after) = (self.now, self.config.resend_after);
+        self.judge_paths(id);
         let link = self.peer_link(id);
         let Some(reliable) = self.reliable_mut(id) else { return };
         let acknowledge = reliable.window.acknowledge_at().is_some_and(|at| at <= now);

@@ -10,6 +10,7 @@ mod begin;
 mod bundle;
 mod confirmation;
 mod end;
+mod health;
 mod in_flight;
 mod key;
 mod paths;
@@ -260,8 +261,8 @@ impl Session {
     }
 
     /// A link becomes a path of its own. Returns the link that this path had.
-    pub fn join(&mut self, path: PathId, link: LinkId) -> Option<LinkId> {
-        let before = self.paths.join(path, link);
+    pub fn join(&mut self, path: PathId, link: LinkId, now: Time) -> Option<LinkId> {
+        let before = self.paths.join(path, link, now);
         self.choose();
         before
     }

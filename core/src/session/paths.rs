@@ -14,6 +14,7 @@ use ropewalk_base::verb::{LinkId, Urgency};
 use ropewalk_wire::frame::Body;
 
 use super::confirmation::Confirmation;
+use super::health::PathHealth;
 use super::in_flight::InFlight;
 use crate::orders::{Order, Orders};
 
@@ -39,6 +40,8 @@ pub(crate) struct Path {
     /// Our rail.
     rail: u8,
     confirmation: Confirmation,
+    /// Kept where there are several paths.
+    health: PathHealth,
 }
 
 /// What carries a path.
@@ -90,7 +93,8 @@ impl PathId {
 impl Path {
     fn over(id: PathId, link: LinkId) -> Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
-        Path { in_flight, way: Way::Up { link }, id, rail: link.rail, confirmation }
+        let health = PathHealth::default();
+        Path { in_flight, way: Way::Up { link }, id, rail: link.rail, confirmation, health }
     }
 
     /// The link that frames may be sent over.
@@ -121,7 +125,9 @@ impl Path {
 
     fn due(&self) -> Time {
         match self.way {
-            Way::Up { .. } => self.confirmation.again_at().unwrap_or(Time::NEVER),
+            Way::Up { .. } => {
+                self.confirmation.again_at().unwrap_or(Time::NEVER).min(self.health.due())
+            }
             Way::ClosingIdle { until, .. } => until,
             Way::Lost { retry_at, .. } => retry_at,
             Way::Resting { .. } => Time::NEVER,
@@ -152,10 +158,20 @@ impl Paths {
         self.more.iter_mut().find(|path| path.link() == Some(link))
     }
 
-    /// The link for control frames, where there is one.
+    /// The link for control frames, and for spans, where there is one.
     #[inline]
     pub fn control(&self) -> Option<LinkId> {
-        self.first.up().or_else(|| self.more.iter().find_map(Path::up))
+        if self.more.is_empty() {
+            return self.first.up();
+        }
+        self.chosen().and_then(Path::up)
+    }
+
+    /// The path that is used: the first good one, else the first one that is not suspect, else any.
+    fn chosen(&self) -> Option<&Path> {
+        let up = || self.iter().filter(|path| path.up().is_some());
+        let good = up().find(|path| path.health.is_good());
+        good.or_else(|| up().find(|path| !path.health.is_suspect())).or_else(|| up().next())
     }
 
     /// All links, also those that are to be closed as idle.
@@ -255,13 +271,14 @@ impl Paths {
     /// on, and the others are to join anew.
     pub(super) fn begin(&mut self, link: LinkId) {
         self.more.clear();
-        let Path { way, rail, confirmation, .. } = &mut self.first;
+        let Path { way, rail, confirmation, health, .. } = &mut self.first;
         (*way, *rail, *confirmation) = (Way::Up { link }, link.rail, Confirmation::default());
+        *health = PathHealth::default();
     }
 
     /// A link becomes the link of a path, which is a new one if there is none of this number. Returns the link that the
     /// path had.
-    pub(super) fn join(&mut self, id: PathId, link: LinkId) -> Option<LinkId> {
+    pub(super) fn join(&mut self, id: PathId, link: LinkId, now: Time) -> Option<LinkId> {
         let Some(path) = self.iter_mut().find(|path| path.id == id) else {
             self.more.push(Path::over(id, link));
             return None;
@@ -269,6 +286,10 @@ impl Paths {
         let before = path.link();
         (path.way, path.rail, path.confirmation) =
             (Way::Up { link }, link.rail, Confirmation::default());
+        if before.is_some() {
+            path.health.lose();
+        }
+        path.health.hold(now);
         before
     }
 
@@ -312,6 +333,7 @@ impl Paths {
     pub(super) fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
         if let Some(path) = self.of_link(link) {
             path.way = Way::Lost { since: now, retry_at };
+            path.health.lose();
         }
     }
 }
@@ -391,6 +413,92 @@ impl Paths {
     }
 }
 
+/// How paths do, where there are several.
+impl Paths {
+    #[inline]
+    pub fn are_several(&self) -> bool {
+        !self.more.is_empty()
+    }
+
+    /// A span goes over a link. Returns when its path is judged next.
+    pub fn awaits(&mut self, link: LinkId, now: Time) -> Time {
+        if self.more.is_empty() {
+            return Time::NEVER;
+        }
+        let Some(path) = self.of_link(link) else { return Time::NEVER };
+        path.health.awaits(now);
+        path.health.due()
+    }
+
+    /// The peer has a span that went over this link alone, at that time.
+    pub fn delivered(&mut self, link: LinkId, sent_at: Time, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.delivered(sent_at, now);
+        }
+    }
+
+    /// Nothing is awaited over a link.
+    pub fn rests_over(&mut self, link: LinkId) {
+        if let Some(path) = self.of_link(link) {
+            path.health.rests();
+        }
+    }
+
+    /// Links over which something is awaited for too long.
+    pub fn late(&mut self, now: Time) -> Vec<LinkId> {
+        let late = |path: &mut Path| path.up().filter(|_| path.health.is_late(now));
+        self.iter_mut().filter_map(late).collect()
+    }
+
+    /// A link is suspect from now on. False where it was before, and where no other path could do its work.
+    pub fn suspect(&mut self, link: LinkId, now: Time) -> bool {
+        let others = |path: &Path| path.up().is_some_and(|other| other != link);
+        let has_other = self.iter().any(|path| others(path) && !path.health.is_suspect());
+        let Some(path) = self.of_link(link).filter(|path| !path.health.is_suspect()) else {
+            return false;
+        };
+        if !has_other {
+            // Its peer sleeps, or there is no way to it: nobody knows which.
+            path.health.rests();
+            return false;
+        }
+        path.health.suspect(now);
+        true
+    }
+
+    pub fn have_suspects(&self) -> bool {
+        self.iter().any(|path| path.health.is_suspect())
+    }
+
+    /// A probe was answered over a link.
+    pub fn answered(&mut self, link: LinkId, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.answered(now);
+        }
+    }
+
+    /// The links that are to be probed now: all, where a suspect one is due, since one counts as dead only while another
+    /// delivers.
+    pub fn probes(&mut self, now: Time) -> Vec<LinkId> {
+        self.iter_mut().for_each(|path| path.health.end_hold(now));
+        let mut is_due = false;
+        for path in self.iter_mut().filter(|path| path.up().is_some()) {
+            is_due |= path.health.take_probe(now);
+        }
+        if is_due { self.iter().filter_map(Path::up).collect() } else { Vec::new() }
+    }
+
+    /// The links that are dead.
+    pub fn dead(&self, now: Time) -> Vec<LinkId> {
+        let dead = |path: &Path| {
+            let others = self.iter().filter(|other| other.id != path.id && other.up().is_some());
+            let delivered_at = others.map(|other| other.health.delivered_at()).max()?;
+            path.up().filter(|_| path.health.is_dead(delivered_at, now))
+        };
+        self.iter().filter_map(dead).collect()
+    }
+}
+
 /// Frames in flight.
 impl Paths {
     /// A link whose path may have another frame.
@@ -439,10 +547,10 @@ impl Paths {
     /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
     #[inline]
     pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
-        let at = self.iter().position(|path| path.up().is_some()).unwrap_or(0);
-        let path = match at.checked_sub(1) {
+        let id = self.chosen().map_or(self.first.id, |path| path.id);
+        let path = match self.more.iter_mut().find(|path| path.id == id) {
+            Some(path) => path,
             None => &mut self.first,
-            Some(index) => &mut self.more[index],
         };
         if let Some(urgency) = urgency {
             path.in_flight.begin(urgency);
@@ -524,14 +632,14 @@ mod tests {
         let mut paths = Paths::over(over(0, 1));
         let second = PathId::of(1, true);
         assert_eq!((second.name(), PathId::of(1, false).name()), (2, 3));
-        assert_eq!(paths.join(second, over(1, 2)), None);
+        assert_eq!(paths.join(second, over(1, 2), at(0)), None);
         assert_eq!(paths.links().collect::<Vec<_>>(), [over(0, 1), over(1, 2)]);
         assert!(paths.is_up_beside(second, 0) && !paths.is_up_beside(second, 1));
         assert_eq!(paths.lost_over(1), None);
         paths.lose(over(1, 2), at(1), Time::NEVER);
         assert_eq!((paths.lost_over(1), paths.lost_over(0)), (Some(second), None));
-        assert_eq!(paths.join(second, over(1, 3)), None);
-        assert_eq!(paths.join(second, over(1, 4)), Some(over(1, 3)));
+        assert_eq!(paths.join(second, over(1, 3), at(0)), None);
+        assert_eq!(paths.join(second, over(1, 4), at(0)), Some(over(1, 3)));
         paths.lose(over(0, 1), at(2), Time::NEVER);
         assert_eq!(paths.control(), Some(over(1, 4)));
         assert_eq!((paths.lost_over(0), paths.lost_since()), (Some(PathId::FIRST), None));
@@ -564,7 +672,7 @@ mod tests {
             paths.frame_begun(link(3), Urgency::Urgent, None, &orders);
         }
         assert!(paths.with_room().is_none() && !paths.has_bulk_room(1));
-        paths.join(PathId(2), link(2));
+        paths.join(PathId(2), link(2), at(0));
         assert_eq!(paths.with_room(), Some(link(2)), "the other path has room");
     }
 

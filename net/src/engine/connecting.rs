@@ -73,6 +73,13 @@ impl Engine {
         self.core.no_way_to_join(peer);
     }
 
+    /// The path of a link is dead.
+    pub(super) fn abandon(&mut self, link: LinkId) {
+        if let Some(rail) = self.rails.of_mut(link) {
+            rail.abandon(link);
+        }
+    }
+
     /// Each of these addresses by each rail that speaks so: nobody knows which peer is behind which interface.
     fn ways_over(&self, address: Option<&Address>) -> Vec<Way> {
         let parts = address.iter().flat_map(|address| address.parts());

@@ -328,7 +328,9 @@ impl Node {
             }
             Output::Connect { peer, attempt } => self.connect(peer, attempt),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
-            Output::Join { .. } => unreachable!("sessions have one path here"),
+            Output::Join { .. } | Output::Abandon { .. } => {
+                unreachable!("sessions have one path here")
+            }
             Output::Aliased { alias, peer } => {
                 if let Some(address) = self.addresses.get(&alias).cloned() {
                     self.addresses.entry(peer).or_insert(address);

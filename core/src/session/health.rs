@@ -1,0 +1,242 @@
+//! How a path does, where a session has several: what it takes to an acknowledgement, and whether it is suspect.
+//!
+//! A path is suspect when nothing of what went over it is acknowledged for a time-out, or its rail says so. Then what went
+//! over it goes over the others, and it is probed. It is dead when no probe was answered for 100 ms while another path
+//! delivered: if all are silent the peer sleeps, or computes, and no path is to blame.
+//!
+//! Invariant: time is judged against a clock that has advanced since: the first look takes a wait to have begun half a
+//! time-out ago at the earliest.
+
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+
+/// Part of each time-out: what a thread of a busy host comes late. The clock of such a host ticks each 4 ms.
+const FLOOR: Duration = Duration::from_millis(4);
+/// By how much a peer may delay an acknowledgement.
+const PROMISED: Duration = Duration::from_millis(1);
+/// The time-out before any round trip was measured.
+const FIRST: Duration = Duration::from_millis(25);
+const TIME_OUT_MAX: Duration = Duration::from_millis(500);
+/// Between two probes of a suspect path.
+const PROBE_EVERY: Duration = Duration::from_millis(25);
+/// How long probes of a suspect path stay unanswered at least before it is dead.
+const DEAD_AFTER: Duration = Duration::from_millis(100);
+/// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
+const HOLD: Duration = Duration::from_millis(250);
+const HOLD_DOUBLINGS: u32 = 8;
+
+#[derive(Debug, Default)]
+pub(crate) struct PathHealth {
+    /// Smoothed as in RFC 6298.
+    round_trip: Option<Duration>,
+    variation: Duration,
+    /// When it last delivered.
+    delivered_at: Time,
+    awaiting: Option<Awaiting>,
+    suspect: Option<Suspect>,
+    /// How often it lost its link, and until when it is used only where no other is there.
+    lost: u32,
+    held_until: Option<Time>,
+}
+
+/// Something that went over the path is not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Awaiting {
+    since: Time,
+    is_looked_at: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    since: Time,
+    probe_at: Time,
+}
+
+impl PathHealth {
+    /// Whether the path is the first choice.
+    #[inline]
+    pub fn is_good(&self) -> bool {
+        self.suspect.is_none() && self.held_until.is_none()
+    }
+
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.is_some()
+    }
+
+    /// When it last delivered, or answered.
+    pub fn delivered_at(&self) -> Time {
+        self.delivered_at
+    }
+
+    /// Something goes over it, and its acknowledgement is awaited.
+    pub fn awaits(&mut self, now: Time) {
+        self.awaiting.get_or_insert(Awaiting { since: now, is_looked_at: false });
+    }
+
+    /// Something that went over it alone, at that time, is acknowledged.
+    pub fn delivered(&mut self, sent_at: Time, now: Time) {
+        self.measure(now.since(sent_at));
+        self.delivered_at = now;
+        self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+    }
+
+    /// Nothing that went over it is awaited.
+    pub fn rests(&mut self) {
+        self.awaiting = None;
+    }
+
+    fn measure(&mut self, sample: Duration) {
+        let Some(smoothed) = self.round_trip else {
+            (self.round_trip, self.variation) = (Some(sample), sample / 2);
+            return;
+        };
+        self.variation = self.variation * 3 / 4 + smoothed.abs_diff(sample) / 4;
+        self.round_trip = Some(smoothed * 7 / 8 + sample / 8);
+    }
+
+    /// The time after which the path is suspect.
+    pub fn time_out(&self) -> Duration {
+        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + FLOOR);
+        measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
+    }
+
+    /// Whether something is awaited for longer than a time-out.
+    pub fn is_late(&mut self, now: Time) -> bool {
+        let time_out = self.time_out();
+        let Some(awaiting) = &mut self.awaiting else { return false };
+        if !std::mem::replace(&mut awaiting.is_looked_at, true) {
+            let half = (time_out / 2).as_nanos() as u64;
+            awaiting.since = awaiting.since.max(Time(now.0.saturating_sub(half)));
+        }
+        self.suspect.is_none() && now.since(awaiting.since) >= time_out
+    }
+
+    /// It is suspect from now on, and probed at once.
+    pub fn suspect(&mut self, now: Time) {
+        self.awaiting = None;
+        self.suspect.get_or_insert(Suspect { since: now, probe_at: now });
+    }
+
+    /// A probe was answered: it is well.
+    pub fn answered(&mut self, now: Time) {
+        self.suspect = None;
+        self.delivered_at = now;
+    }
+
+    /// Whether it is to be probed now; the next probe follows in its time.
+    pub fn take_probe(&mut self, now: Time) -> bool {
+        let Some(suspect) = self.suspect.as_mut().filter(|it| it.probe_at <= now) else {
+            return false;
+        };
+        suspect.probe_at = now + PROBE_EVERY;
+        true
+    }
+
+    /// Whether it is dead. `delivered_at`: when another path delivered last.
+    pub fn is_dead(&self, delivered_at: Time, now: Time) -> bool {
+        self.suspect.is_some_and(|suspect| {
+            let patience = DEAD_AFTER.max(self.time_out());
+            now.since(suspect.since) >= patience && delivered_at > suspect.since
+        })
+    }
+
+    /// It has lost its link.
+    pub fn lose(&mut self) {
+        let lost = self.lost + 1;
+        *self = PathHealth { lost, ..PathHealth::default() };
+    }
+
+    /// It has a link again.
+    pub fn hold(&mut self, now: Time) {
+        let hold = HOLD * (1 << self.lost.saturating_sub(1).min(HOLD_DOUBLINGS));
+        self.held_until = (self.lost > 0).then(|| now + hold);
+    }
+
+    /// It may be used again, if it is time.
+    pub fn end_hold(&mut self, now: Time) {
+        self.held_until.take_if(|until| *until <= now);
+    }
+
+    /// When something is due.
+    pub fn due(&self) -> Time {
+        let late = self.awaiting.map(|awaiting| awaiting.since + self.time_out());
+        let probe = self.suspect.map(|suspect| suspect.probe_at);
+        [late, probe, self.held_until].into_iter().flatten().min().unwrap_or(Time::NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    /// A path whose round trips all took a millisecond.
+    fn steady() -> PathHealth {
+        let mut health = PathHealth::default();
+        for millis in 1..100 {
+            health.awaits(at(millis - 1));
+            health.delivered(at(millis - 1), at(millis));
+        }
+        assert_eq!(health.round_trip.map(|it| it.as_micros()), Some(1000));
+        health
+    }
+
+    #[test]
+    fn a_path_that_delivers_nothing_for_a_time_out_is_late() {
+        let mut health = steady();
+        let time_out = health.time_out();
+        assert!((6..7).contains(&time_out.as_millis()), "{time_out:?}");
+        assert_eq!(health.due(), at(99) + time_out);
+        assert!(!health.is_late(at(104)) && health.is_late(at(106)));
+        health.delivered(at(105), at(106));
+        assert!(!health.is_late(at(111)));
+        health.rests();
+        assert!(!health.is_late(at(1000)) && health.due() == Time::NEVER);
+    }
+
+    #[test]
+    fn a_wait_that_began_by_an_old_clock_is_no_long_one() {
+        let mut health = steady();
+        health.rests();
+        health.awaits(at(99));
+        assert!(!health.is_late(at(500)), "nobody has looked since");
+        assert!(!health.is_late(at(502)) && health.is_late(at(504)));
+    }
+
+    #[test]
+    fn a_suspect_path_is_probed_until_it_answers_or_is_dead() {
+        let mut health = steady();
+        health.suspect(at(200));
+        health.suspect(at(210));
+        assert!(health.is_suspect() && !health.is_good());
+        let probes = (200..300).filter(|millis| health.take_probe(at(*millis)));
+        assert_eq!(probes.collect::<Vec<_>>(), [200, 225, 250, 275]);
+        assert!(!health.is_dead(at(250), at(299)), "it may answer yet");
+        assert!(!health.is_dead(at(200), at(900)), "no other path delivered since");
+        assert!(health.is_dead(at(201), at(300)));
+        health.answered(at(300));
+        assert!(health.is_good() && !health.is_dead(at(301), at(900)));
+    }
+
+    #[test]
+    fn a_path_that_comes_and_goes_is_held_back_ever_longer() {
+        let mut health = PathHealth::default();
+        health.hold(at(0));
+        assert!(health.is_good(), "it never lost its link");
+        let mut holds = Vec::new();
+        for _ in 0..12 {
+            health.lose();
+            health.hold(at(0));
+            assert!(!health.is_good());
+            holds.push(health.due().since(Time::ZERO).as_millis());
+            health.end_hold(health.due());
+            assert!(health.is_good());
+        }
+        assert_eq!(holds[..4], [250, 500, 1000, 2000]);
+        assert_eq!(holds[11], 64_000);
+    }
+}
