@@ -390,22 +390,10 @@ fn finds(plant: Plant) {
 }
 
 #[test]
-fn spans_that_take_effect_twice_are_found() {
+fn planted_bugs_in_spans_are_found() {
     finds(Plant::DuplicatesTaken);
-}
-
-#[test]
-fn a_window_that_is_off_by_one_is_found() {
     finds(Plant::WindowOffByOne);
-}
-
-#[test]
-fn spans_that_count_as_placed_at_their_start_are_found() {
     finds(Plant::PlacedAtStart);
-}
-
-#[test]
-fn orders_that_end_before_their_release_are_found() {
     finds(Plant::EndsBeforeRelease);
 }
 

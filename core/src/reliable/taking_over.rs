@@ -4,6 +4,7 @@
 //! Both are staged. The bytes go to the place when they are here and verified, and no rail writes there.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::SPAN_BYTES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token, Verb};
@@ -14,9 +15,10 @@ use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
 
-/// Copies that an endpoint stages at a time. Nobody granted credit for them, so that they must not use up the memory
-/// that is lent; what finds no room comes again.
-const STAGED_MAX: u32 = 64;
+/// Copies that an endpoint stages at a time, at most, and the part of the memory for messages that they may have.
+/// Nobody granted credit for them, so that they must not use up what is lent; what finds no room comes again.
+const STAGED_MAX: u64 = 64;
+const STAGED_PART: u64 = 16;
 
 impl Core {
     /// A later try of a span comes, while an earlier one is on the way to its place.
@@ -52,7 +54,8 @@ impl Core {
     }
 
     fn place_copy(&mut self, link: LinkId, id: PeerId, prefix: &Prefix) -> Placement {
-        if self.copies_staged >= STAGED_MAX {
+        let max = self.config.eager_pool_bytes / STAGED_PART / u64::from(SPAN_BYTES_MAX);
+        if u64::from(self.copies_staged) >= max.clamp(1, STAGED_MAX) {
             return Placement::Drop;
         }
         let bytes = prefix.payload_bytes.get();
@@ -83,11 +86,10 @@ impl Core {
         let (placing, older) = reliable.window.stage(span, attempt, slot);
         self.drop_copy(older);
         let placing = placing.and_then(|slot| Some((slot, self.incoming.get_mut(slot)?)));
-        if let Some((slot, incoming)) = placing
-            && !std::mem::replace(&mut incoming.broken_off, true)
-        {
+        let Some((slot, incoming)) = placing else { return };
+        self.counters.spans_taken_over += 1;
+        if !std::mem::replace(&mut incoming.broken_off, true) {
             let (link, token) = (incoming.link, Token(slot.to_u64()));
-            self.counters.spans_taken_over += 1;
             self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
         }
     }

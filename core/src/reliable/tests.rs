@@ -341,6 +341,7 @@ fn a_copy_over_a_healthy_link_takes_over_from_one_that_hangs() {
         assert_eq!(rig.completed, [(operation(50), Ok(()))]);
         assert_eq!(rig.acknowledged(), 1);
         assert_eq!(rig.eager(TWO, 3, None), Placement::Drop, "it is known");
+        assert_eq!(rig.core.counters().spans_taken_over, 1);
     }
 }
 

@@ -363,9 +363,7 @@ impl<'a> Player<'a> {
     }
 
     fn frame(&mut self) {
-        if self.peer.is_none() {
-            return;
-        }
+        let Some(_) = self.peer else { return };
         let kind = match self.byte() {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
@@ -382,14 +380,14 @@ impl<'a> Player<'a> {
         self.spans += 1;
         let span = if kind == 12 || self.parks { 0 } else { self.spans };
         let session = if shape & 0x80 == 0 { self.session } else { self.number() as u32 };
-        let packet = self.number();
+        let number = self.number() as u32;
         let envelope = Envelope {
             flags: 0,
             payload_bytes: if matches!(kind, 3 | 6 | 7 | FRAGMENT) { payload_bytes } else { 0 },
             session,
-            packet: packet as u32,
+            packet: number,
             attempt: u16::from(shape & 3),
-            acknowledged: packet as u32,
+            acknowledged: number,
             span: if shape & 0x40 == 0 { span } else { self.number() },
         };
         let channel = self.byte() % 4;
@@ -420,7 +418,6 @@ impl<'a> Player<'a> {
                 let next = self.next_fragment(payload_bytes).filter(|_| shape & 0x10 == 0);
                 words[..3].copy_from_slice(&next.unwrap_or(other));
             }
-            // Mostly as many runs as there may be.
             12 => words[1] = u64::from(words[1] as u32) | (words[7] % 16) << 32,
             9 | 10 => words[..2].copy_from_slice(&[message, u64::from(channel)]),
             _ => {}
