@@ -10,6 +10,7 @@
 //!
 //! Nothing here has a clock, a socket or a thread. Health of paths, their joining, and spans are the driver's.
 
+pub mod cause;
 pub mod cell;
 pub mod load;
 mod machine;
@@ -20,6 +21,7 @@ pub mod notice;
 mod output;
 pub mod path;
 mod policy;
+mod receive;
 pub mod request;
 pub mod roles;
 mod rows;

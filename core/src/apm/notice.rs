@@ -1,8 +1,8 @@
-//! What a machine tells the application, and why.
+//! What a machine tells the application.
 
-use super::path::{PathId, Side};
+use super::cause::{ArmCause, MoveCause};
+use super::path::PathId;
 use super::request::{Outcome, Ticket};
-use super::state::Rule;
 use crate::api::PeerId;
 
 /// A notice of one connection. The peer's id is the same before and after any number of migrations.
@@ -51,45 +51,4 @@ pub enum What {
         ticket: Ticket,
         outcome: Outcome,
     },
-}
-
-/// Why an arming ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ArmCause {
-    Probes(ProbeFault),
-    /// The standing probes of an armed path turned bad.
-    StandbyBad,
-    PathFailed,
-    Refused(Rule),
-    Withdrawn,
-    Drained,
-    /// A migration came first.
-    Overtaken,
-    NoPath,
-    /// The connection ended.
-    ConnectionOver,
-}
-
-/// What the probes of an arming found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ProbeFault {
-    NoRoute,
-    /// Only this direction is dead: to the peer, or from it.
-    OneWayOut,
-    OneWayIn,
-    Mtu,
-    Loss,
-    Corrupt,
-}
-
-/// Why traffic moved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum MoveCause {
-    /// By a request, for instance to balance load.
-    Manual,
-    PrimarySuspect,
-    PrimaryFailed,
-    Drained,
-    /// The migration of that side, which is the peer's, counts.
-    Decided(Side),
 }

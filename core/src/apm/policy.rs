@@ -1,7 +1,8 @@
 //! Policies of the asynchronous thread: what it asks for when a notice comes.
 
+use super::cause::ArmCause;
 use super::machine::Request;
-use super::notice::{ArmCause, What};
+use super::notice::What;
 use super::specify::Wanted;
 
 /// The paper's four policies, and the default. An application may act on notices by itself instead.

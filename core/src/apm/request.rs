@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::notice::ArmCause;
+use super::cause::ArmCause;
 use super::path::PathId;
 use super::state::Rule;
 use crate::api::PeerId;

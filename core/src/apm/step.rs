@@ -1,11 +1,12 @@
 //! One step of the machine: the cell's first branch whose condition holds, and its actions.
 
+use super::cause::ArmCause;
 use super::cell::{Action, Branch, When};
 use super::load::{Arming, ArmingId};
 use super::machine::{Given, Migration};
 use super::message::Message;
 use super::migrate::Move;
-use super::notice::{ArmCause, What};
+use super::notice::What;
 use super::output::Output;
 use super::path::{Health, PathId, Side};
 use super::request::Outcome;

@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use ropewalk_base::hash::{HashSeed, HashSet};
 
 use super::*;
-use crate::apm::notice::ProbeFault;
+use crate::apm::cause::ProbeFault;
 use crate::apm::path::Health;
 
 const SIDES: [usize; 2] = [0, 1];

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::apm::cause::{ArmCause, MoveCause};
 use crate::apm::native::{NativeEvent, NativeRefusal, WithDevice};
-use crate::apm::notice::{ArmCause, MoveCause};
 
 /// InfiniBand's mechanism as far as a user sees it, or a RoCE device without it.
 #[derive(Debug)]
