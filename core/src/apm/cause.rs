@@ -1,4 +1,4 @@
-//! Why armings end and traffic moves.
+//! Why an arming ended, and why traffic moved.
 
 use super::path::Side;
 use super::state::Rule;

@@ -14,7 +14,6 @@ use std::collections::VecDeque;
 
 use super::cause::{ArmCause, MoveCause, ProbeFault};
 use super::load::{Arming, ArmingId};
-use super::message::Message;
 use super::migrate::Move;
 use super::notice::{Notice, What};
 use super::output::Output;
@@ -296,87 +295,8 @@ impl Migration {
         answer
     }
 
-    /// A message of the peer's, and the path that it took. The receiver of spans has dropped copies.
-    ///
-    /// # Errors
-    /// The rule by which the table refuses. Late messages are usual: the driver counts them and goes on.
-    pub fn handle_message(&mut self, over: PathId, message: Message) -> Result<(), Rule> {
-        let given = Given { over: Some(over), ..Given::NOTHING };
-        let answer = match message {
-            Message::Load { arming, path, newest } => {
-                self.handle_load(Given { arming: Some(arming), path: Some(path), ..given }, newest)
-            }
-            Message::Loaded { arming } => {
-                let given = Given { arming: Some(arming), ..given };
-                self.prove(Event::AnswerReceived, &given, |arming| arming.hear(over))
-            }
-            Message::Refused { arming, rule } => {
-                let arm_cause = ArmCause::Refused(rule);
-                let given = Given { arming: Some(arming), refused: Some(rule), arm_cause, ..given };
-                self.step(Event::AnswerReceived, &given)
-            }
-            Message::Migrate(migration) => self.handle_migrate(migration),
-            Message::Withdraw { arming, drained } => self.handle_withdraw(arming, drained),
-        };
-        self.finish();
-        answer
-    }
-
-    /// A device loaded the alternate and vouches for it.
-    ///
-    /// # Errors
-    /// The rule by which the table refuses.
-    pub fn handle_native_armed(&mut self) -> Result<(), Rule> {
-        let given = Given { arming: self.arming.map(|arming| arming.id), ..Given::NOTHING };
-        let answer = self.prove(Event::ProbesGood, &given, |arming| {
-            arming.heard_on_primary = true;
-            arming.heard_on_alternate = true;
-            arming.probes_good = true;
-            arming.acknowledged = true;
-        });
-        self.finish();
-        answer
-    }
-
-    /// A device could not load the alternate, or not move to it.
-    ///
-    /// # Errors
-    /// The rule by which the table refuses.
-    pub fn handle_native_failed(&mut self) -> Result<(), Rule> {
-        let arm_cause = ArmCause::StandbyBad;
-        let given =
-            Given { arming: self.arming.map(|arming| arming.id), arm_cause, ..Given::NOTHING };
-        if self.state == MigrationState::Armed {
-            self.step(Event::StandbyBad, &given)?;
-        }
-        let answer = self.step(Event::ProbesSpent, &given);
-        self.finish();
-        answer
-    }
-
-    /// A device moved to the alternate, and the peer's device with it. Its word counts as a `MIGRATE`, and as the lower
-    /// endpoint's on both sides.
-    ///
-    /// # Errors
-    /// The rule by which the table refuses.
-    pub fn handle_native_migrated(&mut self) -> Result<(), Rule> {
-        let primary = self.arming.ok_or(Rule::NotArmed)?.path;
-        let counter = self.newest.map_or(0, |newest| newest.counter).saturating_add(1);
-        let alternate = self.roles.primary();
-        let answer = self.handle_migrate(Move { counter, by: Side::Lower, primary, alternate });
-        self.finish();
-        answer
-    }
-
-    /// A migration that devices carried out is the same one on both sides.
-    pub(super) fn credit_lower(&mut self) {
-        if let Some(newest) = &mut self.newest {
-            newest.by = Side::Lower;
-        }
-    }
-
     /// Steps after a proof of the arming under way was noted.
-    fn prove(
+    pub(super) fn prove(
         &mut self,
         event: Event,
         given: &Given,
@@ -391,71 +311,6 @@ impl Migration {
         self.step(event, given)?;
         self.leave_bad_primary();
         Ok(())
-    }
-
-    fn handle_load(&mut self, given: Given, newest: Option<Move>) -> Result<(), Rule> {
-        let (Some(arming), Some(over), Some(path)) = (given.arming, given.over, given.path) else {
-            return Err(Rule::Stale);
-        };
-        if arming.by == self.side {
-            return Err(Rule::Stale);
-        }
-        if let Some(newest) = newest {
-            // It may be older than what is known; then the load is, too.
-            let _ = self.handle_migrate(newest);
-        }
-        if let Some(rule) = table::refusal(self.connection, self.state, Event::LoadReceived) {
-            return Err(rule);
-        }
-        if arming.number > self.heard {
-            self.roles.bring_up(path, DrainedBy::Peer);
-        }
-        if let Some(current) = self.arming.as_mut().filter(|current| current.id == arming) {
-            current.hear(over);
-        }
-        let unfit = self.roles.fit_for_alternate(path).err();
-        let answer = self.step(Event::LoadReceived, &Given { unfit, migration: newest, ..given });
-        self.heard = self.heard.max(arming.number);
-        answer?;
-        self.leave_bad_primary();
-        Ok(())
-    }
-
-    fn handle_migrate(&mut self, migration: Move) -> Result<(), Rule> {
-        let unfit = self.roles.get(migration.primary).is_none().then_some(Rule::UnknownPath);
-        let given = Given {
-            migration: Some(migration),
-            unfit,
-            arm_cause: ArmCause::Overtaken,
-            move_cause: MoveCause::Decided(migration.by),
-            ..Given::NOTHING
-        };
-        self.step(Event::MigrateReceived, &given)
-    }
-
-    fn handle_withdraw(
-        &mut self,
-        arming: Option<ArmingId>,
-        drained: Option<PathId>,
-    ) -> Result<(), Rule> {
-        let event = Event::WithdrawReceived;
-        if let Some(rule) = table::refusal(self.connection, self.state, event) {
-            return Err(rule);
-        }
-        let arm_cause = match drained {
-            Some(_) => ArmCause::Drained,
-            None => ArmCause::Withdrawn,
-        };
-        let answer =
-            self.step(event, &Given { arming, path: drained, arm_cause, ..Given::NOTHING });
-        if let Some(arming) = arming.filter(|arming| arming.by != self.side) {
-            self.heard = self.heard.max(arming.number);
-        }
-        if let Some(path) = drained {
-            self.roles.drain(path, DrainedBy::Peer);
-            self.leave_bad_primary();
-        }
-        answer
     }
 
     fn handle_health(&mut self, path: PathId, health: Health) -> Result<(), Rule> {
@@ -566,7 +421,7 @@ impl Migration {
 
     /// Moves off a primary path that is failed, drained, or suspected while the alternate is armed. Called when this
     /// side learns something, not when it follows the peer: two sides with different views would move for ever.
-    fn leave_bad_primary(&mut self) {
+    pub(super) fn leave_bad_primary(&mut self) {
         let Some(primary) = self.roles.primary() else { return };
         let (event, move_cause) = if self.roles.is_drained(primary) {
             (Event::PrimaryFailed, MoveCause::Drained)
@@ -587,7 +442,7 @@ impl Migration {
     }
 
     /// What follows from the new state, after each input: whether a path is left, and which one carries new data.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if std::mem::take(&mut self.spent) {
             let _ = self.step(Event::ConnectionError, &Given::NOTHING);
         }

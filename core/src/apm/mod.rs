@@ -21,6 +21,7 @@ pub mod notice;
 mod output;
 pub mod path;
 mod policy;
+mod receive;
 pub mod request;
 pub mod roles;
 mod rows;

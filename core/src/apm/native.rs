@@ -8,13 +8,15 @@
 
 use thiserror::Error;
 
+use super::cause::ArmCause;
 use super::load::ArmingId;
-use super::machine::{Migration, Request};
+use super::machine::{Given, Migration, Request};
 use super::message::Message;
+use super::migrate::Move;
 use super::output::Output;
-use super::path::PathRecord;
+use super::path::{PathRecord, Side};
 use super::request::{By, Ticket};
-use super::state::{MigrationState, Rule};
+use super::state::{Event, MigrationState, Rule};
 
 /// A connection of a device that can move between two paths by itself, as InfiniBand's can.
 pub trait NativeMigration {
@@ -170,5 +172,52 @@ impl<D: NativeMigration> WithDevice<D> {
         self.machine
             .outputs
             .retain(|output| !matches!(output, Output::Send { message, .. } if is_native(message)));
+    }
+}
+
+/// A device's news, as events of the table.
+impl Migration {
+    /// A device loaded the alternate and vouches for it.
+    fn handle_native_armed(&mut self) -> Result<(), Rule> {
+        let given = Given { arming: self.arming.map(|arming| arming.id), ..Given::NOTHING };
+        let answer = self.prove(Event::ProbesGood, &given, |arming| {
+            arming.heard_on_primary = true;
+            arming.heard_on_alternate = true;
+            arming.probes_good = true;
+            arming.acknowledged = true;
+        });
+        self.finish();
+        answer
+    }
+
+    /// A device could not load the alternate, or not move to it.
+    fn handle_native_failed(&mut self) -> Result<(), Rule> {
+        let arm_cause = ArmCause::StandbyBad;
+        let given =
+            Given { arming: self.arming.map(|arming| arming.id), arm_cause, ..Given::NOTHING };
+        if self.state == MigrationState::Armed {
+            self.step(Event::StandbyBad, &given)?;
+        }
+        let answer = self.step(Event::ProbesSpent, &given);
+        self.finish();
+        answer
+    }
+
+    /// A device moved to the alternate, and the peer's device with it. Its word counts as a `MIGRATE`, and as the lower
+    /// endpoint's on both sides.
+    fn handle_native_migrated(&mut self) -> Result<(), Rule> {
+        let primary = self.arming.ok_or(Rule::NotArmed)?.path;
+        let counter = self.newest.map_or(0, |newest| newest.counter).saturating_add(1);
+        let alternate = self.roles.primary();
+        let answer = self.handle_migrate(Move { counter, by: Side::Lower, primary, alternate });
+        self.finish();
+        answer
+    }
+
+    /// A migration that devices carried out is the same one on both sides.
+    fn credit_lower(&mut self) {
+        if let Some(newest) = &mut self.newest {
+            newest.by = Side::Lower;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The table: 7 states of a connection x 3 states of its migration x 20 events, as data.
 //!
-//! [`ROWS`] is the source for readers: a row gives the same cell to several states. The compiler expands the rows to 420
+//! `rows.rs` is the source for readers: a row gives the same cell to several states. The compiler expands the rows to 420
 //! cells and fails if one has no row or two.
 //!
 //! A cell is a list of branches. The first whose condition holds says the next states and the actions, or the rule that

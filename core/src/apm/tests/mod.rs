@@ -5,6 +5,7 @@ mod choice;
 mod grid;
 mod model;
 mod native;
+mod policies;
 mod rules;
 mod stories;
 
