@@ -21,7 +21,7 @@ use ropewalk_netns::{Fault, FaultKind, Topology, TopologyConfig};
 
 use crate::lab::{Options, alternate, quoted, version};
 use crate::paths::kernels::class::{Class, Kernel};
-use crate::paths::presence::Medium;
+use crate::paths::presence::{Medium, with_neighbours};
 use crate::process::Process;
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
@@ -164,7 +164,7 @@ impl Row {
     fn crew(&self, topology: &Topology) -> anyhow::Result<Vec<Process>> {
         let start = |rank: usize| {
             let host = topology.host(rank / PROCESSES_EACH);
-            let places = self.medium.places(host, 1);
+            let places = with_neighbours(self.medium, self.medium.places(host, 1));
             let part = rank::part(self.medium, rank, self.channels, &places);
             Process::start(host.command(std::env::current_exe()?), &part)
         };

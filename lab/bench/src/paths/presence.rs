@@ -40,16 +40,27 @@ impl Medium {
     }
 }
 
-/// Opens an endpoint that listens at these places. It has no shared memory, as between two machines, and sessions go on
-/// over a new link.
+/// The place of an endpoint that other processes of its host reach by shared memory.
+const SHARED: &str = "shm";
+
+/// The same places, where processes of one host reach each other, too. Two of them cannot by raw frames.
+pub fn with_neighbours(medium: Medium, places: String) -> String {
+    if medium == Medium::Ether { format!("{places},{SHARED}") } else { places }
+}
+
+/// Opens an endpoint that listens at these places. Without a place for it, it has no shared memory, as between two
+/// machines. Sessions go on over a new link.
 pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
     let open = |place: &str| {
-        modules::open(medium.name(), &Listen::At { address: place, exactly: true })
-            .with_context(|| format!("cannot listen at {}://{place}", medium.name()))
+        let (scheme, address) = if place == SHARED { (SHARED, "") } else { (medium.name(), place) };
+        modules::open(scheme, &Listen::At { address, exactly: true })
+            .with_context(|| format!("cannot listen at {scheme}://{address}"))
     };
     let rails = places.split(',').map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let mut config = EndpointConfig::new(ClusterId(77));
-    config.host = 0;
+    if !places.split(',').any(|place| place == SHARED) {
+        config.host = 0;
+    }
     config.core.mode = Mode::Resume;
     Ok(Endpoint::open(config, rails)?)
 }
