@@ -30,6 +30,7 @@ Names of counters:
   dropped.*            packets that were dropped, by reason
   resent, asked_again  packets that were sent again, or requested again
   throttled.*          messages that had to wait, by reason
+  suspected.*          signs of broken paths, by cause
   nacks.*              messages that a peer refused, by reason
 
 Only root sees endpoints of other users. Stopped programs and file servers do not report the \
