@@ -525,10 +525,14 @@ fn answers_and_limits_have_their_fields() {
             ("ropewalk.frame.run.placed", "3,0,0,0,0,0,0,0,0,0,0,0"),
         ],
     );
+    let probe = frame::ProbeBody { is_answer: 0, reserved: [0; 7] };
+    let key = frame::KeyBody { share: [1; 16], calls: 1, reserved: [0; 7] };
     for (body, info) in [
         (Body::Confirm, &[("_ws.col.Info", "Stream 4 ack 12: Frame Confirm")]),
         (Body::CloseIdle, &[("_ws.col.Info", "Stream 5 ack 12: Frame CloseIdle")]),
         (Body::KeepOpen, &[("_ws.col.Info", "Stream 6 ack 12: Frame KeepOpen")]),
+        (Body::Probe(probe), &[("_ws.col.Info", "Stream 7 ack 12: Frame Probe")]),
+        (Body::Key(key), &[("_ws.col.Info", "Stream 8 ack 12: Frame Key")]),
     ] {
         script.record(record(&body, &[]), info);
     }

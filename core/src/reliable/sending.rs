@@ -45,7 +45,8 @@ impl Core {
     /// Sends a span over the link, unless the link's rail has it, or the peer.
     pub(super) fn transmit(&mut self, id: PeerId, span: u64) {
         let now = self.now;
-        let due = SentSpans::first_look(now, self.config.resend_after);
+        let after = self.resend_after(self.peer_link(id));
+        let due = SentSpans::first_look(now, after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(link) = peer.link() else { return };
         let Some(session) = peer.session.as_mut() else { return };

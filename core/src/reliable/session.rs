@@ -1,5 +1,7 @@
 //! A session with spans: its timers, a new link, its end.
 
+use std::time::Duration;
+
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Token};
@@ -10,6 +12,9 @@ use crate::api::{LOOP_LINK, PeerId};
 use crate::engine::Core;
 use crate::orders::{Order, Payload};
 
+/// How much later a span goes again over a link that loses nothing.
+const LOSSLESS_LATER: u32 = 40;
+
 impl Core {
     /// The spans of the session with a peer, where it has such.
     pub(crate) fn reliable_mut(&mut self, id: PeerId) -> Option<&mut Reliable> {
@@ -17,9 +22,10 @@ impl Core {
     }
 
     pub(crate) fn run_span_timers(&mut self, id: PeerId) {
-        let (now, after) = (self.now, self.config.resend_after);
+        let now = self.now;
         self.judge_paths(id);
         let link = self.peer_link(id);
+        let after = self.resend_after(link);
         let Some(reliable) = self.reliable_mut(id) else { return };
         let acknowledge = reliable.window.acknowledge_at().is_some_and(|at| at <= now);
         let due = link.map(|link| reliable.sent.due(link, now, after)).unwrap_or_default();
@@ -30,6 +36,13 @@ impl Core {
         for span in due {
             self.transmit(id, span);
         }
+    }
+
+    /// After which time without an acknowledgement a span goes again over the same link. Where the link loses nothing, only
+    /// its receiver can have dropped it, for want of room; what a broken path swallows goes over another.
+    pub(super) fn resend_after(&self, link: Option<LinkId>) -> Duration {
+        let is_lossy = link.is_none_or(|link| self.is_lossy(link));
+        self.config.resend_after * if is_lossy { 1 } else { LOSSLESS_LATER }
     }
 
     /// A new link carries the session on: everything unacknowledged goes again.

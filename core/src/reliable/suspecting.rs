@@ -37,6 +37,10 @@ impl Core {
                 session.paths.delivered(link, sent_at, now);
             }
         }
+        if are_several {
+            let due = session.due();
+            self.wake_by(id, due);
+        }
     }
 
     /// Judges the paths of a session that has several.

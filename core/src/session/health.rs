@@ -69,8 +69,11 @@ impl PathHealth {
         self.delivered_at
     }
 
-    /// Something goes over it, and its acknowledgement is awaited.
+    /// Something goes over it, and its acknowledgement is awaited. A suspect path is judged by its probes.
     pub fn awaits(&mut self, now: Time) {
+        if self.suspect.is_some() {
+            return;
+        }
         self.awaiting.get_or_insert(Awaiting { since: now, is_looked_at: false });
     }
 
@@ -78,7 +81,9 @@ impl PathHealth {
     pub fn delivered(&mut self, sent_at: Time, now: Time) {
         self.measure(now.since(sent_at));
         self.delivered_at = now;
-        self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+        if self.suspect.is_none() {
+            self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+        }
     }
 
     /// Nothing that went over it is awaited.
@@ -213,11 +218,15 @@ mod tests {
         health.suspect(at(200));
         health.suspect(at(210));
         assert!(health.is_suspect() && !health.is_good());
+        // Where it is the only one left, spans go over it all the same.
+        health.awaits(at(201));
+        health.delivered(at(201), at(202));
+        assert!(health.due() == at(200) && !health.is_late(at(900)));
         let probes = (200..300).filter(|millis| health.take_probe(at(*millis)));
         assert_eq!(probes.collect::<Vec<_>>(), [200, 225, 250, 275]);
         assert!(!health.is_dead(at(250), at(299)), "it may answer yet");
         assert!(!health.is_dead(at(200), at(900)), "no other path delivered since");
-        assert!(health.is_dead(at(201), at(300)));
+        assert!(health.is_dead(at(203), at(300)));
         health.answered(at(300));
         assert!(health.is_good() && !health.is_dead(at(301), at(900)));
     }

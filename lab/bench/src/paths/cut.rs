@@ -19,8 +19,8 @@ use crate::series::{OURS, spread};
 
 /// Rails between the hosts.
 const RAILS: usize = 2;
-/// The rails that ours uses: one, until a session has several paths.
-const RAILS_OF_OURS: usize = 1;
+/// The rails that ours uses: one carries, the other stands by.
+const RAILS_OF_OURS: usize = 2;
 /// The mean time between two changes of a flapping rail.
 const FLAP: Duration = Duration::from_millis(30);
 

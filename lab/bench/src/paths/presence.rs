@@ -1,4 +1,4 @@
-//! Endpoints of ours on one rail or several, as between machines, which survive the loss of a link.
+//! Endpoints of ours on one rail or several, as between machines, which survive the loss of links.
 
 use anyhow::Context;
 use ropewalk_base::ids::ClusterId;
@@ -33,12 +33,18 @@ impl Medium {
     /// The places of a host's first rails at which an endpoint listens, joined by commas.
     pub fn places(self, host: Host<'_>, rails: usize) -> String {
         let place = |rail: usize| match self {
-            Medium::Tcp | Medium::Udp => format!("{}:0", host.address(rail)),
+            // Each on its own interface, whatever routes there are.
+            Medium::Tcp | Medium::Udp => {
+                format!("{}:0?interface={}", host.address(rail), host.interface(rail))
+            }
             Medium::Ether => host.interface(rail),
         };
         (0..rails).map(place).collect::<Vec<_>>().join(",")
     }
 }
+
+/// Paths of a session: as many as rails, as far as there are so many.
+const PATHS_MAX: usize = 8;
 
 /// The place of an endpoint that other processes of its host reach by shared memory.
 const SHARED: &str = "shm";
@@ -49,7 +55,7 @@ pub fn with_neighbours(medium: Medium, places: String) -> String {
 }
 
 /// Opens an endpoint that listens at these places. Without a place for it, it has no shared memory, as between two
-/// machines. Sessions go on over a new link.
+/// machines. Sessions go on over other links.
 pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
     let open = |place: &str| {
         let (scheme, address) = if place == SHARED { (SHARED, "") } else { (medium.name(), place) };
@@ -62,5 +68,6 @@ pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
         config.host = 0;
     }
     config.core.mode = Mode::Resume;
+    config.core.paths_max = PATHS_MAX;
     Ok(Endpoint::open(config, rails)?)
 }
