@@ -123,7 +123,6 @@ impl Core {
         };
         let Some(state) = self.links.get_mut(link) else { return };
         (state.stage, state.joins) = (LinkStage::Agreed, Some(id));
-        self.expose_existing(id, link);
         self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
         self.emit_proof(link, id, (PathId::FIRST, 0));
     }
@@ -150,9 +149,8 @@ impl Core {
         if hello.refusal != Refusal::None as u8 || !same_session || !same_peer {
             return self.close_joining(id, link);
         }
-        // Its proof follows. Our rail knows the regions of this peer before it can ask for them.
+        // Its proof follows.
         state.stage = LinkStage::Agreed;
-        self.expose_existing(id, link);
     }
 
     /// The proof of the other side of a joining link.
@@ -187,6 +185,8 @@ impl Core {
             self.close_joining(id, link);
             return Placement::Drop;
         };
+        // Our rail knows the regions of this peer before it can ask for them over this link, and nobody else's.
+        self.expose_existing(id, link);
         if outbound {
             self.emit_proof(link, id, named);
             if let Some(state) = self.links.get_mut(link) {

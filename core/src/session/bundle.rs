@@ -1,7 +1,7 @@
 //! What a session needs to get further paths: its key, and the attempts of the side that adds them.
 //!
 //! One attempt is under way at a time. A round tries each way once; rounds follow each other after 100 ms at first, and
-//! after twice the time whenever one adds nothing. A lost path begins a round anew.
+//! after twice the time whenever one adds nothing. A lost path begins a round anew, and is sought each second at least.
 
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use super::paths::PathId;
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// At most while a path that was there is lost.
+const WAIT_LOST_MAX: Duration = Duration::from_secs(1);
 /// How long an attempt may take, from its call to the peer's answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,8 @@ pub(crate) struct Bundle {
     wait: Duration,
     /// The present round has added a path.
     has_added: bool,
+    /// A path was lost, and none added since.
+    has_lost: bool,
 }
 
 /// A path that we are about to add.
@@ -67,6 +71,7 @@ impl Bundle {
             next_at: Time::NEVER,
             wait: WAIT,
             has_added: false,
+            has_lost: false,
         }
     }
 
@@ -139,6 +144,7 @@ impl Bundle {
     pub fn end(&mut self, link: LinkId, has_joined: bool, now: Time) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.link == link) else { return };
         self.has_added |= has_joined;
+        self.has_lost &= !has_joined;
         self.way = attempt.way + 1;
         self.next_at = now;
     }
@@ -146,7 +152,8 @@ impl Bundle {
     /// No way is left in this round.
     pub fn end_round(&mut self, now: Time) {
         self.is_asked = false;
-        self.wait = if self.has_added { WAIT } else { (self.wait * 2).min(WAIT_MAX) };
+        let max = if self.has_lost { WAIT_LOST_MAX } else { WAIT_MAX };
+        self.wait = if self.has_added { WAIT } else { (self.wait * 2).min(max) };
         self.has_added = false;
         self.way = 0;
         self.next_at = now + self.wait;
@@ -154,7 +161,7 @@ impl Bundle {
 
     /// A path was lost: the next round begins soon, and each after it in its time.
     pub fn lose_path(&mut self, now: Time) {
-        self.wait = WAIT;
+        (self.wait, self.has_lost) = (WAIT, true);
         if self.key.is_some() {
             self.way = 0;
             self.next_at = self.next_at.min(now + WAIT);
@@ -222,6 +229,12 @@ mod tests {
         assert_eq!(bundle.due(), at(150));
         bundle.lose_path(at(60));
         assert_eq!(bundle.due(), at(150));
+        (0..9).for_each(|_| bundle.end_round(at(200)));
+        assert_eq!(bundle.due(), at(1200), "each second, however long it takes");
+        bundle.begin(link(7), 0, at(1200));
+        bundle.end(link(7), true, at(1201));
+        (0..9).for_each(|_| bundle.end_round(at(1201)));
+        assert_eq!(bundle.due(), at(11201));
         let mut bundle = Bundle::new([1; 16]);
         bundle.lose_path(at(5));
         assert_eq!(bundle.due(), Time::NEVER);
