@@ -7,6 +7,7 @@
 //! Invariant: time is judged against a clock that has advanced since: the first look takes a wait to have begun half a
 //! time-out ago at the earliest.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
@@ -38,6 +39,35 @@ pub(crate) struct PathHealth {
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
+}
+
+/// The health of a path, kept from when something is noted of it on: a session with one path has none.
+#[derive(Debug, Default)]
+pub(crate) struct KeptHealth(Option<Box<PathHealth>>);
+
+static NOTHING_NOTED: PathHealth = PathHealth {
+    round_trip: None,
+    variation: Duration::ZERO,
+    delivered_at: Time::ZERO,
+    awaiting: None,
+    suspect: None,
+    lost: 0,
+    held_until: None,
+};
+
+impl Deref for KeptHealth {
+    type Target = PathHealth;
+
+    #[inline]
+    fn deref(&self) -> &PathHealth {
+        self.0.as_deref().unwrap_or(&NOTHING_NOTED)
+    }
+}
+
+impl DerefMut for KeptHealth {
+    fn deref_mut(&mut self) -> &mut PathHealth {
+        self.0.get_or_insert_default()
+    }
 }
 
 /// Something that went over the path is not acknowledged.

@@ -14,7 +14,7 @@ use ropewalk_base::verb::{LinkId, Urgency};
 use ropewalk_wire::frame::Body;
 
 use super::confirmation::Confirmation;
-use super::health::PathHealth;
+use super::health::KeptHealth;
 use super::in_flight::InFlight;
 use crate::orders::{Order, Orders};
 
@@ -41,7 +41,7 @@ pub(crate) struct Path {
     rail: u8,
     confirmation: Confirmation,
     /// Kept where there are several paths.
-    health: PathHealth,
+    health: KeptHealth,
 }
 
 /// What carries a path.
@@ -93,7 +93,7 @@ impl PathId {
 impl Path {
     fn over(id: PathId, link: LinkId) -> Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
-        let health = PathHealth::default();
+        let health = KeptHealth::default();
         Path { in_flight, way: Way::Up { link }, id, rail: link.rail, confirmation, health }
     }
 
@@ -273,7 +273,7 @@ impl Paths {
         self.more.clear();
         let Path { way, rail, confirmation, health, .. } = &mut self.first;
         (*way, *rail, *confirmation) = (Way::Up { link }, link.rail, Confirmation::default());
-        *health = PathHealth::default();
+        *health = KeptHealth::default();
     }
 
     /// A link becomes the link of a path, which is a new one if there is none of this number. Returns the link that the
