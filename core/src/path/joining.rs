@@ -303,3 +303,6 @@ fn is_same_life(peer: &Peer, hello: &HelloBody) -> bool {
     let endpoint = u128::from_le_bytes(hello.endpoint);
     peer.identity.endpoint == endpoint && peer.identity.incarnation.0 == hello.incarnation.get()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,271 @@
+//! A core whose peer a test plays: calls that join its session, honest and forged ones.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::limits::EAGER_BYTES;
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{Capabilities, LinkId, Verb};
+use ropewalk_wire::frame::{
+    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, ProbeBody, Refusal, SHARE_BYTES,
+};
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
+
+const FIRST: LinkId = link(0, 1);
+const NONCE: u32 = 11;
+const SHARE: [u8; SHARE_BYTES] = [7; SHARE_BYTES];
+
+const fn link(rail: u8, index: u32) -> LinkId {
+    LinkId { rail, slot: SlotId { index, generation: 1 } }
+}
+
+/// What the core told.
+#[derive(Default)]
+struct Told {
+    frames: Vec<(LinkId, Body)>,
+    closed: Vec<LinkId>,
+    downs: usize,
+}
+
+struct Rig {
+    core: Core,
+    session: u32,
+    peer: Option<PeerId>,
+    /// The key, as the peer makes it.
+    bundle: Bundle,
+}
+
+impl Rig {
+    /// A session over the first rail whose peer has told its share of the key.
+    fn new() -> Rig {
+        let rail = Capabilities {
+            reliable: true,
+            ordered: true,
+            intact: true,
+            native_read: false,
+            native_write: false,
+            frame_payload_bytes_max: 256 * 1024,
+            eager_bytes: EAGER_BYTES,
+            preference: 1,
+            same_host_only: false,
+            foreign: false,
+        };
+        let identity = Identity {
+            endpoint: EndpointId(5),
+            incarnation: Incarnation(1),
+            cluster: ClusterId(1),
+            host: 0,
+        };
+        let config = Config { mode: Mode::Resume, paths_max: 2, ..Config::default() };
+        let random = Random::from_seed(1);
+        let core = Core::new(config, identity, vec![rail; 2], Slice::NONE, random);
+        let mut rig = Rig { core, session: 0, peer: None, bundle: Bundle::new(SHARE) };
+        let nonce = rig.greet(FIRST, 0, 0).expect("the call is answered");
+        rig.session = SessionId::agreed(NONCE, nonce).name();
+        let told = rig.place(FIRST, Envelope::default(), &Body::Confirm);
+        let ours = told.frames.iter().find_map(|(_, body)| match body {
+            Body::Key(key) => Some(key.share),
+            _ => None,
+        });
+        let (number, ours) = (SessionId::own(rig.session), ours.expect("our share"));
+        rig.bundle.agree(number, &ours, false, true, rig.core.now());
+        rig
+    }
+
+    fn tell_key(&mut self) {
+        let envelope = Envelope { session: self.session, span: 1, ..Envelope::default() };
+        let key = KeyBody { share: SHARE, calls: 1, reserved: [0; 7] };
+        self.place(FIRST, envelope, &Body::Key(key));
+    }
+
+    /// The peer calls over a link, and greets. The nonce of the answer, unless that refuses.
+    fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
+        self.core.link_up(link, true);
+        let hello = Body::Hello(HelloBody {
+            endpoint: 9u128.to_le_bytes(),
+            cluster: 1u128.to_le_bytes(),
+            incarnation: 7.into(),
+            host: 0.into(),
+            nonce: NONCE.into(),
+            mode: 1,
+            refusal: 0,
+            address_bytes: 0.into(),
+            eager_credit: 1024.into(),
+            request_credit: 64.into(),
+            rts_credit: 64.into(),
+            eager_max: 0.into(),
+        });
+        let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
+        told.frames.iter().find_map(|(_, body)| match body {
+            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
+            _ => None,
+        })
+    }
+
+    fn place(&mut self, link: LinkId, envelope: Envelope, body: &Body) -> Told {
+        let mut header = frame::encode(envelope, body);
+        frame::seal(&mut header, None);
+        self.core.place(link, header.as_bytes(), 0);
+        self.told()
+    }
+
+    fn told(&mut self) -> Told {
+        let mut told = Told::default();
+        while let Some(next) = self.core.next_output() {
+            match next {
+                Next::Frame | Next::PatientFrame => {
+                    let (link, header) = (self.core.frame().link, self.core.frame().header);
+                    let (_, body) = frame::decode(header.as_bytes()).expect("a legal frame");
+                    told.frames.push((link, body.into()));
+                }
+                Next::Completed => {}
+                Next::Other => match self.core.take_output() {
+                    Output::Verb(Verb::Close { link }) => told.closed.push(link),
+                    Output::PeerUp { peer } => self.peer = Some(peer),
+                    Output::PeerDown { .. } => told.downs += 1,
+                    _ => {}
+                },
+            }
+        }
+        self.core.check();
+        told
+    }
+
+    /// The proof of the peer for a link whose greeting had this nonce.
+    fn proof(&self, acceptor_nonce: u32, path: PathId, counter: u32) -> JoinBody {
+        let claim = Claim {
+            prover: Prover::Caller,
+            session: SessionId::own(self.session),
+            caller_nonce: NONCE,
+            acceptor_nonce,
+            path: path.name(),
+            counter,
+            rail: 3,
+        };
+        let proof = self.bundle.key().expect("both shares are known").prove(&claim);
+        let (path, counter) = (path.name().into(), counter.into());
+        JoinBody { path, counter, rail: 3, reserved: [0; 7], proof }
+    }
+
+    /// The peer joins over a link, with what this makes of an honest proof.
+    fn join(&mut self, link: LinkId, counter: u32, spoil: impl FnOnce(&mut JoinBody)) -> Told {
+        let nonce = self.greet(link, FLAG_JOIN, self.session).expect("the call is answered");
+        let mut body = self.proof(nonce, PathId::of(1, false), counter);
+        spoil(&mut body);
+        let envelope = Envelope { session: self.session, ..Envelope::default() };
+        self.place(link, envelope, &Body::Join(body))
+    }
+
+    /// The link that a message leaves over.
+    fn leaves_over(&mut self, number: u32) -> Option<LinkId> {
+        let slot = SlotId { index: number, generation: 1 };
+        let payload = Slice { buffer: BufferId(slot), offset: 0, len: 100 };
+        let (peer, channel) = (self.peer.expect("a session"), Channel::Untagged);
+        let send = Send { peer, channel, bits: 1, payload, level: Level::Buffered };
+        assert!(matches!(self.core.post_send(OperationId(slot), send), Sending::Operation));
+        let told = self.told();
+        told.frames.iter().find_map(|(link, body)| match body {
+            Body::Eager(_) => Some(*link),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn a_proven_link_carries_the_session_when_the_first_one_is_lost() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let told = rig.join(link(1, 1), 1, |_| ());
+    let welcome = |frame: &(LinkId, Body)| {
+        let is_answer = matches!(frame.1, Body::Probe(ProbeBody { is_answer: 1, .. }));
+        frame.0 == link(1, 1) && is_answer
+    };
+    assert!(told.frames.iter().any(welcome), "the peer is told that the path counts");
+    assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (1, Some(FIRST)));
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    let told = rig.told();
+    assert_eq!(told.downs, 0, "the session goes on");
+    let again =
+        |(over, body): &(LinkId, Body)| *over == link(1, 1) && matches!(body, Body::Eager(_));
+    assert!(told.frames.iter().any(again), "what was under way goes over the other path at once");
+    assert_eq!(rig.leaves_over(2), Some(link(1, 1)));
+}
+
+#[test]
+fn a_link_that_proves_nothing_changes_nothing() {
+    let spoils: [fn(&mut JoinBody); 4] = [
+        |body| body.proof[31] ^= 1,
+        |body| body.path = 5.into(),
+        |body| body.counter = 2.into(),
+        |body| body.rail = 4,
+    ];
+    let mut rig = Rig::new();
+    rig.tell_key();
+    for (number, spoil) in (1..).zip(spoils) {
+        let told = rig.join(link(1, number), 1, spoil);
+        assert_eq!((told.closed, told.downs), (vec![link(1, number)], 0));
+        assert_eq!(rig.core.counters().joins_refused, u64::from(number));
+        assert_eq!(rig.leaves_over(number), Some(FIRST));
+        rig.core.link_down(link(1, number), Fault::Closed);
+    }
+    assert_eq!(rig.core.counters().paths_joined, 0);
+    rig.join(link(1, 9), 1, |_| ());
+    assert_eq!(rig.core.counters().paths_joined, 1, "nothing stands in the way of the honest one");
+}
+
+#[test]
+fn a_proof_that_was_heard_is_of_no_use_again() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let nonce = rig.greet(link(1, 1), FLAG_JOIN, rig.session).expect("an answer");
+    let heard = rig.proof(nonce, PathId::of(1, false), 1);
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    rig.place(link(1, 1), envelope, &Body::Join(heard));
+    assert_eq!(rig.core.counters().paths_joined, 1);
+    rig.core.link_down(link(1, 1), Fault::Closed);
+    rig.told();
+    // Over another link the other side drew another nonce.
+    let told = rig.join(link(1, 2), 1, |body| *body = heard);
+    assert_eq!((told.closed, rig.core.counters().paths_joined), (vec![link(1, 2)], 1));
+    // And an attempt that is not newer than one that was proven is none.
+    let told = rig.join(link(1, 3), 1, |_| ());
+    assert_eq!((told.closed, rig.core.counters().paths_joined), (vec![link(1, 3)], 1));
+    rig.join(link(1, 4), 2, |_| ());
+    assert_eq!(rig.core.counters().paths_joined, 2);
+}
+
+#[test]
+fn calls_that_name_no_session_that_takes_paths_are_refused() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.greet(link(1, 1), FLAG_JOIN, rig.session), None, "its share is not known");
+    rig.tell_key();
+    assert_eq!(rig.greet(link(1, 2), FLAG_JOIN, rig.session ^ 2), None, "another session");
+    assert_eq!(rig.greet(link(1, 3), FLAG_JOIN, 0), None);
+    // Proofs and welcomes on links that nobody asked for end these, and no others.
+    for (number, body) in [(4, rig.proof(1, PathId::of(1, false), 1).into()), (5, probe())] {
+        rig.core.link_up(link(1, number), true);
+        let envelope = Envelope { session: rig.session, ..Envelope::default() };
+        rig.place(link(1, number), envelope, &body);
+    }
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    let told = rig.place(FIRST, envelope, &probe());
+    assert!(told.frames.is_empty(), "an answer to what nobody asked");
+    assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (0, Some(FIRST)));
+}
+
+fn probe() -> Body {
+    Body::Probe(ProbeBody { is_answer: 1, reserved: [0; 7] })
+}
+
+#[test]
+fn a_rail_that_carries_a_path_carries_no_other() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let told = rig.join(link(0, 2), 1, |_| ());
+    assert_eq!((told.closed, told.downs), (vec![link(0, 2)], 0));
+    assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (0, Some(FIRST)));
+}
