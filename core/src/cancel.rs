@@ -253,6 +253,22 @@ impl Core {
         }
     }
 
+    /// Has the rail give up all native reads over a link whose path is suspect: they begin again over another. A
+    /// native write waits: others may have changed its bytes since.
+    pub(crate) fn stop_reads_over(&mut self, link: LinkId) {
+        for slot in self.orders.over(&[link], |order| matches!(order, Order::Native { .. })) {
+            let Some(&Entry { order: Order::Native { operation, .. }, .. }) = self.orders.get(slot)
+            else {
+                continue;
+            };
+            let access = self.operations.access_mut(operation);
+            if access.is_some_and(|state| state.access.direction == Direction::Get) {
+                let token = Orders::token(slot);
+                self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
+            }
+        }
+    }
+
     /// Has rails give such places up, and forgets those that wait for their span to come again.
     fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&IncomingKind) -> bool) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {

@@ -6,6 +6,7 @@ use ropewalk_wire::frame::{Body, Envelope, ProbeBody};
 
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
+use crate::orders::Order;
 use crate::session::Paths;
 
 impl Core {
@@ -50,6 +51,17 @@ impl Core {
         if !session.paths.are_several() {
             return;
         }
+        let watched = session.paths.take_watched(now);
+        for link in watched {
+            let is_native = |order: &Order| matches!(order, Order::Native { .. });
+            if !self.orders.over(&[link], is_native).is_empty() {
+                self.emit_probe(id, link, false);
+                if let Some(session) = self.peers.session_mut(id) {
+                    session.paths.probed(link, now);
+                }
+            }
+        }
+        let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_ref() else { return };
         let mut late = session.paths.late(now);
         late.retain(|link| {
@@ -59,6 +71,7 @@ impl Core {
             }
             !rests
         });
+        late.extend(session.paths.silent(now));
         for link in late {
             self.suspect_path(id, link);
         }
@@ -79,6 +92,7 @@ impl Core {
         }
         self.counters.paths_suspected += 1;
         self.redirect_spans(id, link);
+        self.stop_reads_over(link);
         self.wake_by(id, now);
     }
 

@@ -12,6 +12,7 @@ use crate::incoming::IncomingKind;
 use crate::operation::{AccessState, Kind};
 use crate::orders::{Order, Orders};
 use crate::path::LinkStage;
+use crate::session::Paths;
 use crate::streams::{Segments, Stream, StreamKind};
 
 impl Core {
@@ -153,6 +154,11 @@ impl Core {
             Direction::Put => Verb::Write { link, key, remote, local, token },
         };
         self.outputs.push(Output::Verb(verb));
+        let now = self.now;
+        if let Some(session) = self.peers.session_mut(peer) {
+            let due = session.paths.watch(link, now);
+            self.wake_by(peer, due);
+        }
     }
 
     pub(crate) fn native_ended(
@@ -185,7 +191,8 @@ impl Core {
         let Some(session) = session else { return false };
         session.accesses.under_way.end(segments);
         self.queue_access(id, peer);
-        if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
+        let is_dead = |paths: &Paths| paths.carries(lost) && !paths.is_suspect(lost);
+        if self.peers.session(peer).is_some_and(|session| is_dead(&session.paths)) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(lost);
         }

@@ -19,7 +19,9 @@ const PROMISED: Duration = Duration::from_millis(1);
 /// The time-out before any round trip was measured.
 const FIRST: Duration = Duration::from_millis(25);
 const TIME_OUT_MAX: Duration = Duration::from_millis(500);
-/// Between two probes of a suspect path.
+/// How long a rail reads or writes before its path is probed.
+const WATCH_AFTER: Duration = Duration::from_millis(5);
+/// Between two probes of a suspect path, and of one whose rail reads or writes.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
 /// How long probes of a suspect path stay unanswered at least before it is dead.
 const DEAD_AFTER: Duration = Duration::from_millis(100);
@@ -36,6 +38,9 @@ pub(crate) struct PathHealth {
     delivered_at: Time,
     awaiting: Option<Awaiting>,
     suspect: Option<Suspect>,
+    /// While its rail reads or writes: when it is probed next, and since when a probe is unanswered.
+    watch_at: Option<Time>,
+    probed_at: Option<Time>,
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
@@ -51,6 +56,8 @@ static NOTHING_NOTED: PathHealth = PathHealth {
     delivered_at: Time::ZERO,
     awaiting: None,
     suspect: None,
+    watch_at: None,
+    probed_at: None,
     lost: 0,
     held_until: None,
 };
@@ -118,7 +125,30 @@ impl PathHealth {
 
     /// Nothing that went over it is awaited.
     pub fn rests(&mut self) {
-        self.awaiting = None;
+        (self.awaiting, self.probed_at) = (None, None);
+    }
+
+    /// Its rail reads or writes, of which no acknowledgement tells: it is probed meanwhile.
+    pub fn watch(&mut self, now: Time) {
+        self.watch_at.get_or_insert(now + WATCH_AFTER);
+    }
+
+    /// Whether it is time to see if its rail still reads or writes.
+    pub fn take_watch(&mut self, now: Time) -> bool {
+        self.watch_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// A probe goes, since its rail reads or writes.
+    pub fn probed(&mut self, now: Time) {
+        self.watch_at = Some(now + PROBE_EVERY);
+        if self.suspect.is_none() {
+            self.probed_at.get_or_insert(now);
+        }
+    }
+
+    /// Whether such a probe is unanswered for longer than a time-out.
+    pub fn is_silent(&self, now: Time) -> bool {
+        self.probed_at.is_some_and(|at| now.since(at) >= self.time_out())
     }
 
     fn measure(&mut self, sample: Duration) {
@@ -149,13 +179,13 @@ impl PathHealth {
 
     /// It is suspect from now on, and probed at once.
     pub fn suspect(&mut self, now: Time) {
-        self.awaiting = None;
+        self.rests();
         self.suspect.get_or_insert(Suspect { since: now, probe_at: now });
     }
 
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
-        self.suspect = None;
+        (self.suspect, self.probed_at) = (None, None);
         self.delivered_at = now;
     }
 
@@ -197,7 +227,12 @@ impl PathHealth {
     pub fn due(&self) -> Time {
         let late = self.awaiting.map(|awaiting| awaiting.since + self.time_out());
         let probe = self.suspect.map(|suspect| suspect.probe_at);
-        [late, probe, self.held_until].into_iter().flatten().min().unwrap_or(Time::NEVER)
+        let silent = self.probed_at.map(|at| at + self.time_out());
+        [late, probe, silent, self.watch_at, self.held_until]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Time::NEVER)
     }
 }
 
@@ -259,6 +294,21 @@ mod tests {
         assert!(health.is_dead(at(203), at(300)));
         health.answered(at(300));
         assert!(health.is_good() && !health.is_dead(at(301), at(900)));
+    }
+
+    #[test]
+    fn a_path_whose_rail_reads_is_probed_meanwhile() {
+        let mut health = steady();
+        health.rests();
+        health.watch(at(200));
+        health.watch(at(203));
+        assert_eq!(health.due(), at(205));
+        assert!(!health.take_watch(at(204)) && health.take_watch(at(205)));
+        health.probed(at(205));
+        assert!(!health.is_silent(at(210)) && health.is_silent(at(212)));
+        health.answered(at(206));
+        assert!(!health.is_silent(at(300)) && health.due() == at(230), "the next probe");
+        assert!(health.take_watch(at(230)) && health.due() == Time::NEVER, "it reads no more");
     }
 
     #[test]

@@ -430,6 +430,35 @@ impl Paths {
         path.health.due()
     }
 
+    /// The rail of a link reads or writes. Returns when that is looked at.
+    pub fn watch(&mut self, link: LinkId, now: Time) -> Time {
+        if self.more.is_empty() {
+            return Time::NEVER;
+        }
+        let Some(path) = self.of_link(link) else { return Time::NEVER };
+        path.health.watch(now);
+        path.health.due()
+    }
+
+    /// Links at which it is to be seen now whether their rails still read or write.
+    pub fn take_watched(&mut self, now: Time) -> Vec<LinkId> {
+        let watched = |path: &mut Path| path.up().filter(|_| path.health.take_watch(now));
+        self.iter_mut().filter_map(watched).collect()
+    }
+
+    /// A probe goes over a link whose rail reads or writes.
+    pub fn probed(&mut self, link: LinkId, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.probed(now);
+        }
+    }
+
+    /// Links at which such a probe is unanswered.
+    pub fn silent(&self, now: Time) -> Vec<LinkId> {
+        let silent = |path: &Path| path.up().filter(|_| path.health.is_silent(now));
+        self.iter().filter_map(silent).collect()
+    }
+
     /// The peer has a span that went over this link alone, at that time.
     pub fn delivered(&mut self, link: LinkId, sent_at: Time, now: Time) {
         if let Some(path) = self.of_link(link) {
@@ -464,6 +493,10 @@ impl Paths {
         }
         path.health.suspect(now);
         true
+    }
+
+    pub fn is_suspect(&self, link: LinkId) -> bool {
+        self.iter().any(|path| path.up() == Some(link) && path.health.is_suspect())
     }
 
     pub fn have_suspects(&self) -> bool {
