@@ -135,6 +135,11 @@ impl Bundle {
         self.attempt = Some(Attempt { link, counter, way, until });
     }
 
+    /// The link of the attempt, if there is one.
+    pub fn attempt_link(&self) -> Option<LinkId> {
+        self.attempt.map(|attempt| attempt.link)
+    }
+
     /// The attempt over a link, if there is one.
     pub fn attempt_over(&self, link: LinkId) -> Option<Attempt> {
         self.attempt.filter(|attempt| attempt.link == link)

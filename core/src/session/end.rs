@@ -126,10 +126,13 @@ impl Core {
             outlives_links: _,
             // Orders that rails have not finished know their links.
             paths: _,
-            // A link that was to join is closed when it proves nothing any more.
-            bundle: _,
+            bundle,
         } = session;
         self.counters.resets += 1;
+        if let Some(link) = bundle.and_then(|bundle| bundle.attempt_link()) {
+            // It was to join this session.
+            self.close_link(link);
+        }
         // First: messages that go from now on give no credit back to the peer.
         self.pool.take_back(&lent);
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));

@@ -253,11 +253,12 @@ impl Session {
         Some((lost.unwrap_or_else(|| bundle.name_path()), counter))
     }
 
-    /// The path that a link of the peer's becomes: `None` if the attempt is an old one, or another path has this rail.
+    /// The path that a link of the peer's becomes: `None` if the attempt is an old one, another path has this rail, or the
+    /// peer has named too many.
     pub fn take_path(&mut self, link: LinkId, named: (PathId, u32)) -> Option<(PathId, u32)> {
         let is_free = !self.paths.is_up_beside(named.0, link.rail);
         let is_newer = self.bundle.as_mut()?.is_newer(named.1);
-        (is_free && is_newer).then_some(named)
+        (is_free && is_newer && self.paths.has_place(named.0)).then_some(named)
     }
 
     /// A link becomes a path of its own. Returns the link that this path had.

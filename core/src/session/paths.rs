@@ -18,6 +18,9 @@ use super::health::KeptHealth;
 use super::in_flight::InFlight;
 use crate::orders::{Order, Orders};
 
+/// Paths of a session, those without a link included.
+const KNOWN_MAX: usize = 64;
+
 /// The number of a path in its session, never given again. The lowest bit says which side named it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PathId(u32);
@@ -297,6 +300,11 @@ impl Paths {
     pub fn lost_over(&self, rail: u8) -> Option<PathId> {
         let lost = |path: &&Path| path.rail == rail && matches!(path.way, Way::Lost { .. });
         self.iter().find(lost).map(|path| path.id)
+    }
+
+    /// Whether there is a path of this number, or room for one.
+    pub fn has_place(&self, id: PathId) -> bool {
+        self.more.len() + 1 < KNOWN_MAX || self.iter().any(|path| path.id == id)
     }
 
     /// Whether another path than this one has a link over this rail of ours.

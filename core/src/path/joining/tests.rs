@@ -239,6 +239,22 @@ fn a_proof_that_was_heard_is_of_no_use_again() {
 }
 
 #[test]
+fn a_peer_names_a_bounded_number_of_paths() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    for number in 1..=100 {
+        let over = link(1, number);
+        let nonce = rig.greet(over, FLAG_JOIN, rig.session).expect("the call is answered");
+        let body = rig.proof(nonce, PathId::of(number, false), number);
+        let envelope = Envelope { session: rig.session, ..Envelope::default() };
+        rig.place(over, envelope, &Body::Join(body));
+        rig.core.link_down(over, Fault::PeerReset);
+        assert_eq!(rig.told().downs, 0, "the session goes on over the first path");
+    }
+    assert_eq!(rig.core.counters().paths_joined, 63);
+}
+
+#[test]
 fn calls_that_name_no_session_that_takes_paths_are_refused() {
     let mut rig = Rig::new();
     assert_eq!(rig.greet(link(1, 1), FLAG_JOIN, rig.session), None, "its share is not known");
