@@ -13,6 +13,8 @@ struct Way {
     rail: usize,
     scheme: String,
     rest: String,
+    /// Among those of its scheme the rail has the place that the address has.
+    is_paired: bool,
 }
 
 impl Engine {
@@ -40,7 +42,7 @@ impl Engine {
         let looked_up = self.addresses.address_of(peer).cloned();
         let address = looked_up.or_else(|| self.told_address(peer));
         let ways = self.ways_over(address.as_ref());
-        for Way { rail, scheme, rest } in ways.into_iter().skip(attempt as usize) {
+        for Way { rail, scheme, rest, .. } in ways.into_iter().skip(attempt as usize) {
             if self.rails.of_scheme(&scheme).any(|(_, rail)| is_own(rail, &rest)) {
                 // Not every network brings back packets that are sent to oneself.
                 return self.core.connect_to_itself(peer);
@@ -59,7 +61,10 @@ impl Engine {
         let now = self.now();
         // It knows its own addresses best, also those that nobody looked up.
         let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
-        let ways = self.ways_over(address.as_ref()).into_iter().enumerate().skip(attempt as usize);
+        let mut ways = self.ways_over(address.as_ref());
+        // Most likely the first rail reaches the first address, the second one the second.
+        ways.sort_by_key(|way| !way.is_paired);
+        let ways = ways.into_iter().enumerate().skip(attempt as usize);
         for (index, Way { rail, rest, .. }) in ways {
             let (is_used, capabilities) =
                 (rails >> rail & 1 == 1, self.rails.at(rail).capabilities());
@@ -82,17 +87,16 @@ impl Engine {
 
     /// Each of these addresses by each rail that speaks so: nobody knows which peer is behind which interface.
     fn ways_over(&self, address: Option<&Address>) -> Vec<Way> {
-        let parts = address.iter().flat_map(|address| address.parts());
-        let of = |(scheme, rest): (&str, &str)| {
-            let (scheme, rest) = (scheme.to_string(), rest.to_string());
-            let rails = self.rails.of_scheme(&scheme).map(|(rail, _)| rail).collect::<Vec<_>>();
-            rails.into_iter().map(move |rail| Way {
-                rail,
-                scheme: scheme.clone(),
-                rest: rest.clone(),
-            })
-        };
-        parts.flat_map(of).collect()
+        let parts: Vec<(&str, &str)> = address.iter().flat_map(|address| address.parts()).collect();
+        let mut ways = Vec::new();
+        for (at, &(scheme, rest)) in parts.iter().enumerate() {
+            let place = parts[..at].iter().filter(|before| before.0 == scheme).count();
+            for (number, (rail, _)) in self.rails.of_scheme(scheme).enumerate() {
+                let (scheme, rest) = (scheme.to_string(), rest.to_string());
+                ways.push(Way { rail, scheme, rest, is_paired: number == place });
+            }
+        }
+        ways
     }
 
     /// Tries a rail that shares memory with a peer which has a link already.
