@@ -20,7 +20,7 @@ pub enum ArmCause {
     ConnectionOver,
 }
 
-/// What the probes of an arming found.
+/// The finding of an arming's probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProbeFault {
     NoRoute,

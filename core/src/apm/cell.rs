@@ -1,4 +1,4 @@
-//! What a cell of the table is: branches, each with a condition, and next states with actions or a rule that refuses.
+//! A cell of the table: branches, each with a condition, and next states with actions or a rule that refuses.
 
 use super::state::{Connection, Event, MigrationState, Rule};
 
@@ -7,7 +7,7 @@ use super::state::{Connection, Event, MigrationState, Rule};
 #[repr(u8)]
 pub enum When {
     Always,
-    /// What the event names breaks a rule; [`Branch::Unfit`] refuses by that rule.
+    /// The event names something that breaks a rule; [`Branch::Unfit`] refuses by that rule.
     Unfit,
     /// The `LOAD` of the arming under way came over its other path, too.
     Again,
@@ -33,7 +33,7 @@ pub enum When {
     Usable,
 }
 
-/// What a step does beside changing states, in this order.
+/// The effects of a step beside its change of states, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// The event's path becomes the alternate.

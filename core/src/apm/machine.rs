@@ -25,7 +25,7 @@ use super::state::{Connection, Event, MigrationState, Rule};
 use super::table;
 use crate::api::PeerId;
 
-/// What a caller may ask of a connection, at any time and from any thread that reaches the machine.
+/// The requests of a caller to a connection, at any time and from any thread that reaches the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
     Specify(Wanted),
@@ -62,7 +62,7 @@ pub struct Migration {
     pub(super) outputs: VecDeque<Output>,
 }
 
-/// What an event says beside its name.
+/// The details of an event beside its name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub path: Option<PathId>,
@@ -142,7 +142,7 @@ impl Migration {
         self.arming
     }
 
-    /// What is to be done next, in order. The driver takes all after each call.
+    /// The next order to the driver, which takes all after each call.
     pub fn next_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }
@@ -441,7 +441,7 @@ impl Migration {
         }
     }
 
-    /// What follows from the new state, after each input: whether a path is left, and which one carries new data.
+    /// Draws the consequences of the new state, after each input: whether a path is left, and which one carries new data.
     pub(super) fn finish(&mut self) {
         if std::mem::take(&mut self.spent) {
             let _ = self.step(Event::ConnectionError, &Given::NOTHING);

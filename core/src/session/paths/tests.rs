@@ -1,0 +1,143 @@
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn link(index: u32) -> LinkId {
+    LinkId { rail: 0, slot: SlotId { index, generation: 1 } }
+}
+
+fn at(seconds: u32) -> Time {
+    Time::ZERO + SECOND * seconds
+}
+
+/// Paths over links of these numbers; their ids are twice the places.
+fn over(links: &[u32]) -> Paths {
+    let mut paths = Paths::over(link(links[0]));
+    for (place, index) in links.iter().enumerate().skip(1) {
+        paths.more.push(Path::over(PathId(2 * place as u32), link(*index)));
+    }
+    paths
+}
+
+fn counts(paths: &Paths) -> Vec<(u32, u32)> {
+    paths.iter().map(|path| path.in_flight().counts()).collect()
+}
+
+#[test]
+fn a_path_that_loses_its_link_leaves_the_others_alone_and_gets_the_next_link() {
+    let mut paths = over(&[1, 2, 3]);
+    assert_eq!((paths.control(), paths.sole_up()), (Some(link(1)), None));
+    paths.lose(link(1), at(1), at(5));
+    paths.lose(link(3), at(2), at(4));
+    assert_eq!(paths.links().collect::<Vec<_>>(), [link(2)]);
+    assert_eq!((paths.control(), paths.sole_up()), (Some(link(2)), Some(link(2))));
+    assert!(paths.is_up() && paths.has_lost() && !paths.carries(link(1)));
+    assert_eq!((paths.lost_since(), paths.due(None)), (None, at(4)));
+    assert_eq!((paths.retry(at(4), at(8)), paths.due(None)), (1, at(5)));
+    paths.lose(link(2), at(3), at(9));
+    assert_eq!(paths.lost_since(), Some(at(3)), "since the last one is lost");
+    assert!(!paths.is_up() && !paths.has_link());
+    assert_eq!(paths.due(Some(at(1))), at(5), "no span goes without a link");
+    paths.begin(link(4));
+    assert_eq!(paths.links().collect::<Vec<_>>(), [link(4)], "the others join anew");
+    assert_eq!((paths.has_lost(), paths.sole_up()), (false, Some(link(4))));
+    assert_eq!((paths.due(None), paths.due(Some(at(1)))), (Time::NEVER, at(1)));
+}
+
+#[test]
+fn a_link_joins_under_the_number_of_its_path() {
+    let over = |rail, index| LinkId { rail, ..link(index) };
+    let mut paths = Paths::over(over(0, 1));
+    let second = PathId::of(1, true);
+    assert_eq!((second.name(), PathId::of(1, false).name()), (2, 3));
+    assert_eq!(paths.join(second, over(1, 2), at(0)), None);
+    assert_eq!(paths.links().collect::<Vec<_>>(), [over(0, 1), over(1, 2)]);
+    assert!(paths.is_up_beside(second, 0) && !paths.is_up_beside(second, 1));
+    assert_eq!(paths.lost_over(1), None);
+    paths.lose(over(1, 2), at(1), Time::NEVER);
+    assert_eq!((paths.lost_over(1), paths.lost_over(0)), (Some(second), None));
+    assert_eq!(paths.join(second, over(1, 3), at(0)), None);
+    assert_eq!(paths.join(second, over(1, 4), at(0)), Some(over(1, 3)));
+    paths.lose(over(0, 1), at(2), Time::NEVER);
+    assert_eq!(paths.control(), Some(over(1, 4)));
+    assert_eq!((paths.lost_over(0), paths.lost_since()), (Some(PathId::FIRST), None));
+}
+
+#[test]
+fn frames_count_against_the_path_of_their_link_and_spans_against_their_path() {
+    let mut paths = over(&[1, 2]);
+    let orders = Orders::with_limit(1);
+    for (index, urgency) in [(1, Urgency::Urgent), (2, Urgency::Bulk), (2, Urgency::Urgent)] {
+        paths.frame_begun(link(index), urgency, None, &orders);
+    }
+    paths.frame_begun(link(9), Urgency::Urgent, None, &orders);
+    assert_eq!(counts(&paths), [(1, 0), (2, 1)]);
+    paths.frame_left(link(2), true);
+    paths.frame_left(link(9), true);
+    assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
+    let span = paths.span_begun(Some(Urgency::Bulk));
+    paths.lose(link(1), at(1), at(2));
+    assert_eq!((span, counts(&paths)), (PathId::FIRST, vec![(2, 1), (1, 0)]));
+    let other = paths.span_begun(Some(Urgency::Urgent));
+    paths.frame_left(link(1), false);
+    assert_eq!(counts(&paths), [(2, 1), (2, 0)], "the link that was lost is no path's");
+    paths.begin(link(3));
+    paths.span_ended(span, true);
+    paths.span_ended(other, false);
+    assert_eq!(counts(&paths), [(1, 0)], "a span of a path that is gone counts no more");
+    assert!(!paths.is_settled());
+    while paths.first.in_flight.has_room() {
+        paths.frame_begun(link(3), Urgency::Urgent, None, &orders);
+    }
+    assert!(paths.with_room().is_none() && !paths.has_bulk_room(1));
+    paths.join(PathId(2), link(2), at(0));
+    assert_eq!(paths.with_room(), Some(link(2)), "the other path has room");
+}
+
+#[test]
+fn an_idle_path_waits_for_the_answer_and_rests_after_it() {
+    let mut paths = over(&[1, 2]);
+    let patience = [SECOND, 10 * SECOND];
+    paths.ask_idle(link(2), at(1));
+    assert!(paths.is_closing() && paths.is_up() && paths.carries(link(2)));
+    assert!(!paths.is_up_over(link(2)) && paths.sole_up().is_none());
+    assert_eq!(paths.unanswered(at(1), patience, true), None, "one more second");
+    assert_eq!(paths.due(None), at(2));
+    assert_eq!(paths.unanswered(at(2), patience, false), None, "nothing waits");
+    assert_eq!(paths.due(None), at(12));
+    paths.defer(Body::KeepOpen).unwrap();
+    assert_eq!(paths.unanswered(at(12), patience, false), None);
+    assert_eq!(paths.unanswered(at(13), patience, false), Some(link(2)));
+    assert!(paths.keep_open(link(1)).is_none(), "it was not asked about this one");
+    assert_eq!(paths.keep_open(link(2)).map(|deferred| deferred.len()), Some(1));
+    assert!(paths.is_up_over(link(2)) && !paths.is_closing());
+    paths.ask_idle(link(1), at(20));
+    for _ in 0..QUEUED_FRAMES_MAX {
+        paths.defer(Body::KeepOpen).unwrap();
+    }
+    assert_eq!(paths.defer(Body::KeepOpen), Err(link(1)), "a bounded number waits");
+    assert_eq!(paths.resting_since_post(), None);
+    paths.rest(at(30), 7);
+    paths.rest(at(40), 9);
+    assert_eq!((paths.resting_since(), paths.resting_since_post()), (Some(at(40)), Some(7)));
+    assert!(!paths.has_link() && !paths.has_lost());
+    paths.begin(link(5));
+    assert!(!paths.is_resting() && paths.is_up());
+}
+
+#[test]
+fn a_link_is_confirmed_until_the_peer_is_heard_over_it() {
+    let mut paths = over(&[1, 2]);
+    paths.confirmed(link(2), Some(at(1)));
+    assert_eq!((paths.confirm_again(at(0), SECOND), paths.due(None)), (None, at(1)));
+    assert_eq!(paths.confirm_again(at(1), SECOND), Some((link(2), true)));
+    paths.heard(link(1));
+    assert_eq!(paths.due(None), at(3), "twice as long");
+    paths.heard(link(2));
+    assert_eq!(paths.due(None), Time::NEVER);
+    paths.confirmed(link(1), Some(at(4)));
+    let tries = (4..400).filter_map(|second| paths.confirm_again(at(second), SECOND));
+    let alive: Vec<bool> = tries.map(|(_, alive)| alive).collect();
+    assert_eq!(alive.iter().filter(|alive| !**alive).count(), 1, "it is dead once");
+    assert!(!alive[alive.len() - 1]);
+}
