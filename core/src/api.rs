@@ -250,7 +250,7 @@ pub struct Identity {
 /// The fate of operations when a link is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// They fail with `PeerReset`.
+    /// They fail with `PeerReset`, unless the session may have several paths ([`Config::paths_max`]).
     Fail,
     /// The session goes on over a new link: nothing is lost, repeated or reordered.
     Resume,
@@ -280,8 +280,9 @@ pub struct Config {
     /// needed, which nobody notices. Not a hard limit: busy links stay, and those whose two sides cannot
     /// both call each other (`Counters::links_over`).
     pub links_max: usize,
-    /// Mode `Resume`: paths of one session at a time, at most, each over rails of its own on both sides. 1: a session has
-    /// no further ones.
+    /// Paths of one session at a time, at most, each over rails of its own on both sides. Where both sides take more than
+    /// one, a session goes on as in mode `Resume`. 0: `net` finds out
+    /// whether rails may fail alone; otherwise as 1: a session has no further ones.
     pub paths_max: usize,
     /// Operations, at most.
     pub operations_max: usize,
@@ -331,7 +332,7 @@ impl Default for Config {
             rts_window: 1024,
             peers_max: 4096,
             links_max: usize::MAX,
-            paths_max: 1,
+            paths_max: 0,
             operations_max: 1 << 20,
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),

@@ -23,6 +23,7 @@ use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine, EngineSetup};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::on_demand::OnDemandRails;
+use crate::paths;
 pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::service;
@@ -78,10 +79,11 @@ impl EndpointConfig {
     }
 
     /// The limits of the core: buffers that are lent to peers fit into the staging memory, with room for greetings.
-    fn limits(&self) -> Config {
+    fn limits(&self, rails: &[Box<dyn Rail>]) -> Config {
+        let paths_max = paths::most(self.core.paths_max, rails);
         let pool_bytes = (self.staging_bytes - self.staging_bytes / 5) as u64;
         let eager_pool_bytes = self.core.eager_pool_bytes.min(pool_bytes);
-        Config { eager_pool_bytes, ..self.core }
+        Config { eager_pool_bytes, paths_max, ..self.core }
     }
 
     /// Room for everything that the limits allow at once, so that an operation always finds some.
@@ -138,7 +140,7 @@ impl Endpoint {
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
-        let core = Core::new(config.limits(), identity, capabilities, greeting, random)
+        let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes);
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
@@ -510,7 +512,9 @@ impl Endpoint {
         let deadline = (self.shared.clock)() + limit;
         loop {
             self.progress();
-            let owes = self.locked().rails.owe();
+            let engine = self.locked();
+            let owes = engine.rails.owe() || engine.core.owes();
+            drop(engine);
             if !owes || (self.shared.clock)() >= deadline {
                 return;
             }

@@ -26,6 +26,7 @@ mod mtu;
 mod on_demand;
 mod packet_events;
 pub mod packets;
+mod paths;
 pub mod peers;
 mod posts;
 mod probe;

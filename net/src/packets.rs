@@ -318,6 +318,10 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         self.port.addresses()
     }
 
+    fn bound_to(&self) -> Option<String> {
+        self.port.bound_to()
+    }
+
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));

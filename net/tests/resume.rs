@@ -117,7 +117,9 @@ impl Sim {
         config.host = 0;
         config.seed = number as u64 * 1000 + life;
         config.service_thread = false;
-        config.core.mode = Mode::Resume;
+        // Sessions that may have several paths go on in either mode.
+        let fails = self.rails > 1 && self.random.clone().next_u64() & 1 == 0;
+        config.core.mode = if fails { Mode::Fail } else { Mode::Resume };
         config.core.paths_max = self.rails;
         config.core.plant = self.plant;
         let clock = self.clock.clone();

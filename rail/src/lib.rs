@@ -165,6 +165,12 @@ pub trait Rail: Send {
         None
     }
 
+    /// The interface or the source address to which its sockets are bound, as one writes it behind the address:
+    /// `interface=eth1`. `None` where the kernel's routes choose.
+    fn bound_to(&self) -> Option<String> {
+        None
+    }
+
     /// Tunes a link that is up for a session that has other paths beside it: what is lost goes again soon, and little waits
     /// where it cannot be taken back. It stays so. False where there is nothing to tune.
     fn tune_as_path(&mut self, link: LinkId) -> bool {

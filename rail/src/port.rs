@@ -46,6 +46,11 @@ pub trait Port: Send {
         self.packet_bytes()
     }
 
+    /// See [`crate::Rail::bound_to`].
+    fn bound_to(&self) -> Option<String> {
+        None
+    }
+
     /// Whether its interface was down when it was asked last how long packets may be.
     fn is_down(&self) -> bool {
         false

@@ -35,6 +35,10 @@ pub const FLAG_ANSWER: u16 = 4;
 pub const FLAG_UPGRADE: u16 = 8;
 /// Flag of `Hello`: this link is to be one more path of the session that the prefix names.
 pub const FLAG_JOIN: u16 = 16;
+/// In a greeting's mode: a session goes on after it has lost its link.
+pub const MODE_RESUME: u8 = 1;
+/// In a greeting's mode: a session that begins over this link may have several paths.
+pub const MODE_PATHS: u8 = 2;
 
 /// Bytes of a key share, and of a proof.
 pub const SHARE_BYTES: usize = 16;
@@ -96,7 +100,7 @@ layouts! {
         host: U64,
         /// Random; both sides' together make the session tag.
         nonce: U32,
-        /// 1: sessions resume after a lost link.
+        /// `MODE_RESUME`, `MODE_PATHS`.
         mode: u8,
         /// Of an answer: 0 accepted, else why not (`Refusal`).
         refusal: u8,

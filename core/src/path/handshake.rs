@@ -11,7 +11,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{
     self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, FLAG_UPGRADE,
-    HELLO_PAYLOAD_BYTES_MAX, HelloBody, Prefix, Refusal,
+    HELLO_PAYLOAD_BYTES_MAX, HelloBody, MODE_PATHS, MODE_RESUME, Prefix, Refusal,
 };
 
 use super::calls::PATIENCE;
@@ -106,7 +106,7 @@ impl Core {
             incarnation: self.identity.incarnation.0.into(),
             host: self.identity.host.into(),
             nonce: nonce.into(),
-            mode: u8::from(self.config.mode == Mode::Resume),
+            mode: self.mode_over(link),
             refusal: refusal as u8,
             address_bytes: (self.greeting.len as u16).into(),
             eager_credit: ((windows.eager / 1024) as u16).into(),
@@ -120,6 +120,12 @@ impl Core {
         // The greeting lives as long as the endpoint: nobody waits for the rail to let go of it.
         *self.outputs.push_frame(link, slice, Urgency::Urgent, Token::NONE) =
             frame::encode(envelope, &body);
+    }
+
+    /// What our greeting on a link says of sessions.
+    fn mode_over(&self, link: LinkId) -> u8 {
+        let resumes = if self.config.mode == Mode::Resume { MODE_RESUME } else { 0 };
+        resumes | if self.takes_paths(link) { MODE_PATHS } else { 0 }
     }
 
     /// A greeting's header is here; its payload follows.

@@ -11,8 +11,8 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{
-    Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, Prefix, Refusal,
-    SHARE_BYTES,
+    Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS, Prefix,
+    Refusal, SHARE_BYTES,
 };
 
 use super::{Link, LinkStage, Peer};
@@ -24,19 +24,27 @@ use crate::session::{Bundle, Claim, PathId, Prover};
 type Named = (PathId, u32);
 
 impl Core {
-    /// A session begins that may have further paths: the peer is told our share of its key.
-    pub(crate) fn offer_paths(&mut self, id: PeerId, link: LinkId) {
+    /// Whether a session that begins over this link may have further paths.
+    pub(crate) fn takes_paths(&self, link: LinkId) -> bool {
         let rail = self.rails.of(link);
-        let alone = rail.is_none_or(|rail| rail.same_host_only || rail.foreign);
-        if self.config.paths_max <= 1 || alone || self.is_lossy(link) {
+        let is_between_hosts = rail.is_some_and(|rail| !rail.same_host_only && !rail.foreign);
+        self.config.paths_max > 1 && is_between_hosts && !self.is_lossy(link)
+    }
+
+    /// Whether both sides say so of this link.
+    pub(crate) fn agrees_on_paths(&self, link: LinkId) -> bool {
+        let hello = self.links.get(link).and_then(|state| state.hello);
+        self.takes_paths(link) && hello.is_some_and(|hello| hello.mode & MODE_PATHS != 0)
+    }
+
+    /// A session begins. Where it may have further paths, the peer is told our share of its key.
+    pub(crate) fn offer_paths(&mut self, id: PeerId, link: LinkId) {
+        if !self.agrees_on_paths(link) {
             return;
         }
         let mut share = [0; SHARE_BYTES];
         share.copy_from_slice(&self.random.next_u128().to_le_bytes());
-        let Some(session) = self.peers.session_mut(id).filter(|session| session.outlives_links)
-        else {
-            return;
-        };
+        let Some(session) = self.peers.session_mut(id) else { return };
         session.may_have_paths(share);
         let calls = u8::from(self.can_add_paths(id, link));
         self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });

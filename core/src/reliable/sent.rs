@@ -121,6 +121,11 @@ impl SentSpans {
         self.spans.len()
     }
 
+    /// Whether the peer has not acknowledged all.
+    pub fn are_awaited(&self) -> bool {
+        self.unanswered > 0
+    }
+
     /// The numbers of the spans that are kept.
     pub(super) fn numbers(&self) -> Range<u64> {
         self.spans.front().map_or(self.next_span, |sent| sent.span)..self.next_span

@@ -11,9 +11,12 @@ use super::Reliable;
 use crate::api::{LOOP_LINK, PeerId};
 use crate::engine::Core;
 use crate::orders::{Order, Payload};
+use crate::session::Session;
 
 /// How much later a span goes again over a link that loses nothing.
 const LOSSLESS_LATER: u32 = 40;
+/// How long a session that lost its links may still get what it owes.
+const AWAITED_LOST: Duration = Duration::from_secs(1);
 
 impl Core {
     /// The spans of the session with a peer, where it has such.
@@ -36,6 +39,17 @@ impl Core {
         for span in due {
             self.transmit(id, span);
         }
+    }
+
+    /// Whether a peer has not acknowledged all spans that were sent to it, and may do so soon: it is given a second where
+    /// its session has lost its links.
+    pub fn owes(&self) -> bool {
+        let owes = |session: &Session| {
+            let spans = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
+            let lost = session.paths.lost_since().map(|since| self.now.since(since));
+            spans && lost.is_none_or(|lost| lost < AWAITED_LOST)
+        };
+        self.peers.iter().any(|(_, peer)| peer.session.as_ref().is_some_and(owes))
     }
 
     /// After which time without an acknowledgement a span goes again over the same link. Where the link loses nothing, only

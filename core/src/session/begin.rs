@@ -3,6 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
+use ropewalk_wire::frame::MODE_RESUME;
 
 use super::{NewSession, PeerKind, Session, SessionId};
 use crate::api::*;
@@ -82,8 +83,12 @@ impl Core {
         let Some(state) = self.links.get(link) else { return };
         let (windows, Some(hello)) = (state.windows, state.hello) else { return };
         let number = SessionId::agreed(state.nonce, hello.nonce.get());
-        let outlives_links = self.config.mode == Mode::Resume;
-        let spans = (outlives_links && hello.mode == 1) || self.is_lossy(link);
+        // Frames are numbered from the first one: of those that are under way without a number nobody could tell, when a
+        // second path is there, which of them the peer has.
+        let several = self.agrees_on_paths(link);
+        let resumes = self.config.mode == Mode::Resume;
+        let outlives_links = several || resumes;
+        let spans = several || (resumes && hello.mode & MODE_RESUME != 0) || self.is_lossy(link);
         if self.config.separate_sessions {
             self.drop_messages_of(id, Fault::PeerReset);
         }

@@ -179,10 +179,19 @@ impl World {
 
     /// Adds an endpoint over this rail.
     pub fn add_over(&mut self, rail: Box<dyn Rail>, set: impl FnOnce(&mut EndpointConfig)) {
+        self.add_over_all(vec![rail], set);
+    }
+
+    /// Adds an endpoint over these rails.
+    pub fn add_over_all(
+        &mut self,
+        rails: Vec<Box<dyn Rail>>,
+        set: impl FnOnce(&mut EndpointConfig),
+    ) {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut config = self.config(number);
         set(&mut config);
-        let endpoint = Endpoint::open(config, vec![rail]).unwrap();
+        let endpoint = Endpoint::open(config, rails).unwrap();
         let context = endpoint.context(true).unwrap();
         self.nodes.push(Node { endpoint, context, done: Vec::new() });
     }

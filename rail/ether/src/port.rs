@@ -216,6 +216,10 @@ impl Port for EtherPort {
         self.refusals.take()
     }
 
+    fn bound_to(&self) -> Option<String> {
+        Some(format!("interface={}", self.interface.name))
+    }
+
     fn packets_max(&self) -> u32 {
         // Packets may have to wait in the inbox, while a neighbour looks at the ring.
         self.hub.slots().min(INBOX_BYTES / self.body_bytes.max(1)) as u32

@@ -347,6 +347,11 @@ impl Rail for TcpRail {
         }
     }
 
+    fn bound_to(&self) -> Option<String> {
+        let local = &self.config.local;
+        (!local.is_free()).then(|| local.to_string())
+    }
+
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.now = now;
         let target = parse(address).ok_or(Fault::Invalid)?;

@@ -242,6 +242,11 @@ impl Port for UdpPort {
         known.min(self.config.packet_bytes)
     }
 
+    fn bound_to(&self) -> Option<String> {
+        let local = &self.config.local;
+        (!local.is_free()).then(|| local.to_string())
+    }
+
     fn packets_max(&self) -> u32 {
         (self.receive_buffer / (self.config.packet_bytes + OVERHEAD_BYTES)) as u32
     }
