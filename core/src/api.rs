@@ -247,6 +247,17 @@ pub struct Identity {
     pub host: u64,
 }
 
+/// How the driver calls a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Called {
+    /// The number of the way: of the rail and the address.
+    pub way: u32,
+    /// There is no other way.
+    pub is_alone: bool,
+    /// The peer told the address, and nobody looked it up: whoever else answers there is not meant.
+    pub is_told: bool,
+}
+
 /// The fate of operations when a link is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -282,7 +293,7 @@ pub struct Config {
     pub links_max: usize,
     /// Paths of one session at a time, at most, each over rails of its own on both sides. Where both sides take more than
     /// one, a session goes on as in mode `Resume`. 0: `net` finds out
-    /// whether rails may fail alone; otherwise as 1: a session has no further ones.
+    /// whether rails may fail alone; otherwise as 1: a session has no further ones. At most 64.
     pub paths_max: usize,
     /// Operations, at most.
     pub operations_max: usize,

@@ -142,6 +142,11 @@ impl Core {
         self.rails.add(rail, scheme);
     }
 
+    /// Sessions that begin from now on may have so many paths at a time.
+    pub fn set_paths_max(&mut self, paths_max: usize) {
+        self.config.paths_max = paths_max;
+    }
+
     /// Its counters.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -80,7 +80,7 @@ impl EndpointConfig {
 
     /// The limits of the core: buffers that are lent to peers fit into the staging memory, with room for greetings.
     fn limits(&self, rails: &[Box<dyn Rail>]) -> Config {
-        let paths_max = paths::most(self.core.paths_max, rails);
+        let paths_max = paths::most(self.core.paths_max, rails.iter().map(|rail| &**rail));
         let pool_bytes = (self.staging_bytes - self.staging_bytes / 5) as u64;
         let eager_pool_bytes = self.core.eager_pool_bytes.min(pool_bytes);
         Config { eager_pool_bytes, paths_max, ..self.core }
@@ -171,6 +171,7 @@ impl Endpoint {
             exposures: AtomicU32::new(0),
             closing: AtomicBool::new(false),
             clock: config.clock,
+            paths_wanted: config.core.paths_max,
             identity,
             addresses,
             service: Mutex::new(None),
@@ -243,6 +244,8 @@ impl Endpoint {
         engine.disarm();
         let counts = rail.account().is_some();
         engine.add_rail(rail);
+        let paths_max = paths::most(self.shared.paths_wanted, engine.rails.iter());
+        engine.core.set_paths_max(paths_max);
         drop(engine);
         self.tell_counts(counts);
         self.wake_service();

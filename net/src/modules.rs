@@ -71,9 +71,7 @@ impl Options {
     /// The options from the environment. A program whose effective user or group is not
     /// its caller's ignores the variables.
     pub fn from_environment() -> Options {
-        use rustix::process::{getegid, geteuid, getgid, getuid};
-        let own = getuid() == geteuid() && getgid() == getegid();
-        let sockets = std::env::var(SOCKETS_VARIABLE).ok().filter(|_| own);
+        let sockets = std::env::var(SOCKETS_VARIABLE).ok().filter(|_| is_own_environment());
         Options { capture: CaptureConfig::from_environment(), sockets: sockets.unwrap_or_default() }
     }
 
@@ -86,6 +84,12 @@ impl Options {
     pub fn sockets(&self) -> Result<Sockets, ModuleError> {
         Sockets::default().read(&self.sockets).map_err(ModuleError::Environment)
     }
+}
+
+/// Whether the environment is that of the user whose rights this program has.
+pub(crate) fn is_own_environment() -> bool {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    getuid() == geteuid() && getgid() == getegid()
 }
 
 /// The reason why a rail could not be opened.
@@ -143,9 +147,12 @@ struct BuiltIn {
     open: OpenBuiltIn,
     /// Opens one that only connects, and reaches this address.
     call: CallBuiltIn,
+    /// The same, with sockets that are bound to an interface or a source address.
+    call_by: Option<CallBoundBuiltIn>,
 }
 
 type CallBuiltIn = fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError>;
+type CallBoundBuiltIn = fn(Binding, &Options) -> Result<Box<dyn Rail>, ModuleError>;
 type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError>;
 
 const BUILT_IN: &[BuiltIn] = &[
@@ -154,18 +161,26 @@ const BUILT_IN: &[BuiltIn] = &[
         makes_sense: ropewalk_rail_tcp::is_address,
         open: |listen, _| open_tcp(listen),
         call: |_, _| open_tcp(&Listen::No),
+        call_by: Some(|local, _| {
+            let config = TcpConfig { local, ..TcpConfig::default() };
+            Ok(Box::new(TcpRail::open(config)?))
+        }),
     },
     BuiltIn {
         scheme: "shm",
         makes_sense: |address| !address.is_empty(),
         open: |listen, _| open_shm(listen),
         call: |_, _| open_shm(&Listen::No),
+        call_by: None,
     },
     BuiltIn {
         scheme: "udp",
         makes_sense: ropewalk_rail_udp::is_address,
         open: open_udp,
         call: |_, options| open_udp(&Listen::No, options),
+        call_by: Some(|local, options| {
+            open_udp_port(UdpConfig { local, ..UdpConfig::default() }, options)
+        }),
     },
     BuiltIn {
         scheme: "ether",
@@ -185,6 +200,11 @@ const BUILT_IN: &[BuiltIn] = &[
             let config = EtherConfig::calling(parted(address).0);
             open_ether(&EtherConfig { sockets: options.sockets()?, ..config }, options)
         },
+        call_by: Some(|local, options| {
+            let interface = local.interface().map(|(_, name)| name.to_string());
+            let sockets = options.sockets()?;
+            open_ether(&EtherConfig { interface, sockets, ..EtherConfig::default() }, options)
+        }),
     },
 ];
 
@@ -292,6 +312,19 @@ pub fn open_to_call(scheme: &str, address: &str) -> Result<Box<dyn Rail>, Module
     }
 }
 
+/// Whether a rail of this scheme can be had whose sockets are bound to an interface or a source address.
+pub fn can_bind(scheme: &str) -> bool {
+    registered(scheme).is_none() && built_in(scheme).is_some_and(|it| it.call_by.is_some())
+}
+
+/// Opens a rail that only connects, with sockets that are bound as `binding` says, in the syntax behind `?` of an address.
+/// `Unknown` where no such rail can be had.
+pub fn open_to_call_by(scheme: &str, binding: &str) -> Result<Box<dyn Rail>, ModuleError> {
+    let call = built_in(scheme).filter(|_| can_bind(scheme)).and_then(|it| it.call_by);
+    let call = call.ok_or_else(|| unknown(scheme))?;
+    call(Binding::parse(binding)?.find()?, &Options::from_environment())
+}
+
 fn registered(scheme: &str) -> Option<Module> {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     registered.iter().find(|module| module.scheme == scheme).cloned()
@@ -335,6 +368,10 @@ fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, Mod
         }
         None => UdpConfig::default(),
     };
+    open_udp_port(config, options)
+}
+
+fn open_udp_port(config: UdpConfig, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let port = UdpPort::open(config)?;
     let here = port.local_address();
     let machine = own_protocol(&port, random());

@@ -3,12 +3,16 @@
 //! Invariant: the layer above knows addresses, and no networks; the networks that a cluster uses are in the
 //! addresses that its servers tell.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ropewalk_rail::address::Address;
+use ropewalk_rail::host::way_to;
 
 use crate::endpoint::Endpoint;
 use crate::modules::{self, ModuleError};
+use crate::paths;
 
 /// The callback for networks that an address names and this process cannot use.
 type Hear = dyn Fn(&ModuleError) + Send + Sync;
@@ -29,9 +33,15 @@ impl Endpoint {
         let _ = self.shared.on_demand.hear.set(Box::new(hear));
     }
 
+    /// Whether it has a rail that speaks so.
+    pub fn has_rail_of(&self, scheme: &str) -> bool {
+        self.locked().rails.of_scheme(scheme).next().is_some()
+    }
+
     /// Opens the rails that this address needs and that are not there. An error where it cannot be
     /// called by any.
     pub fn reach(&self, address: &Address) -> Result<(), ModuleError> {
+        self.reach_apart(address);
         let (mut any, mut far, mut refused) = (false, false, None);
         for (scheme, place) in address.parts() {
             match self.rail_of(scheme, place) {
@@ -49,6 +59,39 @@ impl Endpoint {
                 Ok(())
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Opens a rail for each interface by which this address can be called, where these are several: each is a path of its
+    /// own. Where there is one, the kernel's routes may choose, also anew. `ROPEWALK_INTERFACES` names other interfaces.
+    pub fn reach_apart(&self, address: &Address) {
+        let schemes: BTreeSet<&str> = address.parts().map(|(scheme, _)| scheme).collect();
+        for scheme in schemes.into_iter().filter(|scheme| modules::can_bind(scheme)) {
+            let bound: BTreeSet<String> = {
+                let engine = self.locked();
+                engine.rails.of_scheme(scheme).filter_map(|(_, rail)| rail.bound_to()).collect()
+            };
+            let wanted = match paths::interfaces() {
+                [] => ways_to(scheme, address),
+                named => named.iter().map(|name| (name.clone(), None)).collect(),
+            };
+            if wanted.len() < 2 && bound.is_empty() {
+                continue;
+            }
+            for (interface, source) in wanted {
+                let on = format!("interface={interface}");
+                let from = source.map(|source| format!("source={source}"));
+                let is_same = |part: &str| part == on || from.as_deref() == Some(part);
+                if bound.iter().any(|it| it.split('&').any(is_same)) {
+                    continue;
+                }
+                let binding = [on.as_str()].into_iter().chain(from.as_deref()).collect::<Vec<_>>();
+                // Where that is not possible, a rail that the kernel's routes lead does what it can.
+                match modules::open_to_call_by(scheme, &binding.join("&")) {
+                    Ok(rail) => _ = self.add_rail(rail),
+                    Err(error) => self.tell(&format!("{scheme} {interface}"), &error),
+                }
+            }
         }
     }
 
@@ -88,4 +131,12 @@ impl Endpoint {
             hear(error);
         }
     }
+}
+
+/// The interfaces, with their source addresses, by which the kernel would call these addresses of a scheme.
+fn ways_to(scheme: &str, address: &Address) -> BTreeMap<String, Option<IpAddr>> {
+    let places = address.parts().filter(|part| part.0 == scheme);
+    let hosts = places.filter_map(|(_, place)| place.parse::<SocketAddr>().ok());
+    let ways = hosts.filter_map(|host| way_to(host.ip()));
+    ways.map(|(interface, source)| (interface, Some(source))).collect()
 }

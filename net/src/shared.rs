@@ -34,6 +34,8 @@ const ARM_TRIES: u32 = 16;
 const RESERVE: usize = 256;
 
 pub(crate) struct Shared {
+    /// As in `Config::paths_max`.
+    pub paths_wanted: usize,
     pub engine: Mutex<Engine>,
     pub commands: Mutex<VecDeque<Command>>,
     pub command_count: AtomicU32,

@@ -1,8 +1,11 @@
 //! Under which addresses others reach a listener: of the wildcard address, those of all interfaces.
 
 use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ptr;
+
+/// A port to ask for the way to a host; nothing is sent there.
+const DISCARD_PORT: u16 = 9;
 
 /// Addresses as peers may use them: first the addresses that most peers can use, loopback last.
 pub fn reachable(bound: SocketAddr) -> Vec<String> {
@@ -14,7 +17,8 @@ pub fn reachable_by(bound: SocketAddr, interface: Option<&str>) -> Vec<String> {
     if !bound.ip().is_unspecified() {
         return vec![bound.to_string()];
     }
-    let mut hosts = interfaces(interface);
+    let named = |it: &(String, IpAddr)| interface.is_none_or(|name| it.0 == name);
+    let mut hosts: Vec<IpAddr> = interfaces().into_iter().filter(named).map(|it| it.1).collect();
     hosts.retain(|host| bound.is_ipv6() || host.is_ipv4());
     if hosts.is_empty() && interface.is_none() {
         hosts.push(if bound.is_ipv4() {
@@ -26,6 +30,20 @@ pub fn reachable_by(bound: SocketAddr, interface: Option<&str>) -> Vec<String> {
     hosts.sort_by_key(|host| (host.is_loopback(), host.is_ipv6(), *host));
     hosts.dedup();
     hosts.into_iter().map(|host| SocketAddr::new(host, bound.port()).to_string()).collect()
+}
+
+/// The interface, and the source address, by which the kernel would send to a host now. `None` where there is no way, or
+/// where the host is this one. Nothing is sent.
+pub fn way_to(host: IpAddr) -> Option<(String, IpAddr)> {
+    let any: IpAddr = match host {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((host, DISCARD_PORT)).ok()?;
+    let source = socket.local_addr().ok()?.ip();
+    let (name, _) = interfaces().into_iter().find(|(_, address)| *address == source)?;
+    (source != host && !source.is_loopback()).then_some((name, source))
 }
 
 /// Whether descriptors or memory of the kernel were used up: later there may be some again.
@@ -53,9 +71,8 @@ pub fn is_of_path(number: i32) -> bool {
     of_path.contains(&number)
 }
 
-/// Addresses of all interfaces that are up, or of the one of this name, without addresses that are valid on one wire
-/// only.
-fn interfaces(wanted: Option<&str>) -> Vec<IpAddr> {
+/// Addresses of all interfaces that are up, with their names, without addresses that are valid on one wire only.
+fn interfaces() -> Vec<(String, IpAddr)> {
     let mut first = ptr::null_mut();
     let mut found = Vec::new();
     // SAFETY: on success `first` is set to a list that is ours until `freeifaddrs`.
@@ -72,11 +89,9 @@ fn interfaces(wanted: Option<&str>) -> Vec<IpAddr> {
         }
         // SAFETY: the name is a string of the list, which ends with a zero.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        if wanted.is_some_and(|wanted| name.to_bytes() != wanted.as_bytes()) {
-            continue;
-        }
+        let name = name.to_string_lossy().into_owned();
         // SAFETY: the address is not null, belongs to the list, and its family determines its type.
-        found.extend(unsafe { address_of(entry.ifa_addr) });
+        found.extend(unsafe { address_of(entry.ifa_addr) }.map(|address| (name, address)));
     }
     // SAFETY: the list came from `getifaddrs`, and nothing of it is used from here on.
     unsafe { libc::freeifaddrs(first) };
@@ -106,6 +121,13 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_no_way_to_this_host_itself() {
+        for host in ["127.0.0.1", "127.0.0.2", "::1"] {
+            assert_eq!(way_to(host.parse().unwrap()), None, "{host}");
+        }
+    }
 
     #[test]
     fn the_wildcard_stands_for_interfaces_and_a_host_for_itself() {

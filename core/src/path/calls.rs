@@ -5,8 +5,13 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
+use super::handshake::INSIST_FROM;
+
 /// How long a greeting, or the answer to one, may take over a rail that loses nothing.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an attempt may take while there are other ways to try, in the first rounds over all of them. Later it has all
+/// the time that its rail gives it.
+const HURRY: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(1500)];
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 
@@ -30,6 +35,7 @@ pub(crate) struct Calls {
     greeted_until: Time,
     greeted_over: Option<LinkId>,
     greetings_lost: u32,
+    round: Round,
     /// An endpoint that does not keep to the protocol answered at its address.
     babbled: bool,
     /// Since when there is no descriptor for a link to it.
@@ -40,12 +46,40 @@ pub(crate) struct Calls {
     caller: Option<LinkId>,
 }
 
+/// One round over all ways to a peer, each of which is given little time while others are left.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    count: usize,
+    /// When the present attempt has had its time.
+    until: Time,
+    /// An attempt of this round had no more time.
+    was_hurried: bool,
+    /// The next attempt of a session that has lost its links.
+    next: u32,
+}
+
+impl Round {
+    const FIRST: Round = Round { count: 0, until: Time::NEVER, was_hurried: false, next: 0 };
+
+    fn patience(&self) -> Option<Duration> {
+        HURRY.get(self.count).copied()
+    }
+
+    /// No way is left.
+    fn end(&mut self) -> bool {
+        let again = self.was_hurried;
+        *self = Round { count: self.count + usize::from(again), ..Round::FIRST };
+        again
+    }
+}
+
 impl Calls {
     pub const NONE: Calls = Calls {
         stage: CallStage::Idle,
         greeted_until: Time::NEVER,
         greeted_over: None,
         greetings_lost: 0,
+        round: Round::FIRST,
         babbled: false,
         crowded_since: None,
         crowded: false,
@@ -64,7 +98,46 @@ impl Calls {
     /// Another attempt begins.
     pub fn begin(&mut self, attempt: u32) {
         self.stage = CallStage::Connecting { attempt };
+        (self.greeted_until, self.round.until) = (Time::NEVER, Time::NEVER);
+    }
+
+    /// The driver makes the present attempt over the way of this number, beside which there are others. Returns when it
+    /// has had its time.
+    pub fn hurry(&mut self, way: u32, now: Time) -> Time {
+        if let CallStage::Connecting { attempt } = &mut self.stage {
+            *attempt = *attempt / INSIST_FROM * INSIST_FROM + way;
+        }
+        self.round.until = self.round.patience().map_or(Time::NEVER, |patience| now + patience);
+        self.round.until
+    }
+
+    /// Whether the present attempt has had its time. Then it counts as hurried.
+    pub fn is_hurried(&mut self, now: Time) -> bool {
+        let is_hurried = self.round.until <= now;
+        self.round.was_hurried |= is_hurried;
+        is_hurried
+    }
+
+    /// No way is left in this round. True if another one follows, in which each has more time.
+    pub fn end_round(&mut self) -> bool {
+        self.round.end()
+    }
+
+    /// A session has lost its links, and is called by the driver's way of this number.
+    pub fn retry(&mut self, way: u32, is_alone: bool, now: Time) {
+        let patience = self.round.patience().filter(|_| !is_alone).unwrap_or(PATIENCE);
+        (self.round.next, self.round.until) = (way + 1, now + patience);
         self.greeted_until = Time::NEVER;
+    }
+
+    /// Whether the call of such a session has had its time, or its greeting was lost.
+    pub fn is_retried_in_vain(&mut self, now: Time) -> bool {
+        self.is_hurried(now) || self.greeted_until <= now
+    }
+
+    /// The way by which such a session is to be called next.
+    pub fn retries_over(&self) -> u32 {
+        self.round.next
     }
 
     /// The peer's own link shall survive: we wait for it until then.
@@ -79,14 +152,14 @@ impl Calls {
 
     /// We call it no more.
     pub fn end(&mut self) {
-        self.stage = CallStage::Idle;
+        (self.stage, self.round) = (CallStage::Idle, Round::FIRST);
     }
 
     /// When the next attempt is due.
     pub fn due(&self) -> Time {
         match self.stage {
             CallStage::Idle => Time::NEVER,
-            CallStage::Connecting { .. } => self.greeted_until,
+            CallStage::Connecting { .. } => self.greeted_until.min(self.round.until),
             CallStage::Yielded { until } | CallStage::Crowded { until, .. } => until,
         }
     }

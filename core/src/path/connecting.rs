@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
 
 use super::handshake::INSIST_FROM;
-use super::{CallStage, Link, Peer};
+use super::{CallStage, Link, LinkStage, Peer};
 use crate::api::{Output, PeerId, *};
 use crate::engine::Core;
 use crate::operation::{Kind, ReceiveStage};
@@ -91,7 +91,7 @@ impl Core {
     }
 
     /// The driver began a link to a peer, as `Output::Connect` asked.
-    pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
+    pub fn connecting(&mut self, peer: PeerId, link: LinkId, called: Called) {
         let insist = self.peers.get(peer).is_some_and(|peer| {
             let session = peer.session.as_ref();
             session.is_some_and(|session| session.paths.has_lost())
@@ -101,6 +101,17 @@ impl Core {
                 }
         });
         self.begin_link(peer, link, false, insist);
+        let (now, Called { way, is_alone, is_told }) = (self.now, called);
+        if let Some(state) = self.links.get_mut(link) {
+            state.is_told = is_told;
+        }
+        let Some(state) = self.peers.get_mut(peer) else { return };
+        if state.session.as_ref().is_some_and(|session| session.paths.has_lost()) {
+            state.calls.retry(way, is_alone, now);
+        } else if !is_alone {
+            let until = state.calls.hurry(way, now);
+            self.wake_by(peer, until);
+        }
     }
 
     /// The driver began a link that shares memory, as `Output::Upgrade` asked.
@@ -121,8 +132,14 @@ impl Core {
         self.links.insert(link, state);
     }
 
-    /// No address is left to try.
+    /// No way is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
+        if let Some(state) = self.peers.get_mut(peer)
+            && state.calls.end_round()
+            && let CallStage::Connecting { attempt } = state.calls.stage()
+        {
+            return self.connect_next(peer, attempt / INSIST_FROM * INSIST_FROM);
+        }
         if !self.connect_later(peer) {
             let babbled = self.peers.get(peer).is_some_and(|peer| peer.calls.has_babbled());
             let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
@@ -130,8 +147,19 @@ impl Core {
         }
     }
 
+    /// An attempt has taken too long: nobody answered our greeting, or others are left to try.
+    pub(crate) fn attempt_late(&mut self, id: PeerId, attempt: u32) {
+        let now = self.now;
+        let is_hurried = self.peers.get_mut(id).is_some_and(|peer| peer.calls.is_hurried(now));
+        if !is_hurried {
+            return self.greeting_lost(id, attempt);
+        }
+        self.close_attempts(id);
+        self.connect_next(id, attempt + 1);
+    }
+
     /// Nobody answered our greeting in time.
-    pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
+    fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
         let greeted_over = self.peers.get(id).and_then(|peer| peer.calls.greeted_over());
         let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
         self.close_attempts(id);
@@ -158,11 +186,45 @@ impl Core {
         if since.is_some_and(|since| now.since(since) >= self.config.give_up_after) {
             return self.end_session(id, Fault::PeerReset);
         }
-        for _ in 0..session.paths.retry(now, now + wait) {
-            if peer.reachable {
-                self.outputs.push(Output::Connect { peer: id, attempt: 0 });
+        if session.paths.retry(now, now + wait) == 0 || !peer.reachable {
+            return;
+        }
+        // One call at a time: the next way is tried when this one has had its time, or is refused.
+        let mut is_late = false;
+        if self.is_being_called(id) {
+            let calls = self.peers.get_mut(id).map(|peer| &mut peer.calls);
+            is_late = calls.is_some_and(|calls| calls.is_retried_in_vain(now));
+            if !is_late {
+                return;
             }
         }
+        if is_late {
+            self.close_attempts(id);
+        }
+        self.call_by_next(id);
+    }
+
+    /// Calls a peer whose session has lost its links, by the next way.
+    pub(crate) fn call_by_next(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get(id) {
+            let attempt = peer.calls.retries_over();
+            self.outputs.push(Output::Connect { peer: id, attempt });
+        }
+    }
+
+    /// Whether the session with a peer goes on as soon as it has a link.
+    pub fn has_lost_paths(&self, id: PeerId) -> bool {
+        let session = self.peers.session(self.resolve(id));
+        session.is_some_and(|session| !session.paths.has_link() && session.paths.has_lost())
+    }
+
+    /// Whether a link that we began to a peer may come to carry its session.
+    fn is_being_called(&self, id: PeerId) -> bool {
+        let pending = |link: &LinkId| {
+            let state = self.links.get(*link).filter(|state| state.outbound);
+            state.is_some_and(|it| !matches!(it.stage, LinkStage::Up | LinkStage::Closing))
+        };
+        self.links.of_peer(id).iter().any(pending)
     }
 
     /// No descriptor, or none of what else a link needs, is left for one to this peer: an idle link is

@@ -263,6 +263,12 @@ impl Core {
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
         }
+        let is_told = self.links.get(link).is_some_and(|state| state.is_told);
+        let meant = self.peers.get(asked).map(|peer| peer.identity.endpoint);
+        if is_told && meant != Some(endpoint) {
+            // Another endpoint has this address by now. Our next attempt is another one's.
+            return self.close_link(link);
+        }
         if endpoint == self.identity.endpoint.0 {
             self.close_link(link);
             return self.begin_loop(asked);

@@ -52,6 +52,8 @@ pub(crate) struct Link {
     /// The path that it is to be, where we have proven ourselves: the peer's welcome is awaited.
     pub proven: Option<PathId>,
     pub outbound: bool,
+    /// See [`crate::Called::is_told`].
+    pub is_told: bool,
     pub upgrade: bool,
     pub insist: bool,
     /// It was accepted, and its greeting asks to join a session.
@@ -142,6 +144,7 @@ impl Link {
             joins: None,
             proven: None,
             outbound: peer.is_some(),
+            is_told: false,
             upgrade: false,
             insist: false,
             asks_to_join: false,

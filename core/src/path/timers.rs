@@ -113,7 +113,7 @@ impl Core {
             match peer.calls.stage() {
                 CallStage::Yielded { until } if until <= now => self.connect_next(id, INSIST_FROM),
                 CallStage::Connecting { attempt } if peer.calls.due() <= now => {
-                    self.greeting_lost(id, attempt);
+                    self.attempt_late(id, attempt);
                 }
                 CallStage::Crowded { attempt, until } if until <= now => {
                     self.connect_again(id, attempt);

@@ -47,7 +47,7 @@ impl Core {
             peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
         });
         if first {
-            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
+            self.call_by_next(id);
         }
     }
 

@@ -290,11 +290,13 @@ impl Library {
         if active.iter().any(|other| other == scheme) {
             return Ok(());
         }
-        let rail = modules::open_to_call(scheme, place).map_err(|error| {
-            complain(&error);
-            -code_of(&error)
-        })?;
-        self.endpoint.add_rail(rail).map_err(|_| -EMFILE)?;
+        if !self.endpoint.has_rail_of(scheme) {
+            let rail = modules::open_to_call(scheme, place).map_err(|error| {
+                complain(&error);
+                -code_of(&error)
+            })?;
+            self.endpoint.add_rail(rail).map_err(|_| -EMFILE)?;
+        }
         active.push(scheme.to_string());
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
-use ropewalk_core::PeerId;
+use ropewalk_core::{Called, PeerId};
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 
@@ -10,11 +10,24 @@ use crate::engine::{Engine, PeerEvent};
 
 /// A rail, and an address that it can call.
 struct Way {
+    /// The place of the address in its list.
+    place: usize,
     rail: usize,
     scheme: String,
     rest: String,
-    /// Among those of its scheme the rail has the place that the address has.
+    /// The rail is the one by which the kernel would call the address, as far as that is known. Else it has the place
+    /// among those of its scheme that the address has.
     is_paired: bool,
+    /// The rail is bound to no interface, and others of its scheme are.
+    is_loose: bool,
+    /// See [`Called::is_told`].
+    is_told: bool,
+}
+
+impl Way {
+    fn is_same(&self, other: &Way) -> bool {
+        (self.rail, &self.rest) == (other.rail, &other.rest)
+    }
 }
 
 impl Engine {
@@ -36,24 +49,50 @@ impl Engine {
         Ok(peer)
     }
 
-    /// Tries addresses from this attempt on, until one can at least be tried.
+    /// Tries the ways to a peer from this attempt on, until one can at least be tried.
     pub(super) fn connect(&mut self, peer: PeerId, attempt: u32) {
         let now = self.now();
-        let looked_up = self.addresses.address_of(peer).cloned();
-        let address = looked_up.or_else(|| self.told_address(peer));
-        let ways = self.ways_over(address.as_ref());
-        for Way { rail, scheme, rest, .. } in ways.into_iter().skip(attempt as usize) {
+        let ways = self.ways_to(peer);
+        let is_alone = ways.len() < 2;
+        for (number, way) in ways.into_iter().enumerate().skip(attempt as usize) {
+            let Way { rail, scheme, rest, is_told, .. } = way;
             if self.rails.of_scheme(&scheme).any(|(_, rail)| is_own(rail, &rest)) {
                 // Not every network brings back packets that are sent to oneself.
                 return self.core.connect_to_itself(peer);
             }
+            let called = Called { way: number as u32, is_alone, is_told };
             match self.rails.at(rail).connect(&rest, now) {
-                Ok(link) => return self.core.connecting(peer, link),
+                Ok(link) => return self.core.connecting(peer, link, called),
                 Err(Fault::Busy) => self.core.crowded(peer),
                 Err(_) => {}
             }
         }
         self.core.unreachable(peer);
+    }
+
+    /// The ways to a peer: where it was looked up, and where it says that it is, if nobody looked it up or its session
+    /// looks for a link. Each address is called first by the rail that most likely reaches it.
+    fn ways_to(&mut self, peer: PeerId) -> Vec<Way> {
+        let looked_up = self.addresses.address_of(peer).cloned();
+        let told = self.told_address(peer);
+        let told = told.filter(|_| looked_up.is_none() || self.core.has_lost_paths(peer));
+        let mut ways = Vec::new();
+        for (address, is_more) in [(&looked_up, false), (&told, looked_up.is_some())] {
+            let mut more = self.ways_over(address.as_ref());
+            more.sort_by_key(|way| (way.place, way.is_loose, !way.is_paired));
+            more.iter_mut().for_each(|way| way.is_told = is_more);
+            more.retain(|way| {
+                let is_known = ways.iter().any(|other: &Way| other.is_same(way));
+                // A host's own addresses are no other host's.
+                let mut at_home = || {
+                    let rail = self.rails.at(way.rail);
+                    rail.capabilities().same_host_only || is_own(rail, &way.rest)
+                };
+                !(is_known || is_more && at_home())
+            });
+            ways.append(&mut more);
+        }
+        ways
     }
 
     /// Tries to add a path to the session with a peer: each way in turn whose rail carries none.
@@ -63,7 +102,7 @@ impl Engine {
         let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
         let mut ways = self.ways_over(address.as_ref());
         // Most likely the first rail reaches the first address, the second one the second.
-        ways.sort_by_key(|way| !way.is_paired);
+        ways.sort_by_key(|way| (way.is_loose, !way.is_paired));
         let ways = ways.into_iter().enumerate().skip(attempt as usize);
         for (index, Way { rail, rest, .. }) in ways {
             let (is_used, capabilities) =
@@ -86,14 +125,28 @@ impl Engine {
     }
 
     /// Each of these addresses by each rail that speaks so: nobody knows which peer is behind which interface.
-    fn ways_over(&self, address: Option<&Address>) -> Vec<Way> {
+    fn ways_over(&mut self, address: Option<&Address>) -> Vec<Way> {
         let parts: Vec<(&str, &str)> = address.iter().flat_map(|address| address.parts()).collect();
         let mut ways = Vec::new();
+        let (now, Engine { rails, routes, .. }) = (self.now(), self);
         for (at, &(scheme, rest)) in parts.iter().enumerate() {
             let place = parts[..at].iter().filter(|before| before.0 == scheme).count();
-            for (number, (rail, _)) in self.rails.of_scheme(scheme).enumerate() {
+            let are_bound = rails.of_scheme(scheme).any(|(_, rail)| rail.bound_to().is_some());
+            for (number, (rail, it)) in rails.of_scheme(scheme).enumerate() {
                 let (scheme, rest) = (scheme.to_string(), rest.to_string());
-                ways.push(Way { rail, scheme, rest, is_paired: number == place });
+                let bound = it.bound_to();
+                let is_loose = are_bound && bound.is_none();
+                let leads = bound.and_then(|bound| routes.lead_by(&bound, &rest, now));
+                let is_paired = leads.unwrap_or(number == place);
+                ways.push(Way {
+                    place: at,
+                    rail,
+                    scheme,
+                    rest,
+                    is_paired,
+                    is_loose,
+                    is_told: false,
+                });
             }
         }
         ways

@@ -26,6 +26,7 @@ mod posting;
 mod rail_events;
 mod rails;
 mod requests;
+mod routes;
 mod signals;
 
 use std::sync::Arc;
@@ -46,6 +47,7 @@ use crate::engine::operations::OperationTable;
 use crate::engine::passes::{Pass, Passes};
 use crate::engine::rail_events::RailEvents;
 use crate::engine::rails::Rails;
+use crate::engine::routes::Routes;
 
 pub(crate) use commands::Command;
 pub(crate) use contexts::News;
@@ -89,6 +91,7 @@ pub(crate) struct Engine {
     caller: Caller,
     exposures: Exposures,
     addresses: AddressBook,
+    routes: Routes,
     checksums: Checksums,
     passes: Passes,
     batch: FrameBatch,
@@ -120,6 +123,7 @@ impl Engine {
             caller: Caller::new(),
             exposures: Exposures::new(),
             addresses: AddressBook::new(),
+            routes: Routes::default(),
             checksums,
             passes,
             batch: FrameBatch::new(),

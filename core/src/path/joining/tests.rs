@@ -8,7 +8,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Capabilities, LinkId, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, ProbeBody, Refusal, SHARE_BYTES,
+    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS, MODE_RESUME,
+    ProbeBody, Refusal, SHARE_BYTES,
 };
 
 use crate::api::*;
@@ -91,7 +92,7 @@ impl Rig {
             incarnation: 7.into(),
             host: 0.into(),
             nonce: NONCE.into(),
-            mode: 1,
+            mode: MODE_RESUME | MODE_PATHS,
             refusal: 0,
             address_bytes: 0.into(),
             eager_credit: 1024.into(),

@@ -45,6 +45,10 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     if !parts.iter().all(|(scheme, url)| modules::makes_sense(scheme, place(url))) {
         return Err(-EINVAL);
     }
+    let all: Vec<&str> = parts.iter().map(|(_, url)| url.as_str()).collect();
+    if let Ok(address) = Address::parse(&all.join(",")) {
+        library.endpoint.reach_apart(&address);
+    }
     // Networks that this process cannot use are passed over, where there is another.
     let (mut urls, mut refused) = (Vec::new(), None);
     for (scheme, url) in &parts {

@@ -11,8 +11,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{
-    Channel, Completion, Config, Core, Identity, Level, Next, OperationId, Output, Oversize,
-    PeerId, Receive, Send, Sending,
+    Called, Channel, Completion, Config, Core, Identity, Level, Next, OperationId, Output,
+    Oversize, PeerId, Receive, Send, Sending,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_sim::{SimConfig, SimNetwork, SimRail};
@@ -349,7 +349,10 @@ impl Node {
         let address = address.trim_start_matches("sim://");
         let link = (attempt == 0).then(|| self.rail.connect(address, self.core.now()));
         match link {
-            Some(Ok(link)) => self.core.connecting(peer, link),
+            Some(Ok(link)) => {
+                let called = Called { way: 0, is_alone: true, is_told: false };
+                self.core.connecting(peer, link, called)
+            }
             _ => self.core.unreachable(peer),
         }
     }
