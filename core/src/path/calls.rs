@@ -5,7 +5,8 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::handshake::INSIST_FROM;
+/// Attempts from this number on insist; see `Core::connect_next`.
+pub(crate) const INSIST_FROM: u32 = 1 << 16;
 
 /// How long a greeting, or the answer to one, may take over a rail that loses nothing.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);

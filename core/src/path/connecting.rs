@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
 
-use super::handshake::INSIST_FROM;
+use super::calls::INSIST_FROM;
 use super::{CallStage, Link, LinkStage, Peer};
 use crate::api::{Output, PeerId, *};
 use crate::engine::Core;

@@ -402,9 +402,6 @@ impl Core {
     }
 }
 
-/// Attempts from this number on insist; see `Core::connect_next`.
-pub(crate) const INSIST_FROM: u32 = 1 << 16;
-
 /// Whether nothing was heard on an accepted link, or no proof on one that is to join a session.
 fn is_silent(links: &Links, link: LinkId) -> bool {
     let state = links.get(link);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use ropewalk_base::time::Time;
 
-use super::handshake::INSIST_FROM;
+use super::calls::INSIST_FROM;
 use super::{CallStage, Peer, Peers};
 use crate::api::PeerId;
 use crate::engine::Core;

@@ -90,7 +90,7 @@ const ROOMS: &[Room] = &[
             "base", "wire", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store", "meta",
             "data", "client", "mount", "bench",
         ],
-        &["sim"],
+        &["sim", "netns"],
         "cli alone assembles a cluster; of lab it may use bench only",
     ),
     room(
