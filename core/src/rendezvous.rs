@@ -116,7 +116,10 @@ impl Core {
             shown: false,
         };
         match self.matching.arrive(unmatched) {
-            Some(found) => self.offer(channel, found),
+            Some(found) => {
+                self.offer(channel, found);
+                self.lend_to_waiting(id);
+            }
             None => self.emit_fin(id, channel, message, Err(Fault::Busy), 0),
         }
     }

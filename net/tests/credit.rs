@@ -4,7 +4,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ALL, Medium, World};
+use common::{ALL, Medium, World, check};
 use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_net::packets::PacketRail;
@@ -329,5 +329,25 @@ fn beside_messages_that_nobody_takes_others_arrive_also_where_little_is_lent() {
             world.add_with(|config| config.core.eager_pool_bytes = 256 << 10);
         }
         all_arrive(&mut world, false);
+    }
+}
+
+#[test]
+fn credit_that_came_back_is_told_when_its_sender_has_used_up_the_rest() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        // Little of the window comes back, and little of it waits for receives; but both together are nearly all.
+        for (bits, len) in [(1, 16_000), (2, 8_000)] {
+            receive(&mut world, 1, bits, len);
+            send(&mut world, (0, to), Channel::Tagged, bits, len);
+            world.take(1, 1000 + bits);
+        }
+        for (bits, len) in [(3, 16_000), (4, 8_000)] {
+            send(&mut world, (0, to), Channel::Tagged, bits, len);
+        }
+        receive(&mut world, 1, 5, 16_000);
+        send(&mut world, (0, to), Channel::Tagged, 5, 16_000);
+        check(world.take(1, 1005).memory, 16_000, 5);
     }
 }

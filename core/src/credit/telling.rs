@@ -47,8 +47,12 @@ impl Core {
     #[inline]
     pub(crate) fn lend_to_waiting(&mut self, id: PeerId) {
         let max = u64::from(self.config.eager_window_bytes_max);
-        if self.peers.session(id).is_some_and(|session| session.lent.is_filling(max, &self.pool)) {
+        let Some(session) = self.peers.session(id) else { return };
+        if session.lent.is_filling(max, &self.pool) {
             self.lend(id, max);
+        } else if session.lent.has_news() {
+            // It used up what it knows of, and nothing of what is here may come to its receive before the next message.
+            self.say_credit(id);
         }
     }
 

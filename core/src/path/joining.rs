@@ -202,8 +202,9 @@ impl Core {
             }
             return Placement::Drop;
         }
-        self.join(id, link, named.0);
+        // Before anything that joining sends: until it is welcome, the other side takes nothing else.
         self.emit_probe(id, link, true);
+        self.join(id, link, named.0);
         Placement::Drop
     }
 
@@ -246,6 +247,7 @@ impl Core {
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
         self.pump(id);
+        self.close_surplus();
     }
 
     /// A joining link is of no use.

@@ -137,6 +137,11 @@ pub(crate) struct PeerIdentity {
 }
 
 impl Link {
+    /// Whether both sides have proven that a link of ours belongs to a session: only the peer's welcome is awaited.
+    pub fn is_proven(&self) -> bool {
+        self.stage == LinkStage::Agreed && self.proven.is_some()
+    }
+
     /// A link before any greeting. `peer`: the one that we connect to.
     pub fn new(peer: Option<PeerId>, nonce: u32) -> Link {
         Link {

@@ -69,7 +69,8 @@ impl Core {
     }
 
     /// Tells of a region on the links with native access whose peers may use it: those that carry a
-    /// session, and those whose peers we have greeted already.
+    /// session, and those whose peers we have greeted already, or to which we have proven that we belong to their session: they
+    /// may use a link before we hear their answer.
     fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
         if let Audience::One(peer) = audience
             && self.peers.session(peer).is_some_and(|session| session.paths.is_up())
@@ -81,11 +82,18 @@ impl Core {
                 self.expose_on(link, key);
                 at += 1;
             }
+            let joining =
+                self.peers.session(peer).and_then(|session| session.bundle()?.attempt_link());
+            if let Some(link) =
+                joining.filter(|link| self.links.get(*link).is_some_and(Link::is_proven))
+            {
+                self.expose_on(link, key);
+            }
             return;
         }
         let greeted = |state: &Link| {
             let agreed = state.stage == LinkStage::Agreed && !state.outbound;
-            state.peer.is_some() && (agreed || state.stage == LinkStage::Up)
+            (state.peer.is_some() && (agreed || state.stage == LinkStage::Up)) || state.is_proven()
         };
         let links = match audience {
             Audience::One(peer) => self.links.of_peer(peer),

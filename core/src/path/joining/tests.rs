@@ -6,10 +6,10 @@ use ropewalk_base::limits::EAGER_BYTES;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Capabilities, LinkId, Verb};
+use ropewalk_base::verb::{Capabilities, LinkId, RemoteKey, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS, MODE_RESUME,
-    ProbeBody, Refusal, SHARE_BYTES,
+    self, Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS,
+    MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES,
 };
 
 use crate::api::*;
@@ -29,6 +29,7 @@ const fn link(rail: u8, index: u32) -> LinkId {
 struct Told {
     frames: Vec<(LinkId, Body)>,
     closed: Vec<LinkId>,
+    exposed: Vec<(LinkId, RemoteKey)>,
     downs: usize,
 }
 
@@ -41,14 +42,19 @@ struct Rig {
 }
 
 impl Rig {
-    /// A session over the first rail whose peer has told its share of the key.
+    /// A session over the first rail whose peer can tell its share of the key.
     fn new() -> Rig {
+        Rig::over(false)
+    }
+
+    /// The same over rails that read, or do not.
+    fn over(native_read: bool) -> Rig {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
             intact: true,
-            native_read: false,
-            native_write: false,
+            native_read,
+            native_write: native_read,
             frame_payload_bytes_max: 256 * 1024,
             eager_bytes: EAGER_BYTES,
             preference: 1,
@@ -78,15 +84,30 @@ impl Rig {
     }
 
     fn tell_key(&mut self) {
+        self.tell_key_and(1);
+    }
+
+    /// Tells the peer's share, and whether it can add paths.
+    fn tell_key_and(&mut self, calls: u8) {
         let envelope = Envelope { session: self.session, span: 1, ..Envelope::default() };
-        let key = KeyBody { share: SHARE, calls: 1, reserved: [0; 7] };
+        let key = KeyBody { share: SHARE, calls, reserved: [0; 7] };
         self.place(FIRST, envelope, &Body::Key(key));
     }
 
     /// The peer calls over a link, and greets. The nonce of the answer, unless that refuses.
     fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
         self.core.link_up(link, true);
-        let hello = Body::Hello(HelloBody {
+        let hello = Body::Hello(self.hello());
+        let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
+        told.frames.iter().find_map(|(_, body)| match body {
+            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
+            _ => None,
+        })
+    }
+
+    /// The greeting of the peer.
+    fn hello(&self) -> HelloBody {
+        HelloBody {
             endpoint: 9u128.to_le_bytes(),
             cluster: 1u128.to_le_bytes(),
             incarnation: 7.into(),
@@ -99,12 +120,54 @@ impl Rig {
             request_credit: 64.into(),
             rts_credit: 64.into(),
             eager_max: 0.into(),
-        });
-        let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
-        told.frames.iter().find_map(|(_, body)| match body {
-            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
+        }
+    }
+
+    /// We call the peer for a further path, which answers with its greeting; the nonce of ours.
+    fn call(&mut self, link: LinkId) -> u32 {
+        let peer = self.peer.expect("a session");
+        self.core.peers.get_mut(peer).expect("it is there").reachable = true;
+        self.tell_key_and(0);
+        let now = self.core.now();
+        self.core.advance(now);
+        self.told();
+        self.core.joining(peer, link, 0);
+        self.core.link_up(link, false);
+        let nonce = self.told().frames.iter().find_map(|(_, body)| match body {
+            Body::Hello(hello) => Some(hello.nonce.get()),
             _ => None,
-        })
+        });
+        let flags = FLAG_ANSWER | FLAG_JOIN;
+        let envelope = Envelope { flags, session: self.session, ..Envelope::default() };
+        self.place(link, envelope, &Body::Hello(self.hello()));
+        nonce.expect("we greet")
+    }
+
+    /// The peer proves that it accepted our call.
+    fn accept(
+        &mut self,
+        link: LinkId,
+        caller_nonce: u32,
+        spoil: impl FnOnce(&mut JoinBody),
+    ) -> Told {
+        let claim = Claim {
+            prover: Prover::Acceptor,
+            session: SessionId::own(self.session),
+            caller_nonce,
+            acceptor_nonce: NONCE,
+            path: 0,
+            counter: 0,
+            rail: 3,
+        };
+        let proof = self.bundle.key().expect("both shares are known").prove(&claim);
+        let (path, counter) = (0.into(), 0.into());
+        let mut body = JoinBody { path, counter, rail: 3, reserved: [0; 7], proof };
+        spoil(&mut body);
+        self.place(link, self.envelope(), &Body::Join(body))
+    }
+
+    fn envelope(&self) -> Envelope {
+        Envelope { session: self.session, ..Envelope::default() }
     }
 
     fn place(&mut self, link: LinkId, envelope: Envelope, body: &Body) -> Told {
@@ -126,6 +189,7 @@ impl Rig {
                 Next::Completed => {}
                 Next::Other => match self.core.take_output() {
                     Output::Verb(Verb::Close { link }) => told.closed.push(link),
+                    Output::Verb(Verb::Expose { link, key, .. }) => told.exposed.push((link, key)),
                     Output::PeerUp { peer } => self.peer = Some(peer),
                     Output::PeerDown { .. } => told.downs += 1,
                     _ => {}
@@ -285,4 +349,79 @@ fn a_rail_that_carries_a_path_carries_no_other() {
     let told = rig.join(link(0, 2), 1, |_| ());
     assert_eq!((told.closed, told.downs), (vec![link(0, 2)], 0));
     assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (0, Some(FIRST)));
+}
+
+#[test]
+fn a_link_that_joins_is_welcome_before_anything_else_comes_over_it() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.join(link(1, 1), 1, |_| ());
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    rig.told();
+    assert_eq!(rig.leaves_over(1), Some(link(1, 1)), "it waits for an acknowledgement");
+    // The peer has lost that link, and we do not know it yet.
+    let told = rig.join(link(1, 2), 2, |_| ());
+    let over: Vec<&Body> =
+        told.frames.iter().filter(|frame| frame.0 == link(1, 2)).map(|frame| &frame.1).collect();
+    assert!(matches!(over[0], Body::Probe(ProbeBody { is_answer: 1, .. })), "{over:?}");
+    assert!(over.iter().any(|body| matches!(body, Body::Eager(_))), "{over:?}");
+}
+
+#[test]
+fn a_region_that_is_made_while_a_welcome_is_awaited_is_known_over_that_link_too() {
+    let mut rig = Rig::over(true);
+    let nonce = rig.call(link(1, 1));
+    let slice = Slice { buffer: BufferId(SlotId { index: 7, generation: 1 }), offset: 0, len: 9 };
+    let expose = |rig: &mut Rig, audience| {
+        let key = rig.core.expose(slice, true, audience).expect("there is room");
+        let told = rig.told();
+        let over = |link| told.exposed.iter().filter(|it| **it == (link, key)).count();
+        [over(FIRST), over(link(1, 1))]
+    };
+    let audiences = [Audience::Everybody, Audience::One(rig.peer.expect("a session"))];
+    let before = audiences.map(|audience| expose(&mut rig, audience));
+    assert_eq!(before, [[1, 0]; 2], "nobody has proven anything");
+    let told = rig.accept(link(1, 1), nonce, |_| ());
+    assert_eq!(told.exposed.iter().filter(|(over, _)| *over == link(1, 1)).count(), 2);
+    // The peer may use the link as soon as it has our proof.
+    let meanwhile = audiences.map(|audience| expose(&mut rig, audience));
+    assert_eq!(meanwhile, [[1, 1]; 2]);
+    let told = rig.place(link(1, 1), rig.envelope(), &probe());
+    assert_eq!((rig.core.counters().paths_joined, told.exposed.len()), (1, 0));
+    assert_eq!(audiences.map(|audience| expose(&mut rig, audience)), [[1, 1]; 2]);
+}
+
+#[test]
+fn a_peer_that_accepts_a_call_without_a_proof_gets_no_path() {
+    let spoils: [fn(&mut JoinBody); 4] = [
+        |body| body.proof[0] ^= 1,
+        |body| body.path = 2.into(),
+        |body| body.counter = 1.into(),
+        |body| body.rail = 4,
+    ];
+    for spoil in spoils {
+        let mut rig = Rig::over(true);
+        let key = rig.core.expose(Slice::NONE, true, Audience::Everybody);
+        rig.told();
+        let nonce = rig.call(link(1, 1));
+        let told = rig.accept(link(1, 1), nonce, spoil);
+        assert_eq!((told.closed, told.downs), (vec![link(1, 1)], 0));
+        assert!(told.exposed.is_empty(), "{key:?} is for peers that have proven themselves");
+        // A welcome behind it comes too late.
+        let told = rig.place(link(1, 1), rig.envelope(), &probe());
+        assert!(told.frames.is_empty());
+        rig.core.link_down(link(1, 1), Fault::Closed);
+        assert_eq!((rig.told().downs, rig.core.counters().paths_joined), (0, 0));
+        assert_eq!(rig.leaves_over(1), Some(FIRST));
+    }
+}
+
+#[test]
+fn a_welcome_without_a_proof_makes_no_path() {
+    let mut rig = Rig::new();
+    rig.call(link(1, 1));
+    rig.place(link(1, 1), rig.envelope(), &probe());
+    rig.core.link_down(link(1, 1), Fault::Protocol);
+    assert_eq!((rig.told().downs, rig.core.counters().paths_joined), (0, 0));
+    assert_eq!(rig.leaves_over(1), Some(FIRST));
 }
