@@ -51,6 +51,8 @@ impl Core {
         if !session.paths.are_several() {
             return;
         }
+        self.has_judged = true;
+        session.paths.set_floor(self.floor);
         let watched = session.paths.take_watched(now);
         for link in watched {
             let is_native = |order: &Order| matches!(order, Order::Native { .. });

@@ -12,8 +12,11 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-/// Part of each time-out: what a thread of a busy host comes late. The clock of such a host ticks each 4 ms.
-const FLOOR: Duration = Duration::from_millis(4);
+/// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
+/// was measured that counts.
+pub(crate) const FLOOR_FIRST: Duration = Duration::from_millis(4);
+const FLOOR_MIN: Duration = Duration::from_millis(2);
+const FLOOR_MAX: Duration = Duration::from_millis(20);
 /// By how much a peer may delay an acknowledgement.
 const PROMISED: Duration = Duration::from_millis(1);
 /// The time-out before any round trip was measured.
@@ -29,8 +32,14 @@ const DEAD_AFTER: Duration = Duration::from_millis(100);
 const HOLD: Duration = Duration::from_millis(250);
 const HOLD_DOUBLINGS: u32 = 8;
 
-#[derive(Debug, Default)]
+/// That part where passes come so late.
+pub(crate) fn floor_of(lateness: Duration) -> Duration {
+    lateness.clamp(FLOOR_MIN, FLOOR_MAX)
+}
+
+#[derive(Debug)]
 pub(crate) struct PathHealth {
+    floor: Duration,
     /// Smoothed as in RFC 6298.
     round_trip: Option<Duration>,
     variation: Duration,
@@ -50,17 +59,13 @@ pub(crate) struct PathHealth {
 #[derive(Debug, Default)]
 pub(crate) struct KeptHealth(Option<Box<PathHealth>>);
 
-static NOTHING_NOTED: PathHealth = PathHealth {
-    round_trip: None,
-    variation: Duration::ZERO,
-    delivered_at: Time::ZERO,
-    awaiting: None,
-    suspect: None,
-    watch_at: None,
-    probed_at: None,
-    lost: 0,
-    held_until: None,
-};
+static NOTHING_NOTED: PathHealth = PathHealth::NOTHING;
+
+impl Default for PathHealth {
+    fn default() -> PathHealth {
+        PathHealth::NOTHING
+    }
+}
 
 impl Deref for KeptHealth {
     type Target = PathHealth;
@@ -91,6 +96,19 @@ struct Suspect {
 }
 
 impl PathHealth {
+    const NOTHING: PathHealth = PathHealth {
+        floor: FLOOR_FIRST,
+        round_trip: None,
+        variation: Duration::ZERO,
+        delivered_at: Time::ZERO,
+        awaiting: None,
+        suspect: None,
+        watch_at: None,
+        probed_at: None,
+        lost: 0,
+        held_until: None,
+    };
+
     /// Whether the path is the first choice.
     #[inline]
     pub fn is_good(&self) -> bool {
@@ -160,9 +178,14 @@ impl PathHealth {
         self.round_trip = Some(smoothed * 7 / 8 + sample / 8);
     }
 
+    /// The part of its time-outs by which threads come late.
+    pub fn set_floor(&mut self, floor: Duration) {
+        self.floor = floor;
+    }
+
     /// The time after which the path is suspect.
     pub fn time_out(&self) -> Duration {
-        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + FLOOR);
+        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + self.floor);
         measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
     }
 
@@ -208,8 +231,8 @@ impl PathHealth {
 
     /// It has lost its link.
     pub fn lose(&mut self) {
-        let lost = self.lost + 1;
-        *self = PathHealth { lost, ..PathHealth::default() };
+        let (lost, floor) = (self.lost + 1, self.floor);
+        *self = PathHealth { lost, floor, ..PathHealth::NOTHING };
     }
 
     /// It has a link again.
@@ -266,6 +289,25 @@ mod tests {
         assert!(!health.is_late(at(111)));
         health.rests();
         assert!(!health.is_late(at(1000)) && health.due() == Time::NEVER);
+    }
+
+    #[test]
+    fn a_thread_that_comes_late_has_longer_time_outs() {
+        let mut health = steady();
+        let before = health.time_out();
+        health.set_floor(floor_of(Duration::from_micros(250)));
+        assert_eq!(before - health.time_out(), FLOOR_FIRST - FLOOR_MIN);
+        health.set_floor(floor_of(Duration::from_millis(9)));
+        assert_eq!(health.time_out() - before, Duration::from_millis(5));
+        health.lose();
+        health.measure(Duration::from_millis(1));
+        assert_eq!(
+            health.time_out(),
+            Duration::from_millis(1 + 2 + 1 + 9),
+            "for its next link, too"
+        );
+        health.set_floor(floor_of(Duration::from_secs(9)));
+        assert_eq!(health.time_out(), Duration::from_millis(1 + 2 + 1) + FLOOR_MAX);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod key;
 mod paths;
 
 pub(crate) use bundle::Bundle;
+pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use key::{Claim, Prover};
 pub(crate) use paths::{PathId, Paths};
 

@@ -18,6 +18,7 @@ mod commands;
 mod connecting;
 mod contexts;
 mod exposures;
+mod lateness;
 mod operations;
 mod outputs;
 mod passes;
@@ -29,6 +30,7 @@ mod requests;
 mod signals;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::pool::Pool;
@@ -42,6 +44,7 @@ use crate::engine::caller::Caller;
 use crate::engine::checksums::Checksums;
 use crate::engine::contexts::Contexts;
 use crate::engine::exposures::Exposures;
+use crate::engine::lateness::Lateness;
 use crate::engine::operations::OperationTable;
 use crate::engine::passes::{Pass, Passes};
 use crate::engine::rail_events::RailEvents;
@@ -91,6 +94,7 @@ pub(crate) struct Engine {
     addresses: AddressBook,
     checksums: Checksums,
     passes: Passes,
+    lateness: Lateness,
     batch: FrameBatch,
     /// Somebody may ask for the progress of fetched data.
     follows_fetches: bool,
@@ -122,6 +126,7 @@ impl Engine {
             addresses: AddressBook::new(),
             checksums,
             passes,
+            lateness: Lateness::new(),
             batch: FrameBatch::new(),
             follows_fetches: false,
             arrivals_told: 0,
@@ -171,6 +176,7 @@ impl Engine {
     /// peer look silent whose answer is here.
     #[cold]
     fn run_due(&mut self, now: Time) -> bool {
+        let due = self.core.deadline();
         let mut any = false;
         for _ in 0..DRAINING_POLLS_MAX {
             let mut more = false;
@@ -183,6 +189,12 @@ impl Engine {
             }
         }
         self.core.run_due();
+        if self.core.has_judged() {
+            self.lateness.note(due.map_or(Duration::ZERO, |due| now.since(due)));
+            if let Some(lateness) = self.lateness.p999() {
+                self.core.set_lateness(lateness);
+            }
+        }
         self.drain() | any
     }
 

@@ -1,5 +1,7 @@
 //! How paths do, where a session has several: what is awaited over each, which are suspect, and which are dead.
 
+use std::time::Duration;
+
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
@@ -9,6 +11,11 @@ impl Paths {
     #[inline]
     pub fn are_several(&self) -> bool {
         !self.more.is_empty()
+    }
+
+    /// The part of time-outs by which threads come late.
+    pub fn set_floor(&mut self, floor: Duration) {
+        self.iter_mut().for_each(|path| path.health.set_floor(floor));
     }
 
     /// A span goes over a link. Returns when its path is judged next.
