@@ -384,6 +384,8 @@ pub struct Counters {
     /// Paths from which traffic was moved since they delivered nothing, or their rails said so; and those of them that were
     /// given up.
     pub paths_suspected: u64,
+    /// Paths of which peers said that they are broken.
+    pub paths_suspected_by_peers: u64,
     pub paths_dead: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,

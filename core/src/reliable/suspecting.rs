@@ -2,12 +2,12 @@
 
 use ropewalk_base::health::Suspicion;
 use ropewalk_base::verb::{LinkId, Token};
-use ropewalk_wire::frame::{Body, Envelope, ProbeBody};
+use ropewalk_wire::frame::{Body, Envelope, ProbeBody, SuspectBody};
 
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
-use crate::session::Paths;
+use crate::session::{Path, PathId, Paths};
 
 impl Core {
     /// A rail suspects the path of a link.
@@ -20,11 +20,38 @@ impl Core {
         if !self.peers.session(id).is_some_and(|session| carries(&session.paths)) {
             return;
         }
+        self.tell_suspect(id, link, cause);
         match cause {
             // It does not come back.
             Suspicion::InterfaceGone | Suspicion::AddressGone => self.path_dead(id, link),
             _ => self.suspect_path(id, link),
         }
+    }
+
+    /// Tells the peer over the other paths what our rail sees of this one: the peer may see nothing of it.
+    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: Suspicion) {
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
+        let others: Vec<LinkId> = others.collect();
+        let envelope = Envelope { session: session.name(), ..Envelope::default() };
+        let body =
+            SuspectBody { path: path.name().into(), cause: cause.to_wire(), reserved: [0; 3] };
+        for other in others {
+            self.emit_on(other, envelope, &Body::Suspect(body), None, Token::NONE);
+        }
+    }
+
+    /// The peer's rail sees that a path is broken: it is suspect, and our probes decide. A word that comes over the path that
+    /// it is about is wrong, and one about a path that has no link is late.
+    pub(super) fn arrive_suspect(&mut self, id: PeerId, link: LinkId, word: SuspectBody) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let path = PathId::named(word.path.get());
+        let over = session.paths.up_of(path).filter(|other| *other != link);
+        let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
+        self.counters.paths_suspected_by_peers += 1;
+        self.suspect_path(id, over);
     }
 
     /// Spans were acknowledged: the paths that delivered them are well.

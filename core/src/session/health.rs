@@ -26,6 +26,8 @@ const TIME_OUT_MAX: Duration = Duration::from_millis(500);
 const WATCH_AFTER: Duration = Duration::from_millis(5);
 /// Between two probes of a suspect path, and of one whose rail reads or writes.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
+/// How often the peer is believed that a path is broken.
+const TOLD_EVERY: Duration = PROBE_EVERY;
 /// How long probes of a suspect path stay unanswered at least before it is dead.
 const DEAD_AFTER: Duration = Duration::from_millis(100);
 /// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
@@ -50,6 +52,8 @@ pub(crate) struct PathHealth {
     /// While its rail reads or writes: when it is probed next, and since when a probe is unanswered.
     watch_at: Option<Time>,
     probed_at: Option<Time>,
+    /// When the peer said last that it is broken, and was believed.
+    told_at: Option<Time>,
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
@@ -105,6 +109,7 @@ impl PathHealth {
         suspect: None,
         watch_at: None,
         probed_at: None,
+        told_at: None,
         lost: 0,
         held_until: None,
     };
@@ -204,6 +209,15 @@ impl PathHealth {
     pub fn suspect(&mut self, now: Time) {
         self.rests();
         self.suspect.get_or_insert(Suspect { since: now, probe_at: now });
+    }
+
+    /// The peer says that it is broken. False where it says so too often to be believed.
+    pub fn is_told(&mut self, now: Time) -> bool {
+        if self.told_at.is_some_and(|at| now.since(at) < TOLD_EVERY) {
+            return false;
+        }
+        self.told_at = Some(now);
+        true
     }
 
     /// A probe was answered: it is well.

@@ -18,7 +18,7 @@ mod paths;
 pub(crate) use bundle::Bundle;
 pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use key::{Claim, Prover};
-pub(crate) use paths::{PathId, Paths};
+pub(crate) use paths::{Path, PathId, Paths};
 
 use key::Share;
 

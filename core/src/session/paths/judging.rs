@@ -5,7 +5,7 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::{Path, Paths};
+use super::{Path, PathId, Paths};
 
 impl Paths {
     #[inline]
@@ -91,6 +91,21 @@ impl Paths {
         }
         path.health.suspect(now);
         true
+    }
+
+    /// The number of the path that frames may be sent over by this link.
+    pub fn id_over(&self, link: LinkId) -> Option<PathId> {
+        self.iter().find(|path| path.up() == Some(link)).map(|path| path.id)
+    }
+
+    /// The link that frames of a path of several may be sent over.
+    pub fn up_of(&self, id: PathId) -> Option<LinkId> {
+        self.iter().filter(|_| self.are_several()).find(|path| path.id == id)?.up()
+    }
+
+    /// The peer says that a link is broken. False where it says so too often to be believed.
+    pub fn is_told_of(&mut self, link: LinkId, now: Time) -> bool {
+        self.of_link(link).is_some_and(|path| path.health.is_told(now))
     }
 
     pub fn is_suspect(&self, link: LinkId) -> bool {
