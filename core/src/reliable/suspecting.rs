@@ -7,6 +7,7 @@ use ropewalk_wire::frame::{Body, Envelope, ProbeBody, SuspectBody};
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
+use crate::path::RouteNews;
 use crate::session::{Path, PathId, Paths};
 
 impl Core {
@@ -83,7 +84,7 @@ impl Core {
         let watched = session.paths.take_watched(now);
         for link in watched {
             let is_native = |order: &Order| matches!(order, Order::Native { .. });
-            if !self.orders.over(&[link], is_native).is_empty() {
+            if self.can_be_silent(link) && !self.orders.over(&[link], is_native).is_empty() {
                 self.emit_probe(id, link, false);
                 if let Some(session) = self.peers.session_mut(id) {
                     session.paths.probed(link, now);
@@ -93,33 +94,52 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_ref() else { return };
         let mut late = session.paths.late(now);
+        let rails = &self.rails;
         late.retain(|link| {
-            let rests = reliable.sent.rests_over(*link);
-            if rests {
-                session.paths.rests_over(*link);
-            }
-            !rests
+            let is_memory = rails.of(*link).is_none_or(|rail| rail.same_host_only);
+            let since = reliable.sent.awaited_since(*link).filter(|_| !is_memory);
+            session.paths.is_awaited_over(*link, since, now)
         });
         late.extend(session.paths.silent(now));
         for link in late {
             self.suspect_path(id, link);
         }
+        self.look_at_quiet(id);
         let Some(session) = self.peers.session_mut(id) else { return };
-        for link in session.paths.probes(now) {
+        let probes = session.paths.probes(session.looks_every(), now);
+        let dead = session.paths.dead();
+        probes.into_iter().for_each(|link| self.emit_probe(id, link, false));
+        for link in dead {
+            self.share_news(id, link, RouteNews::Dead);
+            self.path_dead(id, link);
+        }
+    }
+
+    /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.
+    fn look_at_quiet(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(every) = session.take_look(now) else { return };
+        for link in session.paths.quiet(every, now) {
+            if !self.can_be_silent(link) || !self.takes_probe(link, every) {
+                continue;
+            }
+            if let Some(session) = self.peers.session_mut(id) {
+                session.paths.asked(link, now);
+            }
             self.emit_probe(id, link, false);
         }
-        let dead = self.peers.session(id).map_or(Vec::new(), |session| session.paths.dead(now));
-        dead.into_iter().for_each(|link| self.path_dead(id, link));
     }
 
     /// A path is suspect: what went over it goes over another, at once.
-    fn suspect_path(&mut self, id: PeerId, link: LinkId) {
+    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.suspect(link, now) {
             return;
         }
         self.counters.paths_suspected += 1;
+        self.share_news(id, link, RouteNews::Suspect);
         self.redirect_spans(id, link);
         self.stop_reads_over(link);
         self.wake_by(id, now);
@@ -147,8 +167,10 @@ impl Core {
         if probe.is_answer == 0 {
             return self.emit_probe(id, link, true);
         }
-        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) {
-            session.paths.answered(link, now);
+        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several())
+            && session.paths.answered(link, now)
+        {
+            self.share_news(id, link, RouteNews::Well);
         }
     }
 }

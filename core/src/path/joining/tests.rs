@@ -10,8 +10,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, LinkId, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, ProbeBody, Refusal, SHARE_BYTES,
-    SuspectBody,
+    self, Body, Envelope, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS, MODE_RESUME,
+    ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
 };
 
 use crate::api::*;
@@ -94,7 +94,7 @@ impl Rig {
             incarnation: 7.into(),
             host: 0.into(),
             nonce: NONCE.into(),
-            mode: 1,
+            mode: MODE_RESUME | MODE_PATHS,
             refusal: 0,
             address_bytes: 0.into(),
             eager_credit: 1024.into(),
@@ -337,15 +337,18 @@ fn words_about_broken_paths_that_are_wrong_change_nothing() {
     assert_eq!(rig.core.counters().paths_suspected_by_peers, 0);
     // Said all the time, it costs a probe each 25 ms and nothing else. Causes of later versions are causes.
     rig.join(link(1, 2), 2, |_| ());
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
     let mut questions = 0;
     for milli in 2000..2100 {
         at(&mut rig, milli);
         let frames = say_broken(&mut rig, FIRST, second, milli as u8);
         questions += frames.iter().filter(is_question).filter(|(over, _)| over.rail == 1).count();
-        let envelope = Envelope { session: rig.session, ..Envelope::default() };
-        rig.place(link(1, 2), envelope, &probe());
+        for over in [FIRST, link(1, 2)] {
+            rig.place(over, envelope, &probe());
+        }
     }
-    assert_eq!((questions, rig.core.counters().paths_suspected_by_peers), (4, 4));
+    assert_eq!(rig.core.counters().paths_suspected_by_peers, 4);
+    assert!((1..=4).contains(&questions), "{questions}");
     assert_eq!((rig.core.counters().paths_dead, rig.leaves_over(9)), (0, Some(FIRST)));
 }
 
