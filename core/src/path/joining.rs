@@ -239,6 +239,9 @@ impl Core {
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
         let before = session.join(path, link, now);
+        if session.paths.are_several() {
+            session.paths.links().for_each(|link| self.outputs.push(Output::Tune { link }));
+        }
         self.counters.paths_joined += 1;
         if let Some(before) = before {
             self.close_link(before);

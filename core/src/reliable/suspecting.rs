@@ -1,6 +1,6 @@
 //! Paths that deliver nothing: what went over them goes over the others, and they are probed until they answer or are dead.
 
-use ropewalk_base::health::Suspicion;
+use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope, ProbeBody, SuspectBody};
 
@@ -101,9 +101,7 @@ impl Core {
             session.paths.is_awaited_over(*link, since, now)
         });
         late.extend(session.paths.silent(now));
-        for link in late {
-            self.suspect_path(id, link);
-        }
+        late.into_iter().for_each(|link| self.outputs.push(Output::AskHealth { link }));
         self.look_at_quiet(id);
         let Some(session) = self.peers.session_mut(id) else { return };
         let probes = session.paths.probes(session.looks_every(), now);
@@ -113,6 +111,24 @@ impl Core {
             self.share_news(id, link, RouteNews::Dead);
             self.path_dead(id, link);
         }
+    }
+
+    /// The answer to [`Output::AskHealth`]; `None` where the rail measures nothing. The path is suspect, unless all that went
+    /// over it is at the peer's machine: then its peer sleeps.
+    pub fn path_health(&mut self, link: LinkId, health: Option<&Health>) {
+        let now = self.now;
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
+        let id = self.resolve(id);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let has_all = |it: &Health| {
+            let is_taken = it.unsent_bytes == 0 || it.is_peer_full;
+            it.silence_tells && it.unacknowledged_bytes == 0 && is_taken
+        };
+        if health.is_some_and(has_all) && session.paths.excuse(link, now) {
+            let due = session.due();
+            return self.wake_by(id, due);
+        }
+        self.suspect_path(id, link);
     }
 
     /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.

@@ -27,6 +27,8 @@ const TIME_OUT_MAX: Duration = Duration::from_millis(500);
 const WATCH_AFTER: Duration = Duration::from_millis(5);
 /// Between two probes of a suspect path, and of one whose rail reads or writes.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
+/// How long a path is not suspect although it is silent, since its peer's machine has all.
+const EXCUSED_MAX: Duration = Duration::from_secs(1);
 /// How often the peer is believed that a path is broken.
 const TOLD_EVERY: Duration = PROBE_EVERY;
 /// How long probes of a suspect path stay unanswered at least before it is dead, and how many that another path answered.
@@ -56,6 +58,8 @@ pub(crate) struct PathHealth {
     /// While its rail reads or writes: when it is probed next, and since when a probe is unanswered.
     watch_at: Option<Time>,
     probed_at: Option<Time>,
+    /// Since when its peer takes nothing of what is at the peer's machine.
+    excused_since: Option<Time>,
     /// When the peer said last that it is broken, and was believed.
     told_at: Option<Time>,
     /// How often it lost its link, and until when it is used only where no other is there.
@@ -118,6 +122,7 @@ impl PathHealth {
         suspect: None,
         watch_at: None,
         probed_at: None,
+        excused_since: None,
         told_at: None,
         lost: 0,
         held_until: None,
@@ -149,7 +154,7 @@ impl PathHealth {
     /// Something that went over it alone, at that time, is acknowledged.
     pub fn delivered(&mut self, sent_at: Time, now: Time) {
         self.measure(now.since(sent_at));
-        self.delivered_at = now;
+        (self.delivered_at, self.excused_since) = (now, None);
         if self.suspect.is_none() {
             self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
         }
@@ -231,6 +236,20 @@ impl PathHealth {
         false
     }
 
+    /// All that went over it is at the peer's machine: the peer computes, or is stopped, and the path waits for it anew. False
+    /// where that is so for too long: somebody else may have acknowledged in the peer's place.
+    pub fn excuse(&mut self, now: Time) -> bool {
+        let since = *self.excused_since.get_or_insert(now);
+        if now.since(since) >= EXCUSED_MAX {
+            return false;
+        }
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.since = now;
+        }
+        self.probed_at = self.probed_at.map(|_| now);
+        true
+    }
+
     /// It is suspect from now on, and probed at once.
     pub fn suspect(&mut self, now: Time) {
         self.rests();
@@ -255,7 +274,7 @@ impl PathHealth {
 
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
-        (self.suspect, self.probed_at) = (None, None);
+        (self.suspect, self.probed_at, self.excused_since) = (None, None, None);
         self.delivered_at = now;
     }
 
@@ -398,6 +417,17 @@ mod tests {
         assert!(!health.is_late(at(109)));
         assert!(health.is_late(at(111)) && health.is_awaited(Some(at(104)), at(111)));
         assert!(!health.is_awaited(None, at(112)) && health.due() == Time::NEVER);
+    }
+
+    #[test]
+    fn a_path_whose_peer_sleeps_is_not_late_for_a_second() {
+        let mut health = steady();
+        let late: Vec<u64> = (100..2000)
+            .filter(|millis| health.is_late(at(*millis)) && !health.excuse(at(*millis)))
+            .collect();
+        assert!((1100..1120).contains(&late[0]), "{}", late[0]);
+        health.delivered(at(1999), at(2000));
+        assert!(health.is_late(at(2010)) && health.excuse(at(2010)) && !health.is_late(at(2015)));
     }
 
     #[test]

@@ -293,6 +293,7 @@ impl<'a> Player<'a> {
             Output::Connect { .. } if self.parks && self.byte() & 1 == 0 => self.calls = true,
             Output::Connect { peer, .. } => self.core.unreachable(peer),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
+            Output::AskHealth { link } => self.core.path_health(link, None),
             _ => {}
         }
     }

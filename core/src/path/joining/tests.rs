@@ -32,6 +32,7 @@ struct Told {
     frames: Vec<(LinkId, Body)>,
     closed: Vec<LinkId>,
     downs: usize,
+    tuned: Vec<LinkId>,
 }
 
 struct Rig {
@@ -130,6 +131,8 @@ impl Rig {
                     Output::Verb(Verb::Close { link }) => told.closed.push(link),
                     Output::PeerUp { peer } => self.peer = Some(peer),
                     Output::PeerDown { .. } => told.downs += 1,
+                    Output::AskHealth { link } => self.core.path_health(link, None),
+                    Output::Tune { link } => told.tuned.push(link),
                     _ => {}
                 },
             }
@@ -188,6 +191,7 @@ fn a_proven_link_carries_the_session_when_the_first_one_is_lost() {
         frame.0 == link(1, 1) && is_answer
     };
     assert!(told.frames.iter().any(welcome), "the peer is told that the path counts");
+    assert_eq!(told.tuned, [FIRST, link(1, 1)], "both are paths of several now");
     assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (1, Some(FIRST)));
     rig.core.link_down(FIRST, Fault::PeerReset);
     let told = rig.told();

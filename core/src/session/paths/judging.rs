@@ -76,6 +76,11 @@ impl Paths {
         self.iter_mut().filter_map(late).collect()
     }
 
+    /// All that went over a link is at the peer's machine. False where that is so for too long.
+    pub fn excuse(&mut self, link: LinkId, now: Time) -> bool {
+        self.of_link(link).is_some_and(|path| path.health.excuse(now))
+    }
+
     /// A link is suspect from now on. False where it was before, and where no other path could do its work.
     pub fn suspect(&mut self, link: LinkId, now: Time) -> bool {
         let others = |path: &Path| path.up().is_some_and(|other| other != link);
