@@ -89,6 +89,24 @@ impl Suspicion {
         "suspected.send_error",
     ];
 
+    /// Its number, from 1 on, as peers tell it to each other: part of the language of frames.
+    pub fn to_wire(self) -> u8 {
+        self.number() as u8 + 1
+    }
+
+    /// The inverse of [`Suspicion::to_wire`]; the number of an error is not told. `None` for numbers of later versions.
+    pub fn from_wire(number: u8) -> Option<Suspicion> {
+        let all = [
+            Suspicion::CarrierLost,
+            Suspicion::InterfaceDown,
+            Suspicion::InterfaceGone,
+            Suspicion::AddressGone,
+            Suspicion::RouteGone,
+            Suspicion::SendError(0),
+        ];
+        all.into_iter().find(|it| it.to_wire() == number)
+    }
+
     fn number(self) -> usize {
         match self {
             Suspicion::CarrierLost => 0,
@@ -124,6 +142,16 @@ impl SuspicionCounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_suspicion_is_told_by_its_number() {
+        for number in 0..=u8::MAX {
+            let told = Suspicion::from_wire(number);
+            assert_eq!(told.is_some(), (1..=6).contains(&number));
+            assert!(told.is_none_or(|it| it.to_wire() == number));
+        }
+        assert_eq!(Suspicion::SendError(101).to_wire(), 6);
+    }
 
     #[test]
     fn suspicions_are_counted_by_their_causes() {

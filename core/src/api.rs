@@ -212,6 +212,10 @@ pub enum Output {
     /// Make one more link to the peer: over the first of its addresses, from the `attempt`-th one on, by a rail that is not
     /// among `rails` (bit n: the rail with index n). Then call `joining`, or `no_way_to_join` where there is none left.
     Join { peer: PeerId, attempt: u32, rails: u64 },
+    /// The link is one of several paths now: tune it for that, where its rail can.
+    Tune { link: LinkId },
+    /// Nothing comes over this link: call `path_health` with what its rail says of it.
+    AskHealth { link: LinkId },
     /// The path of this link is dead: end it at once, whether its peer can be told or not.
     Abandon { link: LinkId },
     /// A session with the peer began.
@@ -395,6 +399,8 @@ pub struct Counters {
     /// Paths from which traffic was moved since they delivered nothing, or their rails said so; and those of them that were
     /// given up.
     pub paths_suspected: u64,
+    /// Paths of which peers said that they are broken.
+    pub paths_suspected_by_peers: u64,
     pub paths_dead: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,

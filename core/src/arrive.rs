@@ -256,7 +256,7 @@ impl Core {
             Arrived::Credit(credit) => self.arrive_credit(id, *credit),
             Arrived::Ack(_) => {}
             Arrived::Key(key) => self.arrive_key(link, id, key),
-            Arrived::Probe(_) => {}
+            Arrived::Probe(_) | Arrived::Suspect(_) => {}
             Arrived::Join(_) => return self.violation("a proof on a link that carries a session"),
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::CloseIdle => return self.arrive_close_idle(link, id),

@@ -1,5 +1,7 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
+use std::time::Duration;
+
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::HashSeed;
 use ropewalk_base::memory::Slice;
@@ -17,10 +19,10 @@ use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
-use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
+use crate::path::{Evictable, Links, Newcomers, Peers, Routes, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
-use crate::session::PathId;
+use crate::session::{self, PathId};
 use crate::streams::BulkBudget;
 
 /// The protocol of one endpoint.
@@ -53,7 +55,11 @@ pub struct Core {
     pub(crate) sweep_at: Time,
     pub(crate) evictable: Evictable,
     pub(crate) newcomers: Newcomers,
+    pub(crate) routes: Routes,
     pub(crate) counters: Counters,
+    /// Part of each time-out of a path, and whether such were judged since that was asked.
+    pub(crate) floor: Duration,
+    pub(crate) has_judged: bool,
 }
 
 const ORDERS_MAX: usize = 1 << 22;
@@ -95,7 +101,10 @@ impl Core {
             sweep_at: Time::NEVER,
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
+            routes: Routes::new(),
             counters: Counters::default(),
+            floor: session::FLOOR_FIRST,
+            has_judged: false,
             config,
             identity,
         }
@@ -201,6 +210,16 @@ impl Core {
         if self.is_due() {
             self.run_timers();
         }
+    }
+
+    /// Whether paths were judged by time-outs since that was asked last.
+    pub fn has_judged(&mut self) -> bool {
+        std::mem::take(&mut self.has_judged)
+    }
+
+    /// How late the driver comes at worst, for what is due: time-outs of paths are longer by that, within bounds.
+    pub fn set_lateness(&mut self, lateness: Duration) {
+        self.floor = session::floor_of(lateness);
     }
 
     /// Whether data frames wait for [`Core::begin_pass`]: it bounds what one pass sends of them.

@@ -246,6 +246,14 @@ layouts! {
         is_answer: u8,
         reserved: [u8; 7],
     } 8
+    /// The sender's rail sees that a path of this session is broken. Goes over the other paths.
+    SuspectBody {
+        /// The path's number.
+        path: U32,
+        /// The cause (`Suspicion::to_wire` of base); receivers take unknown ones for some cause.
+        cause: u8,
+        reserved: [u8; 3],
+    } 8
 }
 
 /// Kinds of frames.
@@ -272,6 +280,7 @@ pub enum Kind {
     Key = 18,
     Join = 19,
     Probe = 20,
+    Suspect = 21,
 }
 
 /// A decoded header: its content after the prefix.
@@ -294,6 +303,7 @@ pub enum Body {
     Key(KeyBody),
     Join(JoinBody),
     Probe(ProbeBody),
+    Suspect(SuspectBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
     /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
@@ -400,6 +410,7 @@ contents! {
     Key: KeyBody,
     Join: JoinBody,
     Probe: ProbeBody,
+    Suspect: SuspectBody,
 }
 
 fn kind_of(body: &Body) -> Kind {
@@ -420,6 +431,7 @@ fn kind_of(body: &Body) -> Kind {
         Body::Key(_) => Kind::Key,
         Body::Join(_) => Kind::Join,
         Body::Probe(_) => Kind::Probe,
+        Body::Suspect(_) => Kind::Suspect,
         Body::Goodbye => Kind::Goodbye,
         Body::CloseIdle => Kind::CloseIdle,
         Body::KeepOpen => Kind::KeepOpen,
@@ -444,6 +456,7 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Key(body) => body.as_bytes(),
         Body::Join(body) => body.as_bytes(),
         Body::Probe(body) => body.as_bytes(),
+        Body::Suspect(body) => body.as_bytes(),
     }
 }
 
@@ -662,6 +675,7 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         18 => Arrived::Key(exact(tail)?),
         19 => Arrived::Join(exact(tail)?),
         20 => Arrived::Probe(exact(tail)?),
+        21 => Arrived::Suspect(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))
@@ -782,6 +796,22 @@ mod tests {
         assert_eq!(ack.ranges().count(), 1, "no more than there are");
         let header = encode(Envelope::default(), &Body::Ack(ack));
         assert_eq!(header.as_bytes().len(), 104);
+    }
+
+    #[test]
+    fn a_word_about_a_broken_path_has_its_own_length_only() {
+        let body = SuspectBody { path: 0x0102_0304.into(), cause: 3, reserved: [0; 3] };
+        let header = encode(Envelope::default(), &Body::Suspect(body));
+        let bytes = header.as_bytes();
+        assert_eq!((bytes[0], &bytes[40..]), (21, &[4, 3, 2, 1, 3, 0, 0, 0][..]));
+        let (_, decoded) = decode(bytes).unwrap();
+        assert!(matches!(decoded, Arrived::Suspect(it) if it.path.get() == 0x0102_0304));
+        for length in 40..56 {
+            let mut other = bytes.to_vec();
+            other.resize(length, 0);
+            other[1] = length as u8;
+            assert_eq!(decode(&other).is_ok(), length == 48, "{length} bytes");
+        }
     }
 
     #[test]

@@ -80,7 +80,9 @@ impl Core {
         let closing = self.closing;
         let Some(session) = self.peers.session_mut(id) else { return };
         let rails = session.paths.links().fold(0u64, |rails, link| rails | rail_bit(link));
-        let is_full = session.paths.links().count() >= paths_max || !session.paths.is_up();
+        let is_in_memory = |link| self.rails.of(link).is_none_or(|rail| rail.same_host_only);
+        let is_full = session.paths.links().count() >= paths_max
+            || session.paths.control().is_none_or(is_in_memory);
         let Some(bundle) = session.bundle_mut() else { return };
         if let Some(late) = bundle.is_late(now) {
             return self.close_joining(id, late);
@@ -238,6 +240,9 @@ impl Core {
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
         let before = session.join(path, link, now);
+        if session.paths.are_several() {
+            session.paths.links().for_each(|link| self.outputs.push(Output::Tune { link }));
+        }
         self.counters.paths_joined += 1;
         if let Some(before) = before {
             self.close_link(before);

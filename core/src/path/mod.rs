@@ -16,6 +16,7 @@ mod names;
 mod newcomers;
 mod peers;
 mod records;
+mod routes;
 mod timers;
 
 pub(crate) use evictable::Evictable;
@@ -23,6 +24,7 @@ pub(crate) use links::Links;
 pub(crate) use names::{Name, Names};
 pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
+pub(crate) use routes::{RouteNews, Routes};
 pub(crate) use timers::Timers;
 
 pub(crate) use calls::CallStage;

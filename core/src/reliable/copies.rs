@@ -92,9 +92,10 @@ impl Copies {
         Some((copy.link, copy.sent_at))
     }
 
-    /// Whether it went over a link that carries.
-    pub fn is_over(&self, link: LinkId) -> bool {
-        self.iter().any(|copy| copy.link == link && !copy.lost)
+    /// When it went over a link that carries.
+    pub fn sent_over(&self, link: LinkId) -> Option<Time> {
+        let copy = self.iter().find(|copy| copy.link == link && !copy.lost)?;
+        Some(copy.sent_at)
     }
 
     /// Whether a rail has one.

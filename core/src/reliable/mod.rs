@@ -48,6 +48,11 @@ impl Reliable {
         Reliable { sent, window, held, heard_over: None }
     }
 
+    /// A number that grows with each span that goes or comes.
+    pub fn traffic(&self) -> u64 {
+        self.sent.next_number().wrapping_add(self.window.cumulative())
+    }
+
     /// When something is due: an acknowledgement, or a span that goes again.
     pub fn deadline(&self) -> Option<Time> {
         let due = [self.window.acknowledge_at(), self.sent.resend_at()];

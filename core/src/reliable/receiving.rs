@@ -39,6 +39,10 @@ impl Core {
                     self.arrive_probe(id, link, *probe);
                     Placement::Drop
                 }
+                Arrived::Suspect(word) => {
+                    self.arrive_suspect(id, link, *word);
+                    Placement::Drop
+                }
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };

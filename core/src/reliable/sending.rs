@@ -66,7 +66,7 @@ impl Core {
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
             let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
             self.counters.frames_re_sent += u64::from(sent.attempt > 1);
-            let judged = session.paths.awaits(link, now);
+            let judged = session.awaits(link, now);
             self.emit_on(link, envelope, &body, payload, Orders::token(order));
             self.wake_by(id, judged);
         }

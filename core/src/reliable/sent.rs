@@ -121,6 +121,11 @@ impl SentSpans {
         self.spans.len()
     }
 
+    /// The number of the next span.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_span
+    }
+
     /// Whether the peer has not acknowledged all.
     pub fn are_awaited(&self) -> bool {
         self.unanswered > 0
@@ -325,10 +330,10 @@ impl SentSpans {
         self.delivered.drain(..)
     }
 
-    /// Whether nothing that went over a link is awaited, as far as the first spans show.
-    pub(super) fn rests_over(&self, link: LinkId) -> bool {
-        let awaited = |sent: &Sent| !sent.acknowledged && sent.copies.is_over(link);
-        !self.spans.iter().take(LOOKED_AT).any(awaited)
+    /// When the oldest span went over a link that is awaited, as far as the first spans show.
+    pub(super) fn awaited_since(&self, link: LinkId) -> Option<Time> {
+        let mut awaited = self.spans.iter().take(LOOKED_AT).filter(|sent| !sent.acknowledged);
+        awaited.find_map(|sent| sent.copies.sent_over(link))
     }
 
     /// The next thing that acknowledgements brought about, in the order of the spans.

@@ -1,13 +1,14 @@
 //! Paths that deliver nothing: what went over them goes over the others, and they are probed until they answer or are dead.
 
-use ropewalk_base::health::Suspicion;
+use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::verb::{LinkId, Token};
-use ropewalk_wire::frame::{Body, Envelope, ProbeBody};
+use ropewalk_wire::frame::{Body, Envelope, ProbeBody, SuspectBody};
 
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
-use crate::session::Paths;
+use crate::path::RouteNews;
+use crate::session::{Path, PathId, Paths};
 
 impl Core {
     /// A rail suspects the path of a link.
@@ -20,11 +21,38 @@ impl Core {
         if !self.peers.session(id).is_some_and(|session| carries(&session.paths)) {
             return;
         }
+        self.tell_suspect(id, link, cause);
         match cause {
             // It does not come back.
             Suspicion::InterfaceGone | Suspicion::AddressGone => self.path_dead(id, link),
             _ => self.suspect_path(id, link),
         }
+    }
+
+    /// Tells the peer over the other paths what our rail sees of this one: the peer may see nothing of it.
+    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: Suspicion) {
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
+        let others: Vec<LinkId> = others.collect();
+        let envelope = Envelope { session: session.name(), ..Envelope::default() };
+        let body =
+            SuspectBody { path: path.name().into(), cause: cause.to_wire(), reserved: [0; 3] };
+        for other in others {
+            self.emit_on(other, envelope, &Body::Suspect(body), None, Token::NONE);
+        }
+    }
+
+    /// The peer's rail sees that a path is broken: it is suspect, and our probes decide. A word that comes over the path that
+    /// it is about is wrong, and one about a path that has no link is late.
+    pub(super) fn arrive_suspect(&mut self, id: PeerId, link: LinkId, word: SuspectBody) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let path = PathId::named(word.path.get());
+        let over = session.paths.up_of(path).filter(|other| *other != link);
+        let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
+        self.counters.paths_suspected_by_peers += 1;
+        self.suspect_path(id, over);
     }
 
     /// Spans were acknowledged: the paths that delivered them are well.
@@ -51,10 +79,12 @@ impl Core {
         if !session.paths.are_several() {
             return;
         }
+        self.has_judged = true;
+        session.paths.set_floor(self.floor);
         let watched = session.paths.take_watched(now);
         for link in watched {
             let is_native = |order: &Order| matches!(order, Order::Native { .. });
-            if !self.orders.over(&[link], is_native).is_empty() {
+            if self.can_be_silent(link) && !self.orders.over(&[link], is_native).is_empty() {
                 self.emit_probe(id, link, false);
                 if let Some(session) = self.peers.session_mut(id) {
                     session.paths.probed(link, now);
@@ -64,33 +94,68 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_ref() else { return };
         let mut late = session.paths.late(now);
+        let rails = &self.rails;
         late.retain(|link| {
-            let rests = reliable.sent.rests_over(*link);
-            if rests {
-                session.paths.rests_over(*link);
-            }
-            !rests
+            let is_memory = rails.of(*link).is_none_or(|rail| rail.same_host_only);
+            let since = reliable.sent.awaited_since(*link).filter(|_| !is_memory);
+            session.paths.is_awaited_over(*link, since, now)
         });
         late.extend(session.paths.silent(now));
-        for link in late {
-            self.suspect_path(id, link);
-        }
+        late.into_iter().for_each(|link| self.outputs.push(Output::AskHealth { link }));
+        self.look_at_quiet(id);
         let Some(session) = self.peers.session_mut(id) else { return };
-        for link in session.paths.probes(now) {
+        let probes = session.paths.probes(session.looks_every(), now);
+        let dead = session.paths.dead();
+        probes.into_iter().for_each(|link| self.emit_probe(id, link, false));
+        for link in dead {
+            self.share_news(id, link, RouteNews::Dead);
+            self.path_dead(id, link);
+        }
+    }
+
+    /// The answer to [`Output::AskHealth`]; `None` where the rail measures nothing. The path is suspect, unless all that went
+    /// over it is at the peer's machine: then its peer sleeps.
+    pub fn path_health(&mut self, link: LinkId, health: Option<&Health>) {
+        let now = self.now;
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
+        let id = self.resolve(id);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let has_all = |it: &Health| {
+            let is_taken = it.unsent_bytes == 0 || it.is_peer_full;
+            it.silence_tells && it.unacknowledged_bytes == 0 && is_taken
+        };
+        if health.is_some_and(has_all) && session.paths.excuse(link, now) {
+            let due = session.due();
+            return self.wake_by(id, due);
+        }
+        self.suspect_path(id, link);
+    }
+
+    /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.
+    fn look_at_quiet(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(every) = session.take_look(now) else { return };
+        for link in session.paths.quiet(every, now) {
+            if !self.can_be_silent(link) || !self.takes_probe(link, every) {
+                continue;
+            }
+            if let Some(session) = self.peers.session_mut(id) {
+                session.paths.asked(link, now);
+            }
             self.emit_probe(id, link, false);
         }
-        let dead = self.peers.session(id).map_or(Vec::new(), |session| session.paths.dead(now));
-        dead.into_iter().for_each(|link| self.path_dead(id, link));
     }
 
     /// A path is suspect: what went over it goes over another, at once.
-    fn suspect_path(&mut self, id: PeerId, link: LinkId) {
+    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.suspect(link, now) {
             return;
         }
         self.counters.paths_suspected += 1;
+        self.share_news(id, link, RouteNews::Suspect);
         self.redirect_spans(id, link);
         self.stop_reads_over(link);
         self.wake_by(id, now);
@@ -118,8 +183,10 @@ impl Core {
         if probe.is_answer == 0 {
             return self.emit_probe(id, link, true);
         }
-        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) {
-            session.paths.answered(link, now);
+        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several())
+            && session.paths.answered(link, now)
+        {
+            self.share_news(id, link, RouteNews::Well);
         }
     }
 }

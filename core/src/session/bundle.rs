@@ -11,6 +11,7 @@ use ropewalk_base::verb::LinkId;
 use super::SessionId;
 use super::key::{Key, Share};
 use super::paths::PathId;
+use super::standing::Standing;
 
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Bundle {
     /// Our share of the key.
     pub share: Share,
+    /// When its paths are looked at although nothing goes over them.
+    pub standing: Standing,
     key: Option<Key>,
     adds: bool,
     is_lower: bool,
@@ -59,6 +62,7 @@ impl Bundle {
     pub fn new(share: Share) -> Bundle {
         Bundle {
             share,
+            standing: Standing::new(),
             key: None,
             adds: false,
             is_lower: false,

@@ -1,8 +1,9 @@
 //! How a path does, where a session has several: what it takes to an acknowledgement, and whether it is suspect.
 //!
 //! A path is suspect when nothing of what went over it is acknowledged for a time-out, or its rail says so. Then what went
-//! over it goes over the others, and it is probed. It is dead when no probe was answered for 100 ms while another path
-//! delivered: if all are silent the peer sleeps, or computes, and no path is to blame.
+//! over it goes over the others, and it is probed, together with them. It is dead when it has missed four probes in 100 ms at
+//! least that another path answered: if all are silent the peer sleeps, or computes, and no path is to blame, nor is one
+//! whose peer answers by another path first when it wakes.
 //!
 //! Invariant: time is judged against a clock that has advanced since: the first look takes a wait to have begun half a
 //! time-out ago at the earliest.
@@ -12,8 +13,11 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-/// Part of each time-out: what a thread of a busy host comes late. The clock of such a host ticks each 4 ms.
-const FLOOR: Duration = Duration::from_millis(4);
+/// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
+/// was measured that counts.
+pub(crate) const FLOOR_FIRST: Duration = Duration::from_millis(4);
+const FLOOR_MIN: Duration = Duration::from_millis(2);
+const FLOOR_MAX: Duration = Duration::from_millis(20);
 /// By how much a peer may delay an acknowledgement.
 const PROMISED: Duration = Duration::from_millis(1);
 /// The time-out before any round trip was measured.
@@ -23,14 +27,27 @@ const TIME_OUT_MAX: Duration = Duration::from_millis(500);
 const WATCH_AFTER: Duration = Duration::from_millis(5);
 /// Between two probes of a suspect path, and of one whose rail reads or writes.
 const PROBE_EVERY: Duration = Duration::from_millis(25);
-/// How long probes of a suspect path stay unanswered at least before it is dead.
+/// How long a path is not suspect although it is silent, since its peer's machine has all.
+const EXCUSED_MAX: Duration = Duration::from_secs(1);
+/// How often the peer is believed that a path is broken.
+const TOLD_EVERY: Duration = PROBE_EVERY;
+/// How long probes of a suspect path stay unanswered at least before it is dead, and how many that another path answered.
 const DEAD_AFTER: Duration = Duration::from_millis(100);
+const MISSED_MIN: u32 = 4;
+/// Probes of a suspect path, after which it is probed as rarely as one that is idle.
+const URGENT_PROBES: u32 = 8;
 /// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
 const HOLD: Duration = Duration::from_millis(250);
 const HOLD_DOUBLINGS: u32 = 8;
 
-#[derive(Debug, Default)]
+/// That part where passes come so late.
+pub(crate) fn floor_of(lateness: Duration) -> Duration {
+    lateness.clamp(FLOOR_MIN, FLOOR_MAX)
+}
+
+#[derive(Debug)]
 pub(crate) struct PathHealth {
+    floor: Duration,
     /// Smoothed as in RFC 6298.
     round_trip: Option<Duration>,
     variation: Duration,
@@ -41,6 +58,10 @@ pub(crate) struct PathHealth {
     /// While its rail reads or writes: when it is probed next, and since when a probe is unanswered.
     watch_at: Option<Time>,
     probed_at: Option<Time>,
+    /// Since when its peer takes nothing of what is at the peer's machine.
+    excused_since: Option<Time>,
+    /// When the peer said last that it is broken, and was believed.
+    told_at: Option<Time>,
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
@@ -50,17 +71,13 @@ pub(crate) struct PathHealth {
 #[derive(Debug, Default)]
 pub(crate) struct KeptHealth(Option<Box<PathHealth>>);
 
-static NOTHING_NOTED: PathHealth = PathHealth {
-    round_trip: None,
-    variation: Duration::ZERO,
-    delivered_at: Time::ZERO,
-    awaiting: None,
-    suspect: None,
-    watch_at: None,
-    probed_at: None,
-    lost: 0,
-    held_until: None,
-};
+static NOTHING_NOTED: PathHealth = PathHealth::NOTHING;
+
+impl Default for PathHealth {
+    fn default() -> PathHealth {
+        PathHealth::NOTHING
+    }
+}
 
 impl Deref for KeptHealth {
     type Target = PathHealth;
@@ -88,9 +105,29 @@ struct Awaiting {
 struct Suspect {
     since: Time,
     probe_at: Time,
+    /// When it was probed last, how often so far, and how many of these probes another path answered alone.
+    asked_at: Option<Time>,
+    asked: u32,
+    missed: u32,
+    is_dead: bool,
 }
 
 impl PathHealth {
+    const NOTHING: PathHealth = PathHealth {
+        floor: FLOOR_FIRST,
+        round_trip: None,
+        variation: Duration::ZERO,
+        delivered_at: Time::ZERO,
+        awaiting: None,
+        suspect: None,
+        watch_at: None,
+        probed_at: None,
+        excused_since: None,
+        told_at: None,
+        lost: 0,
+        held_until: None,
+    };
+
     /// Whether the path is the first choice.
     #[inline]
     pub fn is_good(&self) -> bool {
@@ -117,7 +154,7 @@ impl PathHealth {
     /// Something that went over it alone, at that time, is acknowledged.
     pub fn delivered(&mut self, sent_at: Time, now: Time) {
         self.measure(now.since(sent_at));
-        self.delivered_at = now;
+        (self.delivered_at, self.excused_since) = (now, None);
         if self.suspect.is_none() {
             self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
         }
@@ -160,9 +197,14 @@ impl PathHealth {
         self.round_trip = Some(smoothed * 7 / 8 + sample / 8);
     }
 
+    /// The part of its time-outs by which threads come late.
+    pub fn set_floor(&mut self, floor: Duration) {
+        self.floor = floor;
+    }
+
     /// The time after which the path is suspect.
     pub fn time_out(&self) -> Duration {
-        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + FLOOR);
+        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + self.floor);
         measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
     }
 
@@ -177,39 +219,107 @@ impl PathHealth {
         self.suspect.is_none() && now.since(awaiting.since) >= time_out
     }
 
+    /// The oldest thing that is awaited went over it at that time, if there is one. Whether it is late by that, too: it may
+    /// have rested between the last delivery and the next sending.
+    pub fn is_awaited(&mut self, sent_at: Option<Time>, now: Time) -> bool {
+        let Some(sent_at) = sent_at else {
+            self.rests();
+            return false;
+        };
+        if self.awaiting.is_some_and(|awaiting| awaiting.since >= sent_at) {
+            return true;
+        }
+        // That time was told by a clock that may be old.
+        let half = (self.time_out() / 2).as_nanos() as u64;
+        let since = sent_at.max(Time(now.0.saturating_sub(half)));
+        self.awaiting = Some(Awaiting { since, is_looked_at: true });
+        false
+    }
+
+    /// All that went over it is at the peer's machine: the peer computes, or is stopped, and the path waits for it anew. False
+    /// where that is so for too long: somebody else may have acknowledged in the peer's place.
+    pub fn excuse(&mut self, now: Time) -> bool {
+        let since = *self.excused_since.get_or_insert(now);
+        if now.since(since) >= EXCUSED_MAX {
+            return false;
+        }
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.since = now;
+        }
+        self.probed_at = self.probed_at.map(|_| now);
+        true
+    }
+
     /// It is suspect from now on, and probed at once.
     pub fn suspect(&mut self, now: Time) {
         self.rests();
-        self.suspect.get_or_insert(Suspect { since: now, probe_at: now });
+        self.suspect.get_or_insert(Suspect {
+            since: now,
+            probe_at: now,
+            asked_at: None,
+            asked: 0,
+            missed: 0,
+            is_dead: false,
+        });
+    }
+
+    /// The peer says that it is broken. False where it says so too often to be believed.
+    pub fn is_told(&mut self, now: Time) -> bool {
+        if self.told_at.is_some_and(|at| now.since(at) < TOLD_EVERY) {
+            return false;
+        }
+        self.told_at = Some(now);
+        true
     }
 
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
-        (self.suspect, self.probed_at) = (None, None);
+        (self.suspect, self.probed_at, self.excused_since) = (None, None, None);
         self.delivered_at = now;
     }
 
-    /// Whether it is to be probed now; the next probe follows in its time.
-    pub fn take_probe(&mut self, now: Time) -> bool {
+    /// Whether it is to be probed now; the next probe follows in its time. `others`: when another path delivered last.
+    /// `idle`: how often paths are looked at over which nothing goes.
+    pub fn take_probe(&mut self, others: Time, idle: Duration, now: Time) -> bool {
+        let patience = DEAD_AFTER.max(self.time_out());
         let Some(suspect) = self.suspect.as_mut().filter(|it| it.probe_at <= now) else {
             return false;
         };
-        suspect.probe_at = now + PROBE_EVERY;
+        if suspect.asked_at.is_some_and(|at| others > at) {
+            suspect.missed += 1;
+            let is_over = now.since(suspect.since) >= patience;
+            suspect.is_dead = is_over && suspect.missed >= MISSED_MIN;
+        }
+        suspect.asked_at = Some(now);
+        suspect.asked += 1;
+        let is_urgent = suspect.asked < URGENT_PROBES;
+        suspect.probe_at = now + if is_urgent { PROBE_EVERY } else { PROBE_EVERY.max(idle) };
         true
     }
 
-    /// Whether it is dead. `delivered_at`: when another path delivered last.
-    pub fn is_dead(&self, delivered_at: Time, now: Time) -> bool {
-        self.suspect.is_some_and(|suspect| {
-            let patience = DEAD_AFTER.max(self.time_out());
-            now.since(suspect.since) >= patience && delivered_at > suspect.since
-        })
+    /// Where it is suspect it is probed by then.
+    pub fn probe_by(&mut self, at: Time) {
+        if let Some(suspect) = &mut self.suspect {
+            suspect.probe_at = suspect.probe_at.min(at);
+        }
+    }
+
+    /// It is probed although it does well.
+    pub fn asked(&mut self, now: Time) {
+        if self.suspect.is_none() {
+            self.probed_at.get_or_insert(now);
+        }
+    }
+
+    /// Whether it is dead, by its last probe.
+    pub fn is_dead(&self) -> bool {
+        self.suspect.is_some_and(|suspect| suspect.is_dead)
     }
 
     /// It has lost its link.
     pub fn lose(&mut self) {
-        let lost = self.lost + 1;
-        *self = PathHealth { lost, ..PathHealth::default() };
+        let (lost, floor) = (self.lost + 1, self.floor);
+        *self = PathHealth { lost, floor, ..PathHealth::NOTHING };
     }
 
     /// It has a link again.
@@ -240,6 +350,8 @@ impl PathHealth {
 mod tests {
     use super::*;
 
+    const EVERY: Duration = Duration::from_millis(25);
+
     fn at(millis: u64) -> Time {
         Time::ZERO + Duration::from_millis(millis)
     }
@@ -269,12 +381,53 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_comes_late_has_longer_time_outs() {
+        let mut health = steady();
+        let before = health.time_out();
+        health.set_floor(floor_of(Duration::from_micros(250)));
+        assert_eq!(before - health.time_out(), FLOOR_FIRST - FLOOR_MIN);
+        health.set_floor(floor_of(Duration::from_millis(9)));
+        assert_eq!(health.time_out() - before, Duration::from_millis(5));
+        health.lose();
+        health.measure(Duration::from_millis(1));
+        assert_eq!(
+            health.time_out(),
+            Duration::from_millis(1 + 2 + 1 + 9),
+            "for its next link, too"
+        );
+        health.set_floor(floor_of(Duration::from_secs(9)));
+        assert_eq!(health.time_out(), Duration::from_millis(1 + 2 + 1) + FLOOR_MAX);
+    }
+
+    #[test]
     fn a_wait_that_began_by_an_old_clock_is_no_long_one() {
         let mut health = steady();
         health.rests();
         health.awaits(at(99));
         assert!(!health.is_late(at(500)), "nobody has looked since");
         assert!(!health.is_late(at(502)) && health.is_late(at(504)));
+    }
+
+    #[test]
+    fn a_path_that_rested_is_late_by_what_was_sent_since() {
+        let mut health = steady();
+        // Nothing was under way until just before the time-out of the last delivery.
+        health.awaits(at(104));
+        assert!(health.is_late(at(106)) && !health.is_awaited(Some(at(104)), at(106)));
+        assert!(!health.is_late(at(109)));
+        assert!(health.is_late(at(111)) && health.is_awaited(Some(at(104)), at(111)));
+        assert!(!health.is_awaited(None, at(112)) && health.due() == Time::NEVER);
+    }
+
+    #[test]
+    fn a_path_whose_peer_sleeps_is_not_late_for_a_second() {
+        let mut health = steady();
+        let late: Vec<u64> = (100..2000)
+            .filter(|millis| health.is_late(at(*millis)) && !health.excuse(at(*millis)))
+            .collect();
+        assert!((1100..1120).contains(&late[0]), "{}", late[0]);
+        health.delivered(at(1999), at(2000));
+        assert!(health.is_late(at(2010)) && health.excuse(at(2010)) && !health.is_late(at(2015)));
     }
 
     #[test]
@@ -287,13 +440,46 @@ mod tests {
         health.awaits(at(201));
         health.delivered(at(201), at(202));
         assert!(health.due() == at(200) && !health.is_late(at(900)));
-        let probes = (200..300).filter(|millis| health.take_probe(at(*millis)));
-        assert_eq!(probes.collect::<Vec<_>>(), [200, 225, 250, 275]);
-        assert!(!health.is_dead(at(250), at(299)), "it may answer yet");
-        assert!(!health.is_dead(at(200), at(900)), "no other path delivered since");
-        assert!(health.is_dead(at(203), at(300)));
+        // Another path answers each probe a millisecond later.
+        let mut dead_at = None;
+        let probes = (200..=300).filter(|millis| {
+            let is_probed = health.take_probe(at((millis - 1) / 25 * 25 + 1), EVERY, at(*millis));
+            dead_at = dead_at.or(health.is_dead().then_some(*millis));
+            is_probed
+        });
+        assert_eq!(probes.collect::<Vec<_>>(), [200, 225, 250, 275, 300]);
+        assert_eq!(dead_at, Some(300));
         health.answered(at(300));
-        assert!(health.is_good() && !health.is_dead(at(301), at(900)));
+        assert!(health.is_good() && !health.is_dead());
+    }
+
+    #[test]
+    fn a_path_is_not_dead_while_all_are_silent_nor_when_another_one_is_heard_first() {
+        let mut health = steady();
+        health.suspect(at(200));
+        // The other path has delivered a moment later; then the peer sleeps for some seconds.
+        for millis in 200..5000 {
+            health.take_probe(at(203), EVERY, at(millis));
+            assert!(!health.is_dead(), "{millis}");
+        }
+        // It wakes, and the answers by the other path come first.
+        for millis in 5000..5030 {
+            health.take_probe(at(5000), EVERY, at(millis));
+        }
+        assert!(!health.is_dead());
+    }
+
+    #[test]
+    fn a_suspect_path_of_an_idle_session_is_probed_ever_more_rarely() {
+        let mut health = steady();
+        health.suspect(at(0));
+        let idle = Duration::from_secs(10);
+        let probes = (0..60_000).filter(|millis| health.take_probe(at(0), idle, at(*millis)));
+        let probes: Vec<u64> = probes.collect();
+        assert_eq!(probes[..9], [0, 25, 50, 75, 100, 125, 150, 175, 10_175]);
+        assert_eq!(probes.len(), 13);
+        health.probe_by(at(60_001));
+        assert_eq!(health.due(), at(60_001));
     }
 
     #[test]

@@ -14,14 +14,17 @@ mod health;
 mod in_flight;
 mod key;
 mod paths;
+mod standing;
 
 pub(crate) use bundle::Bundle;
+pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use key::{Claim, Prover};
-pub(crate) use paths::{PathId, Paths};
+pub(crate) use paths::{Path, PathId, Paths};
 
 use key::Share;
 
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::SlotId;
@@ -227,8 +230,10 @@ impl Session {
     /// When something is due.
     pub fn due(&self) -> Time {
         let spans = self.reliable.as_ref().and_then(|reliable| reliable.deadline());
-        let joins = self.bundle().filter(|_| self.paths.is_up()).map_or(Time::NEVER, Bundle::due);
-        self.paths.due(spans).min(joins)
+        let bundle = self.bundle().filter(|_| self.paths.is_up());
+        let (joins, looks) =
+            bundle.map_or((Time::NEVER, Time::NEVER), |it| (it.due(), it.standing.due()));
+        self.paths.due(spans).min(joins).min(looks)
     }
 
     pub fn bundle(&self) -> Option<&Bundle> {
@@ -237,6 +242,28 @@ impl Session {
 
     pub fn bundle_mut(&mut self) -> Option<&mut Bundle> {
         self.bundle.as_deref_mut()
+    }
+
+    /// A span goes over a link. Returns when its path is judged next.
+    pub fn awaits(&mut self, link: LinkId, now: Time) -> Time {
+        let judged = self.paths.awaits(link, now);
+        match &mut self.bundle {
+            Some(bundle) if judged < Time::NEVER => judged.min(bundle.standing.hurry(now)),
+            _ => judged,
+        }
+    }
+
+    /// Whether it is time to look at the paths over which nothing goes, and how often that is.
+    pub fn take_look(&mut self, now: Time) -> Option<Duration> {
+        let reliable = self.reliable.as_ref()?;
+        let traffic = reliable.traffic();
+        let standing = &mut self.bundle.as_mut()?.standing;
+        standing.take(now, traffic).then(|| standing.every())
+    }
+
+    /// How often its paths are looked at.
+    pub fn looks_every(&self) -> Duration {
+        self.bundle().map_or(Duration::MAX, |bundle| bundle.standing.every())
     }
 
     /// It may have further paths. `share`: ours of its key.
@@ -265,6 +292,9 @@ impl Session {
     pub fn join(&mut self, path: PathId, link: LinkId, now: Time) -> Option<LinkId> {
         let before = self.paths.join(path, link, now);
         self.choose();
+        if let Some(bundle) = self.bundle.as_mut().filter(|_| self.paths.are_several()) {
+            bundle.standing.begin(now);
+        }
         before
     }
 
@@ -272,7 +302,10 @@ impl Session {
     pub fn begin_over(&mut self, link: LinkId, now: Time) {
         self.paths.begin(link);
         self.choose();
-        self.bundle.iter_mut().for_each(|bundle| bundle.lose_path(now));
+        if let Some(bundle) = &mut self.bundle {
+            bundle.lose_path(now);
+            bundle.standing.end();
+        }
     }
 
     /// The peer was asked, at the latest then, to do without a link.

@@ -104,7 +104,7 @@ impl Path {
 
     /// The link that frames may be sent over.
     #[inline]
-    fn up(&self) -> Option<LinkId> {
+    pub fn up(&self) -> Option<LinkId> {
         match self.way {
             Way::Up { link } => Some(link),
             _ => None,

@@ -26,8 +26,11 @@ use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
-/// Bytes of a header behind its prefix, by kind: from `Eager` to `Join`.
-const BODY_BYTES: [usize; 17] = [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48];
+/// Bytes of a header behind its prefix, by kind: from `Eager` to `Suspect`.
+const BODY_BYTES: [usize; 19] =
+    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 8];
+/// From this kind on none is a span.
+const PROBE: u8 = frame::Kind::Probe as u8;
 const STEPS_MAX: usize = 400;
 /// The address at which the peer accepts calls, as it announces it.
 const ADDRESS: &[u8] = b"sim://peer";
@@ -290,6 +293,7 @@ impl<'a> Player<'a> {
             Output::Connect { .. } if self.parks && self.byte() & 1 == 0 => self.calls = true,
             Output::Connect { peer, .. } => self.core.unreachable(peer),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
+            Output::AskHealth { link } => self.core.path_health(link, None),
             _ => {}
         }
     }
@@ -368,7 +372,7 @@ impl<'a> Player<'a> {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
             0xc0.. if self.fragments => FRAGMENT,
-            byte @ 0xb8..0xc0 => KEY + (byte & 1),
+            byte @ 0xb8..0xc0 => KEY + (byte & 3),
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -378,7 +382,7 @@ impl<'a> Player<'a> {
             _ => self.number() as u32 % 40_000,
         };
         self.spans += 1;
-        let span = if kind == 12 || self.parks { 0 } else { self.spans };
+        let span = if kind == 12 || kind >= PROBE || self.parks { 0 } else { self.spans };
         let session = if shape & 0x80 == 0 { self.session } else { self.number() as u32 };
         let number = self.number() as u32;
         let envelope = Envelope {

@@ -117,6 +117,20 @@ impl Engine {
         self.core.no_way_to_join(peer);
     }
 
+    /// A link is one of several paths of its session.
+    pub(super) fn tune(&mut self, link: LinkId) {
+        if let Some(rail) = self.rails.of_mut(link) {
+            rail.tune_as_path(link);
+        }
+    }
+
+    /// The core asks how a link does.
+    pub(super) fn tell_health(&mut self, link: LinkId) {
+        let now = self.now();
+        let health = self.rails.of_mut(link).and_then(|rail| rail.health(link, now));
+        self.core.path_health(link, health.as_ref());
+    }
+
     /// The path of a link is dead.
     pub(super) fn abandon(&mut self, link: LinkId) {
         if let Some(rail) = self.rails.of_mut(link) {

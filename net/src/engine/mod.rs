@@ -18,6 +18,7 @@ mod commands;
 mod connecting;
 mod contexts;
 mod exposures;
+mod lateness;
 mod operations;
 mod outputs;
 mod passes;
@@ -30,6 +31,7 @@ mod routes;
 mod signals;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::pool::Pool;
@@ -43,6 +45,7 @@ use crate::engine::caller::Caller;
 use crate::engine::checksums::Checksums;
 use crate::engine::contexts::Contexts;
 use crate::engine::exposures::Exposures;
+use crate::engine::lateness::Lateness;
 use crate::engine::operations::OperationTable;
 use crate::engine::passes::{Pass, Passes};
 use crate::engine::rail_events::RailEvents;
@@ -94,6 +97,7 @@ pub(crate) struct Engine {
     routes: Routes,
     checksums: Checksums,
     passes: Passes,
+    lateness: Lateness,
     batch: FrameBatch,
     /// Somebody may ask for the progress of fetched data.
     follows_fetches: bool,
@@ -126,6 +130,7 @@ impl Engine {
             routes: Routes::default(),
             checksums,
             passes,
+            lateness: Lateness::new(),
             batch: FrameBatch::new(),
             follows_fetches: false,
             arrivals_told: 0,
@@ -175,6 +180,7 @@ impl Engine {
     /// peer look silent whose answer is here.
     #[cold]
     fn run_due(&mut self, now: Time) -> bool {
+        let due = self.core.deadline();
         let mut any = false;
         for _ in 0..DRAINING_POLLS_MAX {
             let mut more = false;
@@ -187,6 +193,12 @@ impl Engine {
             }
         }
         self.core.run_due();
+        if self.core.has_judged() {
+            self.lateness.note(due.map_or(Duration::ZERO, |due| now.since(due)));
+            if let Some(lateness) = self.lateness.p999() {
+                self.core.set_lateness(lateness);
+            }
+        }
         self.drain() | any
     }
 

@@ -1,15 +1,17 @@
 //! A core whose peer a test plays: calls that join its session, honest and forged ones.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::limits::EAGER_BYTES;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, LinkId, RemoteKey, Verb};
 use ropewalk_wire::frame::{
     self, Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS,
-    MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES,
+    MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
 };
 
 use crate::api::*;
@@ -31,6 +33,7 @@ struct Told {
     closed: Vec<LinkId>,
     exposed: Vec<(LinkId, RemoteKey)>,
     downs: usize,
+    tuned: Vec<LinkId>,
 }
 
 struct Rig {
@@ -192,6 +195,8 @@ impl Rig {
                     Output::Verb(Verb::Expose { link, key, .. }) => told.exposed.push((link, key)),
                     Output::PeerUp { peer } => self.peer = Some(peer),
                     Output::PeerDown { .. } => told.downs += 1,
+                    Output::AskHealth { link } => self.core.path_health(link, None),
+                    Output::Tune { link } => told.tuned.push(link),
                     _ => {}
                 },
             }
@@ -250,6 +255,7 @@ fn a_proven_link_carries_the_session_when_the_first_one_is_lost() {
         frame.0 == link(1, 1) && is_answer
     };
     assert!(told.frames.iter().any(welcome), "the peer is told that the path counts");
+    assert_eq!(told.tuned, [FIRST, link(1, 1)], "both are paths of several now");
     assert_eq!((rig.core.counters().paths_joined, rig.leaves_over(1)), (1, Some(FIRST)));
     rig.core.link_down(FIRST, Fault::PeerReset);
     let told = rig.told();
@@ -340,6 +346,99 @@ fn calls_that_name_no_session_that_takes_paths_are_refused() {
 
 fn probe() -> Body {
     Body::Probe(ProbeBody { is_answer: 1, reserved: [0; 7] })
+}
+
+/// The peer says over a link that a path is broken; frames by which we react.
+fn say_broken(rig: &mut Rig, over: LinkId, path: PathId, cause: u8) -> Vec<(LinkId, Body)> {
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    let body = SuspectBody { path: path.name().into(), cause, reserved: [0; 3] };
+    let mut frames = rig.place(over, envelope, &Body::Suspect(body)).frames;
+    rig.core.run_due();
+    frames.extend(rig.told().frames);
+    frames
+}
+
+fn is_question((_, body): &&(LinkId, Body)) -> bool {
+    matches!(body, Body::Probe(ProbeBody { is_answer: 0, .. }))
+}
+
+fn at(rig: &mut Rig, millis: u64) {
+    rig.core.advance(Time::ZERO + std::time::Duration::from_millis(millis));
+    rig.told();
+}
+
+#[test]
+fn a_path_that_the_peer_says_is_broken_is_left_and_probed_at_once() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.join(link(1, 1), 1, |_| ());
+    at(&mut rig, 1000);
+    assert_eq!(rig.leaves_over(1), Some(FIRST));
+    let frames = say_broken(&mut rig, link(1, 1), PathId::FIRST, Suspicion::CarrierLost.to_wire());
+    let again =
+        |(over, body): &(LinkId, Body)| *over == link(1, 1) && matches!(body, Body::Eager(_));
+    assert!(frames.iter().any(again), "what was under way goes over the other path");
+    assert!(frames.iter().filter(is_question).any(|(over, _)| *over == FIRST));
+    assert_eq!((rig.leaves_over(2), rig.core.counters().paths_suspected), (Some(link(1, 1)), 1));
+    // The path answers: it was a mistake, or over.
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    rig.place(FIRST, envelope, &probe());
+    assert_eq!((rig.leaves_over(3), rig.core.counters().paths_lost), (Some(FIRST), 0));
+}
+
+#[test]
+fn words_about_broken_paths_that_are_wrong_change_nothing() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    assert!(say_broken(&mut rig, FIRST, PathId::FIRST, 1).is_empty(), "there is one path");
+    rig.join(link(1, 1), 1, |_| ());
+    at(&mut rig, 1000);
+    let second = PathId::of(1, false);
+    // About the path that it comes over; about paths that nobody named; of another session.
+    for (over, path) in [(FIRST, PathId::FIRST), (link(1, 1), second), (FIRST, PathId::named(77))] {
+        assert!(say_broken(&mut rig, over, path, 1).is_empty());
+    }
+    let known = rig.session;
+    rig.session ^= 2;
+    say_broken(&mut rig, link(1, 1), PathId::FIRST, 1);
+    rig.session = known;
+    assert_eq!(rig.core.counters().paths_suspected_by_peers, 0);
+    // Said all the time, it costs a probe each 25 ms and nothing else. Causes of later versions are causes.
+    rig.join(link(1, 2), 2, |_| ());
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    let mut questions = 0;
+    for milli in 2000..2100 {
+        at(&mut rig, milli);
+        let frames = say_broken(&mut rig, FIRST, second, milli as u8);
+        questions += frames.iter().filter(is_question).filter(|(over, _)| over.rail == 1).count();
+        for over in [FIRST, link(1, 2)] {
+            rig.place(over, envelope, &probe());
+        }
+    }
+    assert_eq!(rig.core.counters().paths_suspected_by_peers, 4);
+    assert!((1..=4).contains(&questions), "{questions}");
+    assert_eq!((rig.core.counters().paths_dead, rig.leaves_over(9)), (0, Some(FIRST)));
+}
+
+#[test]
+fn what_a_rail_sees_of_a_path_is_told_over_the_others() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.core.suspect(FIRST, Suspicion::CarrierLost);
+    assert!(rig.told().frames.is_empty(), "there is one path");
+    rig.join(link(1, 1), 1, |_| ());
+    rig.core.suspect(FIRST, Suspicion::RouteGone);
+    rig.core.suspect(link(1, 1), Suspicion::InterfaceGone);
+    let told: Vec<_> = rig
+        .told()
+        .frames
+        .into_iter()
+        .filter_map(|(over, body)| match body {
+            Body::Suspect(word) => Some((over, word.path.get(), word.cause)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, [(link(1, 1), 0, 5), (FIRST, PathId::of(1, false).name(), 3)]);
 }
 
 #[test]

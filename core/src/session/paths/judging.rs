@@ -1,14 +1,21 @@
 //! How paths do, where a session has several: what is awaited over each, which are suspect, and which are dead.
 
+use std::time::Duration;
+
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
-use super::{Path, Paths};
+use super::{Path, PathId, Paths};
 
 impl Paths {
     #[inline]
     pub fn are_several(&self) -> bool {
         !self.more.is_empty()
+    }
+
+    /// The part of time-outs by which threads come late.
+    pub fn set_floor(&mut self, floor: Duration) {
+        self.iter_mut().for_each(|path| path.health.set_floor(floor));
     }
 
     /// A span goes over a link. Returns when its path is judged next.
@@ -57,17 +64,21 @@ impl Paths {
         }
     }
 
-    /// Nothing is awaited over a link.
-    pub fn rests_over(&mut self, link: LinkId) {
-        if let Some(path) = self.of_link(link) {
-            path.health.rests();
-        }
+    /// The oldest span that is awaited over a link that is late went there at that time, if there is one. Whether the link
+    /// is late by that, too.
+    pub fn is_awaited_over(&mut self, link: LinkId, since: Option<Time>, now: Time) -> bool {
+        self.of_link(link).is_some_and(|path| path.health.is_awaited(since, now))
     }
 
     /// Links over which something is awaited for too long.
     pub fn late(&mut self, now: Time) -> Vec<LinkId> {
         let late = |path: &mut Path| path.up().filter(|_| path.health.is_late(now));
         self.iter_mut().filter_map(late).collect()
+    }
+
+    /// All that went over a link is at the peer's machine. False where that is so for too long.
+    pub fn excuse(&mut self, link: LinkId, now: Time) -> bool {
+        self.of_link(link).is_some_and(|path| path.health.excuse(now))
     }
 
     /// A link is suspect from now on. False where it was before, and where no other path could do its work.
@@ -86,6 +97,21 @@ impl Paths {
         true
     }
 
+    /// The number of the path that frames may be sent over by this link.
+    pub fn id_over(&self, link: LinkId) -> Option<PathId> {
+        self.iter().find(|path| path.up() == Some(link)).map(|path| path.id)
+    }
+
+    /// The link that frames of a path of several may be sent over.
+    pub fn up_of(&self, id: PathId) -> Option<LinkId> {
+        self.iter().filter(|_| self.are_several()).find(|path| path.id == id)?.up()
+    }
+
+    /// The peer says that a link is broken. False where it says so too often to be believed.
+    pub fn is_told_of(&mut self, link: LinkId, now: Time) -> bool {
+        self.of_link(link).is_some_and(|path| path.health.is_told(now))
+    }
+
     pub fn is_suspect(&self, link: LinkId) -> bool {
         self.iter().any(|path| path.up() == Some(link) && path.health.is_suspect())
     }
@@ -94,31 +120,66 @@ impl Paths {
         self.iter().any(|path| path.health.is_suspect())
     }
 
-    /// A probe was answered over a link.
-    pub fn answered(&mut self, link: LinkId, now: Time) {
-        if let Some(path) = self.of_link(link) {
-            path.health.answered(now);
-        }
+    /// A probe was answered over a link. True where it was suspect until now.
+    pub fn answered(&mut self, link: LinkId, now: Time) -> bool {
+        let Some(path) = self.of_link(link) else { return false };
+        let was_suspect = path.health.is_suspect();
+        path.health.answered(now);
+        was_suspect
     }
 
     /// The links that are to be probed now: all, where a suspect one is due, since one counts as dead only while another
-    /// delivers.
-    pub fn probes(&mut self, now: Time) -> Vec<LinkId> {
+    /// delivers. `idle`: how often paths are looked at over which nothing goes.
+    pub fn probes(&mut self, idle: Duration, now: Time) -> Vec<LinkId> {
         self.iter_mut().for_each(|path| path.health.end_hold(now));
+        if !self.have_suspects() {
+            return Vec::new();
+        }
+        // The latest deliveries, the second one of another path than the first.
+        let (mut last, mut second) = ((None, Time::ZERO), Time::ZERO);
+        for path in self.iter().filter(|path| path.up().is_some()) {
+            let at = path.health.delivered_at();
+            if at >= last.1 {
+                (last, second) = ((Some(path.id), at), last.1);
+            } else {
+                second = second.max(at);
+            }
+        }
         let mut is_due = false;
         for path in self.iter_mut().filter(|path| path.up().is_some()) {
-            is_due |= path.health.take_probe(now);
+            let others = if last.0 == Some(path.id) { second } else { last.1 };
+            is_due |= path.health.take_probe(others, idle, now);
         }
         if is_due { self.iter().filter_map(Path::up).collect() } else { Vec::new() }
     }
 
     /// The links that are dead.
-    pub fn dead(&self, now: Time) -> Vec<LinkId> {
-        let dead = |path: &Path| {
-            let others = self.iter().filter(|other| other.id != path.id && other.up().is_some());
-            let delivered_at = others.map(|other| other.health.delivered_at()).max()?;
-            path.up().filter(|_| path.health.is_dead(delivered_at, now))
+    pub fn dead(&self) -> Vec<LinkId> {
+        self.iter().filter(|path| path.health.is_dead()).filter_map(Path::up).collect()
+    }
+
+    /// The links over which nothing was heard for half of this time, and which are not suspect. Those that are suspect are
+    /// probed within it.
+    pub fn quiet(&mut self, every: Duration, now: Time) -> Vec<LinkId> {
+        self.iter_mut().for_each(|path| path.health.probe_by(now + every));
+        let is_quiet = |path: &&Path| {
+            let heard = now.since(path.health.delivered_at());
+            heard >= every / 2 && !path.health.is_suspect()
         };
-        self.iter().filter_map(dead).collect()
+        self.iter().filter(is_quiet).filter_map(Path::up).collect()
+    }
+
+    /// A link that does well is probed. Returns when its path is judged next.
+    pub fn asked(&mut self, link: LinkId, now: Time) -> Time {
+        let Some(path) = self.of_link(link) else { return Time::NEVER };
+        path.health.asked(now);
+        path.health.due()
+    }
+
+    /// Where a link is suspect it is probed at once.
+    pub fn probe_soon(&mut self, link: LinkId, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.probe_by(now);
+        }
     }
 }
