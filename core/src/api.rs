@@ -9,6 +9,8 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
 
+use crate::apm::{PathEvent, Policy};
+
 /// The result of posting a message.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the frame of an inline message is not in the outputs"]
@@ -220,6 +222,8 @@ pub enum Output {
     PeerDown { peer: PeerId, fault: Fault },
     /// A foreign peer says whether a key that it was shown is right.
     KeyJudged { peer: PeerId, key: u32, right: bool },
+    /// Something happened to the paths of a peer.
+    Path(PathEvent),
     /// Two peers are one endpoint: `alias` now stands for `peer`.
     Aliased { alias: PeerId, peer: PeerId },
     /// The region of this key is held by nobody any more.
@@ -284,6 +288,9 @@ pub struct Config {
     /// one, a session goes on as in mode `Resume`. 0: `net` finds out
     /// whether rails may fail alone; otherwise as 1: a session has no further ones.
     pub paths_max: usize,
+    /// What is asked for when an alternate path is armed, and when traffic has moved. An application that wants to decide
+    /// by itself takes [`Policy::Nothing`], and acts on [`Output::Path`].
+    pub path_policy: Policy,
     /// Operations, at most.
     pub operations_max: usize,
     /// Regions, at most.
@@ -333,6 +340,7 @@ impl Default for Config {
             peers_max: 4096,
             links_max: usize::MAX,
             paths_max: 0,
+            path_policy: Policy::KeepArmed,
             operations_max: 1 << 20,
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),

@@ -17,7 +17,7 @@ use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
-use crate::path::{Evictable, Links, Newcomers, Peers, Timers};
+use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
 use crate::session::PathId;
@@ -53,6 +53,7 @@ pub struct Core {
     pub(crate) sweep_at: Time,
     pub(crate) evictable: Evictable,
     pub(crate) newcomers: Newcomers,
+    pub(crate) path_requests: PathRequests,
     pub(crate) counters: Counters,
 }
 
@@ -95,6 +96,7 @@ impl Core {
             sweep_at: Time::NEVER,
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
+            path_requests: PathRequests::default(),
             counters: Counters::default(),
             config,
             identity,

@@ -194,6 +194,12 @@ impl Migration {
     pub fn request(&mut self, request: Request, by: By) -> Ticket {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
+        self.request_as(ticket, request, by);
+        ticket
+    }
+
+    /// The same under a ticket of the caller's, who gives no ticket twice and asks for no other ones.
+    pub fn request_as(&mut self, ticket: Ticket, request: Request, by: By) {
         let (event, given) = self.judge(request);
         let result = self.step(event, &given);
         match (result, request) {
@@ -213,7 +219,6 @@ impl Migration {
             }
         }
         self.finish();
-        ticket
     }
 
     /// The probes of an arming are good both ways, at the full MTU, or their budget is spent.

@@ -12,6 +12,7 @@ mod handshake;
 mod idle;
 mod joining;
 mod links;
+mod migrating;
 mod names;
 mod newcomers;
 mod peers;
@@ -20,6 +21,8 @@ mod timers;
 
 pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
+pub(crate) use migrating::PathRequests;
+pub use migrating::PathState;
 pub(crate) use names::{Name, Names};
 pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;

@@ -10,6 +10,7 @@ use ropewalk_base::verb::LinkId;
 
 use super::SessionId;
 use super::key::{Key, Share};
+use super::migration::Migrating;
 use super::paths::PathId;
 
 /// Between two rounds, at first and at most.
@@ -24,6 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Bundle {
     /// Our share of the key.
     pub share: Share,
+    /// Once it has, or had, several paths.
+    pub migrating: Option<Box<Migrating>>,
     key: Option<Key>,
     adds: bool,
     is_lower: bool,
@@ -59,6 +62,7 @@ impl Bundle {
     pub fn new(share: Share) -> Bundle {
         Bundle {
             share,
+            migrating: None,
             key: None,
             adds: false,
             is_lower: false,

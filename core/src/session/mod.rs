@@ -13,10 +13,12 @@ mod end;
 mod health;
 mod in_flight;
 mod key;
+mod migration;
 mod paths;
 
 pub(crate) use bundle::Bundle;
 pub(crate) use key::{Claim, Prover};
+pub(crate) use migration::Migrating;
 pub(crate) use paths::{PathId, Paths};
 
 use key::Share;

@@ -21,6 +21,7 @@ mod exposures;
 mod operations;
 mod outputs;
 mod passes;
+mod path_events;
 mod peer_events;
 mod posting;
 mod rail_events;
@@ -49,6 +50,7 @@ use crate::engine::rails::Rails;
 
 pub(crate) use commands::Command;
 pub(crate) use contexts::News;
+pub(crate) use path_events::PathEvents;
 pub use peer_events::PeerEvent;
 pub(crate) use peer_events::PeerEvents;
 pub use requests::Request;
@@ -81,6 +83,7 @@ pub(crate) struct Engine {
     pub buffers: BufferTable,
     pub contexts: Contexts,
     pub peer_events: PeerEvents,
+    pub path_events: PathEvents,
     pub requests: Arc<Requests>,
     pub signals: Arc<Signals>,
     pool: Pool,
@@ -112,6 +115,7 @@ impl Engine {
             buffers: setup.buffers,
             contexts: Contexts::new(),
             peer_events: PeerEvents::default(),
+            path_events: PathEvents::default(),
             requests: Arc::default(),
             signals: Arc::default(),
             pool: setup.pool,
