@@ -324,6 +324,8 @@ pub enum Plant {
     PlacedAtStart,
     /// An order ends when the peer has it, although a rail still has it, too.
     EndsBeforeRelease,
+    /// The policy does not load an alternate again after traffic has moved.
+    RearmForgotten,
 }
 
 impl Default for Config {
@@ -393,6 +395,8 @@ pub struct Counters {
     /// given up.
     pub paths_suspected: u64,
     pub paths_dead: u64,
+    /// Frames about paths that were older than what is known, or that a rule refuses.
+    pub path_frames_refused: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.

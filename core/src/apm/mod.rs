@@ -13,6 +13,7 @@
 pub mod cause;
 pub mod cell;
 pub mod event;
+mod frames;
 pub mod load;
 mod machine;
 pub mod message;

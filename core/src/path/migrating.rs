@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use ropewalk_base::verb::LinkId;
+
 use crate::api::{Output, PeerId};
 use crate::apm::{
     By, Connection, Migration, MigrationState, Outcome, PathEvent, PathId, Request, Roles, Rule,
@@ -54,11 +56,6 @@ impl PathRequests {
         self.ended.push_back(ticket);
         self.ends.insert(ticket, outcome);
         true
-    }
-
-    /// The loads that waited for a peer's paths.
-    pub fn take_early(&mut self, peer: PeerId) -> Vec<Ticket> {
-        self.early.remove(&peer).unwrap_or_default()
     }
 }
 
@@ -241,6 +238,26 @@ impl Core {
         self.outputs.push(Output::Path(event));
     }
 
-    /// Does what the machine of a session wants.
-    pub(crate) fn carry_out(&mut self, _id: PeerId) {}
+    /// Takes the loads that wait for paths of a peer, under whatever name they were asked for.
+    pub(super) fn take_early_loads(&mut self, id: PeerId) -> Vec<Ticket> {
+        if self.path_requests.early.is_empty() {
+            return Vec::new();
+        }
+        let names = self.names_of(id);
+        let early = &mut self.path_requests.early;
+        names.iter().flat_map(|name| early.remove(name).unwrap_or_default()).collect()
+    }
+
+    /// Such loads end.
+    pub(crate) fn end_early_loads(&mut self, id: PeerId, outcome: Outcome) {
+        for ticket in self.take_early_loads(id) {
+            self.end_request(id, ticket, outcome);
+        }
+    }
+
+    /// The link of a path, if it is up.
+    pub fn path_link(&self, peer: PeerId, path: PathId) -> Option<LinkId> {
+        let session = self.peers.session(self.resolve(peer))?;
+        session.paths.views().find(|view| view.path == path)?.link
+    }
 }

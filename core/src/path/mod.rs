@@ -4,6 +4,7 @@
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
 //! with its link, unless both sides closed it as idle; in mode `Resume` it goes on over the next link.
 
+mod arming;
 mod calls;
 mod closing;
 mod connecting;
@@ -54,6 +55,8 @@ pub(crate) struct Link {
     pub joins: Option<PeerId>,
     /// The path that it is to be, where we have proven ourselves: the peer's welcome is awaited.
     pub proven: Option<PathId>,
+    /// The peer's rail, if it told that: on links that joined.
+    pub their_rail: Option<u8>,
     pub outbound: bool,
     pub upgrade: bool,
     pub insist: bool,
@@ -144,6 +147,7 @@ impl Link {
             peer,
             joins: None,
             proven: None,
+            their_rail: None,
             outbound: peer.is_some(),
             upgrade: false,
             insist: false,

@@ -40,7 +40,11 @@ impl Core {
         }
         if are_several {
             let due = session.due();
+            let waits = session.migrating_mut().is_some_and(|it| it.proof.is_some());
             self.wake_by(id, due);
+            if waits {
+                self.old_spans_acknowledged(id);
+            }
         }
     }
 
@@ -81,17 +85,22 @@ impl Core {
         }
         let dead = self.peers.session(id).map_or(Vec::new(), |session| session.paths.dead(now));
         dead.into_iter().for_each(|link| self.path_dead(id, link));
+        // Paths that were held back may be good now.
+        self.sync_paths(id);
     }
 
     /// A path is suspect: what went over it goes over another, at once.
     fn suspect_path(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;
+        let left = self.leaving(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.suspect(link, now) {
             return;
         }
         self.counters.paths_suspected += 1;
-        self.redirect_spans(id, link);
+        let bytes = self.redirect_spans(id, link);
+        self.note_left(id, left, bytes);
+        self.sync_paths(id);
         self.stop_reads_over(link);
         self.wake_by(id, now);
     }
@@ -119,7 +128,11 @@ impl Core {
             return self.emit_probe(id, link, true);
         }
         if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) {
+            let was_suspect = session.paths.is_suspect(link);
             session.paths.answered(link, now);
+            if was_suspect {
+                self.sync_paths(id);
+            }
         }
     }
 }

@@ -99,13 +99,19 @@ impl Bundle {
         self.key.as_ref()
     }
 
-    /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked.
+    /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked, or its migration has something to do.
     pub fn due(&self) -> Time {
-        match &self.attempt {
+        let joins = match &self.attempt {
             Some(attempt) => attempt.until,
             None if self.adds && !self.is_asked => self.next_at,
             None => Time::NEVER,
-        }
+        };
+        joins.min(self.migrating.as_ref().map_or(Time::NEVER, |it| it.due()))
+    }
+
+    /// Whether our endpoint id is the lower one.
+    pub fn is_lower(&self) -> bool {
+        self.is_lower
     }
 
     /// The way that is to be tried now.

@@ -18,8 +18,8 @@ mod paths;
 
 pub(crate) use bundle::Bundle;
 pub(crate) use key::{Claim, Prover};
-pub(crate) use migration::Migrating;
-pub(crate) use paths::{PathId, Paths};
+pub(crate) use migration::{Left, Migrating, Step as ProofStep};
+pub(crate) use paths::{PathId, PathView, Paths};
 
 use key::Share;
 
@@ -239,6 +239,19 @@ impl Session {
 
     pub fn bundle_mut(&mut self) -> Option<&mut Bundle> {
         self.bundle.as_deref_mut()
+    }
+
+    /// Its migration, once it has, or had, several paths.
+    pub fn migrating_mut(&mut self) -> Option<&mut Migrating> {
+        self.bundle.as_mut()?.migrating.as_deref_mut()
+    }
+
+    /// Drained paths are left out from now on, and no others.
+    pub fn keep_out_drained(&mut self) {
+        let Some(bundle) = &self.bundle else { return };
+        let Some(migrating) = &bundle.migrating else { return };
+        let roles = migrating.machine.roles();
+        self.paths.keep_out(|path| roles.is_drained(path));
     }
 
     /// It may have further paths. `share`: ours of its key.
