@@ -9,6 +9,8 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
 
+use crate::apm::{PathEvent, Policy};
+
 /// The result of posting a message.
 #[derive(Debug, Clone, Copy)]
 #[must_use = "the frame of an inline message is not in the outputs"]
@@ -224,6 +226,8 @@ pub enum Output {
     PeerDown { peer: PeerId, fault: Fault },
     /// A foreign peer says whether a key that it was shown is right.
     KeyJudged { peer: PeerId, key: u32, right: bool },
+    /// Something happened to the paths of a peer.
+    Path(PathEvent),
     /// Two peers are one endpoint: `alias` now stands for `peer`.
     Aliased { alias: PeerId, peer: PeerId },
     /// The region of this key is held by nobody any more.
@@ -299,6 +303,9 @@ pub struct Config {
     /// one, a session goes on as in mode `Resume`. 0: `net` finds out
     /// whether rails may fail alone; otherwise as 1: a session has no further ones. At most 64.
     pub paths_max: usize,
+    /// What is asked for when an alternate path is armed, and when traffic has moved. An application that wants to decide
+    /// by itself takes [`Policy::Nothing`], and acts on [`Output::Path`].
+    pub path_policy: Policy,
     /// Operations, at most.
     pub operations_max: usize,
     /// Regions, at most.
@@ -332,6 +339,8 @@ pub enum Plant {
     PlacedAtStart,
     /// An order ends when the peer has it, although a rail still has it, too.
     EndsBeforeRelease,
+    /// The policy does not load an alternate again after traffic has moved.
+    RearmForgotten,
 }
 
 impl Default for Config {
@@ -348,6 +357,7 @@ impl Default for Config {
             peers_max: 4096,
             links_max: usize::MAX,
             paths_max: 0,
+            path_policy: Policy::KeepArmed,
             operations_max: 1 << 20,
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),
@@ -402,6 +412,8 @@ pub struct Counters {
     /// Paths of which peers said that they are broken.
     pub paths_suspected_by_peers: u64,
     pub paths_dead: u64,
+    /// Frames about paths that were older than what is known, or that a rule refuses.
+    pub path_frames_refused: u64,
     /// Peers that needed the link which we would have parked.
     pub idle_closes_refused: u64,
     /// Looks for idle links that left more than the limit.

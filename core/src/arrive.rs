@@ -258,6 +258,14 @@ impl Core {
             Arrived::Key(key) => self.arrive_key(link, id, key),
             Arrived::Probe(_) | Arrived::Suspect(_) => {}
             Arrived::Join(_) => return self.violation("a proof on a link that carries a session"),
+            Arrived::Migrate(_) | Arrived::Withdraw(_) => {
+                if !self.arrive_of_paths(id, link, body) {
+                    return self.violation("a frame about paths names a side that there is not");
+                }
+            }
+            Arrived::Load(_) | Arrived::LoadAnswer(_) | Arrived::Prove(_) => {
+                return self.violation("a frame that belongs to a path is no span");
+            }
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::CloseIdle => return self.arrive_close_idle(link, id),
             Arrived::KeepOpen => return self.arrive_keep_open(link, id),

@@ -19,7 +19,7 @@ use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
-use crate::path::{Evictable, Links, Newcomers, Peers, Routes, Timers};
+use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
 use crate::session::{self, PathId};
@@ -56,6 +56,7 @@ pub struct Core {
     pub(crate) evictable: Evictable,
     pub(crate) newcomers: Newcomers,
     pub(crate) routes: Routes,
+    pub(crate) path_requests: PathRequests,
     pub(crate) counters: Counters,
     /// Part of each time-out of a path, and whether such were judged since that was asked.
     pub(crate) floor: Duration,
@@ -102,6 +103,7 @@ impl Core {
             evictable: Evictable::default(),
             newcomers: Newcomers::default(),
             routes: Routes::new(),
+            path_requests: PathRequests::default(),
             counters: Counters::default(),
             floor: session::FLOOR_FIRST,
             has_judged: false,

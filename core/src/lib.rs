@@ -56,4 +56,5 @@ mod streams;
 
 pub use api::*;
 pub use engine::Core;
+pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};

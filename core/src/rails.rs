@@ -34,6 +34,16 @@ impl Rails {
         self.capabilities.get(usize::from(link.rail))
     }
 
+    /// The rail with this number.
+    pub fn of_number(&self, rail: u8) -> Option<&Capabilities> {
+        self.capabilities.get(usize::from(rail))
+    }
+
+    /// Whether the rail's addresses are those of a link layer.
+    pub fn is_of_link_layer(&self, rail: u8) -> bool {
+        self.schemes.get(usize::from(rail)).is_some_and(|scheme| *scheme == "ether")
+    }
+
     /// Whether frames of this link may be lost, doubled or overtaken.
     #[inline]
     pub fn is_lossy(&self, link: LinkId) -> bool {

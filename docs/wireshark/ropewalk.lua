@@ -85,7 +85,8 @@ local kinds = {
     [1] = "Hello", [2] = "Confirm", [3] = "Eager", [4] = "RTS", [5] = "Get", [6] = "Data", [7] = "Put",
     [8] = "Result", [9] = "FIN", [10] = "Abort", [11] = "Credit", [12] = "Ack", [13] = "Goodbye",
     [14] = "Eager (short)", [15] = "CloseIdle", [16] = "KeepOpen", [17] = "Fragment", [18] = "Key", [19] = "Join",
-    [20] = "Probe", [21] = "Suspect", [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
+    [20] = "Probe", [21] = "Load", [22] = "LoadAnswer", [23] = "Migrate", [24] = "Withdraw", [25] = "Prove",
+    [26] = "Suspect", [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
     [0xc3] = "Withdrawn",
 }
 local channels = { [0] = "tagged", [1] = "untagged", [2] = "request" }

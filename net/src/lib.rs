@@ -21,6 +21,7 @@ mod engine;
 mod foreign;
 pub mod host;
 pub mod local;
+pub mod migration;
 pub mod modules;
 mod mtu;
 mod on_demand;

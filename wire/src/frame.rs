@@ -254,7 +254,68 @@ layouts! {
         cause: u8,
         reserved: [u8; 3],
     } 8
+    /// Load a path as the alternate. Goes over that path and over the primary one, and is lost with them.
+    LoadBody {
+        /// The arming's number: grows with each of the side that began it.
+        arming: U32,
+        path: U32,
+        /// The sender's newest migration, as in `Migrate`.
+        counter: U32,
+        primary: U32,
+        alternate: U32,
+        /// 1: the side with the higher endpoint id began the arming; the same of the migration.
+        arming_by: u8,
+        decided_by: u8,
+        /// `PATHS_MIGRATED`, `PATHS_ALTERNATE`.
+        flags: u8,
+        reserved: u8,
+    } 24
+    /// The answer to `Load`, over the path that it took.
+    LoadAnswerBody {
+        arming: U32,
+        arming_by: u8,
+        /// 0: the path is loaded, else the number of the rule that refuses.
+        refused: u8,
+        reserved: U16,
+    } 8
+    /// The sender moved to another primary path. A span.
+    MigrateBody {
+        /// The larger one counts; of equal ones that of the lower endpoint id.
+        counter: U32,
+        primary: U32,
+        alternate: U32,
+        decided_by: u8,
+        /// `PATHS_ALTERNATE`.
+        flags: u8,
+        reserved: U16,
+    } 16
+    /// An arming is over, or the sender's operator drains a path, or both. A span.
+    WithdrawBody {
+        arming: U32,
+        drained: U32,
+        arming_by: u8,
+        /// `PATHS_ARMING`, `PATHS_DRAINED`.
+        flags: u8,
+        reserved: U16,
+    } 12
+    /// A probe of an arming. Its answer goes back over the link that it came on.
+    ProveBody {
+        arming: U32,
+        arming_by: u8,
+        /// Which one of the arming's probes it is.
+        number: u8,
+        /// 1: it is the answer.
+        is_answer: u8,
+        /// The round of probes.
+        round: u8,
+    } 8
 }
+
+/// Flags of `Load`, `Migrate` and `Withdraw`: what is filled in.
+pub const PATHS_MIGRATED: u8 = 1;
+pub const PATHS_ALTERNATE: u8 = 2;
+pub const PATHS_ARMING: u8 = 4;
+pub const PATHS_DRAINED: u8 = 8;
 
 /// Kinds of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -280,7 +341,12 @@ pub enum Kind {
     Key = 18,
     Join = 19,
     Probe = 20,
-    Suspect = 21,
+    Load = 21,
+    LoadAnswer = 22,
+    Migrate = 23,
+    Withdraw = 24,
+    Prove = 25,
+    Suspect = 26,
 }
 
 /// A decoded header: its content after the prefix.
@@ -304,6 +370,11 @@ pub enum Body {
     Join(JoinBody),
     Probe(ProbeBody),
     Suspect(SuspectBody),
+    Load(LoadBody),
+    LoadAnswer(LoadAnswerBody),
+    Migrate(MigrateBody),
+    Withdraw(WithdrawBody),
+    Prove(ProveBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
     /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
@@ -411,6 +482,11 @@ contents! {
     Join: JoinBody,
     Probe: ProbeBody,
     Suspect: SuspectBody,
+    Load: LoadBody,
+    LoadAnswer: LoadAnswerBody,
+    Migrate: MigrateBody,
+    Withdraw: WithdrawBody,
+    Prove: ProveBody,
 }
 
 fn kind_of(body: &Body) -> Kind {
@@ -432,6 +508,11 @@ fn kind_of(body: &Body) -> Kind {
         Body::Join(_) => Kind::Join,
         Body::Probe(_) => Kind::Probe,
         Body::Suspect(_) => Kind::Suspect,
+        Body::Load(_) => Kind::Load,
+        Body::LoadAnswer(_) => Kind::LoadAnswer,
+        Body::Migrate(_) => Kind::Migrate,
+        Body::Withdraw(_) => Kind::Withdraw,
+        Body::Prove(_) => Kind::Prove,
         Body::Goodbye => Kind::Goodbye,
         Body::CloseIdle => Kind::CloseIdle,
         Body::KeepOpen => Kind::KeepOpen,
@@ -457,6 +538,11 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Join(body) => body.as_bytes(),
         Body::Probe(body) => body.as_bytes(),
         Body::Suspect(body) => body.as_bytes(),
+        Body::Load(body) => body.as_bytes(),
+        Body::LoadAnswer(body) => body.as_bytes(),
+        Body::Migrate(body) => body.as_bytes(),
+        Body::Withdraw(body) => body.as_bytes(),
+        Body::Prove(body) => body.as_bytes(),
     }
 }
 
@@ -675,7 +761,12 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         18 => Arrived::Key(exact(tail)?),
         19 => Arrived::Join(exact(tail)?),
         20 => Arrived::Probe(exact(tail)?),
-        21 => Arrived::Suspect(exact(tail)?),
+        21 => Arrived::Load(exact(tail)?),
+        22 => Arrived::LoadAnswer(exact(tail)?),
+        23 => Arrived::Migrate(exact(tail)?),
+        24 => Arrived::Withdraw(exact(tail)?),
+        25 => Arrived::Prove(exact(tail)?),
+        26 => Arrived::Suspect(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))

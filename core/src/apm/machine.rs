@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use super::cause::{ArmCause, MoveCause, ProbeFault};
 use super::load::{Arming, ArmingId};
+use super::message::Message;
 use super::migrate::Move;
 use super::notice::{Notice, What};
 use super::output::Output;
@@ -120,6 +121,10 @@ impl Migration {
         self.peer
     }
 
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
     pub fn connection(&self) -> Connection {
         self.connection
     }
@@ -194,6 +199,12 @@ impl Migration {
     pub fn request(&mut self, request: Request, by: By) -> Ticket {
         let ticket = Ticket(self.tickets);
         self.tickets += 1;
+        self.request_as(ticket, request, by);
+        ticket
+    }
+
+    /// The same under a ticket of the caller's, who gives no ticket twice and asks for no other ones.
+    pub fn request_as(&mut self, ticket: Ticket, request: Request, by: By) {
         let (event, given) = self.judge(request);
         let result = self.step(event, &given);
         match (result, request) {
@@ -213,7 +224,16 @@ impl Migration {
             }
         }
         self.finish();
-        ticket
+    }
+
+    /// A load was asked for before the connection was known to have paths, and an arming is under way that nobody asked for:
+    /// the load ends with it. False if there is no such arming.
+    pub fn adopt_load(&mut self, ticket: Ticket, by: By) -> bool {
+        let is_free = self.state == MigrationState::Rearm && self.load.is_none();
+        if is_free {
+            self.load = Some((ticket, by));
+        }
+        is_free
     }
 
     /// The probes of an arming are good both ways, at the full MTU, or their budget is spent.
@@ -272,12 +292,32 @@ impl Migration {
         let entry = self.roles.get_mut(path).ok_or(Rule::UnknownPath)?;
         entry.health = Health::Good;
         entry.resting = false;
-        self.roles.bring_up(path, DrainedBy::Peer);
         let given = Given { path: Some(path), ..Given::NOTHING };
         let answer = self.step(Event::PathMended, &given);
         self.leave_bad_primary();
         self.finish();
         answer
+    }
+
+    /// A path joined again, and may be held back yet. The peer says anew whether its operator drains it, and so does this
+    /// side.
+    pub fn handle_joined(&mut self, path: PathId) {
+        self.roles.bring_up(path, DrainedBy::Peer);
+        if self.roles.is_drained_by(path, DrainedBy::Us) {
+            let message = Message::Withdraw { arming: None, drained: Some(path) };
+            self.outputs.push_back(Output::Send { message, over: None });
+        }
+        self.finish();
+    }
+
+    /// A path is no more, for good. The primary one, and the alternate, stay known.
+    pub fn forget_path(&mut self, path: PathId) {
+        let is_named = |of: Option<PathId>| of == Some(path);
+        let arming = self.arming.map(|arming| arming.path);
+        if !is_named(self.roles.primary()) && !is_named(self.roles.alternate()) && !is_named(arming)
+        {
+            self.roles.forget(path);
+        }
     }
 
     /// The connection failed, is reset, or has a peer that was started again. Paths belong to the association and are

@@ -12,6 +12,8 @@
 
 pub mod cause;
 pub mod cell;
+pub mod event;
+mod frames;
 pub mod load;
 mod machine;
 pub mod message;
@@ -33,6 +35,7 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 
+pub use event::PathEvent;
 pub use machine::{Migration, Request};
 pub use message::Message;
 pub use native::NativeMigration;

@@ -41,6 +41,14 @@ pub enum What {
     Mended {
         path: PathId,
     },
+    /// Nothing comes back over the path, or its rail says that it is broken: traffic leaves it. Told by the driver.
+    Suspect {
+        path: PathId,
+    },
+    /// The path has lost its link. Told by the driver.
+    Failed {
+        path: PathId,
+    },
     NoPath,
     /// A path is usable again.
     Resumed {

@@ -55,6 +55,10 @@ fn invites_load(what: &What) -> bool {
         What::ArmFailed { cause, .. } | What::Disarmed { cause, .. } => {
             !matches!(cause, ArmCause::Overtaken | ArmCause::ConnectionOver | ArmCause::StandbyBad)
         }
-        What::Armed { .. } | What::NoPath | What::Done { .. } => false,
+        What::Armed { .. }
+        | What::Suspect { .. }
+        | What::Failed { .. }
+        | What::NoPath
+        | What::Done { .. } => false,
     }
 }

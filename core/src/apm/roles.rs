@@ -77,6 +77,11 @@ impl Roles {
         true
     }
 
+    /// Removes a path that has no role but that of a member.
+    pub fn forget(&mut self, path: PathId) {
+        self.entries.retain(|entry| entry.record.id != path);
+    }
+
     pub fn primary(&self) -> Option<PathId> {
         self.primary
     }

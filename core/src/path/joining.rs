@@ -17,6 +17,7 @@ use ropewalk_wire::frame::{
 
 use super::{Link, LinkStage, Peer};
 use crate::api::{Output, PeerId};
+use crate::apm::{Outcome, Rule};
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover};
 
@@ -120,6 +121,9 @@ impl Core {
     /// No way is left to try.
     pub fn no_way_to_join(&mut self, peer: PeerId) {
         let (id, now) = (self.resolve(peer), self.now);
+        if self.machine(id).is_none() {
+            self.end_early_loads(id, Outcome::Refused(Rule::NoAlternate));
+        }
         let Some(bundle) = self.bundle_mut(id) else { return };
         bundle.end_round(now);
         let due = bundle.due();
@@ -176,6 +180,7 @@ impl Core {
         };
         let outbound = state.outbound;
         let prover = if outbound { Prover::Acceptor } else { Prover::Caller };
+        let their_rail = body.rail;
         let named = (PathId::named(body.path.get()), body.counter.get());
         let claim = self.claim(link, id, prover, body.rail, named);
         let holds = claim.is_some_and(|claim| {
@@ -195,6 +200,9 @@ impl Core {
             self.close_joining(id, link);
             return Placement::Drop;
         };
+        if let Some(state) = self.links.get_mut(link) {
+            state.their_rail = Some(their_rail);
+        }
         // Our rail knows the regions of this peer before it can ask for them over this link, and nobody else's.
         self.expose_existing(id, link);
         if outbound {
@@ -251,6 +259,7 @@ impl Core {
         self.begin_lengths(id);
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
+        self.path_joined(id, crate::apm::PathId(path.name()));
         self.pump(id);
         self.close_surplus();
     }

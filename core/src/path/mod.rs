@@ -4,6 +4,7 @@
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
 //! with its link, unless both sides closed it as idle; in mode `Resume` it goes on over the next link.
 
+mod arming;
 mod calls;
 mod closing;
 mod connecting;
@@ -12,6 +13,7 @@ mod handshake;
 mod idle;
 mod joining;
 mod links;
+mod migrating;
 mod names;
 mod newcomers;
 mod peers;
@@ -21,6 +23,8 @@ mod timers;
 
 pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
+pub(crate) use migrating::PathRequests;
+pub use migrating::PathState;
 pub(crate) use names::{Name, Names};
 pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
@@ -53,6 +57,8 @@ pub(crate) struct Link {
     pub joins: Option<PeerId>,
     /// The path that it is to be, where we have proven ourselves: the peer's welcome is awaited.
     pub proven: Option<PathId>,
+    /// The peer's rail, if it told that: on links that joined.
+    pub their_rail: Option<u8>,
     pub outbound: bool,
     /// See [`crate::Called::is_told`].
     pub is_told: bool,
@@ -150,6 +156,7 @@ impl Link {
             peer,
             joins: None,
             proven: None,
+            their_rail: None,
             outbound: peer.is_some(),
             is_told: false,
             upgrade: false,

@@ -141,6 +141,7 @@ impl Core {
         if self.peers.session(id).is_some_and(|session| session.paths.is_up()) {
             self.run_span_timers(id);
             self.run_joins(id);
+            self.run_migration(id);
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::api::{PeerId, Plant};
 use crate::engine::Core;
 use crate::incoming::Incoming;
 
+const NO_MACHINE: &str = "a frame about paths names a side that there is not";
 /// How long an acknowledgement may be delayed. A promise to the sender's timer.
 const ACKNOWLEDGE_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -42,6 +43,12 @@ impl Core {
                 Arrived::Suspect(word) => {
                     self.arrive_suspect(id, link, *word);
                     Placement::Drop
+                }
+                Arrived::Load(_) | Arrived::LoadAnswer(_) | Arrived::Prove(_) => {
+                    if self.arrive_of_paths(id, link, body) {
+                        return Placement::Drop;
+                    }
+                    self.violation(NO_MACHINE)
                 }
                 Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),

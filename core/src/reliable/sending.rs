@@ -135,11 +135,14 @@ impl Core {
     }
 
     /// A link carries a session no more: its rail lets go of what it has, and nothing is awaited over it.
-    pub(super) fn lose_copies(&mut self, id: PeerId, link: LinkId) {
-        let Some(reliable) = self.reliable_mut(id) else { return };
+    /// Returns the bytes that go again.
+    pub(super) fn lose_copies(&mut self, id: PeerId, link: LinkId) -> u64 {
+        let Some(reliable) = self.reliable_mut(id) else { return 0 };
         let lost = reliable.sent.lost(link);
+        let bytes = lost.spans.iter().map(|span| reliable.sent.bytes_of(*span)).sum();
         lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
         lost.spans.into_iter().for_each(|span| self.transmit(id, span));
+        bytes
     }
 
     /// One of several rails that had the payload of a span when its session ended let go of it.

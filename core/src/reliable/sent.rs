@@ -131,6 +131,16 @@ impl SentSpans {
         self.unanswered > 0
     }
 
+    /// The last span of all; 0 if there was none.
+    pub fn last(&self) -> u64 {
+        self.next_span - 1
+    }
+
+    /// The peer has all spans up to this one.
+    pub fn answered(&self) -> u64 {
+        self.answered
+    }
+
     /// The numbers of the spans that are kept.
     pub(super) fn numbers(&self) -> Range<u64> {
         self.spans.front().map_or(self.next_span, |sent| sent.span)..self.next_span
@@ -400,6 +410,11 @@ impl SentSpans {
     pub fn spans_of(&self, of: impl Fn(&Order) -> bool) -> Vec<u64> {
         let such = |sent: &&Sent| sent.payload.is_some_and(|payload| of(&payload.order));
         self.spans.iter().filter(such).map(|sent| sent.span).collect()
+    }
+
+    /// Bytes of a span's payload.
+    pub(super) fn bytes_of(&self, span: u64) -> u64 {
+        self.get(span).and_then(|sent| sent.payload).map_or(0, |payload| payload.slice.len)
     }
 
     fn get(&self, span: u64) -> Option<&Sent> {

@@ -71,10 +71,11 @@ impl Core {
         self.acknowledge_now(id);
     }
 
-    /// A path has lost this link: what went over it goes over the others.
-    pub(crate) fn redirect_spans(&mut self, id: PeerId, lost: LinkId) {
-        self.lose_copies(id, lost);
+    /// A path has lost this link: what went over it goes over the others. Returns the bytes of that.
+    pub(crate) fn redirect_spans(&mut self, id: PeerId, lost: LinkId) -> u64 {
+        let bytes = self.lose_copies(id, lost);
         self.acknowledge_now(id);
+        bytes
     }
 
     /// The session is over: what its spans held is let go.

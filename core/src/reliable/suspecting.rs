@@ -68,7 +68,11 @@ impl Core {
         }
         if are_several {
             let due = session.due();
+            let waits = session.migrating_mut().is_some_and(|it| it.proof.is_some());
             self.wake_by(id, due);
+            if waits {
+                self.old_spans_acknowledged(id);
+            }
         }
     }
 
@@ -111,6 +115,8 @@ impl Core {
             self.share_news(id, link, RouteNews::Dead);
             self.path_dead(id, link);
         }
+        // Paths that were held back may be good now.
+        self.sync_paths(id);
     }
 
     /// The answer to [`Output::AskHealth`]; `None` where the rail measures nothing. The path is suspect, unless all that went
@@ -150,13 +156,16 @@ impl Core {
     /// A path is suspect: what went over it goes over another, at once.
     pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;
+        let left = self.leaving(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.suspect(link, now) {
             return;
         }
         self.counters.paths_suspected += 1;
         self.share_news(id, link, RouteNews::Suspect);
-        self.redirect_spans(id, link);
+        let bytes = self.redirect_spans(id, link);
+        self.note_left(id, left, bytes);
+        self.sync_paths(id);
         self.stop_reads_over(link);
         self.wake_by(id, now);
     }
@@ -187,6 +196,7 @@ impl Core {
             && session.paths.answered(link, now)
         {
             self.share_news(id, link, RouteNews::Well);
+            self.sync_paths(id);
         }
     }
 }

@@ -7,6 +7,7 @@ use ropewalk_wire::frame::MODE_RESUME;
 
 use super::{NewSession, PeerKind, Session, SessionId};
 use crate::api::*;
+use crate::apm::{Outcome, Rule};
 use crate::credit::{Granted, Windows};
 use crate::engine::Core;
 use crate::path::{Link, LinkStage, Peer};
@@ -62,6 +63,7 @@ impl Core {
             false => self.offer_paths(id, link),
         }
         self.begin_confirmation(id, link, outbound, lossy);
+        self.sync_paths(id);
         // Also what was due while there was no link.
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
@@ -108,7 +110,7 @@ impl Core {
     pub(crate) fn make_session(&mut self, id: PeerId, new: NewSession) {
         let Some(peer) = self.peers.get(id) else { return };
         assert!(peer.session.is_none(), "a session of {id:?} ends before the next one begins");
-        let lent = self.lend_first(new.windows);
+        let (lent, link) = (self.lend_first(new.windows), new.link);
         let session = Session::new(new, lent, self.peers.hash());
         if let Some(peer) = self.peers.get_mut(id) {
             peer.calls.end();
@@ -116,6 +118,9 @@ impl Core {
         }
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
+        if !self.agrees_on_paths(link) {
+            self.end_early_loads(id, Outcome::Refused(Rule::NoAlternate));
+        }
     }
 
     /// Closes links which the peer had greeted on before it greeted on this one: it has given them up, and a

@@ -10,6 +10,7 @@ use ropewalk_base::verb::LinkId;
 
 use super::SessionId;
 use super::key::{Key, Share};
+use super::migration::Migrating;
 use super::paths::PathId;
 use super::standing::Standing;
 
@@ -27,6 +28,8 @@ pub(crate) struct Bundle {
     pub share: Share,
     /// When its paths are looked at although nothing goes over them.
     pub standing: Standing,
+    /// Once it has, or had, several paths.
+    pub migrating: Option<Box<Migrating>>,
     key: Option<Key>,
     adds: bool,
     is_lower: bool,
@@ -63,6 +66,7 @@ impl Bundle {
         Bundle {
             share,
             standing: Standing::new(),
+            migrating: None,
             key: None,
             adds: false,
             is_lower: false,
@@ -99,13 +103,19 @@ impl Bundle {
         self.key.as_ref()
     }
 
-    /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked.
+    /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked, or its migration has something to do.
     pub fn due(&self) -> Time {
-        match &self.attempt {
+        let joins = match &self.attempt {
             Some(attempt) => attempt.until,
             None if self.adds && !self.is_asked => self.next_at,
             None => Time::NEVER,
-        }
+        };
+        joins.min(self.migrating.as_ref().map_or(Time::NEVER, |it| it.due()))
+    }
+
+    /// Whether our endpoint id is the lower one.
+    pub fn is_lower(&self) -> bool {
+        self.is_lower
     }
 
     /// The way that is to be tried now.

@@ -31,17 +31,22 @@ impl Core {
         if alone && (!resumes || self.closing) {
             return self.end_session(id, Fault::PeerReset);
         }
+        let left = self.leaving(id, link);
+        let Some(session) = self.peers.session_mut(id) else { return };
         if !alone {
             // What others carry needs no call; the bundle has a path in its place in its own time.
             session.lose(link, now, Time::NEVER);
             let due = session.due();
             self.counters.paths_lost += 1;
             self.begin_lengths(id);
-            self.redirect_spans(id, link);
+            let bytes = self.redirect_spans(id, link);
+            self.note_left(id, left, bytes);
+            self.sync_paths(id);
             return self.wake_by(id, due);
         }
         session.lose(link, now, retry_at);
         self.wake_by(id, retry_at);
+        self.sync_paths(id);
         // Of two sides that could both connect one goes first; the other comes with its timer.
         let first = self.peers.get(id).is_some_and(|peer| {
             peer.reachable && self.identity.endpoint.0 < peer.identity.endpoint
@@ -95,7 +100,10 @@ impl Core {
         let had_session = session.is_some();
         match session {
             Some(session) => self.wind_up(id, session, fault, spared),
-            None => self.fail_operations(id, fault, was_called, spared),
+            None => {
+                self.migration_over(id, None);
+                self.fail_operations(id, fault, was_called, spared);
+            }
         }
         let caller = self.take_caller(id);
         self.part_names(id, had_session);
@@ -129,10 +137,13 @@ impl Core {
             bundle,
         } = session;
         self.counters.resets += 1;
-        if let Some(link) = bundle.and_then(|bundle| bundle.attempt_link()) {
+        let (joining, migrating) =
+            bundle.map_or((None, None), |bundle| (bundle.attempt_link(), bundle.migrating));
+        if let Some(link) = joining {
             // It was to join this session.
             self.close_link(link);
         }
+        self.migration_over(id, migrating);
         // First: messages that go from now on give no credit back to the peer.
         self.pool.take_back(&lent);
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));

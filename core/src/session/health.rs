@@ -143,6 +143,11 @@ impl PathHealth {
         self.delivered_at
     }
 
+    /// When it last delivered, or since when something is awaited.
+    pub fn silent_since(&self) -> Time {
+        self.awaiting.map_or(self.delivered_at, |awaiting| awaiting.since)
+    }
+
     /// Something goes over it, and its acknowledgement is awaited. A suspect path is judged by its probes.
     pub fn awaits(&mut self, now: Time) {
         if self.suspect.is_some() {

@@ -13,13 +13,15 @@ mod end;
 mod health;
 mod in_flight;
 mod key;
+mod migration;
 mod paths;
 mod standing;
 
 pub(crate) use bundle::Bundle;
 pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use key::{Claim, Prover};
-pub(crate) use paths::{Path, PathId, Paths};
+pub(crate) use migration::{Left, Migrating, Step as ProofStep};
+pub(crate) use paths::{Path, PathId, PathView, Paths};
 
 use key::Share;
 
@@ -264,6 +266,19 @@ impl Session {
     /// How often its paths are looked at.
     pub fn looks_every(&self) -> Duration {
         self.bundle().map_or(Duration::MAX, |bundle| bundle.standing.every())
+    }
+
+    /// Its migration, once it has, or had, several paths.
+    pub fn migrating_mut(&mut self) -> Option<&mut Migrating> {
+        self.bundle.as_mut()?.migrating.as_deref_mut()
+    }
+
+    /// Drained paths are left out from now on, and no others.
+    pub fn keep_out_drained(&mut self) {
+        let Some(bundle) = &self.bundle else { return };
+        let Some(migrating) = &bundle.migrating else { return };
+        let roles = migrating.machine.roles();
+        self.paths.keep_out(|path| roles.is_drained(path));
     }
 
     /// It may have further paths. `share`: ours of its key.

@@ -6,6 +6,9 @@
 //! Invariants: no two paths have one link; a path whose link is to be closed as idle, or was, has nothing in flight.
 
 mod judging;
+mod roles;
+
+pub(crate) use roles::PathView;
 
 use std::time::Duration;
 
@@ -32,6 +35,8 @@ pub(crate) struct PathId(u32);
 pub(crate) struct Paths {
     first: Path,
     more: Vec<Path>,
+    /// The one that carries as long as it is good.
+    preferred: PathId,
 }
 
 /// One path.
@@ -47,6 +52,8 @@ pub(crate) struct Path {
     confirmation: Confirmation,
     /// Kept where there are several paths.
     health: KeptHealth,
+    /// An operator keeps it out of use.
+    is_drained: bool,
 }
 
 /// What carries a path.
@@ -99,7 +106,8 @@ impl Path {
     fn over(id: PathId, link: LinkId) -> Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
         let health = KeptHealth::default();
-        Path { in_flight, way: Way::Up { link }, id, rail: link.rail, confirmation, health }
+        let (way, rail, is_drained) = (Way::Up { link }, link.rail, false);
+        Path { in_flight, way, id, rail, confirmation, health, is_drained }
     }
 
     /// The link that frames may be sent over.
@@ -144,7 +152,8 @@ impl Path {
 impl Paths {
     /// The only path of a session that begins.
     pub fn over(link: LinkId) -> Paths {
-        Paths { first: Path::over(PathId::FIRST, link), more: Vec::new() }
+        let (first, more) = (Path::over(PathId::FIRST, link), Vec::new());
+        Paths { first, more, preferred: PathId::FIRST }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
@@ -170,13 +179,6 @@ impl Paths {
             return self.first.up();
         }
         self.chosen().and_then(Path::up)
-    }
-
-    /// The path that is used: the first good one, else the first one that is not suspect, else any.
-    fn chosen(&self) -> Option<&Path> {
-        let up = || self.iter().filter(|path| path.up().is_some());
-        let good = up().find(|path| path.health.is_good());
-        good.or_else(|| up().find(|path| !path.health.is_suspect())).or_else(|| up().next())
     }
 
     /// All links, also those that are to be closed as idle.

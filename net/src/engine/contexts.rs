@@ -13,18 +13,20 @@ pub(crate) enum News {
     PeerEvents,
     /// A message waits for a receive.
     Arrivals,
+    /// Something happened to the paths of a peer.
+    PathEvents,
 }
 
 pub(crate) struct Contexts {
     /// By number; none where nobody uses it any more.
     queues: Vec<Option<Arc<Queue>>>,
     /// By news: the contexts that are rung for it.
-    subscribers: [Vec<Arc<Queue>>; 3],
+    subscribers: [Vec<Arc<Queue>>; 4],
 }
 
 impl Contexts {
     pub fn new() -> Contexts {
-        Contexts { queues: Vec::new(), subscribers: [Vec::new(), Vec::new(), Vec::new()] }
+        Contexts { queues: Vec::new(), subscribers: Default::default() }
     }
 
     /// A new context. `wants_requests`: it is told of requests, too.

@@ -22,6 +22,7 @@ mod lateness;
 mod operations;
 mod outputs;
 mod passes;
+mod path_events;
 mod peer_events;
 mod posting;
 mod rail_events;
@@ -54,6 +55,7 @@ use crate::engine::routes::Routes;
 
 pub(crate) use commands::Command;
 pub(crate) use contexts::News;
+pub(crate) use path_events::PathEvents;
 pub use peer_events::PeerEvent;
 pub(crate) use peer_events::PeerEvents;
 pub use requests::Request;
@@ -86,6 +88,7 @@ pub(crate) struct Engine {
     pub buffers: BufferTable,
     pub contexts: Contexts,
     pub peer_events: PeerEvents,
+    pub path_events: PathEvents,
     pub requests: Arc<Requests>,
     pub signals: Arc<Signals>,
     pool: Pool,
@@ -119,6 +122,7 @@ impl Engine {
             buffers: setup.buffers,
             contexts: Contexts::new(),
             peer_events: PeerEvents::default(),
+            path_events: PathEvents::default(),
             requests: Arc::default(),
             signals: Arc::default(),
             pool: setup.pool,

@@ -4,6 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, Token, Verb};
+use ropewalk_core::apm::PathEvent;
 use ropewalk_core::{LOOP_LINK, Next, Output, PeerId};
 use ropewalk_rail::{Rail, Report};
 
@@ -123,6 +124,7 @@ impl Engine {
             }
             Output::Unexposed { key } => self.unexposed(key),
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
+            Output::Path(event) => self.path_event(event),
         }
     }
 
@@ -200,6 +202,14 @@ impl Engine {
         self.peer_events.push(event);
         self.signals.count_peer_event();
         self.contexts.ring(News::PeerEvents);
+    }
+
+    /// Something happened to the paths of a peer.
+    #[cold]
+    fn path_event(&mut self, event: PathEvent) {
+        self.path_events.push(event);
+        self.signals.count_path_event();
+        self.contexts.ring(News::PathEvents);
     }
 
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Signals {
     peer_events: AtomicU64,
+    path_events: AtomicU64,
     announced: AtomicU32,
     awaited: AtomicU32,
     arrivals: AtomicU64,
@@ -20,6 +21,17 @@ impl Signals {
     pub fn count_peer_event(&self) {
         // In one order with the sleeper's flag, like the count of completions.
         self.peer_events.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Events of paths so far.
+    pub fn path_events(&self) -> u64 {
+        self.path_events.load(Ordering::SeqCst)
+    }
+
+    /// Something happened to the paths of a peer.
+    pub fn count_path_event(&self) {
+        // In one order with the sleeper's flag, like the count of completions.
+        self.path_events.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Announced messages that are not over, whose receivers may need us.

@@ -479,6 +479,8 @@ fn a_drain_of_the_peers_moves_this_side_and_ends_its_arming() {
     assert_eq!(machine.state(), Migrated);
     assert_eq!(machine.roles().role(SECOND), Some(Role::Drained));
     machine.handle_mended(SECOND).unwrap();
+    assert_eq!(machine.roles().role(SECOND), Some(Role::Drained), "a false suspicion");
+    machine.handle_joined(SECOND);
     assert_eq!(machine.roles().role(SECOND), Some(Role::Member), "it joined again");
     arm(&mut machine);
     let withdraw = Message::Withdraw { arming: None, drained: Some(FIRST) };

@@ -1,0 +1,291 @@
+//! The migration of a session that has several paths: its machine, the proof of an arming, and paths that rest.
+//!
+//! It is made when a session gets its second path, and lasts as long as the session. A session with one path has none.
+//!
+//! Invariants: a proof is under way in REARM alone; a path that rests is told to be good in its time.
+
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+
+use crate::api::PeerId;
+use crate::apm::cause::ProbeFault;
+use crate::apm::load::ArmingId;
+use crate::apm::{Connection, Migration, MigrationState, PathId, Side};
+
+/// Probes of an arming, all of which have to be answered, and the time between two.
+pub(crate) const PROBES: u8 = 5;
+const BETWEEN: Duration = Duration::from_millis(2);
+/// How long the answers of a round of probes may take, before the next round.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long an arming may take.
+const BUDGET: Duration = Duration::from_secs(1);
+/// After what time without an answer a load is asked for again.
+const LOAD_AGAIN: Duration = Duration::from_millis(20);
+/// How long a path rests whose arming failed; twice as long each time, up to a minute.
+const REST: Duration = Duration::from_millis(250);
+const REST_DOUBLINGS: u32 = 8;
+
+#[derive(Debug)]
+pub(crate) struct Migrating {
+    pub machine: Migration,
+    pub proof: Option<Proof>,
+    rests: Vec<Rest>,
+    /// The path that traffic left last since it was bad.
+    pub left: Option<Left>,
+}
+
+/// What traffic left, and at what cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Left {
+    pub path: PathId,
+    /// For how long it had delivered nothing.
+    pub silent_for: Duration,
+    pub resent_bytes: u64,
+}
+
+/// A path whose arming failed.
+#[derive(Debug, Clone, Copy)]
+struct Rest {
+    path: PathId,
+    /// How often in a row.
+    count: u32,
+    until: Time,
+}
+
+/// The proof of an arming, as far as it is the driver's.
+#[derive(Debug)]
+pub(crate) struct Proof {
+    pub arming: ArmingId,
+    pub path: PathId,
+    /// The spans up to this one were sent before the arming; `None` once the peer has them all.
+    pub old_spans: Option<u64>,
+    /// The number of the round, of probes sent in it, and those answered, by bit.
+    round: u8,
+    sent: u8,
+    answered: u8,
+    is_good: bool,
+    /// Something of any round was answered; a probe of the peer's came over the path.
+    any_answered: bool,
+    heard: bool,
+    next_at: Time,
+    load_again_at: Time,
+    until: Time,
+}
+
+/// What is to be done for a proof now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Send this probe, of this round.
+    Probe { number: u8, round: u8 },
+    /// Ask for the load again, over those of the two paths that it was not answered over.
+    LoadAgain,
+    /// The budget is spent.
+    Spent(ProbeFault),
+}
+
+impl Migrating {
+    /// Of a session in which data flows, over paths that are to be added.
+    pub fn new(peer: PeerId, side: Side) -> Migrating {
+        let mut machine = Migration::new(peer, side);
+        for connection in [Connection::Init, Connection::Rtr, Connection::Rts] {
+            machine.set_connection(connection).expect("the order of a set-up");
+        }
+        Migrating { machine, proof: None, rests: Vec::new(), left: None }
+    }
+
+    /// A path is to be proven. `old_spans`: the last span that was sent before, if the peer lacks one of those.
+    pub fn begin_proof(
+        &mut self,
+        arming: ArmingId,
+        path: PathId,
+        old_spans: Option<u64>,
+        now: Time,
+    ) {
+        self.proof = Some(Proof {
+            arming,
+            path,
+            old_spans,
+            round: 0,
+            sent: 0,
+            answered: 0,
+            is_good: false,
+            any_answered: false,
+            heard: false,
+            next_at: now,
+            load_again_at: now + LOAD_AGAIN,
+            until: now + BUDGET,
+        });
+    }
+
+    /// Ends the proof where its arming is over, or complete.
+    pub fn end_proof(&mut self) {
+        let arming = self.machine.arming().map(|arming| arming.id);
+        let goes_on = self.machine.state() == MigrationState::Rearm;
+        self.proof.take_if(|proof| !goes_on || Some(proof.arming) != arming);
+    }
+
+    /// The arming of a path failed: it rests.
+    pub fn rest(&mut self, path: PathId, now: Time) {
+        let before = self.rests.iter().position(|rest| rest.path == path);
+        let count = before.map_or(0, |at| self.rests.swap_remove(at).count);
+        let until = now + REST * (1 << count.min(REST_DOUBLINGS));
+        self.rests.push(Rest { path, count: count + 1, until });
+    }
+
+    /// A path is armed, or no more.
+    pub fn forget_rest(&mut self, path: PathId) {
+        self.rests.retain(|rest| rest.path != path);
+    }
+
+    /// A path that has rested for long enough.
+    pub fn take_rested(&mut self, now: Time) -> Option<PathId> {
+        let rest = self.rests.iter_mut().find(|rest| rest.until <= now)?;
+        rest.until = Time::NEVER;
+        Some(rest.path)
+    }
+
+    /// When something is due.
+    pub fn due(&self) -> Time {
+        let proof = self.proof.as_ref().map_or(Time::NEVER, Proof::due);
+        self.rests.iter().map(|rest| rest.until).fold(proof, Time::min)
+    }
+
+    /// What is to be done now; to be asked until there is nothing more.
+    pub fn next_step(&mut self, now: Time) -> Option<Step> {
+        let side = self.machine.arming().map(|arming| arming.id.by);
+        let is_ours = side.is_some_and(|side| side == self.machine.side());
+        self.proof.as_mut()?.next_step(now, is_ours)
+    }
+}
+
+impl Proof {
+    fn due(&self) -> Time {
+        let next = if self.is_good { Time::NEVER } else { self.next_at };
+        next.min(self.load_again_at).min(self.until)
+    }
+
+    fn next_step(&mut self, now: Time, is_ours: bool) -> Option<Step> {
+        if self.until <= now {
+            self.until = Time::NEVER;
+            return Some(Step::Spent(self.fault()));
+        }
+        if self.load_again_at <= now {
+            self.load_again_at = if is_ours { now + LOAD_AGAIN } else { Time::NEVER };
+            if is_ours {
+                return Some(Step::LoadAgain);
+            }
+        }
+        if self.is_good || self.next_at > now {
+            return None;
+        }
+        if self.sent == PROBES {
+            (self.round, self.sent, self.answered) = (self.round.saturating_add(1), 0, 0);
+        }
+        let number = self.sent;
+        self.sent += 1;
+        self.next_at = now + if self.sent == PROBES { ROUND } else { BETWEEN };
+        Some(Step::Probe { number, round: self.round })
+    }
+
+    /// A probe was answered. True if that was the last one.
+    pub fn answered(&mut self, number: u8, round: u8) -> bool {
+        if round != self.round || number >= self.sent || self.is_good {
+            return false;
+        }
+        self.any_answered = true;
+        self.answered |= 1 << number;
+        self.is_good = self.answered == (1 << PROBES) - 1;
+        self.is_good
+    }
+
+    /// A probe of the peer's came over the path.
+    pub fn hear(&mut self) {
+        self.heard = true;
+    }
+
+    fn fault(&self) -> ProbeFault {
+        match (self.is_good || self.any_answered, self.heard) {
+            (true, _) => ProbeFault::Loss,
+            // The peer's probes come, and nothing comes back of ours.
+            (false, true) => ProbeFault::OneWayOut,
+            (false, false) => ProbeFault::NoRoute,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::slots::SlotId;
+
+    use super::*;
+
+    const PATH: PathId = PathId(2);
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn proving() -> Migrating {
+        let peer = PeerId(SlotId { index: 1, generation: 1 });
+        let mut migrating = Migrating::new(peer, Side::Lower);
+        migrating.begin_proof(ArmingId { by: Side::Lower, number: 1 }, PATH, None, at(0));
+        migrating
+    }
+
+    #[test]
+    fn five_probes_go_two_milliseconds_apart_and_all_have_to_come_back() {
+        let mut migrating = proving();
+        for number in 0..PROBES {
+            assert_eq!(migrating.due(), at(2 * u64::from(number)));
+            let step = Step::Probe { number, round: 0 };
+            assert_eq!(migrating.next_step(migrating.due()), Some(step));
+            let proof = migrating.proof.as_mut().unwrap();
+            assert_eq!(proof.answered(number, 0), number == PROBES - 1);
+        }
+        assert_eq!(migrating.next_step(at(500)), None, "its load is the other side's");
+        assert_eq!(migrating.due(), at(1000), "the rest of the proof is awaited");
+    }
+
+    #[test]
+    fn a_round_with_a_probe_that_is_lost_counts_for_nothing_and_the_budget_ends() {
+        let mut migrating = proving();
+        let mut probes = 0;
+        let fault = loop {
+            let now = migrating.due();
+            match migrating.next_step(now) {
+                Some(Step::Probe { number, round }) => {
+                    probes += 1;
+                    let proof = migrating.proof.as_mut().unwrap();
+                    assert!(number == 3 || !proof.answered(number, round));
+                    assert!(!proof.answered(3, round.wrapping_sub(1)), "an old answer");
+                }
+                Some(Step::Spent(fault)) => break fault,
+                Some(Step::LoadAgain) | None => {}
+            }
+        };
+        assert_eq!((probes, fault), (50, ProbeFault::Loss));
+        let mut silent = proving();
+        assert_eq!(silent.next_step(at(2000)), Some(Step::Spent(ProbeFault::NoRoute)));
+        let mut deaf = proving();
+        deaf.proof.as_mut().unwrap().hear();
+        assert_eq!(deaf.next_step(at(2000)), Some(Step::Spent(ProbeFault::OneWayOut)));
+    }
+
+    #[test]
+    fn a_path_that_fails_again_rests_for_longer() {
+        let mut migrating = proving();
+        migrating.proof = None;
+        let mut rests = Vec::new();
+        for _ in 0..3 {
+            migrating.rest(PATH, at(0));
+            rests.push(migrating.due().since(Time::ZERO).as_millis());
+            assert_eq!(migrating.take_rested(migrating.due()), Some(PATH));
+            assert_eq!((migrating.take_rested(at(9000)), migrating.due()), (None, Time::NEVER));
+        }
+        assert_eq!(rests, [250, 500, 1000]);
+        migrating.forget_rest(PATH);
+        migrating.rest(PATH, at(0));
+        assert_eq!(migrating.due(), at(250));
+    }
+}
