@@ -27,6 +27,10 @@ fn text(path: &Path) -> &str {
 /// The program on a host.
 fn program(host: Host<'_>, arguments: &[&str]) -> Command {
     let mut command = host.command("env");
+    // Raw frames need to be told by which interfaces they are to go; sockets find that out.
+    if arguments.iter().any(|it| it.contains("ether://")) {
+        command.env("ROPEWALK_INTERFACES", [0, 1].map(|rail| host.interface(rail)).join(","));
+    }
     command.args(["--default-signal=HUP,INT", PROGRAM]).args(arguments);
     command
 }
@@ -105,4 +109,14 @@ fn data_goes_on_over_the_other_path_of_tcp() {
 #[test]
 fn data_goes_on_over_the_other_path_of_udp() {
     scenario(|host, rail| sockets("udp", host, rail));
+}
+
+#[test]
+fn data_goes_on_over_the_other_path_of_raw_frames() {
+    scenario(|host, rail| format!("ether://{}", host.interface(rail)));
+}
+
+#[test]
+fn data_goes_on_over_the_other_path_of_af_xdp() {
+    scenario(|host, rail| format!("ether://{}?socket=xdp", host.interface(rail)));
 }
