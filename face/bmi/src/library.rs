@@ -195,7 +195,7 @@ pub fn finalize() {
 /// A module to open, with where it listens.
 type Planned<'a> = (&'a str, Option<&'a str>);
 
-/// Finds an address to listen at for each method.
+/// Finds the addresses to listen at for each method: of several, each is a path of its own.
 fn plan<'a>(start: &Start<'a>) -> Result<Vec<Planned<'a>>, ErrorCode> {
     let server = start.flags & INIT_SERVER != 0;
     if server && (start.methods.is_none() || start.listen.is_none()) {
@@ -211,11 +211,13 @@ fn plan<'a>(start: &Start<'a>) -> Result<Vec<Planned<'a>>, ErrorCode> {
     for method in words(start.methods) {
         let scheme = method.strip_prefix("bmi_").ok_or(-EINVAL)?;
         let own = |url: &&str| url.split_once("://").is_some_and(|(begin, _)| begin == scheme);
-        let listen = words(start.listen).find(own).and_then(|url| url.split_once("://"));
-        if server && listen.is_none() {
-            return Err(-EINVAL);
+        let listen = words(start.listen).filter(own).filter_map(|url| url.split_once("://"));
+        let places: Vec<_> = listen.map(|(_, place)| (scheme, Some(place))).collect();
+        match places.is_empty() {
+            true if server => return Err(-EINVAL),
+            true => planned.push((scheme, None)),
+            false => planned.extend(places),
         }
-        planned.push((scheme, listen.map(|(_, rest)| rest)));
     }
     if server && planned.is_empty() {
         return Err(-EINVAL);
