@@ -41,3 +41,5 @@ pub fn groups_of(user: u32) -> Vec<u32> {
     let text = text.unwrap_or_default();
     text.split_ascii_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
+
+pub use ropewalk_rail::host::interface_of;

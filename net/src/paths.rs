@@ -35,7 +35,7 @@ pub(crate) fn most<'a>(wanted: usize, rails: impl Iterator<Item = &'a dyn Rail>)
 }
 
 /// The interfaces that the environment names.
-pub(crate) fn interfaces() -> &'static [String] {
+pub fn interfaces() -> &'static [String] {
     static NAMED: OnceLock<Vec<String>> = OnceLock::new();
     NAMED.get_or_init(|| {
         let text = read(INTERFACES_VARIABLE).unwrap_or_default();

@@ -100,3 +100,17 @@ fn an_endpoint_with_two_paths_that_settled_loses_nothing_when_it_is_closed() {
     drop(sender);
     (1..COUNT).for_each(|bits| take(&mut world, bits));
 }
+
+#[test]
+fn a_message_that_its_receiver_took_before_it_closed_is_no_failure() {
+    for _ in 0..20 {
+        let mut world = pair(BOUND, |_| {});
+        world.until("a second path", |world| joined(world) == 1);
+        send(&mut world, 1);
+        take(&mut world, 1);
+        // Its word of that is due a little later.
+        let receiver = world.nodes.remove(1);
+        receiver.endpoint.close();
+        assert_eq!(world.take(0, 1).outcome, Ok(()));
+    }
+}

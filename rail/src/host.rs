@@ -32,6 +32,11 @@ pub fn reachable_by(bound: SocketAddr, interface: Option<&str>) -> Vec<String> {
     hosts.into_iter().map(|host| SocketAddr::new(host, bound.port()).to_string()).collect()
 }
 
+/// The interface of this host that has an address, and is up.
+pub fn interface_of(address: IpAddr) -> Option<String> {
+    interfaces().into_iter().find(|it| it.1 == address).map(|it| it.0)
+}
+
 /// The interface, and the source address, by which the kernel would send to a host now. `None` where there is no way, or
 /// where the host is this one. Nothing is sent.
 pub fn way_to(host: IpAddr) -> Option<(String, IpAddr)> {
@@ -121,6 +126,12 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_interface_of_an_address_is_found() {
+        assert_eq!(interface_of("127.0.0.1".parse().unwrap()).as_deref(), Some("lo"));
+        assert_eq!(interface_of("192.0.2.77".parse().unwrap()), None);
+    }
 
     #[test]
     fn there_is_no_way_to_this_host_itself() {

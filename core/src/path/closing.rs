@@ -117,8 +117,13 @@ impl Core {
         links.sort_unstable();
         for link in links {
             let up = self.links.get(link).filter(|state| state.stage == LinkStage::Up);
-            let session = up.and_then(|state| self.peers.session(state.peer?));
-            if let Some(session) = session.filter(|_| link != LOOP_LINK) {
+            let id = up.and_then(|state| state.peer).map(|id| self.resolve(id));
+            let id = id.filter(|_| link != LOOP_LINK);
+            if let Some(id) = id {
+                // What is here is the peer's success, although we close. A farewell may overtake another path's word of it.
+                self.acknowledge_over(id, link);
+            }
+            if let Some(session) = id.and_then(|id| self.peers.session(id)) {
                 let envelope = Envelope { session: session.name(), ..Envelope::default() };
                 self.emit_on(link, envelope, &Body::Goodbye, None, Token::NONE);
             }

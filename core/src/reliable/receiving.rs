@@ -166,6 +166,16 @@ impl Core {
         }
     }
 
+    /// Tells the peer over this link which of its spans are here, where it awaits that.
+    pub(crate) fn acknowledge_over(&mut self, id: PeerId, link: LinkId) {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let name = session.name();
+        let Some(reliable) = session.reliable.as_mut() else { return };
+        let body = Body::Ack(reliable.window.acknowledge(std::time::Duration::ZERO));
+        let envelope = Envelope { session: name, ..Envelope::default() };
+        self.emit_on(link, envelope, &body, None, Token::NONE);
+    }
+
     /// Tells the peer which of its spans are here.
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(session) = self.peers.session_mut(id) else { return };

@@ -17,6 +17,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_face_common::{Living, OpenErrorKind, WaiterElection, endpoint_config};
 use ropewalk_host_mx::nics::{ENDPOINTS_MAX, Nic};
+use ropewalk_host_mx::place::Place;
 use ropewalk_net::modules::{self, EtherError, Listen, ModuleError};
 use ropewalk_net::{Channel, Context, Endpoint};
 
@@ -309,7 +310,8 @@ impl Ep {
 }
 
 /// The rails of an endpoint: the rail of the NIC, the rail to hosts of ours if MXoE is spoken with others,
-/// and shared memory. The rail of the NIC makes sure that nobody else has the number.
+/// shared memory, and one by each further interface that the environment names (`ROPEWALK_INTERFACES`). The rail of the NIC makes
+/// sure that nobody else has the number.
 fn rails(
     options: &Options,
     nic: &Nic,
@@ -317,7 +319,19 @@ fn rails(
     key: u32,
 ) -> Result<Vec<Box<dyn ropewalk_net::modules::Rail>>, Code> {
     let silence = options.give_up_after;
-    let (scheme, address) = nic.listen(number, key, silence).ok_or(BAD_ENDPOINT)?;
+    let (scheme, mut address) = nic.listen(number, key, silence).ok_or(BAD_ENDPOINT)?;
+    let own = match nic.place {
+        Place::Udp(at) => ropewalk_net::host::interface_of(at.ip()).unwrap_or_default(),
+        Place::Ether(_) => nic.interface.clone(),
+    };
+    let further: Vec<&String> =
+        ropewalk_net::interfaces().iter().filter(|name| **name != own).collect();
+    if let Place::Udp(at) = nic.place
+        && !further.is_empty()
+        && !at.ip().is_unspecified()
+    {
+        address = format!("{address}?source={}", at.ip());
+    }
     let open = |scheme, address: &str| {
         let listen = Listen::At { address, exactly: true };
         modules::open(scheme, &listen).map_err(|error| code_of(&error))
@@ -325,6 +339,13 @@ fn rails(
     let mut rails = vec![open(scheme, &address)?];
     if let Some(address) = nic.listen_for_ours(number) {
         rails.push(open("ether", &address)?);
+    }
+    for interface in further {
+        let (scheme, address) = match nic.place {
+            Place::Udp(_) => ("udp", format!("0.0.0.0:0?interface={interface}")),
+            Place::Ether(_) => ("ether", interface.clone()),
+        };
+        rails.push(open(scheme, &address)?);
     }
     if !options.shared_disabled {
         rails.push(open("shm", &Nic::shared_name(nic.place.nic_id(), number))?);
