@@ -20,7 +20,7 @@ use crate::eager::wanted;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
 use crate::matching::Content;
-use crate::operation::{Kind, ReceiveStage, SendStage};
+use crate::operation::{Kind, ReceiveStage, SendStage, SendState};
 use crate::orders::{Entry, Named, Order, Orders};
 use crate::path::LinkStage;
 
@@ -407,6 +407,25 @@ impl Core {
         self.keep_span(id, span);
     }
 
+    /// The payload of the span that was sent last is copied as soon as its rail has sent it: its sender may go on. Without
+    /// spans that is so anyway.
+    #[inline]
+    pub(crate) fn keep_when_sent(&mut self, id: PeerId) {
+        if let Some(reliable) = self.reliable_mut(id) {
+            let last = reliable.sent.last();
+            reliable.sent.leave_when_sent(last);
+        }
+    }
+
+    /// Whether a send ends as soon as its memory is free.
+    fn may_end(&self, id: OperationId) -> bool {
+        self.operations.get(id).is_some_and(|operation| {
+            let is_buffered = |state: &SendState| state.send.level == Level::Buffered;
+            let ends = matches!(&operation.kind, Kind::Send(state) if is_buffered(state));
+            ends && operation.ending.is_none()
+        })
+    }
+
     /// Asks for a copy of a span's payload, where its memory is wanted back.
     pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
         let reliable = self.reliable_mut(id);
@@ -424,8 +443,17 @@ impl Core {
         reliable.sent.resend_by(due);
         match reliable.sent.stay(span, id, buffer) {
             Some(order) => {
+                let is_nowhere = reliable.sent.is_nowhere(span);
                 self.counters.spans_kept += 1;
-                self.order_memory_released(order);
+                match order {
+                    Order::Eager { operation } if self.may_end(operation) => {
+                        self.eager_released(operation, Ok(()));
+                    }
+                    order => self.order_memory_released(order),
+                }
+                if is_nowhere {
+                    self.transmit(id, span);
+                }
             }
             None => self.outputs.extend_releases(buffer),
         }

@@ -11,6 +11,7 @@ use crate::foreign::unspeakable;
 use crate::operation::{Ending, Kind, SendStage, SendState};
 use crate::orders::{Order, Payload};
 use crate::path::Peer;
+use crate::reliable::KEPT_BYTES_MAX;
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -98,6 +99,10 @@ impl Core {
             let slice = send.payload.part(0, first);
             let payload = Payload { slice, urgency: Urgency::Urgent, order };
             self.emit(send.peer, body, Some(payload));
+            let keeps = send.level == Level::Buffered && first == send.payload.len;
+            if keeps && first <= KEPT_BYTES_MAX.into() {
+                self.keep_when_sent(send.peer);
+            }
             if first < send.payload.len {
                 self.send_rest(id, &send, message, first);
             }

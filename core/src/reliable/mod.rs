@@ -32,12 +32,18 @@ use self::held::HeldMessages;
 use self::sent::SentSpans;
 use self::window::Window;
 
+/// An eager message of up to so many bytes, with the memory of which its sender goes on at once: it is copied behind its
+/// sending. A longer one is acknowledged at once.
+pub(crate) const KEPT_BYTES_MAX: u32 = 32 << 10;
+
 /// The spans of one session, both directions.
 #[derive(Debug)]
 pub(crate) struct Reliable {
     pub sent: SentSpans,
     pub window: Window,
     pub held: HeldMessages,
+    /// The newest span that its sender waits for: it is acknowledged as soon as it is here.
+    pub awaited: u64,
     /// The link that the newest span came over.
     pub heard_over: Option<LinkId>,
 }
@@ -45,7 +51,7 @@ pub(crate) struct Reliable {
 impl Reliable {
     pub fn new() -> Reliable {
         let (sent, window, held) = (SentSpans::new(), Window::new(), HeldMessages::default());
-        Reliable { sent, window, held, heard_over: None }
+        Reliable { sent, window, held, awaited: 0, heard_over: None }
     }
 
     /// A number that grows with each span that goes or comes.

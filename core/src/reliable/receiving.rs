@@ -7,6 +7,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Arrived, Body, Envelope, Prefix};
 
+use super::KEPT_BYTES_MAX;
 use super::window::Arrival;
 use crate::api::{PeerId, Plant};
 use crate::engine::Core;
@@ -63,6 +64,11 @@ impl Core {
             return Placement::Drop;
         };
         reliable.heard_over = Some(link);
+        if payload_bytes > KEPT_BYTES_MAX
+            && matches!(body, Arrived::Eager(_) | Arrived::Fragment(_))
+        {
+            reliable.awaited = span;
+        }
         match reliable.window.arrive(span, attempt) {
             Arrival::New => {}
             Arrival::Again(incoming, copy) => {
@@ -150,9 +156,10 @@ impl Core {
         if span == 0 {
             return;
         }
+        let is_awaited = reliable.awaited == span;
         let (now, copy) = reliable.window.place(span);
         self.drop_copy(copy);
-        self.acknowledge_soon(id, now);
+        self.acknowledge_soon(id, now || is_awaited);
     }
 
     fn acknowledge_soon(&mut self, id: PeerId, at_once: bool) {

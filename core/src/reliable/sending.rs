@@ -43,7 +43,7 @@ impl Core {
     }
 
     /// Sends a span over the link, unless the link's rail has it, or the peer.
-    pub(super) fn transmit(&mut self, id: PeerId, span: u64) {
+    pub(crate) fn transmit(&mut self, id: PeerId, span: u64) {
         let now = self.now;
         let after = self.resend_after(self.peer_link(id));
         let due = SentSpans::first_look(now, after);

@@ -434,6 +434,19 @@ impl SentSpans {
         Some(sent.copies.detachable().collect())
     }
 
+    /// The payload of a span is to be copied as soon as the rails that have it let go, if any has it.
+    pub fn leave_when_sent(&mut self, span: u64) {
+        if let Some(sent) = self.get_mut(span).filter(|sent| sent.copies.are_held()) {
+            sent.leaving = true;
+        }
+    }
+
+    /// Whether a span that is not acknowledged goes over no link.
+    pub fn is_nowhere(&self, span: u64) -> bool {
+        let nowhere = |sent: &Sent| !sent.acknowledged && sent.copies.newest().is_none();
+        self.get(span).is_some_and(nowhere)
+    }
+
     /// The payload that is to be copied now.
     pub fn leaving(&mut self, span: u64) -> Option<Slice> {
         let sent = self.get_mut(span).filter(|sent| sent.leaving && !sent.copies.are_held())?;
