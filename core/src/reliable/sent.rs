@@ -44,6 +44,8 @@ pub(super) struct Sent {
     acknowledged: bool,
     /// The payload's memory is wanted back: it is copied as soon as no rail has it, and not sent before.
     leaving: bool,
+    /// The same from when its rails let go; until then it goes also over other links.
+    leaves_when_sent: bool,
     copies: Copies,
 }
 
@@ -167,6 +169,7 @@ impl SentSpans {
             attempt: 0,
             acknowledged: false,
             leaving: false,
+            leaves_when_sent: false,
             copies: Copies::default(),
         });
         self.unanswered += 1;
@@ -237,6 +240,7 @@ impl SentSpans {
             return Released::Awaited;
         }
         if !sent.acknowledged {
+            sent.leaving |= std::mem::take(&mut sent.leaves_when_sent);
             return if sent.leaving { Released::Leaving } else { Released::Awaited };
         }
         let payload = sent.payload.take().map(|payload| (payload, sent.path));
@@ -434,10 +438,10 @@ impl SentSpans {
         Some(sent.copies.detachable().collect())
     }
 
-    /// The payload of a span is to be copied as soon as the rails that have it let go, if any has it.
+    /// The payload of a span is to be copied as soon as the rails that have it let go.
     pub fn leave_when_sent(&mut self, span: u64) {
-        if let Some(sent) = self.get_mut(span).filter(|sent| sent.copies.are_held()) {
-            sent.leaving = true;
+        if let Some(sent) = self.get_mut(span) {
+            sent.leaves_when_sent = true;
         }
     }
 

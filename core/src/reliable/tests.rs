@@ -199,6 +199,8 @@ impl Rig {
                 Next::Other => match self.core.take_output() {
                     Output::Verb(verb) => self.verbs.push(verb),
                     Output::Copy { from, to } => self.copied.push((from, to)),
+                    // There is no room for copies.
+                    Output::Keep { peer, span, .. } => self.core.kept(peer, span, None),
                     Output::Release(buffer) => self.released.push(buffer),
                     Output::PeerUp { peer } => self.peer = Some(peer),
                     _ => {}
