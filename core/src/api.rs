@@ -384,6 +384,9 @@ pub struct Counters {
     pub gets: u64,
     pub puts: u64,
     pub gets_served: u64,
+    /// Parts of gets that rails were told to read, and those that came back unread since their paths did not carry them.
+    pub parts_read: u64,
+    pub parts_returned: u64,
     pub frames_re_sent: u64,
     pub duplicates_dropped: u64,
     pub corrupt_dropped: u64,

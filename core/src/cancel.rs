@@ -234,6 +234,7 @@ impl Core {
 
     /// Has the rail give a native access up.
     fn stop_native(&mut self, id: OperationId) {
+        self.stop_parts(id);
         let Some(state) = self.access_mut(id) else { return };
         let Some(slot) = state.native else { return };
         // Its link may be one that is closing, while another carries the session.
@@ -247,26 +248,16 @@ impl Core {
 
     /// Has the rail give up all native accesses over a link that closes.
     pub(crate) fn stop_natives_of(&mut self, closing: LinkId) {
-        for slot in self.orders.over(&[closing], |order| matches!(order, Order::Native { .. })) {
+        for slot in self.orders.over(&[closing], Order::is_native) {
             let (link, token) = (closing, Orders::token(slot));
             self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
         }
     }
 
-    /// Has the rail give up all native reads over a link whose path is suspect: they begin again over another. A
-    /// native write waits: others may have changed its bytes since.
+    /// Has the rail give up all reads over a link whose path is suspect: what they have not read goes over another.
+    /// Nothing is written natively in a session that has several paths.
     pub(crate) fn stop_reads_over(&mut self, link: LinkId) {
-        for slot in self.orders.over(&[link], |order| matches!(order, Order::Native { .. })) {
-            let Some(&Entry { order: Order::Native { operation, .. }, .. }) = self.orders.get(slot)
-            else {
-                continue;
-            };
-            let access = self.operations.access_mut(operation);
-            if access.is_some_and(|state| state.access.direction == Direction::Get) {
-                let token = Orders::token(slot);
-                self.outputs.push(Output::Verb(Verb::CancelAccess { link, token }));
-            }
-        }
+        self.stop_natives_of(link);
     }
 
     /// Has rails give such places up, and forgets those that wait for their span to come again.
@@ -292,7 +283,7 @@ impl Core {
     }
 
     /// The links with a peer, those begun under other names of it included.
-    fn links_with(&self, id: PeerId) -> Vec<LinkId> {
+    pub(crate) fn links_with(&self, id: PeerId) -> Vec<LinkId> {
         let id = self.resolve(id);
         let mut links = self.links.of_peer(id);
         let aliases = self.peers.get(id).into_iter().flat_map(|peer| &peer.names.aliases);
@@ -307,12 +298,18 @@ impl Core {
             Verb::DetachSend { token, later, .. } => self.detached(token, later, released),
             Verb::CancelAccess { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
-                if let Some(Entry { order: Order::Native { operation, peer, bytes }, link }) =
-                    self.orders.take(token)
-                {
-                    // Where it was not cancelled its link closes, and is lost to it.
-                    self.native_ended(operation, peer, link, bytes, Err(Fault::PeerReset));
-                    self.pump(peer);
+                let Some(Entry { order, link }) = self.orders.take(token) else { return };
+                // Where it was not cancelled its link closes, or is suspect, and is lost to it.
+                match order {
+                    Order::Native { operation, peer, bytes } => {
+                        self.native_ended(operation, peer, link, bytes, Err(Fault::PeerReset));
+                        self.pump(peer);
+                    }
+                    Order::Part { operation, peer, part } => {
+                        self.part_stopped(operation, peer, link, part);
+                        self.pump(peer);
+                    }
+                    _ => {}
                 }
             }
             Verb::CancelReceive { token, .. } if released => {
@@ -364,6 +361,7 @@ impl Core {
             Order::ServeFrame { region, .. } => self.release_region(region),
             Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
             Order::Native { .. }
+            | Order::Part { .. }
             | Order::Span { .. }
             | Order::Shared { .. }
             | Order::Detached { .. } => {

@@ -38,7 +38,7 @@ impl Holds {
         self.order(order);
         // Eager ones are counted by their operations' stages, whoever has the frames.
         let uncounted =
-            matches!(order, Order::Native { .. } | Order::Span { .. } | Order::Shared { .. });
+            order.is_native() || matches!(order, Order::Span { .. } | Order::Shared { .. });
         if !uncounted && !matches!(order, Order::Eager { .. }) {
             count(self.frames.entry(*link).or_default(), order.is_bulk());
         }
@@ -53,7 +53,8 @@ impl Holds {
         match *order {
             Order::Fragment { operation, .. }
             | Order::PutFrame { operation, .. }
-            | Order::Native { operation, .. } => {
+            | Order::Native { operation, .. }
+            | Order::Part { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
             Order::ServeFrame { region, .. } => *self.regions.entry(region).or_default() += 1,
@@ -247,6 +248,35 @@ impl Core {
         counted
     }
 
+    /// Every byte of a get in parts is in one place.
+    fn check_pulls(&self, id: PeerId, session: &Session) {
+        let Some(pulling) = &session.accesses.pulling else { return };
+        let parts = || {
+            self.orders.iter().filter_map(|(_, entry)| match entry.order {
+                Order::Part { operation, part, .. } => Some((entry.link, operation, part)),
+                _ => None,
+            })
+        };
+        for link in pulling.links() {
+            let over = parts().filter(|part| part.0 == link).map(|part| u64::from(part.2.bytes));
+            assert_eq!(pulling.counts(Some(link), None)[0], over.sum(), "parts over {link:?}");
+        }
+        let [mut by_frames, mut left] = [0; 2];
+        for (operation, state) in self.operations.iter() {
+            let access = self.operations.access(state).filter(|it| it.access.peer == id);
+            let Some(access) = access.filter(|_| state.ending.is_none()) else { continue };
+            let (Some(pulled), bytes) = (access.pulled, access.access.local.len) else { continue };
+            let own = parts().filter(|part| part.1 == operation);
+            let read: u64 = own.map(|part| u64::from(part.2.bytes)).sum();
+            let again = pulling.counts(None, Some(operation))[1];
+            let all = access.moved + read + pulled.by_frames + again + pulled.left(bytes);
+            assert_eq!(all, bytes, "{operation:?} in parts: {pulled:?}");
+            by_frames += pulled.by_frames;
+            left += again + pulled.left(bytes);
+        }
+        assert_eq!(pulling.counts(None, None)[2..], [by_frames, left], "gets in parts of {id:?}");
+    }
+
     fn check_session(&self, id: PeerId, session: &Session) {
         let under_way = session.accesses.under_way;
         assert_eq!(under_way, self.under_way(id), "accesses of {id:?} under way");
@@ -264,6 +294,7 @@ impl Core {
             announces += held_rts;
         }
         session.lent.check(id, eager, announces);
+        self.check_pulls(id, session);
         for link in session.paths.links() {
             let state = self.links.get(link).expect("a link of a session is there");
             let carries = matches!(state.stage, LinkStage::Up | LinkStage::Closing);

@@ -282,6 +282,10 @@ impl Core {
                 self.native_ended(operation, peer, link, bytes, outcome);
                 self.pump(peer);
             }
+            Order::Part { operation, peer, part } => {
+                self.part_ended(operation, peer, link, part, outcome);
+                self.pump(peer);
+            }
             Order::Span { peer, span } => self.span_released(peer, span, link),
             Order::Shared { with } => self.share_released(with, outcome),
             Order::Eager { operation } => self.eager_left(operation, outcome),
@@ -323,7 +327,10 @@ impl Core {
                 self.outputs.push(Output::Release(buffer));
                 self.pump(peer);
             }
-            Order::Native { .. } | Order::Span { .. } | Order::Shared { .. } => {
+            Order::Native { .. }
+            | Order::Part { .. }
+            | Order::Span { .. }
+            | Order::Shared { .. } => {
                 unreachable!("{order:?} is no payload of a frame")
             }
         }

@@ -11,6 +11,7 @@ use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
 
 use crate::api::{Access, OperationId, PeerId, Receive, Send};
 use crate::lists::{List, Neighbours, Table};
+use crate::remote::Pulled;
 
 /// An operation in flight.
 #[derive(Debug)]
@@ -112,6 +113,8 @@ pub(crate) struct AccessState {
     pub moved: u64,
     /// The last native order for it.
     pub native: Option<SlotId>,
+    /// Where it is in parts: how far it is.
+    pub pulled: Option<Pulled>,
     /// The help that the target of a get offers.
     pub help: Help,
 }
@@ -365,6 +368,7 @@ impl Operations {
             streaming: false,
             moved: 0,
             native: None,
+            pulled: None,
             help,
         }) {
             Ok(slot) => AccessId(slot),

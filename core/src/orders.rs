@@ -7,6 +7,7 @@ use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::{LinkId, Token, Urgency};
 
 use crate::api::{OperationId, PeerId};
+use crate::remote::Part;
 
 /// Something that a rail was ordered to do and has not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +22,8 @@ pub(crate) enum Order {
     ServeFrame { region: SlotId, peer: PeerId },
     /// A native read or write.
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
+    /// A native read of a part of a get.
+    Part { operation: OperationId, peer: PeerId, part: Part },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
     /// The payload of a span whose session ended while several rails had it: the last one that lets go ends the order in
@@ -41,10 +44,16 @@ impl Order {
             | Order::PutFrame { peer, .. }
             | Order::ServeFrame { peer, .. }
             | Order::Native { peer, .. }
+            | Order::Part { peer, .. }
             | Order::Span { peer, .. }
             | Order::Detached { peer, .. }
             | Order::Kept { peer, .. } => Some(peer),
         }
+    }
+
+    /// Whether it is a read or a write of a rail's.
+    pub fn is_native(&self) -> bool {
+        matches!(self, Order::Native { .. } | Order::Part { .. })
     }
 
     /// Whether its frame is a data frame.
@@ -52,7 +61,7 @@ impl Order {
         match *self {
             Order::Fragment { .. } | Order::PutFrame { .. } | Order::ServeFrame { .. } => true,
             Order::Detached { bulk, .. } | Order::Kept { bulk, .. } => bulk,
-            Order::Eager { .. } | Order::Native { .. } => false,
+            Order::Eager { .. } | Order::Native { .. } | Order::Part { .. } => false,
             Order::Span { .. } | Order::Shared { .. } => false,
         }
     }

@@ -130,7 +130,10 @@ impl Core {
             self.close_link(link);
         }
         for (_, peer) in self.peers.iter_mut() {
-            peer.session.iter_mut().for_each(|session| session.fetching.clear());
+            if let Some(session) = &mut peer.session {
+                session.fetching.clear();
+                session.accesses.pulling = None;
+            }
             peer.waiting = Waiting::default();
         }
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();

@@ -261,6 +261,7 @@ impl Core {
         self.wake_by(id, due);
         self.path_joined(id, crate::apm::PathId(path.name()));
         self.pump(id);
+        self.pull_over(id);
         self.close_surplus();
     }
 

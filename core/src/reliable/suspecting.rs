@@ -87,8 +87,7 @@ impl Core {
         session.paths.set_floor(self.floor);
         let watched = session.paths.take_watched(now);
         for link in watched {
-            let is_native = |order: &Order| matches!(order, Order::Native { .. });
-            if self.can_be_silent(link) && !self.orders.over(&[link], is_native).is_empty() {
+            if self.can_be_silent(link) && !self.orders.over(&[link], Order::is_native).is_empty() {
                 self.emit_probe(id, link, false);
                 if let Some(session) = self.peers.session_mut(id) {
                     session.paths.probed(link, now);

@@ -2,6 +2,8 @@
 
 use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
 
+use super::Pulling;
+
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
 /// Segments that they have together: each of a get is asked for by a frame and served as a stream.
@@ -16,6 +18,8 @@ pub(crate) struct Accesses {
     pub under_way: UnderWay,
     /// How many there have been.
     pub begun: u64,
+    /// Gets in parts, from the first one on.
+    pub pulling: Option<Box<Pulling>>,
 }
 
 /// Gets and puts of ours that one peer has not answered.

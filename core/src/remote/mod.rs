@@ -2,18 +2,25 @@
 //!
 //! * [`exposures`]: what peers may access, kept in [`regions`];
 //! * [`origin`]: the side that gets and puts; [`target`]: the side whose memory it is;
-//! * [`accesses`]: what we have under way with one peer, and its limits.
+//! * [`accesses`]: what we have under way with one peer, and its limits;
+//! * [`pulls`]: gets of a session that may have several paths, in parts over its links; [`pulling`] chooses.
 //!
 //! On rails with native access the rail does it; on others frames do: a get asks, data frames come back; a put's data
 //! frames can each be placed alone (`crate::streams`). Both users, the application and the rendezvous, go through
 //! [`crate::operation::AccessState`].
+//!
+//! In a session that outlives its links puts are always frames. A rail's write that was broken off may have happened, and
+//! others may have written since; a frame is a span, and takes effect once.
 
 mod accesses;
 mod exposures;
 mod origin;
+mod pulling;
+mod pulls;
 mod regions;
 mod target;
 
 pub(crate) use accesses::{ACCESSES_MAX, Accesses, SEGMENTS_MAX, UnderWay};
+pub(crate) use pulling::{Part, Pulled, Pulling};
 pub(crate) use regions::Regions;
 pub(crate) use target::Puts;

@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Help, LinkId, Placement, RemoteLayout, Verb};
+use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Verb};
 use ropewalk_wire::frame::{DataBody, GetBody, Prefix, ResultBody, key_to_wire, status_from_wire};
 
 use crate::api::*;
@@ -12,7 +12,6 @@ use crate::incoming::IncomingKind;
 use crate::operation::{AccessState, Kind};
 use crate::orders::{Order, Orders};
 use crate::path::LinkStage;
-use crate::session::Paths;
 use crate::streams::{Segments, Stream, StreamKind};
 
 impl Core {
@@ -75,7 +74,7 @@ impl Core {
     }
 
     /// Whether a link carries its session and is not being closed.
-    fn is_live(&self, link: LinkId) -> bool {
+    pub(super) fn is_live(&self, link: LinkId) -> bool {
         self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up)
     }
 
@@ -110,7 +109,13 @@ impl Core {
             Direction::Get => self.counters.gets += 1,
             Direction::Put => self.counters.puts += 1,
         }
-        if self.is_native(link) {
+        let is_get = access.direction == Direction::Get;
+        if is_get && self.pulls_parts(access.peer, access.local.len) {
+            return self.start_pulls(id, access.peer);
+        }
+        // A rail's write that breaks off with its link may have happened; frames of a session that goes on happen once.
+        let outlives = self.peers.session(access.peer).is_some_and(|it| it.reliable.is_some());
+        if self.is_native(link) && (is_get || !outlives) {
             return self.start_native(id, link, access);
         }
         match access.direction {
@@ -182,8 +187,8 @@ impl Core {
         self.release_memory(id);
     }
 
-    /// The link went away under a native access, but its session resumes: the access waits for the
-    /// next link. Reading or writing the same bytes once more changes nothing.
+    /// The link went away under a native read of a session that has this path alone, and resumes: the read waits for the
+    /// next link. To read the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
         let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
@@ -191,8 +196,7 @@ impl Core {
         let Some(session) = session else { return false };
         session.accesses.under_way.end(segments);
         self.queue_access(id, peer);
-        let is_dead = |paths: &Paths| paths.carries(lost) && !paths.is_suspect(lost);
-        if self.peers.session(peer).is_some_and(|session| is_dead(&session.paths)) {
+        if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(lost);
         }
@@ -212,28 +216,40 @@ impl Core {
 
     /// Asks for the bytes of a get, a frame for each remote segment.
     fn ask(&mut self, id: OperationId, access: &Access) {
-        let (key_slot, key_secret) = key_to_wire(access.key);
-        let mut into_offset = 0;
-        let mut ask_one = |core: &mut Core, offset: u64, len: u64| {
-            let body = GetBody {
-                key_slot,
-                key_secret,
-                offset: offset.into(),
-                len: len.into(),
-                cookie: id.0.to_u64().into(),
-                into_offset: into_offset.into(),
-            };
-            into_offset += len;
-            core.emit(access.peer, body, None);
-        };
+        let (peer, key) = (access.peer, access.key);
         match &access.remote {
-            RemoteLayout::At(offset) => ask_one(self, *offset, access.local.len),
+            RemoteLayout::At(offset) => {
+                self.ask_segment(id, peer, key, (*offset, access.local.len), 0);
+            }
             RemoteLayout::List(list) => {
+                let mut into_offset = 0;
                 for segment in list.iter().filter(|segment| segment.len > 0) {
-                    ask_one(self, segment.offset, segment.len);
+                    self.ask_segment(id, peer, key, (segment.offset, segment.len), into_offset);
+                    into_offset += segment.len;
                 }
             }
         }
+    }
+
+    /// Asks for so many bytes from an offset in a region on.
+    pub(super) fn ask_segment(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        key: RemoteKey,
+        (offset, len): (u64, u64),
+        into_offset: u64,
+    ) {
+        let (key_slot, key_secret) = key_to_wire(key);
+        let body = GetBody {
+            key_slot,
+            key_secret,
+            offset: offset.into(),
+            len: len.into(),
+            cookie: id.0.to_u64().into(),
+            into_offset: into_offset.into(),
+        };
+        self.emit(peer, body, None);
     }
 
     /// Bytes that we asked for arrive.
@@ -264,13 +280,30 @@ impl Core {
     }
 
     pub(crate) fn data_received(&mut self, id: OperationId, bytes: u64) {
-        if let Some(state) = self.access_mut(id) {
-            state.moved += bytes;
-            if state.moved >= state.access.local.len {
-                self.access_ended(id, Ok(()));
+        let state = self.operations.access_mut(id);
+        let in_parts = state.and_then(|state| Some((state.access.peer, state.pulled.as_mut()?)));
+        let peer = in_parts.map(|(peer, pulled)| {
+            if let Some(session) = self.peers.session_mut(peer)
+                && let Some(pulling) = &mut session.accesses.pulling
+            {
+                pulling.frames_came(pulled, bytes);
             }
-        }
+            peer
+        });
+        self.bytes_moved(id, bytes);
         self.release_memory(id);
+        if let Some(peer) = peer {
+            self.pump_pulls(peer);
+        }
+    }
+
+    /// Bytes of a get are here.
+    pub(super) fn bytes_moved(&mut self, id: OperationId, bytes: u64) {
+        let Some(state) = self.access_mut(id) else { return };
+        state.moved += bytes;
+        if state.moved >= state.access.local.len {
+            self.access_ended(id, Ok(()));
+        }
     }
 
     /// The peer tells how a get or put of ours ended.
@@ -318,6 +351,7 @@ impl Core {
                 });
             }
         }
+        self.end_pulls(id, peer, outcome);
         if receive {
             self.fetched(id, outcome);
         } else {

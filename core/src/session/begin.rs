@@ -68,6 +68,7 @@ impl Core {
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);
         self.pump(id);
+        self.pull_over(id);
         self.close_surplus();
     }
 

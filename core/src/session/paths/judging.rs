@@ -18,6 +18,17 @@ impl Paths {
         self.iter_mut().for_each(|path| path.health.set_floor(floor));
     }
 
+    /// The links that may be used now: of those that fit the good ones, else those that are not suspect, else all. Those
+    /// that are drained only where there is no other.
+    pub fn usable(&self, fits: impl Fn(LinkId) -> bool + Copy) -> impl Iterator<Item = LinkId> {
+        let rank =
+            |path: &Path| (path.is_drained, path.health.is_suspect(), !path.health.is_good());
+        let up = move |path: &&Path| path.up().is_some_and(fits);
+        let best = self.iter().filter(up).map(rank).min();
+        let is_best = move |path: &&Path| Some(rank(path)) == best;
+        self.iter().filter(up).filter(is_best).filter_map(Path::up)
+    }
+
     /// A span goes over a link. Returns when its path is judged next.
     pub fn awaits(&mut self, link: LinkId, now: Time) -> Time {
         if self.more.is_empty() {
