@@ -1,0 +1,66 @@
+//! What operators see of paths, with the names of rails and peers.
+
+use ropewalk_base::ids::EndpointId;
+use ropewalk_base::time::Time;
+use ropewalk_core::{PathEvent, PathStatus, PeerId};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use super::Engine;
+use crate::path_status::{PathEventView, PathView, PeerName, RailName};
+
+impl Engine {
+    /// A path as it is now.
+    pub fn path_view(&mut self, status: PathStatus, now: Time) -> PathView {
+        let PathStatus { peer, endpoint, is_bundle, path, rail, link, .. } = status;
+        let remote = link.and_then(|link| self.rails.of(link)?.peer_host(link));
+        let health = link.and_then(|link| self.rails.of_mut(link)?.health(link, now));
+        PathView {
+            peer: self.peer_name(peer, endpoint),
+            is_bundle,
+            path,
+            rail: self.rail_name(rail),
+            remote,
+            state: status.state,
+            is_used: status.is_used,
+            round_trip: status.round_trip,
+            delivered_at: status.delivered_at,
+            tally: status.tally,
+            health,
+        }
+    }
+
+    pub fn event_view(&self, event: PathEvent) -> PathEventView {
+        let PathEvent { number, at, peer, endpoint, path, rail, change } = event;
+        let (peer, rail) = (self.peer_name(peer, endpoint), self.rail_name(rail));
+        PathEventView { number, at, peer, path, rail, change }
+    }
+
+    fn peer_name(&self, peer: PeerId, endpoint: u128) -> PeerName {
+        let looked_up = self.addresses.address_of(peer).map(ToString::to_string);
+        let told = || {
+            let told = std::str::from_utf8(self.core.peer_addresses(peer)).ok()?;
+            (!told.is_empty()).then(|| told.to_string())
+        };
+        // Its record may be another peer's by now.
+        let is_same = self.core.peer_endpoint(peer) == Some(endpoint);
+        let address = if is_same { looked_up.or_else(told) } else { None };
+        PeerName { peer, endpoint: EndpointId(endpoint), address }
+    }
+
+    fn rail_name(&self, index: u8) -> RailName {
+        let rail = self.rails.iter().nth(index.into());
+        RailName {
+            index,
+            scheme: rail.map_or("?", |rail| rail.scheme()),
+            interface: rail.and_then(|rail| rail.interface()).map(interface_name),
+            address: rail.and_then(|rail| rail.addresses().into_iter().next()),
+        }
+    }
+}
+
+/// The name of an interface; its number behind `#` if nobody has a name for it.
+fn interface_name(index: u32) -> String {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let name = socket.and_then(|socket| netdevice::index_to_name(&socket, index));
+    name.unwrap_or_else(|_| format!("#{index}"))
+}
