@@ -546,10 +546,6 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
     fn peer_host(&self, link: LinkId) -> Option<String> {
         self.port.host(self.machine.station(link.slot)?)
     }
-
-    fn interface(&self) -> Option<u32> {
-        self.port.interface()
-    }
 }
 
 impl<P: Port, L: PacketProtocol<P::Station>> ForeignRail for PacketRail<P, L> {

@@ -28,8 +28,9 @@ pub struct RailName {
     /// Its index.
     pub index: u8,
     pub scheme: &'static str,
-    /// The interface that it is bound to.
+    /// The interface and the source address that it is bound to.
     pub interface: Option<String>,
+    pub source: Option<String>,
     /// The first address at which it listens.
     pub address: Option<String>,
 }

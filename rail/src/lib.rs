@@ -200,11 +200,6 @@ pub trait Rail: Send {
         None
     }
 
-    /// The number of the interface that its links leave by, where it has one of its own.
-    fn interface(&self) -> Option<u32> {
-        None
-    }
-
     /// The owner of the process at the other end of a link. May ask the kernel.
     fn peer_owner(&self, link: LinkId) -> Owner {
         let _ = link;

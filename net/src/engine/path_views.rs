@@ -3,7 +3,6 @@
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
 use ropewalk_core::{PathEvent, PathStatus, PeerId};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 use super::Engine;
 use crate::path_status::{PathEventView, PathView, PeerName, RailName};
@@ -49,18 +48,17 @@ impl Engine {
 
     fn rail_name(&self, index: u8) -> RailName {
         let rail = self.rails.iter().nth(index.into());
+        let bound = rail.and_then(|rail| rail.bound_to()).unwrap_or_default();
+        let setting = |name: &str| {
+            let mut settings = bound.split('&').filter_map(|setting| setting.split_once('='));
+            settings.find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+        };
         RailName {
             index,
             scheme: rail.map_or("?", |rail| rail.scheme()),
-            interface: rail.and_then(|rail| rail.interface()).map(interface_name),
+            interface: setting("interface"),
+            source: setting("source"),
             address: rail.and_then(|rail| rail.addresses().into_iter().next()),
         }
     }
-}
-
-/// The name of an interface; its number behind `#` if nobody has a name for it.
-fn interface_name(index: u32) -> String {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let name = socket.and_then(|socket| netdevice::index_to_name(&socket, index));
-    name.unwrap_or_else(|_| format!("#{index}"))
 }

@@ -511,10 +511,6 @@ impl Rail for TcpRail {
         socket::peer_host(socket.as_fd())
     }
 
-    fn interface(&self) -> Option<u32> {
-        self.config.local.interface().map(|(index, _)| index)
-    }
-
     fn peer_owner(&self, link: LinkId) -> Owner {
         let socket = self.links.get(link.slot).and_then(|link| link.socket.as_ref());
         socket.map_or(Owner::Untold, |socket| socket::peer_owner(socket.as_fd()))
