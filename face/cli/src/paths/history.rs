@@ -178,7 +178,7 @@ mod tests {
         };
         let mut event = json!({
             "number": 3,
-            "time": 1_785_000_000.1239,
+            "time": 1_785_000_000.123_9,
             "peer": { "endpoint": "1234567890", "address": "tcp://10.0.0.1:7" },
             "path": 0,
             "rail": { "scheme": "tcp", "interface": "eth1" },
