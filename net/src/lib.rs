@@ -49,8 +49,8 @@ pub use paths::interfaces;
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,
-    Oversize, PathCause, PathChange, PathState, PathTally, PeerId, Waiting,
+    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState, Mode,
+    OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropewalk_base::health::Health;
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
-use ropewalk_core::{PathChange, PathState, PathTally, PeerId};
+use ropewalk_core::{LinkState, PathChange, PathTally, PeerId};
 
 use crate::endpoint::Endpoint;
 use crate::shared::Shared;
@@ -46,7 +46,7 @@ pub struct PathView {
     pub rail: RailName,
     /// The host at the other end, where the path has a link and its rail knows hosts.
     pub remote: Option<String>,
-    pub state: PathState,
+    pub state: LinkState,
     /// What is sent now goes over it.
     pub is_used: bool,
     /// Smoothed, and its variation, as numbered frames measured them.

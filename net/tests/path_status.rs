@@ -11,8 +11,8 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
 use ropewalk_net::path_status::{PathEventView, PathView};
 use ropewalk_net::{
-    Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PathCause, PathChange,
-    PathState, PeerId,
+    Channel, Context, Endpoint, EndpointConfig, Level, LinkState, Mode, Oversize, PathCause,
+    PathChange, PeerId,
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
@@ -157,8 +157,8 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         assert_eq!((joined.rail.index, joined.peer.endpoint), (1, EndpointId(2)));
         assert_eq!(joined.peer.address.as_deref(), Some("sim://right"));
         let (first, second) = (sim.path(0), sim.path(joined.path));
-        assert_eq!((first.state, first.is_used), (PathState::Up, true), "seed {seed}");
-        assert_eq!((second.state, second.is_used), (PathState::Up, false), "seed {seed}");
+        assert_eq!((first.state, first.is_used), (LinkState::Up, true), "seed {seed}");
+        assert_eq!((second.state, second.is_used), (LinkState::Up, false), "seed {seed}");
         assert!(first.is_bundle && first.tally.frames > 10 && second.tally.frames == 0);
         let (round_trip, _) = first.round_trip.expect("it was measured");
         assert!(round_trip < Duration::from_millis(3), "{round_trip:?}");
@@ -178,7 +178,7 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         assert!(detection >= Duration::from_millis(4), "seed {seed}: {detection:?}");
         assert_eq!(sim.path(0).delivered_at, Some(since), "seed {seed}");
         let state = sim.path(0).state;
-        assert_eq!(state, PathState::Suspect { since: suspected.at }, "seed {seed}");
+        assert_eq!(state, LinkState::Suspect { since: suspected.at }, "seed {seed}");
 
         let moved = sim.until(suspected.number, |it| matches!(it, PathChange::Redirected { .. }));
         let PathChange::Redirected { to, cause, detection: again, stall, spans, bytes } =
@@ -206,14 +206,14 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         let dead = sim.until(moved.number, |it| matches!(it, PathChange::Dead { .. }));
         let PathChange::Dead { suspect } = dead.change else { unreachable!("looked for") };
         assert_eq!(suspect, dead.at.since(suspected.at));
-        assert_eq!(sim.path(0).state, PathState::Lost { since: dead.at });
+        assert_eq!(sim.path(0).state, LinkState::Lost { since: dead.at });
         sim.network.heal(NAMES[0], NAMES[1]);
         let held = sim.until(dead.number, |it| matches!(it, PathChange::Held { .. }));
         let PathChange::Held { until } = held.change else { unreachable!("looked for") };
-        assert_eq!(sim.path(0).state, PathState::HeldBack { until });
+        assert_eq!(sim.path(0).state, LinkState::HeldBack { until });
         let mended = sim.until(held.number, |it| matches!(it, PathChange::Mended));
         assert!((mended.path, mended.at >= until) == (0, true));
-        assert_eq!(sim.path(0).state, PathState::Up);
+        assert_eq!(sim.path(0).state, LinkState::Up);
         let tally = sim.path(0).tally;
         assert_eq!((tally.dead, tally.lost, tally.joined), (1, 0, 1));
         assert!(tally.probes_sent >= 4 && tally.probes_answered < tally.probes_sent);
@@ -230,7 +230,7 @@ fn a_path_that_answers_again_and_one_that_loses_its_link_are_told_apart() {
     let answered = sim.until(suspected.number, |it| matches!(it, PathChange::Answered { .. }));
     let PathChange::Answered { suspect } = answered.change else { unreachable!("looked for") };
     assert_eq!((answered.path, suspect), (0, answered.at.since(suspected.at)));
-    assert_eq!(sim.path(0).state, PathState::Up);
+    assert_eq!(sim.path(0).state, LinkState::Up);
 
     sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
     let lost = sim.until(answered.number, |it| matches!(it, PathChange::Lost));
@@ -254,7 +254,7 @@ fn a_session_with_one_path_counts_nothing_until_it_loses_that() {
     }
     assert!(sim.nodes[1].done > 10 && sim.nodes[0].endpoint.path_history(0).events.is_empty());
     let only = sim.path(0);
-    assert_eq!((only.state, only.is_used, only.is_bundle), (PathState::Up, true, false));
+    assert_eq!((only.state, only.is_used, only.is_bundle), (LinkState::Up, true, false));
     assert_eq!((only.tally, only.round_trip), (Default::default(), None));
     assert_eq!(only.rail.scheme, "sim");
     sim.network.cut(NAMES[0], NAMES[1], Cut::Both);

@@ -23,7 +23,7 @@ const STALLS_MAX: usize = 64;
 
 /// An event of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PathEvent {
+pub struct HistoryEvent {
     /// Counts the events of the endpoint from 1 on.
     pub number: u64,
     pub at: Time,
@@ -86,7 +86,7 @@ impl PathChange {
 /// The events, and the stalls that are not over.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    events: VecDeque<PathEvent>,
+    events: VecDeque<HistoryEvent>,
     noted: u64,
     stalls: Vec<Stall>,
 }
@@ -107,7 +107,7 @@ struct Stall {
 }
 
 impl History {
-    fn note(&mut self, mut event: PathEvent) {
+    fn note(&mut self, mut event: HistoryEvent) {
         self.noted += 1;
         event.number = self.noted;
         if self.events.len() == EVENTS_MAX {
@@ -117,7 +117,7 @@ impl History {
     }
 
     /// The events behind this number that are still kept.
-    fn after(&self, number: u64) -> impl Iterator<Item = &PathEvent> {
+    fn after(&self, number: u64) -> impl Iterator<Item = &HistoryEvent> {
         self.events.iter().filter(move |event| event.number > number)
     }
 
@@ -175,7 +175,7 @@ impl History {
                 tally.stalled += time;
             }
             let to = to.name();
-            self.note(PathEvent {
+            self.note(HistoryEvent {
                 number: 0,
                 at: now,
                 peer: stall.peer,
@@ -191,14 +191,14 @@ impl History {
 /// Events, where they happen.
 impl Core {
     /// The events of paths behind this number, as far as they are kept: the last ones.
-    pub fn path_events(&self, after: u64) -> Vec<PathEvent> {
+    pub fn path_events(&self, after: u64) -> Vec<HistoryEvent> {
         self.history.after(after).copied().collect()
     }
 
     fn note_path(&mut self, id: PeerId, link: LinkId, path: PathId, change: PathChange) {
         let endpoint = self.peers.get(id).map_or(0, |peer| peer.identity.endpoint);
         let (at, path, rail) = (self.now, path.name(), link.rail);
-        self.history.note(PathEvent { number: 0, at, peer: id, endpoint, path, rail, change });
+        self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
     }
 
     fn path_over(&self, id: PeerId, link: LinkId) -> Option<PathId> {
@@ -341,10 +341,10 @@ mod tests {
         LinkId { rail, slot: SlotId { index: 0, generation: 1 } }
     }
 
-    fn event(path: u32) -> PathEvent {
+    fn event(path: u32) -> HistoryEvent {
         let peer = PeerId(SlotId { index: 0, generation: 1 });
         let (number, at, endpoint, rail) = (0, at(1), 7, 0);
-        PathEvent { number, at, peer, endpoint, path, rail, change: PathChange::Joined }
+        HistoryEvent { number, at, peer, endpoint, path, rail, change: PathChange::Joined }
     }
 
     fn stall(rail: u8, since: u64) -> Stall {

@@ -133,9 +133,9 @@ impl DerefMut for KeptTally {
     }
 }
 
-/// Whether a path carries.
+/// The state of the link of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PathState {
+pub enum LinkState {
     /// It has a link that delivers, as far as is known.
     Up,
     /// It got a link again, and is used before this time only where no other path is there.
@@ -164,7 +164,7 @@ pub struct PathStatus {
     pub rail: u8,
     /// The link, where it has one.
     pub link: Option<LinkId>,
-    pub state: PathState,
+    pub state: LinkState,
     /// What is sent now goes over it.
     pub is_used: bool,
     /// Smoothed, and its variation, as RFC 6298 has them; `None`: none was measured by numbered frames.

@@ -6,7 +6,7 @@ use ropewalk_base::time::Time;
 use ropewalk_net::path_status::{
     PathEventView, PathEventViews, PathView, PathViews, PeerName, RailName,
 };
-use ropewalk_net::{Endpoint, PathChange, PathState, PathTally};
+use ropewalk_net::{Endpoint, LinkState, PathChange, PathTally};
 use serde_json::{Map, Value, json};
 
 use crate::door;
@@ -61,12 +61,12 @@ fn status(endpoint: &Endpoint, object: &mut Object) {
 
 fn path_object(view: &PathView, now: Time) -> Value {
     let (state, since, until) = match view.state {
-        PathState::Up => ("up", None, None),
-        PathState::HeldBack { until } => ("held", None, Some(until)),
-        PathState::Suspect { since } => ("suspect", Some(since), None),
-        PathState::Closing => ("closing", None, None),
-        PathState::Resting { since } => ("resting", Some(since), None),
-        PathState::Lost { since } => ("lost", Some(since), None),
+        LinkState::Up => ("up", None, None),
+        LinkState::HeldBack { until } => ("held", None, Some(until)),
+        LinkState::Suspect { since } => ("suspect", Some(since), None),
+        LinkState::Closing => ("closing", None, None),
+        LinkState::Resting { since } => ("resting", Some(since), None),
+        LinkState::Lost { since } => ("lost", Some(since), None),
     };
     let by_rail = view.health.and_then(|health| health.round_trips);
     let by_rail = by_rail.map(|trips| (trips.smoothed, trips.variation));

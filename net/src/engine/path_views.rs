@@ -2,7 +2,7 @@
 
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
-use ropewalk_core::{PathEvent, PathStatus, PeerId};
+use ropewalk_core::{HistoryEvent, PathStatus, PeerId};
 
 use super::Engine;
 use crate::path_status::{PathEventView, PathView, PeerName, RailName};
@@ -28,8 +28,8 @@ impl Engine {
         }
     }
 
-    pub fn event_view(&self, event: PathEvent) -> PathEventView {
-        let PathEvent { number, at, peer, endpoint, path, rail, change } = event;
+    pub fn event_view(&self, event: HistoryEvent) -> PathEventView {
+        let HistoryEvent { number, at, peer, endpoint, path, rail, change } = event;
         let (peer, rail) = (self.peer_name(peer, endpoint), self.rail_name(rail));
         PathEventView { number, at, peer, path, rail, change }
     }

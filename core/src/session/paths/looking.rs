@@ -5,7 +5,7 @@ use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths, Way};
 use crate::api::PeerId;
-use crate::session::status::{PathCause, PathState, PathStatus, PathTally};
+use crate::session::status::{LinkState, PathCause, PathStatus, PathTally};
 
 impl Paths {
     /// A span goes over a link, with a payload of so many bytes. A session with one path counts nothing.
@@ -99,16 +99,16 @@ impl Paths {
 }
 
 impl Path {
-    fn state(&self) -> PathState {
+    fn state(&self) -> LinkState {
         let health = self.health.look();
         match self.way {
-            Way::ClosingIdle { .. } => PathState::Closing,
-            Way::Resting { since, .. } => PathState::Resting { since },
-            Way::Lost { since, .. } => PathState::Lost { since },
+            Way::ClosingIdle { .. } => LinkState::Closing,
+            Way::Resting { since, .. } => LinkState::Resting { since },
+            Way::Lost { since, .. } => LinkState::Lost { since },
             Way::Up { .. } => match (health.suspect_since, health.held_until) {
-                (Some(since), _) => PathState::Suspect { since },
-                (None, Some(until)) => PathState::HeldBack { until },
-                (None, None) => PathState::Up,
+                (Some(since), _) => LinkState::Suspect { since },
+                (None, Some(until)) => LinkState::HeldBack { until },
+                (None, None) => LinkState::Up,
             },
         }
     }
