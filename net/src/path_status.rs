@@ -8,6 +8,7 @@ use std::time::Duration;
 use ropewalk_base::health::Health;
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
+use ropewalk_core::apm::{MigrationState, Role};
 use ropewalk_core::{LinkState, PathChange, PathTally, PeerId};
 
 use crate::endpoint::Endpoint;
@@ -49,6 +50,10 @@ pub struct PathView {
     pub state: LinkState,
     /// What is sent now goes over it.
     pub is_used: bool,
+    /// Its role and its weight, and how far the migration of its session is; `None`: the session never had several paths.
+    pub role: Option<Role>,
+    pub weight: Option<u16>,
+    pub migration: Option<MigrationState>,
     /// Smoothed, and its variation, as numbered frames measured them.
     pub round_trip: Option<(Duration, Duration)>,
     pub delivered_at: Option<Time>,

@@ -14,6 +14,8 @@ use ropewalk_base::verb::LinkId;
 use super::status::PathCause;
 use super::{PathId, Paths, Session, SessionId};
 use crate::api::PeerId;
+use crate::apm::cause::MoveCause;
+use crate::apm::{self, What};
 use crate::engine::Core;
 
 /// Events that are kept.
@@ -44,7 +46,10 @@ pub enum PathChange {
     /// A link became a further path of the session.
     Joined,
     /// Nothing new goes over it, and what went over it goes over others.
-    Suspected { cause: PathCause, detection: Option<Duration> },
+    Suspected {
+        cause: PathCause,
+        detection: Option<Duration>,
+    },
     /// Another path delivered again, `stall` after the suspicion or the loss. So many spans, with so many bytes of
     /// payloads, went again.
     Redirected {
@@ -56,15 +61,32 @@ pub enum PathChange {
         bytes: u64,
     },
     /// It was suspect for so long, and answered a probe.
-    Answered { suspect: Duration },
+    Answered {
+        suspect: Duration,
+    },
     /// It was suspect for so long, and is given up: its link is abandoned, and another is sought.
-    Dead { suspect: Duration },
+    Dead {
+        suspect: Duration,
+    },
     /// Its link ended.
     Lost,
     /// It got a link again, and is used before that time only where no other path is there.
-    Held { until: Time },
+    Held {
+        until: Time,
+    },
     /// It may be used again: its time of being held back is over, or the session goes on over it after a loss of all.
     Mended,
+    /// An operator keeps it out of use, and no more.
+    Drained,
+    Raised,
+    /// This side's traffic moved from it to another path. Of a move that a fault caused: the time for which it had delivered
+    /// nothing, and the bytes of payloads that went again.
+    Migrated {
+        to: u32,
+        cause: MoveCause,
+        detection: Option<Duration>,
+        bytes: u64,
+    },
 }
 
 impl PathChange {
@@ -79,6 +101,9 @@ impl PathChange {
             PathChange::Lost => "lost",
             PathChange::Held { .. } => "held",
             PathChange::Mended => "mended",
+            PathChange::Drained => "drained",
+            PathChange::Raised => "raised",
+            PathChange::Migrated { .. } => "migrated",
         }
     }
 }
@@ -198,6 +223,32 @@ impl Core {
     fn note_path(&mut self, id: PeerId, link: LinkId, path: PathId, change: PathChange) {
         let endpoint = self.peers.get(id).map_or(0, |peer| peer.identity.endpoint);
         let (at, path, rail) = (self.now, path.name(), link.rail);
+        self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
+    }
+
+    /// Notes what migration tells of a path.
+    pub(crate) fn note_migration(&mut self, event: &apm::PathEvent) {
+        let What::Migrated { from, to, cause, .. } = event.what else { return };
+        let (detection, bytes) = (event.detected_after, event.resent_bytes);
+        let change = PathChange::Migrated { to: to.0, cause, detection, bytes };
+        self.note_named(event.peer, PathId::named(from.0), change);
+    }
+
+    /// An operator keeps a path out of use, or no more.
+    pub(crate) fn note_drain(&mut self, peer: PeerId, path: apm::PathId, is_drained: bool) {
+        let change = if is_drained { PathChange::Drained } else { PathChange::Raised };
+        self.note_named(self.resolve(peer), PathId::named(path.0), change);
+    }
+
+    fn note_named(&mut self, id: PeerId, path: PathId, change: PathChange) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let endpoint = peer.identity.endpoint;
+        let Some(session) = &mut peer.session else { return };
+        let Some(rail) = session.paths.rail_of(path) else { return };
+        if let (PathChange::Migrated { .. }, Some(tally)) = (change, session.paths.tally_of(path)) {
+            tally.migrated += 1;
+        }
+        let (at, path) = (self.now, path.name());
         self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
     }
 

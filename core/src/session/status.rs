@@ -10,6 +10,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use crate::api::PeerId;
+use crate::apm::{MigrationState, PathId as Named, Role};
 use crate::engine::Core;
 
 /// Why a path became suspect.
@@ -83,6 +84,8 @@ pub struct PathTally {
     pub joined: u64,
     pub lost: u64,
     pub dead: u64,
+    /// How often this side's traffic migrated away from it.
+    pub migrated: u64,
     /// How often what went over it was sent over others instead, and how long it took these to deliver again.
     pub stalls: u64,
     pub stalled: Duration,
@@ -114,6 +117,7 @@ static NOTHING_COUNTED: PathTally = PathTally {
     joined: 0,
     lost: 0,
     dead: 0,
+    migrated: 0,
     stalls: 0,
     stalled: Duration::ZERO,
     suspected: [0; PathCause::NAMES.len()],
@@ -167,6 +171,10 @@ pub struct PathStatus {
     pub state: LinkState,
     /// What is sent now goes over it.
     pub is_used: bool,
+    /// Its role and its weight, and how far the migration of its session is; `None`: the session never had several paths.
+    pub role: Option<Role>,
+    pub weight: Option<u16>,
+    pub migration: Option<MigrationState>,
     /// Smoothed, and its variation, as RFC 6298 has them; `None`: none was measured by numbered frames.
     pub round_trip: Option<(Duration, Duration)>,
     /// When the peer acknowledged something that had gone over it, or answered a probe, last.
@@ -187,7 +195,16 @@ impl Core {
                 continue;
             }
             let is_bundle = session.bundle().is_some_and(|bundle| bundle.key().is_some());
-            found.extend(session.paths.look(id, endpoint, is_bundle));
+            let machine = self.machine(id);
+            found.extend(session.paths.look(id, endpoint, is_bundle).map(|mut status| {
+                if let Some(machine) = machine {
+                    let (roles, path) = (machine.roles(), Named(status.path));
+                    status.role = roles.role(path);
+                    status.weight = roles.get(path).map(|entry| entry.weight);
+                    status.migration = Some(machine.state());
+                }
+                status
+            }));
         }
         found
     }

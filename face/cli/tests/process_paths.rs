@@ -3,13 +3,14 @@
 mod support;
 
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_net::modules::{self, Listen};
-use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Level, Oversize, PeerId};
+use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Level, Oversize, PeerId, Posted};
 use ropewalk_netns::{Fault, FaultKind, Host, Joint, Topology, TopologyConfig};
 use ropewalk_rail::address::Address;
 use serde_json::Value;
@@ -126,6 +127,16 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
     );
     assert!(well(asked(&["history"])).contains(" joined "));
 
+    orders(&id, &event["path"], &asked);
+    refusals(&asked);
+    rustix::process::kill_process(server.pid(), rustix::process::Signal::STOP).unwrap();
+    let error = badly(asked(&["status"]));
+    assert!(error.contains("does not answer: it may be stopped"), "{error}");
+    caller.close();
+}
+
+/// What cannot be asked for is refused with its cause.
+fn refusals(asked: &dyn Fn(&[&str]) -> Command) {
     let error = badly(paths(&["status", "--process", "4194305"]));
     assert_eq!(error, "ropewalk: there is no process 4194305\n");
     let own = std::process::id().to_string();
@@ -140,10 +151,50 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
         assert!(error.contains("no session with a peer '10.9.9.9:7'"), "{error}");
     }
     assert!(badly(paths(&["status", "--process", "-1"])).contains("invalid value '-1'"));
-    rustix::process::kill_process(server.pid(), rustix::process::Signal::STOP).unwrap();
-    let error = badly(asked(&["status"]));
-    assert!(error.contains("does not answer: it may be stopped"), "{error}");
-    caller.close();
+}
+
+/// An operator moves traffic of a session with two paths, and takes one of these out of use.
+fn orders(peer: &str, second: &Value, asked: &dyn Fn(&[&str]) -> Command) {
+    let id = &peer[..8];
+    let status = || asked(&["status", id, "--json"]);
+    let role = |found: &[Value], path: &Value| {
+        let path = found.iter().find(|it| it["path"] == *path).expect("it is there");
+        path["path_role"].as_str().unwrap_or_default().to_string()
+    };
+    let number = second.to_string();
+    let armed = |found: &[Value]| found.iter().all(|it| it["migration"] == "ARMED");
+    until("an armed alternate", &status, &armed);
+    let said = well(asked(&["migrate", id]));
+    assert!(said.contains(&format!("goes over path {second}\n")), "{said}");
+    until("a primary path", &status, &|it| role(it, second) == "primary" && armed(it));
+    let said = well(asked(&["migrate", id, "0"]));
+    assert!(said.contains("goes over path 0\n"), "{said}");
+    until("the first path again", &status, &|it| role(it, &0.into()) == "primary" && armed(it));
+    assert!(well(asked(&["weight", id, &number, "100"])).contains("weighs 100"));
+    assert!(well(asked(&["drain", id, &number])).contains("is drained"));
+    let drained = until("a drained path", &status, &|it| role(it, second) == "drained");
+    let weight = drained.iter().find(|it| it["path"] == *second).map(|it| &it["weight"]);
+    assert_eq!(weight, Some(&100.into()));
+    for (words, said) in [
+        (&["drain", id, &number][..], "the path is drained: bring it up first"),
+        (&["drain", id, "0"], "no other can"),
+        (&["drain", id, "77"], &format!("there is no path 77: there are 0, {second}")),
+        (&["up", id, "0"], "the path is not drained"),
+        (&["migrate", id], "no alternate path is armed"),
+        (&["migrate", "10.9.9.9:7"], "no session with a peer '10.9.9.9:7'"),
+    ] {
+        let error = badly(asked(words));
+        assert!(error.contains(said), "{words:?}: {error}");
+    }
+    assert!(badly(paths(&["weight", id, &number, "1001"])).contains("invalid value '1001'"));
+    assert!(well(asked(&["up", id, &number])).contains("may be used"));
+    let history = objects(&well(asked(&["history", "--json"])));
+    let names: Vec<&str> = history.iter().filter_map(|it| it["event"].as_str()).collect();
+    for name in ["migrated", "drained", "raised"] {
+        assert!(names.contains(&name), "{name} in {names:?}");
+    }
+    let moved = history.iter().find(|it| it["event"] == "migrated").expect("as before");
+    assert_eq!((&moved["cause"], &moved["to"]), (&"manual".into(), second));
 }
 
 /// An end of a stream of messages, which this process shows.
@@ -165,17 +216,44 @@ impl End {
         Memory::pooled(self.pool.take(BYTES).expect("within the budget"))
     }
 
-    /// Sends a message, and has the other end receive it.
-    fn pass(&self, to: &End, peer: PeerId) {
-        let (channel, level) = (Channel::Tagged, Level::Delivered);
-        let (into, cut) = (to.memory(), Oversize::Truncate);
-        to.endpoint.post_receive(&to.context, channel, None, 0, 0, into, cut, 0).expect("room");
-        let sent = self.memory();
-        self.endpoint.post_send(&self.context, peer, channel, 0, sent, level, 0).expect("room");
-        for end in [self, to] {
-            while end.endpoint.test(&end.context).is_some() {}
+    /// Sends some messages, one after another.
+    fn send(&self, peer: PeerId) {
+        for _ in 0..20 {
+            let (channel, level) = (Channel::Tagged, Level::Delivered);
+            let memory = self.memory();
+            self.endpoint
+                .post_send(&self.context, peer, channel, 0, memory, level, 0)
+                .expect("room");
+            while self.endpoint.test(&self.context).is_some() {}
+            std::thread::sleep(Duration::from_millis(1));
         }
-        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    /// Receives messages until it is told to stop.
+    fn receive(&self, stop: &AtomicBool) {
+        let mut posted = 0;
+        while !stop.load(Ordering::Relaxed) {
+            while posted < 64 {
+                let (into, cut) = (self.memory(), Oversize::Truncate);
+                let context = &self.context;
+                let done =
+                    self.endpoint.post_receive(context, Channel::Tagged, None, 0, 0, into, cut, 0);
+                posted += u32::from(matches!(done, Ok(Posted::Pending(_))));
+            }
+            while self.endpoint.test(&self.context).is_some() {
+                posted -= 1;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Stops the other thread, also where this one panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 
@@ -184,10 +262,22 @@ fn the_history_of_a_path_that_is_cut_and_mended_has_its_cause_its_stall_and_what
     let config =
         TopologyConfig { hosts: 2, rails: 2, joint: Joint::Switched, ..TopologyConfig::default() };
     let Some(net) = Topology::or_skip(&config) else { return };
-    let (near, far) = (End::open(net.host(0)), End::open(net.host(1)));
+    let far = End::open(net.host(1));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| net.host(1).within(|| far.receive(&stop)));
+        let _stop = Stop(&stop);
+        net.host(0).within(|| operate(&net, far.endpoint.addresses()));
+    });
+    far.endpoint.close();
+}
+
+/// Breaks and mends a path of a stream of messages, in the namespace of the first host.
+fn operate(net: &Topology, to: &str) {
+    let near = End::open(net.host(0));
     // Its socket is in the first host's namespace.
-    net.host(0).within(|| ropewalk_host_paths::show(&near.endpoint, "sender"));
-    let address = Address::parse(far.endpoint.addresses()).expect("it is one");
+    ropewalk_host_paths::show(&near.endpoint, "sender");
+    let address = Address::parse(to).expect("it is one");
     let peer = near.endpoint.lookup(&address).expect("there is room");
     let asked = |words: &[&str]| {
         let mut command = net.host(0).command(PROGRAM);
@@ -197,7 +287,7 @@ fn the_history_of_a_path_that_is_cut_and_mended_has_its_cause_its_stall_and_what
     let wait = |event: &str, path: &Value| {
         let end = Instant::now() + LIMIT;
         loop {
-            (0..10).for_each(|_| near.pass(&far, peer));
+            near.send(peer);
             let history = objects(&well(asked(&["history"])));
             let is_such =
                 |it: &&Value| it["event"] == event && (path.is_null() || it["path"] == *path);
@@ -230,5 +320,4 @@ fn the_history_of_a_path_that_is_cut_and_mended_has_its_cause_its_stall_and_what
     assert!(count(&after["dead"]) >= 1 && count(&after["stalls"]) >= 1, "{after}");
     assert!(count(&after["suspected"]["time_out"]) >= 1, "{after}");
     near.endpoint.close();
-    far.endpoint.close();
 }

@@ -3,18 +3,20 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ropewalk_base::time::Time;
+use ropewalk_net::migration::{MigrationState, MoveCause, Role};
 use ropewalk_net::path_status::{
     PathEventView, PathEventViews, PathView, PathViews, PeerName, RailName,
 };
 use ropewalk_net::{Endpoint, LinkState, PathChange, PathTally};
 use serde_json::{Map, Value, json};
 
-use crate::door;
+use crate::{door, order};
 
 /// A JSON object that grows.
 type Object = Map<String, Value>;
 
-/// The answer to a question: `{"do": "status"}`, or `{"do": "history", "after": {"ENDPOINT": NUMBER}}`.
+/// The answer to a question: `{"do": "status"}`, or `{"do": "history", "after": {"ENDPOINT": NUMBER}}`; or to an order,
+/// see [`order`].
 pub fn to(question: &str) -> Value {
     let asked: Value = match serde_json::from_str(question) {
         Ok(asked) => asked,
@@ -26,6 +28,10 @@ pub fn to(question: &str) -> Value {
             let id = endpoint.identity().endpoint.to_string();
             history(endpoint, asked["after"][&id].as_u64().unwrap_or(0), object);
         }),
+        Some(what) if order::is_one(what) => match order::carry_out(what, &asked) {
+            Ok(path) => json!({ "path": path }),
+            Err(cause) => refused(&cause),
+        },
         _ => refused("this process does not know such a question: it may be of another version"),
     }
 }
@@ -82,6 +88,9 @@ fn path_object(view: &PathView, now: Time) -> Value {
     put("state_seconds", json!(since.map(|since| now.since(since).as_secs_f64())));
     put("held_seconds_left", json!(until.map(|until| until.since(now).as_secs_f64())));
     put("used", view.is_used.into());
+    put("path_role", json!(view.role.map(role_name)));
+    put("weight", json!(view.weight));
+    put("migration", json!(view.migration.map(MigrationState::name)));
     put("round_trip_us", json!(round_trip.map(|(smoothed, _)| micros(smoothed))));
     put("variation_us", json!(round_trip.map(|(_, variation)| micros(variation))));
     put("delivered_seconds_ago", json!(view.delivered_at.map(|at| now.since(at).as_secs_f64())));
@@ -106,6 +115,7 @@ fn tally_into(object: &mut Object, tally: &PathTally) {
         ("joined", tally.joined),
         ("lost", tally.lost),
         ("dead", tally.dead),
+        ("migrated", tally.migrated),
         ("stalls", tally.stalls),
     ] {
         object.insert(name.to_string(), count.into());
@@ -133,6 +143,13 @@ fn event_object(event: &PathEventView, now: Time, wall: Duration) -> Value {
     put("event", event.change.name().into());
     match event.change {
         PathChange::Joined | PathChange::Lost | PathChange::Mended => {}
+        PathChange::Drained | PathChange::Raised => {}
+        PathChange::Migrated { to, cause, detection, bytes } => {
+            put("to", to.into());
+            put("cause", cause_name(cause).into());
+            put("detection_us", json!(detection.map(micros)));
+            put("bytes_re_sent", bytes.into());
+        }
         PathChange::Suspected { cause, detection } => {
             put("cause", cause.name().into());
             put("detection_us", json!(detection.map(micros)));
@@ -153,6 +170,25 @@ fn event_object(event: &PathEventView, now: Time, wall: Duration) -> Value {
         }
     }
     object.into()
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Primary => "primary",
+        Role::Alternate => "alternate",
+        Role::Member => "member",
+        Role::Drained => "drained",
+    }
+}
+
+fn cause_name(cause: MoveCause) -> &'static str {
+    match cause {
+        MoveCause::Manual => "manual",
+        MoveCause::PrimarySuspect => "primary_suspect",
+        MoveCause::PrimaryFailed => "primary_failed",
+        MoveCause::Drained => "drained",
+        MoveCause::Decided(_) => "other_side",
+    }
 }
 
 fn peer_object(peer: &PeerName) -> Value {

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::NAME;
 
-/// A process that does not answer for so long is stopped.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// A process that does not answer for so long is stopped. A move to a path that is not proven yet takes its time.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 256 << 20;
 

@@ -1,6 +1,6 @@
 //! Operators and the paths of running processes: a process shows its endpoints at a socket, and a command asks there.
 //!
-//! * [`show`]: an endpoint's paths can be asked for from now on (`door`, `answer`);
+//! * [`show`]: an endpoint's paths can be asked for from now on (`door`, `answer`), and told what to do (`order`);
 //! * [`ask`]: the client's side.
 //!
 //! A question and its answer are one JSON object each: a line, and what follows until the socket is closed. `docs/design/095-paths-command.md`
@@ -16,6 +16,7 @@
 mod answer;
 mod ask;
 mod door;
+mod order;
 
 pub use ask::{Answer, AskError, ask, ask_all};
 pub use door::show;

@@ -34,6 +34,11 @@ impl Paths {
         self.iter_mut().find(|path| path.id == id).map(|path| &mut *path.tally)
     }
 
+    /// Our rail of a path.
+    pub fn rail_of(&self, id: PathId) -> Option<u8> {
+        self.iter().find(|path| path.id == id).map(|path| path.rail)
+    }
+
     /// Since when the path of a link is suspect.
     pub fn suspect_since(&self, link: LinkId) -> Option<Time> {
         self.iter().find(|path| path.link() == Some(link))?.health.look().suspect_since
@@ -90,6 +95,9 @@ impl Paths {
                 link: path.link(),
                 state: path.state(),
                 is_used: used == Some(path.id),
+                role: None,
+                weight: None,
+                migration: None,
                 round_trip: health.round_trip,
                 delivered_at: Some(health.delivered_at).filter(|at| *at > Time::ZERO),
                 tally: *path.tally,

@@ -36,6 +36,10 @@ Events:
   lost        its link ended
   held        it has a link again, and others are preferred for a while
   mended      it may be used as before
+  drained     an operator keeps it out of use
+  raised      and no more
+  migrated    traffic moved from it to another path: the cause, and what was sent
+              again
 
 Each endpoint of a process keeps its last 128 events. Times are in UTC.")]
 pub struct History {
@@ -157,6 +161,11 @@ fn details(event: &Value) -> String {
     if let Some(spans) = event["spans_re_sent"].as_u64() {
         let sent = bytes(event["bytes_re_sent"].as_u64().unwrap_or(0));
         details.push(format!("{spans} spans with {sent} sent again"));
+    }
+    if let (None, Some(sent @ 1..)) =
+        (event["spans_re_sent"].as_u64(), event["bytes_re_sent"].as_u64())
+    {
+        details.push(format!("{} sent again", bytes(sent)));
     }
     details.extend(micros(&event["suspect_us"]).map(|time| format!("suspect for {time}")));
     details.extend(micros(&event["held_us"]).map(|time| format!("for {time}")));

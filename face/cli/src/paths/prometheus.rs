@@ -66,6 +66,17 @@ const METRICS: &[Metric] = &[
         "Bytes that left the rail and are not acknowledged.",
         Of::Field("unacknowledged_bytes"),
     ),
+    gauge(
+        "primary",
+        "Whether the path is the primary one of its session.",
+        Of::Is("path_role", |role| role == "primary"),
+    ),
+    gauge(
+        "drained",
+        "Whether an operator keeps the path out of use.",
+        Of::Is("path_role", |role| role == "drained"),
+    ),
+    gauge("weight", "Weight of the path, 0 to 1000.", Of::Field("weight")),
     counter("frames_total", "Numbered frames that went over the path.", Of::Field("frames")),
     counter("bytes_total", "Bytes of their payloads.", Of::Field("bytes")),
     counter(
@@ -83,6 +94,11 @@ const METRICS: &[Metric] = &[
     counter("joined_total", "Times that the path got a link.", Of::Field("joined")),
     counter("lost_total", "Times that the link of the path ended.", Of::Field("lost")),
     counter("dead_total", "Times that the path was given up.", Of::Field("dead")),
+    counter(
+        "migrated_total",
+        "Times that traffic migrated away from the path.",
+        Of::Field("migrated"),
+    ),
     counter("suspected_total", "Suspicions, by cause.", Of::ByCause("suspected")),
     counter(
         "stalls_total",

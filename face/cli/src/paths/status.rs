@@ -13,8 +13,9 @@ use crate::stop::Stop;
 
 /// The interval at which a waiting command checks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
-const HEADER: [&str; 9] = [
+const HEADER: [&str; 10] = [
     "path",
+    "role",
     "rail",
     "to",
     "state",
@@ -129,6 +130,7 @@ fn row(path: &Value) -> Vec<String> {
     });
     vec![
         format!("{}{used}", count("path")),
+        path["path_role"].as_str().map_or_else(none, |role| printable(role.as_bytes())),
         rail_name(&path["rail"]),
         path["remote"].as_str().map_or_else(none, |remote| printable(remote.as_bytes())),
         state(path),
@@ -178,6 +180,7 @@ mod tests {
             "state_seconds": 0.0312,
             "held_seconds_left": null,
             "used": false,
+            "path_role": "member",
             "round_trip_us": 612,
             "variation_us": 98,
             "delivered_seconds_ago": 0.25,
@@ -187,6 +190,7 @@ mod tests {
         });
         let expected = [
             "2",
+            "member",
             "tcp eth1",
             "10.1.0.2",
             "suspect for 31.2 ms",
@@ -198,7 +202,7 @@ mod tests {
         ];
         assert_eq!(row(&path), expected);
         let path = json!({ "path": 0, "used": true, "state": "up", "rail": { "scheme": "tcp" } });
-        assert_eq!(row(&path), ["0 *", "tcp", "-", "up", "-", "-", "-", "-", "0"]);
+        assert_eq!(row(&path), ["0 *", "-", "tcp", "-", "up", "-", "-", "-", "-", "0"]);
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5") == Ok(0.5));
     }
 }
