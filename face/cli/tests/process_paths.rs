@@ -216,9 +216,9 @@ impl End {
         Memory::pooled(self.pool.take(BYTES).expect("within the budget"))
     }
 
-    /// Sends some messages, one after another.
-    fn send(&self, peer: PeerId) {
-        for _ in 0..20 {
+    /// Sends messages, one after another, until it is told to stop.
+    fn send(&self, peer: PeerId, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
             let (channel, level) = (Channel::Tagged, Level::Delivered);
             let memory = self.memory();
             self.endpoint
@@ -287,7 +287,7 @@ fn operate(net: &Topology, to: &str) {
     let wait = |event: &str, path: &Value| {
         let end = Instant::now() + LIMIT;
         loop {
-            near.send(peer);
+            std::thread::sleep(Duration::from_millis(20));
             let history = objects(&well(asked(&["history"])));
             let is_such =
                 |it: &&Value| it["event"] == event && (path.is_null() || it["path"] == *path);
@@ -297,6 +297,21 @@ fn operate(net: &Topology, to: &str) {
             assert!(Instant::now() < end, "no path is {event}: {history:#?}");
         }
     };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // It is in this thread's namespace, too.
+        scope.spawn(|| near.send(peer, &stop));
+        let _stop = Stop(&stop);
+        cut_and_mend(net, &asked, &wait);
+    });
+    near.endpoint.close();
+}
+
+fn cut_and_mend(
+    net: &Topology,
+    asked: &dyn Fn(&[&str]) -> Command,
+    wait: &dyn Fn(&str, &Value) -> Value,
+) {
     wait("joined", &Value::Null);
     let status = objects(&well(asked(&["status"])));
     let used = status.iter().find(|path| path["used"] == true).expect("one of them");
@@ -304,7 +319,8 @@ fn operate(net: &Topology, to: &str) {
     let cut = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("it was tested elsewhere");
     let path = &used["path"];
     let moved = wait("redirected", path);
-    assert!(moved["to"] != *path && moved["cause"] == "time_out", "{moved}");
+    let is_silence = |cause: &Value| cause == "time_out" || cause == "silence";
+    assert!(moved["to"] != *path && is_silence(&moved["cause"]), "{moved}");
     assert_eq!(moved["rail"]["interface"], net.host(0).interface(rail));
     let number = |name: &str| moved[name].as_u64().unwrap_or_else(|| panic!("{name}: {moved}"));
     assert!(number("detection_us") >= 1000 && number("stall_us") > 0, "{moved}");
@@ -318,6 +334,5 @@ fn operate(net: &Topology, to: &str) {
     let after = status.iter().find(|it| it["path"] == *path).expect("it keeps its number");
     let count = |value: &Value| value.as_u64().unwrap_or(0);
     assert!(count(&after["dead"]) >= 1 && count(&after["stalls"]) >= 1, "{after}");
-    assert!(count(&after["suspected"]["time_out"]) >= 1, "{after}");
-    near.endpoint.close();
+    assert!(after["suspected"].as_object().is_some_and(|causes| !causes.is_empty()), "{after}");
 }

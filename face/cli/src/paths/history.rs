@@ -38,8 +38,8 @@ Events:
   mended      it may be used as before
   drained     an operator keeps it out of use
   raised      and no more
-  migrated    traffic moved from it to another path: the cause, and what was sent
-              again
+  migrated    traffic moved from it to another path: the cause, and what was
+              sent again
 
 Each endpoint of a process keeps its last 128 events. Times are in UTC.")]
 pub struct History {
@@ -209,7 +209,7 @@ mod tests {
         ];
         assert_eq!(cells(&told, &event), expected);
         event["event"] = "held".into();
-        for gone in ["to", "cause", "detection_us", "stall_us", "spans_re_sent"] {
+        for gone in ["to", "cause", "detection_us", "stall_us", "spans_re_sent", "bytes_re_sent"] {
             event[gone] = Value::Null;
         }
         event["held_us"] = 250_000.into();
