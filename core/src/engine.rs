@@ -22,6 +22,7 @@ use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
+use crate::session::history::History;
 use crate::session::{self, PathId};
 use crate::streams::BulkBudget;
 
@@ -57,6 +58,8 @@ pub struct Core {
     pub(crate) newcomers: Newcomers,
     pub(crate) routes: Routes,
     pub(crate) path_requests: PathRequests,
+    /// Events of paths, for operators.
+    pub(crate) history: History,
     pub(crate) counters: Counters,
     /// Part of each time-out of a path, and whether such were judged since that was asked.
     pub(crate) floor: Duration,
@@ -104,6 +107,7 @@ impl Core {
             newcomers: Newcomers::default(),
             routes: Routes::new(),
             path_requests: PathRequests::default(),
+            history: History::default(),
             counters: Counters::default(),
             floor: session::FLOOR_FIRST,
             has_judged: false,

@@ -58,3 +58,5 @@ pub use api::*;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};
+pub use session::history::{HistoryEvent, PathChange};
+pub use session::status::{LinkState, PathCause, PathStatus, PathTally};

@@ -27,6 +27,7 @@ mod mtu;
 mod on_demand;
 mod packet_events;
 pub mod packets;
+pub mod path_status;
 mod paths;
 pub mod peers;
 mod posts;
@@ -48,8 +49,8 @@ pub use paths::interfaces;
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,
-    Oversize, PeerId, Waiting,
+    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState, Mode,
+    OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

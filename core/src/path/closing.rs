@@ -61,7 +61,10 @@ impl Core {
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
                 false if foreign => self.end_session(id, lost),
-                false => self.session_link_lost(id, link),
+                false => {
+                    self.note_lost(id, link);
+                    self.session_link_lost(id, link);
+                }
             };
         }
         let linked = peer.has_link();

@@ -252,6 +252,7 @@ impl Core {
             session.paths.links().for_each(|link| self.outputs.push(Output::Tune { link }));
         }
         self.counters.paths_joined += 1;
+        self.note_joined(id, link);
         if let Some(before) = before {
             self.close_link(before);
             self.redirect_spans(id, before);

@@ -132,7 +132,9 @@ impl Core {
     /// proven.
     pub fn drain_path(&mut self, peer: PeerId, path: PathId) -> Result<(), Rule> {
         let without = self.first_or(path, Rule::LastPath);
-        self.ask_of_paths(peer, Request::Drain(path), without).map(drop)
+        self.ask_of_paths(peer, Request::Drain(path), without)?;
+        self.note_drain(peer, path, true);
+        Ok(())
     }
 
     /// Takes a drain of this side back.
@@ -141,7 +143,9 @@ impl Core {
     /// The rule that refuses: [`Rule::UnknownPath`], [`Rule::NotDrained`].
     pub fn up_path(&mut self, peer: PeerId, path: PathId) -> Result<(), Rule> {
         let without = self.first_or(path, Rule::NotDrained);
-        self.ask_of_paths(peer, Request::Up(path), without).map(drop)
+        self.ask_of_paths(peer, Request::Up(path), without)?;
+        self.note_drain(peer, path, false);
+        Ok(())
     }
 
     /// Weighs a path: 0 to 1000, 1000 if nobody did. Of several fit alternates the heavier one is chosen.
@@ -235,6 +239,7 @@ impl Core {
     }
 
     pub(super) fn tell_of_path(&mut self, event: PathEvent) {
+        self.note_migration(&event);
         self.outputs.push(Output::Path(event));
     }
 

@@ -65,7 +65,10 @@ impl Core {
             sent.envelope.acknowledged = placed as u32;
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
             let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
-            self.counters.frames_re_sent += u64::from(sent.attempt > 1);
+            let is_again = sent.attempt > 1;
+            self.counters.frames_re_sent += u64::from(is_again);
+            let bytes = payload.map_or(0, |payload| payload.slice.len);
+            session.paths.carried(link, bytes, is_again);
             let judged = session.awaits(link, now);
             self.emit_on(link, envelope, &body, payload, Orders::token(order));
             self.wake_by(id, judged);
@@ -140,6 +143,7 @@ impl Core {
         let Some(reliable) = self.reliable_mut(id) else { return 0 };
         let lost = reliable.sent.lost(link);
         let bytes = lost.spans.iter().map(|span| reliable.sent.bytes_of(*span)).sum();
+        self.history.moved(link, lost.spans.len() as u64, bytes);
         lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
         lost.spans.into_iter().for_each(|span| self.transmit(id, span));
         bytes

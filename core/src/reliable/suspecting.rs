@@ -8,6 +8,7 @@ use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
 use crate::path::RouteNews;
+use crate::session::status::PathCause;
 use crate::session::{Path, PathId, Paths};
 
 impl Core {
@@ -24,8 +25,11 @@ impl Core {
         self.tell_suspect(id, link, cause);
         match cause {
             // It does not come back.
-            Suspicion::InterfaceGone | Suspicion::AddressGone => self.path_dead(id, link),
-            _ => self.suspect_path(id, link),
+            Suspicion::InterfaceGone | Suspicion::AddressGone => {
+                self.note_suspected(id, link, PathCause::Rail(cause), None);
+                self.path_dead(id, link);
+            }
+            _ => self.suspect_path(id, link, PathCause::Rail(cause)),
         }
     }
 
@@ -52,7 +56,7 @@ impl Core {
         let over = session.paths.up_of(path).filter(|other| *other != link);
         let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
         self.counters.paths_suspected_by_peers += 1;
-        self.suspect_path(id, over);
+        self.suspect_path(id, over, PathCause::Peer);
     }
 
     /// Spans were acknowledged: the paths that delivered them are well.
@@ -65,6 +69,8 @@ impl Core {
             if are_several {
                 session.paths.delivered(link, sent_at, now);
             }
+            let over = (session.id, link);
+            self.history.delivered(&mut session.paths, over, sent_at, now);
         }
         if are_several {
             let due = session.due();
@@ -106,6 +112,7 @@ impl Core {
         late.extend(session.paths.silent(now));
         late.into_iter().for_each(|link| self.outputs.push(Output::AskHealth { link }));
         self.look_at_quiet(id);
+        self.note_ended_holds(id);
         let Some(session) = self.peers.session_mut(id) else { return };
         let probes = session.paths.probes(session.looks_every(), now);
         let dead = session.paths.dead();
@@ -133,7 +140,8 @@ impl Core {
             let due = session.due();
             return self.wake_by(id, due);
         }
-        self.suspect_path(id, link);
+        let cause = session.paths.silence_over(link, now);
+        self.suspect_path(id, link, cause);
     }
 
     /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.
@@ -153,13 +161,15 @@ impl Core {
     }
 
     /// A path is suspect: what went over it goes over another, at once.
-    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId) {
+    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId, cause: PathCause) {
         let now = self.now;
         let left = self.leaving(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
+        let awaited_since = session.paths.awaited_since(link);
         if !session.paths.suspect(link, now) {
             return;
         }
+        self.note_suspected(id, link, cause, awaited_since);
         self.counters.paths_suspected += 1;
         self.share_news(id, link, RouteNews::Suspect);
         let bytes = self.redirect_spans(id, link);
@@ -172,6 +182,7 @@ impl Core {
     /// A path is dead: its link ends here, whether the peer hears of it or not.
     fn path_dead(&mut self, id: PeerId, link: LinkId) {
         self.counters.paths_dead += 1;
+        self.note_dead(id, link);
         self.close_link(link);
         self.outputs.push(Output::Abandon { link });
         self.session_link_lost(id, link);
@@ -179,7 +190,10 @@ impl Core {
 
     /// Asks whether somebody hears this link, or answers that.
     pub(crate) fn emit_probe(&mut self, id: PeerId, link: LinkId, is_answer: bool) {
-        let Some(session) = self.peers.session(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
+        if !is_answer && let Some(tally) = session.paths.tally_over(link) {
+            tally.probes_sent += 1;
+        }
         let envelope = Envelope { session: session.name(), ..Envelope::default() };
         let body = ProbeBody { is_answer: u8::from(is_answer), reserved: [0; 7] };
         self.emit_on(link, envelope, &Body::Probe(body), None, Token::NONE);
@@ -191,6 +205,7 @@ impl Core {
         if probe.is_answer == 0 {
             return self.emit_probe(id, link, true);
         }
+        self.note_answered(id, link);
         if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several())
             && session.paths.answered(link, now)
         {

@@ -77,7 +77,10 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         match session.reliable {
             None => self.resume_idle(id),
-            Some(_) => self.resume_spans(id),
+            Some(_) => {
+                self.note_carried_on(id);
+                self.resume_spans(id);
+            }
         }
     }
 

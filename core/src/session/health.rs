@@ -112,6 +112,20 @@ struct Suspect {
     is_dead: bool,
 }
 
+/// What operators see of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HealthLook {
+    /// Smoothed, and its variation.
+    pub round_trip: Option<(Duration, Duration)>,
+    pub delivered_at: Time,
+    /// Since when an acknowledgement, and the answer to a probe, is awaited, and after how long that is too long.
+    pub awaited_since: Option<Time>,
+    pub probed_at: Option<Time>,
+    pub time_out: Duration,
+    pub suspect_since: Option<Time>,
+    pub held_until: Option<Time>,
+}
+
 impl PathHealth {
     const NOTHING: PathHealth = PathHealth {
         floor: FLOOR_FIRST,
@@ -300,6 +314,18 @@ impl PathHealth {
         let is_urgent = suspect.asked < URGENT_PROBES;
         suspect.probe_at = now + if is_urgent { PROBE_EVERY } else { PROBE_EVERY.max(idle) };
         true
+    }
+
+    pub fn look(&self) -> HealthLook {
+        HealthLook {
+            round_trip: self.round_trip.map(|smoothed| (smoothed, self.variation)),
+            delivered_at: self.delivered_at,
+            awaited_since: self.awaiting.map(|awaiting| awaiting.since),
+            probed_at: self.probed_at,
+            time_out: self.time_out(),
+            suspect_since: self.suspect.map(|suspect| suspect.since),
+            held_until: self.held_until,
+        }
     }
 
     /// Where it is suspect it is probed by then.

@@ -11,11 +11,13 @@ mod bundle;
 mod confirmation;
 mod end;
 mod health;
+pub(crate) mod history;
 mod in_flight;
 mod key;
 mod migration;
 mod paths;
 mod standing;
+pub(crate) mod status;
 
 pub(crate) use bundle::Bundle;
 pub(crate) use health::{FLOOR_FIRST, floor_of};

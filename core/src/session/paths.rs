@@ -6,6 +6,7 @@
 //! Invariants: no two paths have one link; a path whose link is to be closed as idle, or was, has nothing in flight.
 
 mod judging;
+mod looking;
 mod roles;
 
 pub(crate) use roles::PathView;
@@ -21,6 +22,7 @@ use ropewalk_wire::frame::Body;
 use super::confirmation::Confirmation;
 use super::health::KeptHealth;
 use super::in_flight::InFlight;
+use super::status::KeptTally;
 use crate::orders::{Order, Orders};
 
 /// Paths of a session, those without a link included.
@@ -54,6 +56,7 @@ pub(crate) struct Path {
     health: KeptHealth,
     /// An operator keeps it out of use.
     is_drained: bool,
+    tally: KeptTally,
 }
 
 /// What carries a path.
@@ -105,9 +108,9 @@ impl PathId {
 impl Path {
     fn over(id: PathId, link: LinkId) -> Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
-        let health = KeptHealth::default();
+        let (health, tally) = (KeptHealth::default(), KeptTally::default());
         let (way, rail, is_drained) = (Way::Up { link }, link.rail, false);
-        Path { in_flight, way, id, rail, confirmation, health, is_drained }
+        Path { in_flight, way, id, rail, confirmation, health, is_drained, tally }
     }
 
     /// The link that frames may be sent over.

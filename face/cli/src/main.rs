@@ -15,6 +15,7 @@ mod mx;
 mod network;
 mod node;
 mod operate;
+mod paths;
 mod remote;
 mod report;
 mod status;
@@ -102,6 +103,9 @@ enum Command {
     /// counters.
     #[command(subcommand, after_help = "Example: ropewalk mx info")]
     Mx(mx::Mx),
+    /// Shows the network paths of running processes: their states, and what happened to them.
+    #[command(subcommand, after_help = "Example: ropewalk paths status")]
+    Paths(paths::Paths),
     /// Prints a script with which a shell completes the commands and options of ropewalk.
     #[command(after_help = "Examples:
   . <(ropewalk completions bash)                    in ~/.bashrc
@@ -141,6 +145,7 @@ fn main() -> std::process::ExitCode {
         Command::Mkdir(arguments) => remote::mkdir::run(&arguments),
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Mx(what) => mx::run(&what),
+        Command::Paths(what) => paths::run(&what),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             let mut script = Vec::new();
@@ -298,7 +303,7 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "ropewalk", &mut script);
             let script = String::from_utf8(script).expect("scripts are text");
-            for command in ["demo", "umount", "completions", "stat", "endpoints"] {
+            for command in ["demo", "umount", "completions", "stat", "endpoints", "paths"] {
                 assert!(script.contains(command), "{shell} does not complete {command}");
             }
         }

@@ -77,6 +77,10 @@ impl Mounted {
         let (address, place) = (address.to_string(), path.to_path_buf());
         let thread = threads::start("mount", move || {
             let (reactor, world, endpoint) = node::calling(cluster, rails, &address)?;
+            ropewalk_host_paths::show(
+                endpoint.endpoint(),
+                &format!("mount on {}", place.display()),
+            );
             let usual = ClientConfig::default();
             let config = ClientConfig {
                 name: format!("mount on {}", place.display()),

@@ -172,7 +172,7 @@ impl NodeThread {
         let inquiry = Inquiry::default();
         let asked = inquiry.clone();
         let failure = Failure::default();
-        let told = failure.clone();
+        let (told, shown_as) = (failure.clone(), role(name));
         let thread = threads::start(name, move || {
             let (reactor, world, endpoint) = match local(cluster, rails) {
                 Ok(parts) => parts,
@@ -182,6 +182,7 @@ impl NodeThread {
                 }
             };
             drop(failed);
+            ropewalk_host_paths::show(endpoint.endpoint(), &shown_as);
             let address = endpoint.endpoint().addresses().to_string();
             let (serves, failure) = (Cell::new(false), told);
             let ready = Ready { address, sender, serves, failure };

@@ -23,6 +23,7 @@ mod operations;
 mod outputs;
 mod passes;
 mod path_events;
+mod path_views;
 mod peer_events;
 mod posting;
 mod rail_events;

@@ -63,6 +63,12 @@ const ROOMS: &[Room] = &[
         ANY_RAIL,
         "host/mx stands on net, and on the ports and protocols of the interfaces that it manages",
     ),
+    room(
+        "host-paths",
+        &["base", "wire", "net"],
+        ANY_RAIL,
+        "host/paths shows what net tells of paths, and knows no rail",
+    ),
     room("rma", &["base", "wire", "net"], ANY_RAIL, "rma is a user of net"),
     room("rpc", &["base", "wire", "net"], ANY_RAIL, "rpc is an ordinary user of net"),
     room("store", &["base", "wire"], &["sim"], "store stands on base and wire and never names rpc"),

@@ -69,5 +69,7 @@ pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
     }
     config.core.mode = Mode::Resume;
     config.core.paths_max = PATHS_MAX;
-    Ok(Endpoint::open(config, rails)?)
+    let endpoint = Endpoint::open(config, rails)?;
+    ropewalk_host_paths::show(&endpoint, "bench paths");
+    Ok(endpoint)
 }

@@ -1,0 +1,472 @@
+//! The last events of an endpoint's paths: a ring, made when something happens for the first time.
+//!
+//! An event never changes once it is noted. So what a suspicion led to is an event of its own, [`PathChange::Redirected`],
+//! noted when another path delivers again; until then it lies among the stalls.
+//!
+//! Invariant: nothing is allocated and nothing is looked for before the first event.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use super::status::PathCause;
+use super::{PathId, Paths, Session, SessionId};
+use crate::api::PeerId;
+use crate::apm::cause::MoveCause;
+use crate::apm::{self, What};
+use crate::engine::Core;
+
+/// Events that are kept.
+const EVENTS_MAX: usize = 128;
+/// Stalls that are not over, of all sessions. Of more the oldest is forgotten.
+const STALLS_MAX: usize = 64;
+
+/// An event of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// Counts the events of the endpoint from 1 on.
+    pub number: u64,
+    pub at: Time,
+    pub peer: PeerId,
+    /// The peer's endpoint id.
+    pub endpoint: u128,
+    /// The number of the path in its session.
+    pub path: u32,
+    /// Our rail.
+    pub rail: u8,
+    pub change: PathChange,
+}
+
+/// What happened to a path. The detection time runs from the last delivery over the path, or from when something was
+/// awaited over it after a rest, to the suspicion; `None`: nothing was awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathChange {
+    /// A link became a further path of the session.
+    Joined,
+    /// Nothing new goes over it, and what went over it goes over others.
+    Suspected {
+        cause: PathCause,
+        detection: Option<Duration>,
+    },
+    /// Another path delivered again, `stall` after the suspicion or the loss. So many spans, with so many bytes of
+    /// payloads, went again.
+    Redirected {
+        to: u32,
+        cause: PathCause,
+        detection: Option<Duration>,
+        stall: Duration,
+        spans: u64,
+        bytes: u64,
+    },
+    /// It was suspect for so long, and answered a probe.
+    Answered {
+        suspect: Duration,
+    },
+    /// It was suspect for so long, and is given up: its link is abandoned, and another is sought.
+    Dead {
+        suspect: Duration,
+    },
+    /// Its link ended.
+    Lost,
+    /// It got a link again, and is used before that time only where no other path is there.
+    Held {
+        until: Time,
+    },
+    /// It may be used again: its time of being held back is over, or the session goes on over it after a loss of all.
+    Mended,
+    /// An operator keeps it out of use, and no more.
+    Drained,
+    Raised,
+    /// This side's traffic moved from it to another path. Of a move that a fault caused: the time for which it had delivered
+    /// nothing, and the bytes of payloads that went again.
+    Migrated {
+        to: u32,
+        cause: MoveCause,
+        detection: Option<Duration>,
+        bytes: u64,
+    },
+}
+
+impl PathChange {
+    /// Its name for people and machines.
+    pub fn name(&self) -> &'static str {
+        match self {
+            PathChange::Joined => "joined",
+            PathChange::Suspected { .. } => "suspected",
+            PathChange::Redirected { .. } => "redirected",
+            PathChange::Answered { .. } => "answered",
+            PathChange::Dead { .. } => "dead",
+            PathChange::Lost => "lost",
+            PathChange::Held { .. } => "held",
+            PathChange::Mended => "mended",
+            PathChange::Drained => "drained",
+            PathChange::Raised => "raised",
+            PathChange::Migrated { .. } => "migrated",
+        }
+    }
+}
+
+/// The events, and the stalls that are not over.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    events: VecDeque<HistoryEvent>,
+    noted: u64,
+    stalls: Vec<Stall>,
+}
+
+/// What went over a path goes over others, of which none has delivered since.
+#[derive(Debug, Clone, Copy)]
+struct Stall {
+    peer: PeerId,
+    session: SessionId,
+    endpoint: u128,
+    path: PathId,
+    link: LinkId,
+    since: Time,
+    cause: PathCause,
+    detection: Option<Duration>,
+    spans: u64,
+    bytes: u64,
+}
+
+impl History {
+    fn note(&mut self, mut event: HistoryEvent) {
+        self.noted += 1;
+        event.number = self.noted;
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// The events behind this number that are still kept.
+    fn after(&self, number: u64) -> impl Iterator<Item = &HistoryEvent> {
+        self.events.iter().filter(move |event| event.number > number)
+    }
+
+    fn begin_stall(&mut self, stall: Stall) {
+        // A path that was suspect before its link was lost stalls once.
+        if self.stalls.iter().any(|it| it.link == stall.link && it.peer == stall.peer) {
+            return;
+        }
+        if self.stalls.len() == STALLS_MAX {
+            self.stalls.remove(0);
+        }
+        self.stalls.push(stall);
+    }
+
+    /// Spans that had gone over a link go over others.
+    pub fn moved(&mut self, link: LinkId, spans: u64, bytes: u64) {
+        if let Some(stall) = self.stalls.iter_mut().find(|stall| stall.link == link) {
+            (stall.spans, stall.bytes) = (stall.spans + spans, stall.bytes + bytes);
+        }
+    }
+
+    /// What was sent over a link at that time was delivered.
+    #[inline]
+    pub fn delivered(
+        &mut self,
+        by: &mut Paths,
+        over: (SessionId, LinkId),
+        sent_at: Time,
+        now: Time,
+    ) {
+        if !self.stalls.is_empty() {
+            self.end_stalls(by, over, sent_at, now);
+        }
+    }
+
+    #[cold]
+    fn end_stalls(
+        &mut self,
+        paths: &mut Paths,
+        (session, link): (SessionId, LinkId),
+        sent_at: Time,
+        now: Time,
+    ) {
+        let Some(to) = paths.id_over(link) else { return };
+        let is_over = |stall: &mut Stall| {
+            stall.session == session && stall.link != link && stall.since <= sent_at
+        };
+        let over: Vec<Stall> = self.stalls.extract_if(.., is_over).collect();
+        // Of a path over which nothing was under way nothing was missed.
+        for stall in over.into_iter().filter(|stall| stall.spans > 0) {
+            let Stall { cause, detection, spans, bytes, .. } = stall;
+            let time = now.since(stall.since);
+            if let Some(tally) = paths.tally_of(stall.path) {
+                tally.stalls += 1;
+                tally.stalled += time;
+            }
+            let to = to.name();
+            self.note(HistoryEvent {
+                number: 0,
+                at: now,
+                peer: stall.peer,
+                endpoint: stall.endpoint,
+                path: stall.path.name(),
+                rail: stall.link.rail,
+                change: PathChange::Redirected { to, cause, detection, stall: time, spans, bytes },
+            });
+        }
+    }
+}
+
+/// Events, where they happen.
+impl Core {
+    /// The events of paths behind this number, as far as they are kept: the last ones.
+    pub fn path_events(&self, after: u64) -> Vec<HistoryEvent> {
+        self.history.after(after).copied().collect()
+    }
+
+    fn note_path(&mut self, id: PeerId, link: LinkId, path: PathId, change: PathChange) {
+        let endpoint = self.peers.get(id).map_or(0, |peer| peer.identity.endpoint);
+        let (at, path, rail) = (self.now, path.name(), link.rail);
+        self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
+    }
+
+    /// Notes what migration tells of a path.
+    pub(crate) fn note_migration(&mut self, event: &apm::PathEvent) {
+        let What::Migrated { from, to, cause, .. } = event.what else { return };
+        let (detection, bytes) = (event.detected_after, event.resent_bytes);
+        let change = PathChange::Migrated { to: to.0, cause, detection, bytes };
+        self.note_named(event.peer, PathId::named(from.0), change);
+    }
+
+    /// An operator keeps a path out of use, or no more.
+    pub(crate) fn note_drain(&mut self, peer: PeerId, path: apm::PathId, is_drained: bool) {
+        let change = if is_drained { PathChange::Drained } else { PathChange::Raised };
+        self.note_named(self.resolve(peer), PathId::named(path.0), change);
+    }
+
+    fn note_named(&mut self, id: PeerId, path: PathId, change: PathChange) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let endpoint = peer.identity.endpoint;
+        let Some(session) = &mut peer.session else { return };
+        let Some(rail) = session.paths.rail_of(path) else { return };
+        if let (PathChange::Migrated { .. }, Some(tally)) = (change, session.paths.tally_of(path)) {
+            tally.migrated += 1;
+        }
+        let (at, path) = (self.now, path.name());
+        self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
+    }
+
+    fn path_over(&self, id: PeerId, link: LinkId) -> Option<PathId> {
+        self.peers.session(id)?.paths.id_over(link)
+    }
+
+    /// A link has become a path, or the new link of one.
+    #[cold]
+    pub(crate) fn note_joined(&mut self, id: PeerId, link: LinkId) {
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let held = session.paths.held_until(link);
+        if let Some(tally) = session.paths.tally_over(link) {
+            tally.joined += 1;
+        }
+        let change = held.map_or(PathChange::Joined, |until| PathChange::Held { until });
+        self.note_path(id, link, path, change);
+    }
+
+    /// A session that had lost all paths goes on.
+    #[cold]
+    pub(crate) fn note_carried_on(&mut self, id: PeerId) {
+        let Some(link) = self.peer_link(id) else { return };
+        let Some(path) = self.path_over(id, link) else { return };
+        self.note_path(id, link, path, PathChange::Mended);
+    }
+
+    /// Paths need not be held back any more.
+    pub(crate) fn note_ended_holds(&mut self, id: PeerId) {
+        let now = self.now;
+        while let Some(session) = self.peers.session_mut(id)
+            && let Some(link) = session.paths.next_ended_hold(now)
+        {
+            let Some(path) = session.paths.id_over(link) else { return };
+            self.note_path(id, link, path, PathChange::Mended);
+        }
+    }
+
+    /// A path is suspect from now on. `awaited_since`: since when something was awaited over it.
+    #[cold]
+    pub(crate) fn note_suspected(
+        &mut self,
+        id: PeerId,
+        link: LinkId,
+        cause: PathCause,
+        awaited_since: Option<Time>,
+    ) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let detection = awaited_since.map(|since| now.since(since));
+        if let Some(tally) = session.paths.tally_over(link) {
+            tally.note_suspected(cause);
+        }
+        self.begin_stall(id, link, path, cause, detection);
+        self.note_path(id, link, path, PathChange::Suspected { cause, detection });
+    }
+
+    fn begin_stall(
+        &mut self,
+        id: PeerId,
+        link: LinkId,
+        path: PathId,
+        cause: PathCause,
+        detection: Option<Duration>,
+    ) {
+        let since = self.now;
+        let Some(peer) = self.peers.get(id) else { return };
+        let Some(session) = peer.session.as_ref().map(|session| session.id) else { return };
+        let endpoint = peer.identity.endpoint;
+        let (spans, bytes) = (0, 0);
+        self.history.begin_stall(Stall {
+            peer: id,
+            session,
+            endpoint,
+            path,
+            link,
+            since,
+            cause,
+            detection,
+            spans,
+            bytes,
+        });
+    }
+
+    /// A probe was answered over a link. To be told before its health is.
+    pub(crate) fn note_answered(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) else {
+            return;
+        };
+        if let Some(tally) = session.paths.tally_over(link) {
+            tally.probes_answered += 1;
+        }
+        let Some(since) = session.paths.suspect_since(link) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        self.note_path(id, link, path, PathChange::Answered { suspect: now.since(since) });
+    }
+
+    /// A path is dead.
+    #[cold]
+    pub(crate) fn note_dead(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let suspect = session.paths.suspect_since(link).map_or(Duration::ZERO, |it| now.since(it));
+        if let Some(tally) = session.paths.tally_over(link) {
+            tally.dead += 1;
+        }
+        self.note_path(id, link, path, PathChange::Dead { suspect });
+    }
+
+    /// A path of a session that may go on has lost its link.
+    #[cold]
+    pub(crate) fn note_lost(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let goes_on = |session: &&mut Session| session.outlives_links && session.reliable.is_some();
+        let Some(session) = self.peers.session_mut(id).filter(goes_on) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
+        let detection = session.paths.awaited_since(link).map(|since| now.since(since));
+        if let Some(tally) = session.paths.tally_over(link) {
+            tally.lost += 1;
+        }
+        self.begin_stall(id, link, path, PathCause::LinkLost, detection);
+        self.note_path(id, link, path, PathChange::Lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::slots::SlotId;
+
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn link(rail: u8) -> LinkId {
+        LinkId { rail, slot: SlotId { index: 0, generation: 1 } }
+    }
+
+    fn event(path: u32) -> HistoryEvent {
+        let peer = PeerId(SlotId { index: 0, generation: 1 });
+        let (number, at, endpoint, rail) = (0, at(1), 7, 0);
+        HistoryEvent { number, at, peer, endpoint, path, rail, change: PathChange::Joined }
+    }
+
+    fn stall(rail: u8, since: u64) -> Stall {
+        Stall {
+            peer: event(0).peer,
+            session: SessionId::own(5),
+            endpoint: 7,
+            path: PathId::named(u32::from(rail) * 2),
+            link: link(rail),
+            since: at(since),
+            cause: PathCause::TimeOut,
+            detection: Some(Duration::from_millis(6)),
+            spans: 0,
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn the_last_events_are_kept_and_those_behind_a_number_are_found() {
+        let mut history = History::default();
+        assert_eq!(history.events.capacity(), 0, "nothing happened yet");
+        (0..EVENTS_MAX as u32 + 5).for_each(|path| history.note(event(path)));
+        let kept: Vec<_> = history.after(0).map(|it| (it.number, it.path)).collect();
+        assert_eq!((kept.len(), kept[0]), (EVENTS_MAX, (6, 5)));
+        let last = EVENTS_MAX as u64 + 5;
+        assert_eq!(
+            history.after(last - 2).map(|it| it.number).collect::<Vec<_>>(),
+            [last - 1, last]
+        );
+        assert_eq!(history.after(last).count(), 0);
+    }
+
+    #[test]
+    fn a_stall_ends_with_the_first_delivery_of_what_another_path_was_given_since() {
+        let mut history = History::default();
+        let mut paths = Paths::over(link(0));
+        paths.join(PathId::named(2), link(1), at(0));
+        let session = SessionId::own(5);
+        history.begin_stall(stall(0, 100));
+        history.begin_stall(Stall { cause: PathCause::LinkLost, ..stall(0, 150) });
+        history.moved(link(0), 3, 200_000);
+        history.moved(link(1), 9, 9);
+        history.delivered(&mut paths, (session, link(0)), at(101), at(102));
+        history.delivered(&mut paths, (SessionId::own(8), link(1)), at(101), at(102));
+        history.delivered(&mut paths, (session, link(1)), at(99), at(102));
+        assert_eq!(history.after(0).count(), 0, "that says nothing about what was moved");
+        history.delivered(&mut paths, (session, link(1)), at(100), at(103));
+        let [event] = history.after(0).copied().collect::<Vec<_>>()[..] else { panic!("one") };
+        let expected = PathChange::Redirected {
+            to: 2,
+            cause: PathCause::TimeOut,
+            detection: Some(Duration::from_millis(6)),
+            stall: Duration::from_millis(3),
+            spans: 3,
+            bytes: 200_000,
+        };
+        assert_eq!((event.path, event.at, event.change), (0, at(103), expected));
+        let tally = *paths.tally_of(PathId::FIRST).expect("the first path");
+        assert_eq!((tally.stalls, tally.stalled), (1, Duration::from_millis(3)));
+        assert!(history.stalls.is_empty());
+    }
+
+    #[test]
+    fn a_path_over_which_nothing_was_under_way_stalls_nothing() {
+        let mut history = History::default();
+        let mut paths = Paths::over(link(0));
+        paths.join(PathId::named(2), link(1), at(0));
+        history.begin_stall(stall(0, 100));
+        history.delivered(&mut paths, (SessionId::own(5), link(1)), at(400), at(401));
+        assert_eq!((history.after(0).count(), history.stalls.len()), (0, 0));
+        (0..=STALLS_MAX as u8).for_each(|rail| history.begin_stall(stall(rail, 1)));
+        assert_eq!((history.stalls.len(), history.stalls[0].link), (STALLS_MAX, link(1)));
+    }
+}

@@ -1,0 +1,233 @@
+//! What an operator sees of paths: their states, and what each has carried and suffered.
+//!
+//! Invariant: a path of a session that never had two, and never lost a link, counts nothing and has no allocation.
+
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use ropewalk_base::health::Suspicion;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use crate::api::PeerId;
+use crate::apm::{MigrationState, PathId as Named, Role};
+use crate::engine::Core;
+
+/// Why a path became suspect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PathCause {
+    /// Nothing of what went over it was acknowledged for a time-out.
+    TimeOut,
+    /// A probe stayed unanswered for a time-out.
+    Silence,
+    /// Its rail said so.
+    Rail(Suspicion),
+    /// The peer said so of its own rail.
+    Peer,
+    /// The path of another session over the same rail to the same host is dead.
+    Route,
+    /// Its link ended without a word before.
+    LinkLost,
+}
+
+impl PathCause {
+    /// Names for people and machines, by [`PathCause::number`].
+    pub const NAMES: [&'static str; 11] = [
+        "time_out",
+        "silence",
+        "carrier_lost",
+        "interface_down",
+        "interface_gone",
+        "address_gone",
+        "route_gone",
+        "send_error",
+        "link_lost",
+        "peer_told",
+        "same_route",
+    ];
+
+    fn number(self) -> usize {
+        match self {
+            PathCause::TimeOut => 0,
+            PathCause::Silence => 1,
+            PathCause::Rail(Suspicion::CarrierLost) => 2,
+            PathCause::Rail(Suspicion::InterfaceDown) => 3,
+            PathCause::Rail(Suspicion::InterfaceGone) => 4,
+            PathCause::Rail(Suspicion::AddressGone) => 5,
+            PathCause::Rail(Suspicion::RouteGone) => 6,
+            PathCause::Rail(Suspicion::SendError(_)) => 7,
+            PathCause::LinkLost => 8,
+            PathCause::Peer => 9,
+            PathCause::Route => 10,
+        }
+    }
+
+    /// Its name: `time_out`, `carrier_lost`.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self.number()]
+    }
+}
+
+/// What a path has carried and suffered since its session has had several paths, or lost a link for the first time.
+/// Bytes are those of payloads; headers, and what rails read and write by themselves, do not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathTally {
+    /// Numbered frames that went over it, those that went before over this or another path included.
+    pub frames: u64,
+    pub bytes: u64,
+    /// Those of them that had gone before.
+    pub frames_re_sent: u64,
+    pub bytes_re_sent: u64,
+    pub probes_sent: u64,
+    pub probes_answered: u64,
+    /// How often it got a link, lost one, and was given up.
+    pub joined: u64,
+    pub lost: u64,
+    pub dead: u64,
+    /// How often this side's traffic migrated away from it.
+    pub migrated: u64,
+    /// How often what went over it was sent over others instead, and how long it took these to deliver again.
+    pub stalls: u64,
+    pub stalled: Duration,
+    suspected: [u64; PathCause::NAMES.len()],
+}
+
+impl PathTally {
+    pub fn note_suspected(&mut self, cause: PathCause) {
+        self.suspected[cause.number()] += 1;
+    }
+
+    /// How often it was suspected, by the names of the causes.
+    pub fn suspected(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        PathCause::NAMES.into_iter().zip(self.suspected)
+    }
+}
+
+/// A tally that is kept from when something is counted on.
+#[derive(Debug, Default)]
+pub(crate) struct KeptTally(Option<Box<PathTally>>);
+
+static NOTHING_COUNTED: PathTally = PathTally {
+    frames: 0,
+    bytes: 0,
+    frames_re_sent: 0,
+    bytes_re_sent: 0,
+    probes_sent: 0,
+    probes_answered: 0,
+    joined: 0,
+    lost: 0,
+    dead: 0,
+    migrated: 0,
+    stalls: 0,
+    stalled: Duration::ZERO,
+    suspected: [0; PathCause::NAMES.len()],
+};
+
+impl Deref for KeptTally {
+    type Target = PathTally;
+
+    fn deref(&self) -> &PathTally {
+        self.0.as_deref().unwrap_or(&NOTHING_COUNTED)
+    }
+}
+
+impl DerefMut for KeptTally {
+    fn deref_mut(&mut self) -> &mut PathTally {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// The state of the link of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkState {
+    /// It has a link that delivers, as far as is known.
+    Up,
+    /// It got a link again, and is used before this time only where no other path is there.
+    HeldBack { until: Time },
+    /// It delivers nothing: it is probed, and used only where no other path is there.
+    Suspect { since: Time },
+    /// The peer was asked to do without the link, which is idle.
+    Closing,
+    /// Its link was closed since it was idle; it gets one when somebody wants something.
+    Resting { since: Time },
+    /// It lost its link, and is to get another.
+    Lost { since: Time },
+}
+
+/// A path of a session, at a moment.
+#[derive(Debug, Clone, Copy)]
+pub struct PathStatus {
+    pub peer: PeerId,
+    /// The peer's endpoint id.
+    pub endpoint: u128,
+    /// The session may have further paths: both sides agreed on a key.
+    pub is_bundle: bool,
+    /// The number of the path in its session, never given again.
+    pub path: u32,
+    /// Our rail.
+    pub rail: u8,
+    /// The link, where it has one.
+    pub link: Option<LinkId>,
+    pub state: LinkState,
+    /// What is sent now goes over it.
+    pub is_used: bool,
+    /// Its role and its weight, and how far the migration of its session is; `None`: the session never had several paths.
+    pub role: Option<Role>,
+    pub weight: Option<u16>,
+    pub migration: Option<MigrationState>,
+    /// Smoothed, and its variation, as RFC 6298 has them; `None`: none was measured by numbered frames.
+    pub round_trip: Option<(Duration, Duration)>,
+    /// When the peer acknowledged something that had gone over it, or answered a probe, last.
+    pub delivered_at: Option<Time>,
+    pub tally: PathTally,
+}
+
+impl Core {
+    /// The paths of all sessions with other endpoints that speak our protocol, by peer. Not for hot paths.
+    pub fn path_statuses(&self) -> Vec<PathStatus> {
+        let mut found = Vec::new();
+        for (id, peer) in self.peers.iter() {
+            let Some(session) = peer.session.as_ref().filter(|it| !it.is_foreign()) else {
+                continue;
+            };
+            let endpoint = peer.identity.endpoint;
+            if endpoint == self.identity.endpoint.0 {
+                continue;
+            }
+            let is_bundle = session.bundle().is_some_and(|bundle| bundle.key().is_some());
+            let machine = self.machine(id);
+            found.extend(session.paths.look(id, endpoint, is_bundle).map(|mut status| {
+                if let Some(machine) = machine {
+                    let (roles, path) = (machine.roles(), Named(status.path));
+                    status.role = roles.role(path);
+                    status.weight = roles.get(path).map(|entry| entry.weight);
+                    status.migration = Some(machine.state());
+                }
+                status
+            }));
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_have_names_of_their_own_and_are_counted_by_them() {
+        let mut tally = KeptTally::default();
+        assert!(tally.0.is_none() && *tally == PathTally::default());
+        for cause in [
+            PathCause::TimeOut,
+            PathCause::Rail(Suspicion::SendError(101)),
+            PathCause::Rail(Suspicion::SendError(113)),
+        ] {
+            tally.note_suspected(cause);
+        }
+        let counted: Vec<_> = tally.suspected().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [("time_out", 1), ("send_error", 2)]);
+        assert_eq!(PathCause::LinkLost.name(), "link_lost");
+        assert_eq!(PathCause::Rail(Suspicion::CarrierLost).name(), "carrier_lost");
+    }
+}

@@ -1,0 +1,218 @@
+//! `ropewalk paths history`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ropewalk_client::Timestamp;
+use serde_json::{Value, json};
+
+use super::found::{Told, Which, micros, peer_name, rail_name, text};
+use crate::remote::text::{exact_time, printable};
+use crate::report::{bytes, print, print_json, say, table};
+use crate::stop::Stop;
+
+/// Between two looks for new events.
+const PAUSE: Duration = Duration::from_millis(200);
+const HEADER: [&str; 6] = ["time", "process", "peer", "path", "event", "details"];
+/// Characters of a time that are shown: to the millisecond.
+const TIME_SHOWN: usize = "2026-01-31 23:59:59.999".len();
+
+/// Arguments of `ropewalk paths history`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk paths history                  what happened lately
+  ropewalk paths history 10.0.0.2:7700    to the paths to one peer
+  ropewalk paths history --follow --json  also what happens from now on,
+                                          an object for each event
+
+Events:
+  joined      a further path is there
+  suspected   it delivers nothing, or its network says so: the cause, and the
+              detection time since the last delivery
+  redirected  others have its traffic, and one of them delivers again: the stall
+              since the suspicion or the loss, and what was sent again
+  answered    a suspect path is well
+  dead        a suspect path was given up; another link is sought
+  lost        its link ended
+  held        it has a link again, and others are preferred for a while
+  mended      it may be used as before
+  drained     an operator keeps it out of use
+  raised      and no more
+  migrated    traffic moved from it to another path: the cause, and what was
+              sent again
+
+Each endpoint of a process keeps its last 128 events. Times are in UTC.")]
+pub struct History {
+    #[command(flatten)]
+    which: Which,
+    /// Print a JSON object for each event, on a line.
+    #[arg(long)]
+    json: bool,
+    /// Show new events as they happen, until Ctrl-C.
+    #[arg(long, short)]
+    follow: bool,
+}
+
+/// An event, and the endpoint that told of it.
+type Line<'a> = (&'a Told, &'a Value);
+
+/// Shows events, once or until Ctrl-C.
+pub fn run(arguments: &History) -> anyhow::Result<()> {
+    let (mut told_of, mut after) = (BTreeSet::new(), BTreeMap::new());
+    let told = look(arguments, &mut after, &mut told_of)?;
+    if !arguments.follow {
+        if told.is_empty() && !arguments.json {
+            return say!("no process shows paths in this network namespace");
+        }
+        let lines = in_order(&told);
+        if lines.is_empty() {
+            // A peer that nobody knows has no events either.
+            let paths = arguments.which.ask(&json!({ "do": "status" }), "paths", &mut told_of)?;
+            arguments.which.check(&paths)?;
+        }
+        return show(arguments, &lines);
+    }
+    let stop = Stop::watch()?;
+    show_lines(arguments, &in_order(&told))?;
+    while !stop.is_asked() {
+        std::thread::sleep(PAUSE);
+        let told = look(arguments, &mut after, &mut told_of)?;
+        show_lines(arguments, &in_order(&told))?;
+    }
+    Ok(())
+}
+
+/// The events behind those that were seen: `after` has the number of the last one of each endpoint.
+fn look(
+    arguments: &History,
+    after: &mut BTreeMap<String, u64>,
+    told_of: &mut BTreeSet<u32>,
+) -> anyhow::Result<Vec<Told>> {
+    let question = json!({ "do": "history", "after": after });
+    let told = arguments.which.ask(&question, "events", told_of)?;
+    for endpoint in &told {
+        let last = endpoint.objects.iter().filter_map(|event| event["number"].as_u64()).max();
+        if let Some(last) = last {
+            after.insert(endpoint.endpoint.clone(), last);
+        }
+    }
+    Ok(told)
+}
+
+fn in_order(told: &[Told]) -> Vec<Line<'_>> {
+    let mut lines: Vec<Line<'_>> =
+        told.iter().flat_map(|it| it.objects.iter().map(move |event| (it, event))).collect();
+    let time = |event: &Value| event["time"].as_f64().unwrap_or(0.0);
+    lines.sort_by(|one, two| time(one.1).total_cmp(&time(two.1)));
+    lines
+}
+
+fn show(arguments: &History, lines: &[Line<'_>]) -> anyhow::Result<()> {
+    if arguments.json {
+        return show_lines(arguments, lines);
+    }
+    if lines.is_empty() {
+        return say!("nothing happened to a path");
+    }
+    let rows = lines.iter().map(|(told, event)| cells(told, event).to_vec()).collect();
+    print(format!("{}\n", table(&HEADER, rows)).as_bytes())
+}
+
+/// A line for each event.
+fn show_lines(arguments: &History, lines: &[Line<'_>]) -> anyhow::Result<()> {
+    for (told, event) in lines {
+        if arguments.json {
+            print_json(&told.named(event))?;
+        } else {
+            let [time, process, peer, path, event, details] = cells(told, event);
+            let details = if details.is_empty() { details } else { format!(": {details}") };
+            say!("{time} process {process}, {peer}, path {path} {event}{details}")?;
+        }
+    }
+    Ok(())
+}
+
+fn cells(told: &Told, event: &Value) -> [String; 6] {
+    [
+        moment(event["time"].as_f64().unwrap_or(0.0)),
+        format!("{} {}", told.process, told.role),
+        peer_name(&event["peer"]),
+        format!("{} ({})", event["path"], rail_name(&event["rail"])),
+        text(&event["event"]),
+        details(event),
+    ]
+}
+
+/// Seconds since 1970 as a moment.
+fn moment(seconds: f64) -> String {
+    let nanos = ((seconds.fract() * 1e9) as u32).min(999_999_999);
+    let text = exact_time(Timestamp { seconds: seconds as i64, nanos });
+    text.chars().take(TIME_SHOWN).collect()
+}
+
+fn details(event: &Value) -> String {
+    let mut details = Vec::new();
+    if let Some(to) = event["to"].as_u64() {
+        details.push(format!("to path {to}"));
+    }
+    details.extend(event["cause"].as_str().map(|cause| printable(cause.as_bytes())));
+    details.extend(micros(&event["detection_us"]).map(|time| format!("detected in {time}")));
+    details.extend(micros(&event["stall_us"]).map(|time| format!("stall {time}")));
+    if let Some(spans) = event["spans_re_sent"].as_u64() {
+        let sent = bytes(event["bytes_re_sent"].as_u64().unwrap_or(0));
+        details.push(format!("{spans} spans with {sent} sent again"));
+    }
+    if let (None, Some(sent @ 1..)) =
+        (event["spans_re_sent"].as_u64(), event["bytes_re_sent"].as_u64())
+    {
+        details.push(format!("{} sent again", bytes(sent)));
+    }
+    details.extend(micros(&event["suspect_us"]).map(|time| format!("suspect for {time}")));
+    details.extend(micros(&event["held_us"]).map(|time| format!("for {time}")));
+    details.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_says_what_happened_with_units() {
+        let told = Told {
+            process: 77,
+            program: "ropewalk".to_string(),
+            endpoint: "12".to_string(),
+            role: "metadata server".to_string(),
+            objects: Vec::new(),
+        };
+        let mut event = json!({
+            "number": 3,
+            "time": 1_785_000_000.123_9,
+            "peer": { "endpoint": "1234567890", "address": "tcp://10.0.0.1:7" },
+            "path": 0,
+            "rail": { "scheme": "tcp", "interface": "eth1" },
+            "event": "redirected",
+            "to": 2,
+            "cause": "time_out",
+            "detection_us": 6210,
+            "stall_us": 1900,
+            "spans_re_sent": 34,
+            "bytes_re_sent": 34_000,
+        });
+        let expected = [
+            "2026-07-25 17:20:00.123",
+            "77 metadata server",
+            "tcp://10.0.0.1:7 (12345678)",
+            "0 (tcp eth1)",
+            "redirected",
+            "to path 2, time_out, detected in 6.2 ms, stall 1.9 ms, 34 spans with 33.2 KiB sent again",
+        ];
+        assert_eq!(cells(&told, &event), expected);
+        event["event"] = "held".into();
+        for gone in ["to", "cause", "detection_us", "stall_us", "spans_re_sent", "bytes_re_sent"] {
+            event[gone] = Value::Null;
+        }
+        event["held_us"] = 250_000.into();
+        assert_eq!(cells(&told, &event)[4..], ["held", "for 250 ms"]);
+    }
+}

@@ -1,0 +1,242 @@
+//! Paths in the text form of Prometheus, version 0.0.4.
+//!
+//! Times are in seconds, as Prometheus has them. Counters of a path begin anew when its session does.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::found::Told;
+
+/// How a value of a path is found.
+enum Of {
+    /// A number, or none.
+    Field(&'static str),
+    /// Microseconds.
+    Micros(&'static str),
+    /// 1 where the field has this value, else 0.
+    Is(&'static str, fn(&Value) -> bool),
+    /// An object with a number for each cause.
+    ByCause(&'static str),
+}
+
+struct Metric {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    of: Of,
+}
+
+const fn gauge(name: &'static str, help: &'static str, of: Of) -> Metric {
+    Metric { name, kind: "gauge", help, of }
+}
+
+const fn counter(name: &'static str, help: &'static str, of: Of) -> Metric {
+    Metric { name, kind: "counter", help, of }
+}
+
+const METRICS: &[Metric] = &[
+    gauge(
+        "up",
+        "Whether the path has a link that carries, suspect or not.",
+        Of::Is("state", |state| {
+            ["up", "held", "suspect"].contains(&state.as_str().unwrap_or_default())
+        }),
+    ),
+    gauge("suspect", "Whether the path is suspect.", Of::Is("state", |state| state == "suspect")),
+    gauge(
+        "held_back",
+        "Whether the path came back and is held back.",
+        Of::Is("state", |state| state == "held"),
+    ),
+    gauge("used", "Whether traffic goes over the path now.", Of::Is("used", |used| used == true)),
+    gauge("round_trip_seconds", "Smoothed round trip.", Of::Micros("round_trip_us")),
+    gauge(
+        "round_trip_variation_seconds",
+        "Variation of the round trip.",
+        Of::Micros("variation_us"),
+    ),
+    gauge(
+        "last_delivery_age_seconds",
+        "Time since the peer acknowledged something that went over the path.",
+        Of::Field("delivered_seconds_ago"),
+    ),
+    gauge(
+        "unacknowledged_bytes",
+        "Bytes that left the rail and are not acknowledged.",
+        Of::Field("unacknowledged_bytes"),
+    ),
+    gauge(
+        "primary",
+        "Whether the path is the primary one of its session.",
+        Of::Is("path_role", |role| role == "primary"),
+    ),
+    gauge(
+        "drained",
+        "Whether an operator keeps the path out of use.",
+        Of::Is("path_role", |role| role == "drained"),
+    ),
+    gauge("weight", "Weight of the path, 0 to 1000.", Of::Field("weight")),
+    counter("frames_total", "Numbered frames that went over the path.", Of::Field("frames")),
+    counter("bytes_total", "Bytes of their payloads.", Of::Field("bytes")),
+    counter(
+        "resent_frames_total",
+        "Those of the frames that had gone before.",
+        Of::Field("frames_re_sent"),
+    ),
+    counter("resent_bytes_total", "Bytes of their payloads.", Of::Field("bytes_re_sent")),
+    counter("probes_sent_total", "Probes of the path.", Of::Field("probes_sent")),
+    counter(
+        "probes_answered_total",
+        "Those of the probes that were answered.",
+        Of::Field("probes_answered"),
+    ),
+    counter("joined_total", "Times that the path got a link.", Of::Field("joined")),
+    counter("lost_total", "Times that the link of the path ended.", Of::Field("lost")),
+    counter("dead_total", "Times that the path was given up.", Of::Field("dead")),
+    counter(
+        "migrated_total",
+        "Times that traffic migrated away from the path.",
+        Of::Field("migrated"),
+    ),
+    counter("suspected_total", "Suspicions, by cause.", Of::ByCause("suspected")),
+    counter(
+        "stalls_total",
+        "Times that traffic of the path went over others.",
+        Of::Field("stalls"),
+    ),
+    counter(
+        "stall_seconds_total",
+        "Time from suspicions and losses to the next delivery over another path.",
+        Of::Micros("stalled_us"),
+    ),
+];
+
+/// All paths that were told of.
+pub fn text(told: &[Told]) -> String {
+    let mut text = String::new();
+    if told.iter().all(|it| it.objects.is_empty()) {
+        return text;
+    }
+    for Metric { name, kind, help, of } in METRICS {
+        let _ = writeln!(text, "# HELP ropewalk_path_{name} {help}");
+        let _ = writeln!(text, "# TYPE ropewalk_path_{name} {kind}");
+        let paths = told.iter().flat_map(|it| it.objects.iter().map(move |path| (it, path)));
+        for (endpoint, path) in paths {
+            let labels = labels(endpoint, path);
+            let mut sample = |more: &str, value: f64| {
+                let _ = writeln!(text, "ropewalk_path_{name}{{{labels}{more}}} {value}");
+            };
+            match of {
+                Of::Field(field) => path[field].as_f64().into_iter().for_each(|it| sample("", it)),
+                Of::Micros(field) => {
+                    path[field].as_f64().into_iter().for_each(|micros| sample("", micros / 1e6));
+                }
+                Of::Is(field, is) => sample("", f64::from(u8::from(is(&path[field])))),
+                Of::ByCause(field) => {
+                    for (cause, count) in path[field].as_object().into_iter().flatten() {
+                        let cause = format!(",cause=\"{}\"", escaped(cause));
+                        sample(&cause, count.as_f64().unwrap_or(0.0));
+                    }
+                }
+            }
+        }
+    }
+    text
+}
+
+fn labels(told: &Told, path: &Value) -> String {
+    let (peer, rail) = (&path["peer"], &path["rail"]);
+    let plain = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let labels = [
+        ("process", told.process.to_string()),
+        ("program", told.program.clone()),
+        ("role", told.role.clone()),
+        ("endpoint", told.endpoint.clone()),
+        ("peer", plain(&peer["endpoint"])),
+        ("peer_address", plain(&peer["address"])),
+        ("path", path["path"].to_string()),
+        ("scheme", plain(&rail["scheme"])),
+        ("interface", plain(&rail["interface"])),
+        ("source", plain(&rail["source"])),
+        ("remote", plain(&path["remote"])),
+    ];
+    let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)));
+    labels.join(",")
+}
+
+/// A value of a label: what would end it, and what a terminal would obey, is written otherwise.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for letter in text.chars() {
+        match letter {
+            '\\' => escaped.push_str("\\\\"),
+            '"' => escaped.push_str("\\\""),
+            '\n' => escaped.push_str("\\n"),
+            letter if letter.is_control() => escaped.push('?'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn each_metric_has_a_type_and_a_sample_for_each_path() {
+        let path = json!({
+            "peer": { "endpoint": "ab", "address": "tcp://[::1]:7\"\\\n" },
+            "path": 2,
+            "rail": { "scheme": "tcp", "interface": "eth1" },
+            "state": "suspect",
+            "used": false,
+            "round_trip_us": 612,
+            "frames": 7,
+            "suspected": { "time_out": 2, "send_error": 1 },
+            "stalled_us": 1500,
+        });
+        let told = Told {
+            process: 77,
+            program: "ropewalk".to_string(),
+            endpoint: "12".to_string(),
+            role: "data server 1".to_string(),
+            objects: vec![path],
+        };
+        let text = text(std::slice::from_ref(&told));
+        let labels = "process=\"77\",program=\"ropewalk\",role=\"data server 1\",endpoint=\"12\",\
+             peer=\"ab\",peer_address=\"tcp://[::1]:7\\\"\\\\\\n\",path=\"2\",scheme=\"tcp\",\
+             interface=\"eth1\",source=\"\",remote=\"\"";
+        for line in [
+            "# TYPE ropewalk_path_suspected_total counter".to_string(),
+            format!("ropewalk_path_up{{{labels}}} 1"),
+            format!("ropewalk_path_suspect{{{labels}}} 1"),
+            format!("ropewalk_path_used{{{labels}}} 0"),
+            format!("ropewalk_path_round_trip_seconds{{{labels}}} 0.000612"),
+            format!("ropewalk_path_frames_total{{{labels}}} 7"),
+            format!("ropewalk_path_suspected_total{{{labels},cause=\"time_out\"}} 2"),
+            format!("ropewalk_path_stall_seconds_total{{{labels}}} 0.0015"),
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("last_delivery_age_seconds{"), "what is not known is left out");
+        assert_eq!(super::text(&[Told { objects: Vec::new(), ..told }]), "");
+    }
+
+    #[test]
+    fn names_are_those_of_prometheus_and_counters_say_total() {
+        for metric in METRICS {
+            let letters = metric.name.bytes().all(|it| it.is_ascii_lowercase() || it == b'_');
+            assert!(letters && metric.help.ends_with('.'), "{}", metric.name);
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == "counter",
+                "{}",
+                metric.name
+            );
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The side of a command: it finds the processes that show their paths, and asks them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use rustix::net::sockopt::socket_peercred;
+use serde_json::Value;
+
+use crate::NAME;
+
+/// A process that does not answer for so long is stopped. A move to a path that is not proven yet takes its time.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest answer.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
+
+/// What a process answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub process: u32,
+    pub object: Value,
+}
+
+/// The reason why a process did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AskError {
+    #[error("there is no process {0}")]
+    NoProcess(u32),
+    #[error(
+        "process {0}{1} shows no paths here: it is not a server, a mount or a benchmark of Ropewalk, or it runs in \
+         another network namespace (`ip netns exec NAME ropewalk paths ...` asks there)"
+    )]
+    NotShown(u32, String),
+    #[error("process {process} belongs to user {user}: run this command as that user, or as root")]
+    Foreign { process: u32, user: u32 },
+    #[error("process {0} does not answer: it may be stopped, or at its end")]
+    Silent(u32),
+    #[error("process {process} refused: {cause}")]
+    Refused { process: u32, cause: String },
+    #[error("process {0} gave an answer that is none: it may be of another version")]
+    Unreadable(u32),
+    #[error("cannot ask process {process}: {cause}")]
+    System { process: u32, cause: String },
+}
+
+/// A socket at which a process shows its paths.
+struct Found {
+    process: u32,
+    user: u32,
+    stream: UnixStream,
+}
+
+/// Asks a process. `question`: one JSON object.
+pub fn ask(process: u32, question: &Value) -> Result<Answer, AskError> {
+    let found = found().into_iter().find(|found| found.process == process);
+    let Some(found) = found else {
+        let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+        return Err(match name {
+            Ok(name) => AskError::NotShown(process, format!(" ({})", name.trim_end())),
+            Err(_) => AskError::NoProcess(process),
+        });
+    };
+    found.ask(question)
+}
+
+/// Asks all processes of this network namespace that show their paths, by their numbers.
+pub fn ask_all(question: &Value) -> Vec<Result<Answer, AskError>> {
+    found().into_iter().map(|found| found.ask(question)).collect()
+}
+
+/// Sorted by process.
+fn found() -> Vec<Found> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let mut names: Vec<&str> = names.filter(|name| name.starts_with(NAME)).collect();
+    // Sockets that are being told something are in the table, too.
+    names.sort_unstable();
+    names.dedup();
+    let mut found: Vec<Found> = names.into_iter().filter_map(call).collect();
+    found.sort_by_key(|found| found.process);
+    found
+}
+
+/// `None`: nobody has this name any more.
+fn call(name: &str) -> Option<Found> {
+    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
+    let owner = socket_peercred(&stream).ok()?;
+    let process = owner.pid.as_raw_nonzero().get().cast_unsigned();
+    Some(Found { process, user: owner.uid.as_raw(), stream })
+}
+
+impl Found {
+    fn ask(self, question: &Value) -> Result<Answer, AskError> {
+        let Found { process, user, mut stream } = self;
+        let own = rustix::process::geteuid();
+        if !own.is_root() && own.as_raw() != user {
+            return Err(AskError::Foreign { process, user });
+        }
+        let mut text = Vec::new();
+        let asked = stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .and_then(|()| stream.write_all(format!("{question}\n").as_bytes()))
+            .and_then(|()| (&stream).take(ANSWER_BYTES_MAX).read_to_end(&mut text));
+        match asked.map_err(|error| (error.kind(), error.to_string())) {
+            Ok(0) => return Err(AskError::Silent(process)),
+            Ok(_) => {}
+            Err((
+                ErrorKind::WouldBlock
+                | ErrorKind::TimedOut
+                | ErrorKind::BrokenPipe
+                | ErrorKind::ConnectionReset,
+                _,
+            )) => return Err(AskError::Silent(process)),
+            Err((_, cause)) => return Err(AskError::System { process, cause }),
+        }
+        let unreadable = |_| AskError::Unreadable(process);
+        let object: Value = serde_json::from_slice(&text).map_err(unreadable)?;
+        match object["error"].as_str() {
+            Some(cause) => Err(AskError::Refused { process, cause: cause.to_string() }),
+            None if object.is_object() => Ok(Answer { process, object }),
+            None => Err(AskError::Unreadable(process)),
+        }
+    }
+}

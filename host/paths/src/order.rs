@@ -1,0 +1,95 @@
+//! What an operator has this process do with a path: `{"do": "drain", "endpoint": ID, "peer": ID, "path": NUMBER}`, or `up`,
+//! `weight` (with a `weight`), or `migrate`, whose path may be left out: then it is the armed alternate.
+
+use std::time::{Duration, Instant};
+
+use ropewalk_net::migration::{By, Outcome, PathId, Role, Wanted};
+use ropewalk_net::path_status::PathView;
+use ropewalk_net::{Endpoint, PeerId};
+use serde_json::Value;
+
+use crate::door;
+
+/// How long the proof of a path may take before traffic moves to it.
+const PROOF: Duration = Duration::from_secs(3);
+/// Between two looks at it.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Whether there is such an order.
+pub fn is_one(what: &str) -> bool {
+    ["drain", "up", "weight", "migrate"].contains(&what)
+}
+
+/// Carries an order out. Returns the path that it was about; else why not.
+pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
+    let text = |name: &str| asked[name].as_str().unwrap_or_default().to_string();
+    let (id, peer) = (text("endpoint"), text("peer"));
+    let is_meant = |shown: &(Endpoint, String)| shown.0.identity().endpoint.to_string() == id;
+    let (endpoint, _) =
+        door::shown().into_iter().find(is_meant).ok_or("it has no such endpoint")?;
+    let mut paths = endpoint.path_status().paths;
+    paths.retain(|view| view.peer.endpoint.to_string() == peer);
+    let first = paths.first().ok_or("it has no session with this peer")?;
+    if !first.is_bundle {
+        return Err(
+            "the session with this peer has one path only: both sides need rails that are \
+                    bound to different interfaces or source addresses"
+                .to_string(),
+        );
+    }
+    let peer = first.peer.peer;
+    let named = asked["path"].as_u64().map(|number| {
+        let view = paths.iter().find(|view| u64::from(view.path) == number);
+        view.ok_or_else(|| {
+            let numbers: Vec<String> = paths.iter().map(|view| view.path.to_string()).collect();
+            format!("there is no path {number}: there are {}", numbers.join(", "))
+        })
+    });
+    let named = named.transpose()?;
+    if what == "migrate" {
+        return migrate(&endpoint, peer, named);
+    }
+    let path = named.ok_or("no path is named")?.path;
+    let weight = || asked["weight"].as_u64().and_then(|weight| u16::try_from(weight).ok());
+    let done = match what {
+        "drain" => endpoint.drain_path(peer, PathId(path)),
+        "up" => endpoint.up_path(peer, PathId(path)),
+        _ => endpoint.weigh_path(peer, PathId(path), weight().unwrap_or(u16::MAX)),
+    };
+    done.map(|()| path).map_err(|rule| rule.to_string())
+}
+
+/// Moves to a path, which is proven first if it is not the armed alternate.
+fn migrate(endpoint: &Endpoint, peer: PeerId, to: Option<&PathView>) -> Result<u32, String> {
+    if let Some(view) = to.filter(|view| view.role != Some(Role::Alternate)) {
+        let wanted = Wanted { local_rail: Some(view.rail.index), ..Wanted::default() };
+        endpoint.specify_path(peer, wanted).map_err(|rule| rule.to_string())?;
+    }
+    if to.is_some() {
+        prove(endpoint, peer)?;
+    }
+    endpoint.migrate_path(peer).map(|path| path.0).map_err(|rule| rule.to_string())
+}
+
+/// Loads the alternate, unless it is armed.
+fn prove(endpoint: &Endpoint, peer: PeerId) -> Result<(), String> {
+    use ropewalk_net::migration::MigrationState;
+    if endpoint.path_state(peer).migration == MigrationState::Armed {
+        return Ok(());
+    }
+    let mut loads = endpoint.load_paths(&[peer], By::Poll);
+    let end = Instant::now() + PROOF;
+    while endpoint.poll_loads(&mut loads) > 0 {
+        if Instant::now() >= end {
+            return Err("the path is not proven within 3 s: ask again".to_string());
+        }
+        std::thread::sleep(LOOK);
+    }
+    match loads.ends().next() {
+        Some((_, Some(Outcome::Refused(rule)))) => Err(rule.to_string()),
+        Some((_, Some(Outcome::Failed(cause)))) => {
+            Err(format!("the path is not proven: {cause:?}"))
+        }
+        _ => Ok(()),
+    }
+}
