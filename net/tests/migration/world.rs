@@ -281,10 +281,10 @@ impl World {
         node.endpoint.specify_path(self.peer(at, 1 - at), Wanted::default()).expect("it is fit")
     }
 
-    /// Frames that the rails of a node have sent.
-    pub fn frames(&self, at: usize) -> Vec<u64> {
+    /// Bytes that the rails of a node have sent.
+    pub fn bytes(&self, at: usize) -> Vec<u64> {
         let rails = self.nodes[at].endpoint.counters().1;
-        rails.iter().map(|(_, counters)| counters.frames_sent).collect()
+        rails.iter().map(|(_, counters)| counters.bytes_sent).collect()
     }
 
     /// Nothing comes through between two rails of one number.
