@@ -17,7 +17,7 @@
 //! (what two ends share, its beginning and its end), `path` (peers, links, hand-shake), `credit` (who may send how much),
 //! `foreign` (peers that speak a protocol of their rail's), `operation`, `cancel`, `orders` and `incoming` (what rails
 //! were told to do, and payloads on their way), `rails` (their guarantees), `lists` (lists through tables), [`apm`] (the
-//! alternate path of a connection, and the move to it; nobody in the core uses it yet).
+//! alternate path of a connection, and the move to it).
 //!
 //! Invariants
 //! * Of one peer's messages on one channel that a receive accepts, the earliest sent wins; of the

@@ -47,8 +47,11 @@ impl Endpoint {
     /// The rule that refuses: the connection's state, or what the path breaks.
     pub fn specify_path(&self, peer: PeerId, wanted: Wanted) -> Result<PathId, Rule> {
         let mut engine = self.locked();
+        engine.tell_time();
         let answer = engine.core.specify_path(peer, wanted);
         engine.drain();
+        drop(engine);
+        self.wake_service();
         answer
     }
 
@@ -58,8 +61,11 @@ impl Endpoint {
     /// Legal as soon as the peer is called: then it begins when the connection has a second path.
     pub fn load_paths(&self, peers: &[PeerId], by: By) -> LoadList {
         let mut engine = self.locked();
+        engine.tell_time();
         let loads = LoadList::begin(peers, |peer| engine.core.load_path(peer, by));
         engine.drain();
+        drop(engine);
+        self.wake_service();
         loads
     }
 
@@ -75,8 +81,11 @@ impl Endpoint {
     /// The rule that refuses, mostly [`Rule::NotArmed`].
     pub fn migrate_path(&self, peer: PeerId) -> Result<PathId, Rule> {
         let mut engine = self.locked();
+        engine.tell_time();
         let answer = engine.core.migrate_path(peer);
         engine.drain();
+        drop(engine);
+        self.wake_service();
         answer
     }
 
@@ -87,8 +96,11 @@ impl Endpoint {
     /// proven.
     pub fn drain_path(&self, peer: PeerId, path: PathId) -> Result<(), Rule> {
         let mut engine = self.locked();
+        engine.tell_time();
         let answer = engine.core.drain_path(peer, path);
         engine.drain();
+        drop(engine);
+        self.wake_service();
         answer
     }
 
@@ -98,8 +110,11 @@ impl Endpoint {
     /// The rule that refuses: [`Rule::UnknownPath`], [`Rule::NotDrained`].
     pub fn up_path(&self, peer: PeerId, path: PathId) -> Result<(), Rule> {
         let mut engine = self.locked();
+        engine.tell_time();
         let answer = engine.core.up_path(peer, path);
         engine.drain();
+        drop(engine);
+        self.wake_service();
         answer
     }
 
@@ -109,8 +124,11 @@ impl Endpoint {
     /// The rule that refuses: [`Rule::UnknownPath`], [`Rule::WeightRange`].
     pub fn weigh_path(&self, peer: PeerId, path: PathId, weight: u16) -> Result<(), Rule> {
         let mut engine = self.locked();
+        engine.tell_time();
         let answer = engine.core.weigh_path(peer, path, weight);
         engine.drain();
+        drop(engine);
+        self.wake_service();
         answer
     }
 

@@ -437,3 +437,6 @@ fn probe(arming: ArmingId, number: u8, round: u8, is_answer: bool) -> ProveBody 
         round,
     }
 }
+
+#[cfg(test)]
+mod tests;

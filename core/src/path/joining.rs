@@ -331,4 +331,4 @@ fn is_same_life(peer: &Peer, hello: &HelloBody) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

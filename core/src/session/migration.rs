@@ -18,10 +18,10 @@ pub(crate) const PROBES: u8 = 5;
 const BETWEEN: Duration = Duration::from_millis(2);
 /// How long the answers of a round of probes may take, before the next round.
 const ROUND: Duration = Duration::from_millis(100);
-/// How long an arming may take.
-const BUDGET: Duration = Duration::from_secs(1);
-/// After what time without an answer a load is asked for again.
-const LOAD_AGAIN: Duration = Duration::from_millis(20);
+/// After what time without an answer a load is asked for again, and how often that is looked at before the arming has
+/// failed. Looks are counted, not time: a thread that computes for long says nothing about a path.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+const LOOKS: u8 = 50;
 /// How long a path rests whose arming failed; twice as long each time, up to a minute.
 const REST: Duration = Duration::from_millis(250);
 const REST_DOUBLINGS: u32 = 8;
@@ -69,8 +69,9 @@ pub(crate) struct Proof {
     any_answered: bool,
     heard: bool,
     next_at: Time,
-    load_again_at: Time,
-    until: Time,
+    /// Looks so far, and the next one.
+    looks: u8,
+    look_at: Time,
 }
 
 /// What is to be done for a proof now.
@@ -113,8 +114,8 @@ impl Migrating {
             any_answered: false,
             heard: false,
             next_at: now,
-            load_again_at: now + LOAD_AGAIN,
-            until: now + BUDGET,
+            looks: 0,
+            look_at: now + LOOK_EVERY,
         });
     }
 
@@ -162,16 +163,17 @@ impl Migrating {
 impl Proof {
     fn due(&self) -> Time {
         let next = if self.is_good { Time::NEVER } else { self.next_at };
-        next.min(self.load_again_at).min(self.until)
+        next.min(self.look_at)
     }
 
     fn next_step(&mut self, now: Time, is_ours: bool) -> Option<Step> {
-        if self.until <= now {
-            self.until = Time::NEVER;
-            return Some(Step::Spent(self.fault()));
-        }
-        if self.load_again_at <= now {
-            self.load_again_at = if is_ours { now + LOAD_AGAIN } else { Time::NEVER };
+        if self.look_at <= now {
+            self.looks += 1;
+            self.look_at = now + LOOK_EVERY;
+            if self.looks == LOOKS {
+                self.look_at = Time::NEVER;
+                return Some(Step::Spent(self.fault()));
+            }
             if is_ours {
                 return Some(Step::LoadAgain);
             }
@@ -243,8 +245,9 @@ mod tests {
             let proof = migrating.proof.as_mut().unwrap();
             assert_eq!(proof.answered(number, 0), number == PROBES - 1);
         }
+        assert_eq!(migrating.due(), at(20), "the rest of the proof is awaited");
         assert_eq!(migrating.next_step(at(500)), None, "its load is the other side's");
-        assert_eq!(migrating.due(), at(1000), "the rest of the proof is awaited");
+        assert_eq!(migrating.due(), at(520), "a look that comes late is one look");
     }
 
     #[test]
@@ -265,11 +268,17 @@ mod tests {
             }
         };
         assert_eq!((probes, fault), (50, ProbeFault::Loss));
-        let mut silent = proving();
-        assert_eq!(silent.next_step(at(2000)), Some(Step::Spent(ProbeFault::NoRoute)));
+        let spent = |migrating: &mut Migrating| {
+            let mut steps = std::iter::repeat_with(|| {
+                let now = migrating.due();
+                migrating.next_step(now)
+            });
+            steps.find(|step| matches!(step, Some(Step::Spent(_)))).flatten()
+        };
+        assert_eq!(spent(&mut proving()), Some(Step::Spent(ProbeFault::NoRoute)));
         let mut deaf = proving();
         deaf.proof.as_mut().unwrap().hear();
-        assert_eq!(deaf.next_step(at(2000)), Some(Step::Spent(ProbeFault::OneWayOut)));
+        assert_eq!(spent(&mut deaf), Some(Step::Spent(ProbeFault::OneWayOut)));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! * [`mod@cut`]: a stream of ordered messages, of which a rail is cut and mended, beside TCP and MPTCP;
 //! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
+//! * [`mod@arm`]: times of arming and of moving;
 //! * [`presence`]: endpoints of ours; [`timeline`]: pictures.
 
+mod arm;
 mod bare;
 mod cut;
 mod kernels;
@@ -36,11 +38,12 @@ pub(crate) fn serve(part: &str) -> anyhow::Result<()> {
 /// There can be no network namespaces; or data was lost, doubled, reordered or changed.
 pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<()> {
     let _held = options.hold_dma_latency.then(hold_dma_latency).flatten();
+    arm::arm(options, emit)?;
     cut::cut(options, emit)?;
     kernels::kernels(options, emit)
 }
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
-    [cut::rows(quick), kernels::rows(quick)].concat()
+    [arm::rows(), cut::rows(quick), kernels::rows(quick)].concat()
 }

@@ -27,10 +27,11 @@ use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
 /// Bytes of a header behind its prefix, by kind: from `Eager` to `Suspect`.
-const BODY_BYTES: [usize; 19] =
-    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 8];
-/// From this kind on none is a span.
+const BODY_BYTES: [usize; 24] =
+    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 8];
 const PROBE: u8 = frame::Kind::Probe as u8;
+const MIGRATE: u8 = frame::Kind::Migrate as u8;
+const WITHDRAW: u8 = frame::Kind::Withdraw as u8;
 const STEPS_MAX: usize = 400;
 /// The address at which the peer accepts calls, as it announces it.
 const ADDRESS: &[u8] = b"sim://peer";
@@ -372,7 +373,7 @@ impl<'a> Player<'a> {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
             0xc0.. if self.fragments => FRAGMENT,
-            byte @ 0xb8..0xc0 => KEY + (byte & 3),
+            byte @ 0xb7..0xc0 => KEY + (byte - 0xb7),
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -382,7 +383,8 @@ impl<'a> Player<'a> {
             _ => self.number() as u32 % 40_000,
         };
         self.spans += 1;
-        let span = if kind == 12 || kind >= PROBE || self.parks { 0 } else { self.spans };
+        let of_link = kind == 12 || (kind >= PROBE && kind != MIGRATE && kind != WITHDRAW);
+        let span = if of_link || self.parks { 0 } else { self.spans };
         let session = if shape & 0x80 == 0 { self.session } else { self.number() as u32 };
         let number = self.number() as u32;
         let envelope = Envelope {

@@ -181,6 +181,11 @@ impl Engine {
         now
     }
 
+    /// The core hears the time before a request that begins something: passes that find nothing do not ask for it.
+    pub fn tell_time(&mut self) {
+        self.begin_pass();
+    }
+
     /// Lets the core do what is due, after every rail has told what it has: a pass that comes late must not make a
     /// peer look silent whose answer is here.
     #[cold]

@@ -18,35 +18,35 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
-const FIRST: LinkId = link(0, 1);
+pub(in crate::path) const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;
 const SHARE: [u8; SHARE_BYTES] = [7; SHARE_BYTES];
 
-const fn link(rail: u8, index: u32) -> LinkId {
+pub(in crate::path) const fn link(rail: u8, index: u32) -> LinkId {
     LinkId { rail, slot: SlotId { index, generation: 1 } }
 }
 
 /// What the core told.
 #[derive(Default)]
-struct Told {
-    frames: Vec<(LinkId, Body)>,
-    closed: Vec<LinkId>,
+pub(in crate::path) struct Told {
+    pub(in crate::path) frames: Vec<(LinkId, Body)>,
+    pub(in crate::path) closed: Vec<LinkId>,
     exposed: Vec<(LinkId, RemoteKey)>,
-    downs: usize,
+    pub(in crate::path) downs: usize,
     tuned: Vec<LinkId>,
 }
 
-struct Rig {
-    core: Core,
-    session: u32,
-    peer: Option<PeerId>,
+pub(in crate::path) struct Rig {
+    pub(in crate::path) core: Core,
+    pub(in crate::path) session: u32,
+    pub(in crate::path) peer: Option<PeerId>,
     /// The key, as the peer makes it.
     bundle: Bundle,
 }
 
 impl Rig {
     /// A session over the first rail whose peer can tell its share of the key.
-    fn new() -> Rig {
+    pub(in crate::path) fn new() -> Rig {
         Rig::over(false)
     }
 
@@ -86,7 +86,7 @@ impl Rig {
         rig
     }
 
-    fn tell_key(&mut self) {
+    pub(in crate::path) fn tell_key(&mut self) {
         self.tell_key_and(1);
     }
 
@@ -98,7 +98,7 @@ impl Rig {
     }
 
     /// The peer calls over a link, and greets. The nonce of the answer, unless that refuses.
-    fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
+    pub(in crate::path) fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
         self.core.link_up(link, true);
         let hello = Body::Hello(self.hello());
         let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
@@ -173,14 +173,14 @@ impl Rig {
         Envelope { session: self.session, ..Envelope::default() }
     }
 
-    fn place(&mut self, link: LinkId, envelope: Envelope, body: &Body) -> Told {
+    pub(in crate::path) fn place(&mut self, link: LinkId, envelope: Envelope, body: &Body) -> Told {
         let mut header = frame::encode(envelope, body);
         frame::seal(&mut header, None);
         self.core.place(link, header.as_bytes(), 0);
         self.told()
     }
 
-    fn told(&mut self) -> Told {
+    pub(in crate::path) fn told(&mut self) -> Told {
         let mut told = Told::default();
         while let Some(next) = self.core.next_output() {
             match next {
@@ -222,7 +222,12 @@ impl Rig {
     }
 
     /// The peer joins over a link, with what this makes of an honest proof.
-    fn join(&mut self, link: LinkId, counter: u32, spoil: impl FnOnce(&mut JoinBody)) -> Told {
+    pub(in crate::path) fn join(
+        &mut self,
+        link: LinkId,
+        counter: u32,
+        spoil: impl FnOnce(&mut JoinBody),
+    ) -> Told {
         let nonce = self.greet(link, FLAG_JOIN, self.session).expect("the call is answered");
         let mut body = self.proof(nonce, PathId::of(1, false), counter);
         spoil(&mut body);
@@ -231,7 +236,7 @@ impl Rig {
     }
 
     /// The link that a message leaves over.
-    fn leaves_over(&mut self, number: u32) -> Option<LinkId> {
+    pub(in crate::path) fn leaves_over(&mut self, number: u32) -> Option<LinkId> {
         let slot = SlotId { index: number, generation: 1 };
         let payload = Slice { buffer: BufferId(slot), offset: 0, len: 100 };
         let (peer, channel) = (self.peer.expect("a session"), Channel::Untagged);
