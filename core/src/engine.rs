@@ -22,8 +22,7 @@ use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
 use crate::rails::Rails;
 use crate::remote::Regions;
-use crate::session::history::History;
-use crate::session::{self, PathId};
+use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
 
 /// The protocol of one endpoint.

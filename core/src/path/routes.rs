@@ -15,7 +15,7 @@ use ropewalk_base::verb::LinkId;
 use super::LinkStage;
 use crate::api::PeerId;
 use crate::engine::Core;
-use crate::session::status::PathCause;
+use crate::session::PathCause;
 
 /// How often news of a route are told.
 const NEWS_EVERY: Duration = Duration::from_millis(25);

@@ -8,8 +8,7 @@ use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
 use crate::path::RouteNews;
-use crate::session::status::PathCause;
-use crate::session::{Path, PathId, Paths};
+use crate::session::{Path, PathCause, PathId, Paths};
 
 impl Core {
     /// A rail suspects the path of a link.

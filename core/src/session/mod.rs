@@ -21,9 +21,11 @@ pub(crate) mod status;
 
 pub(crate) use bundle::Bundle;
 pub(crate) use health::{FLOOR_FIRST, floor_of};
+pub(crate) use history::History;
 pub(crate) use key::{Claim, Prover};
 pub(crate) use migration::{Left, Migrating, Step as ProofStep};
 pub(crate) use paths::{Path, PathId, PathView, Paths};
+pub(crate) use status::PathCause;
 
 use key::Share;
 

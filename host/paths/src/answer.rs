@@ -10,7 +10,7 @@ use ropewalk_net::path_status::{
 use ropewalk_net::{Endpoint, LinkState, PathChange, PathTally};
 use serde_json::{Map, Value, json};
 
-use crate::{door, order};
+use crate::{order, shown};
 
 /// A JSON object that grows.
 type Object = Map<String, Value>;
@@ -42,7 +42,7 @@ fn refused(cause: &str) -> Value {
 
 /// What all endpoints that are shown tell.
 fn tell(of: impl Fn(&Endpoint, &mut Object)) -> Value {
-    let shown = door::shown().into_iter().map(|(endpoint, role)| {
+    let endpoints = shown::open().into_iter().map(|(endpoint, role)| {
         let mut object = Object::new();
         object.insert("endpoint".into(), endpoint.identity().endpoint.to_string().into());
         object.insert("role".into(), role.into());
@@ -50,7 +50,7 @@ fn tell(of: impl Fn(&Endpoint, &mut Object)) -> Value {
         of(&endpoint, &mut object);
         Value::from(object)
     });
-    json!({ "program": program(), "endpoints": shown.collect::<Vec<_>>() })
+    json!({ "program": program(), "endpoints": endpoints.collect::<Vec<_>>() })
 }
 
 /// The name of this process.

@@ -17,6 +17,7 @@ mod answer;
 mod ask;
 mod door;
 mod order;
+mod shown;
 
 pub use ask::{Answer, AskError, ask, ask_all};
 pub use door::show;

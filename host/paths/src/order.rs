@@ -8,7 +8,7 @@ use ropewalk_net::path_status::PathView;
 use ropewalk_net::{Endpoint, PeerId};
 use serde_json::Value;
 
-use crate::door;
+use crate::shown;
 
 /// How long the proof of a path may take before traffic moves to it.
 const PROOF: Duration = Duration::from_secs(3);
@@ -26,7 +26,7 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     let (id, peer) = (text("endpoint"), text("peer"));
     let is_meant = |shown: &(Endpoint, String)| shown.0.identity().endpoint.to_string() == id;
     let (endpoint, _) =
-        door::shown().into_iter().find(is_meant).ok_or("it has no such endpoint")?;
+        shown::open().into_iter().find(is_meant).ok_or("it has no such endpoint")?;
     let mut paths = endpoint.path_status().paths;
     paths.retain(|view| view.peer.endpoint.to_string() == peer);
     let first = paths.first().ok_or("it has no session with this peer")?;
