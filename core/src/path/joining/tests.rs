@@ -10,8 +10,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, LinkId, RemoteKey, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS,
-    MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
+    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, HelloBody, JoinBody, KeyBody,
+    MODE_PATHS, MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
 };
 
 use crate::api::*;
@@ -523,4 +523,17 @@ fn a_welcome_without_a_proof_makes_no_path() {
     rig.core.link_down(link(1, 1), Fault::Protocol);
     assert_eq!((rig.told().downs, rig.core.counters().paths_joined), (0, 0));
     assert_eq!(rig.leaves_over(1), Some(FIRST));
+}
+
+#[test]
+fn a_region_that_is_made_between_greeting_and_confirmation_is_known_over_that_link_too() {
+    let mut rig = Rig::over(true);
+    let (peer, session) = (rig.peer.expect("a session"), rig.session);
+    // The peer has lost the first link, and we do not know it yet.
+    rig.greet(link(1, 1), FLAG_INSIST, session).expect("the call is answered");
+    let slice = Slice { buffer: BufferId(SlotId { index: 7, generation: 1 }), offset: 0, len: 9 };
+    let key = rig.core.expose(slice, false, Audience::One(peer)).expect("there is room");
+    assert_eq!(rig.told().exposed, [(FIRST, key), (link(1, 1), key)]);
+    rig.place(link(1, 1), Envelope::default(), &Body::Confirm);
+    assert_eq!(rig.core.counters().sessions, 1);
 }
