@@ -36,6 +36,10 @@ impl HeldMessages {
         (eager, announces)
     }
 
+    pub fn len(&self) -> usize {
+        self.messages.len()
+    }
+
     /// Whether a message of this number waits for its turn.
     pub fn contains(&self, channel: Channel, message: u64) -> bool {
         self.messages.contains_key(&(channel as u8, message))
