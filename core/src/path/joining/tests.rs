@@ -537,3 +537,35 @@ fn a_region_that_is_made_between_greeting_and_confirmation_is_known_over_that_li
     rig.place(link(1, 1), Envelope::default(), &Body::Confirm);
     assert_eq!(rig.core.counters().sessions, 1);
 }
+
+#[test]
+fn a_call_that_reaches_nobody_ends_no_session_that_another_path_carries() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let peer = rig.peer.expect("a session");
+    // The only path is lost, the peer is called, and meanwhile a path joins.
+    let nonce = rig.greet(link(1, 1), FLAG_JOIN, rig.session).expect("the call is answered");
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    let body = rig.proof(nonce, PathId::of(1, false), 1);
+    rig.place(link(1, 1), rig.envelope(), &Body::Join(body));
+    assert_eq!(rig.core.counters().paths_joined, 1);
+    rig.core.unreachable(peer);
+    assert_eq!((rig.told().downs, rig.leaves_over(1)), (0, Some(link(1, 1))));
+}
+
+#[test]
+fn a_session_whose_peer_breaks_the_protocol_on_one_path_keeps_no_link() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.join(link(1, 1), 1, |_| ());
+    let envelope = rig.envelope();
+    // A frame with an effect has a span.
+    rig.place(
+        link(1, 1),
+        envelope,
+        &Body::Key(KeyBody { share: SHARE, calls: 1, reserved: [0; 7] }),
+    );
+    rig.core.link_down(link(1, 1), Fault::Protocol);
+    let told = rig.told();
+    assert_eq!((told.closed, told.downs), (vec![FIRST], 1));
+}
