@@ -18,6 +18,8 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
+mod hostile;
+
 const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;
 const SHARE: [u8; SHARE_BYTES] = [7; SHARE_BYTES];
@@ -52,6 +54,11 @@ impl Rig {
 
     /// The same over rails that read, or do not.
     fn over(native_read: bool) -> Rig {
+        Rig::planted(native_read, Plant::Nothing)
+    }
+
+    /// The same with a bug.
+    fn planted(native_read: bool, plant: Plant) -> Rig {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
@@ -70,7 +77,7 @@ impl Rig {
             cluster: ClusterId(1),
             host: 0,
         };
-        let config = Config { mode: Mode::Resume, paths_max: 2, ..Config::default() };
+        let config = Config { mode: Mode::Resume, paths_max: 2, plant, ..Config::default() };
         let random = Random::from_seed(1);
         let core = Core::new(config, identity, vec![rail; 2], Slice::NONE, random);
         let mut rig = Rig { core, session: 0, peer: None, bundle: Bundle::new(SHARE) };
