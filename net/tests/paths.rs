@@ -64,3 +64,46 @@ fn everything_arrives_once_and_in_order_over_several_paths() {
     );
     assert!(alone || (joined > 0 && suspected > 0 && dead > 0 && taken_over > 0));
 }
+
+#[test]
+fn a_side_that_makes_no_pass_for_a_while_suspects_nobody() {
+    let suspected = |seed: u64, plant| {
+        let outcomes = Scenario::new(seed, Plan::pausing(seed), plant).run();
+        outcomes.counters[0].paths_suspected
+    };
+    let sum = |plant| (0..40).map(|seed| suspected(seed, plant)).sum::<u64>();
+    let (well, planted) = (sum(Plant::Nothing), sum(Plant::TimeoutBeforeDrain));
+    println!("{well} paths suspected, and {planted} with a time-out before the drain");
+    // One that goes silent for another reason, like a peer that has left it, is no matter of passes.
+    assert!(planted > 2 * well, "{well} suspected, {planted} with the planted bug");
+}
+
+#[test]
+fn of_many_rails_a_session_uses_as_many_as_it_may() {
+    for (seed, rails) in [(1, 16), (2, 16), (3, 64)] {
+        let plan = Plan { faults: Vec::new(), is_crossed: false, ..Plan::wide(seed, rails) };
+        let outcomes = Scenario::new(seed, plan, Plant::Nothing).run();
+        let joined = outcomes.counters.map(|counters| counters.paths_joined);
+        assert!(joined.iter().all(|joined| *joined <= 7), "{joined:?} beside the first one");
+    }
+    for seed in 0..20 {
+        let outcomes = Scenario::new(seed, Plan::wide(seed, 16), Plant::Nothing).run();
+        let again = Scenario::new(seed, Plan::wide(seed, 16), Plant::Nothing).run();
+        assert_eq!(outcomes, again, "seed {seed}");
+    }
+}
+
+#[test]
+fn planted_bugs_are_found_over_several_paths() {
+    for plant in [
+        Plant::DuplicatesTaken,
+        Plant::WindowOffByOne,
+        Plant::PlacedAtStart,
+        Plant::EndsBeforeRelease,
+    ] {
+        let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, plant)).is_err();
+        let found = (0..200).find(fails);
+        let found = found.unwrap_or_else(|| panic!("{plant:?} is not found"));
+        println!("{plant:?} is found by seed {found}");
+    }
+}

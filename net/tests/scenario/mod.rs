@@ -173,7 +173,7 @@ impl Scenario {
         config.service_thread = false;
         config.staging_bytes = self.plan.staging_bytes;
         config.core.mode = self.plan.modes[side];
-        config.core.paths_max = self.plan.kinds.len();
+        config.core.paths_max = self.plan.paths_max;
         config.core.links_max = if self.plan.parks { 0 } else { usize::MAX };
         config.core.operations_max = 4096;
         config.core.regions_max = 1024;
@@ -461,10 +461,10 @@ impl Scenario {
         if self.now().since(begin) < LIMIT {
             return;
         }
-        for side in 0..2 {
-            let (counters, _) = self.nodes[side].endpoint.counters();
-            eprintln!("{}: {:?}", SIDES[side], self.nodes[side].endpoint.held());
-            eprintln!("pending {:?}, {counters:?}", self.nodes[side].pending.keys());
+        for (node, name) in self.nodes.iter().zip(SIDES) {
+            let (counters, _) = node.endpoint.counters();
+            eprintln!("{name}: {:?}", node.endpoint.held());
+            eprintln!("pending {:?}, {counters:?}", node.pending.keys());
         }
         panic!("seed {}: stuck: {what}: {}", self.seed, self.log.open());
     }

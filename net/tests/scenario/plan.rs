@@ -85,6 +85,8 @@ pub struct Posting {
 #[derive(Debug, Clone)]
 pub struct Plan {
     pub kinds: Vec<Kind>,
+    /// Paths of a session, at most.
+    pub paths_max: usize,
     /// Every rail reaches every one of the other side, not only its pair.
     pub is_crossed: bool,
     pub modes: [Mode; 2],
@@ -112,7 +114,7 @@ impl Plan {
         let random = &mut random;
         let rails = 2 + random.below(3) as usize;
         let stream = if random.below(2) == 0 { Kind::Stream } else { Kind::Native };
-        let kinds = (0..rails)
+        let kinds: Vec<Kind> = (0..rails)
             .map(|_| match random.below(16) {
                 0 => Kind::Datagram,
                 1..=7 => Kind::Packets,
@@ -122,6 +124,7 @@ impl Plan {
         let resumes = random.below(16) > 0;
         let span = micros(random, [3000, 20_000, 150_000]);
         let mut plan = Plan {
+            paths_max: rails,
             kinds,
             is_crossed: random.below(3) == 0,
             modes: match (resumes, random.below(3)) {
@@ -205,6 +208,29 @@ impl Plan {
             }
         }
         self.postings.sort_by_key(|posting| posting.at);
+    }
+
+    /// Two streams between them, of which nothing breaks; the first side's process makes no pass now and then.
+    pub fn pausing(seed: u64) -> Plan {
+        let mut random = Random::from_seed(seed);
+        let span = Duration::from_millis(100);
+        let pause = |number: u32| {
+            let (what, side, rail) = (What::Pause, 0, None);
+            let (at, long) = (span / 8 * number, micros(&mut random, [20_000, 30_000, 60_000]));
+            Fault { what, side, rail, at, long }
+        };
+        let faults = (0..8).map(pause).collect();
+        let (kinds, modes, meets) = (vec![Kind::Stream; 2], [Mode::Resume; 2], true);
+        let mut plan = Plan { kinds, modes, meets, parks: false, faults, ..Plan::of(seed) };
+        (plan.is_crossed, plan.paths_max) = (false, 2);
+        plan
+    }
+
+    /// Many rails, of which a session uses eight.
+    pub fn wide(seed: u64, rails: usize) -> Plan {
+        let plan = Plan::of(seed);
+        let kinds = (0..rails).map(|rail| [Kind::Stream, Kind::Packets][rail % 2]).collect();
+        Plan { kinds, paths_max: 8, modes: [Mode::Resume; 2], meets: true, ..plan }
     }
 
     pub fn restarts(&self) -> bool {
