@@ -339,6 +339,12 @@ pub enum Plant {
     PlacedAtStart,
     /// An order ends when the peer has it, although a rail still has it, too.
     EndsBeforeRelease,
+    /// An announce that its sender withdrew before it came is taken for one that stands.
+    SkipOmitted,
+    /// A frame that names another session than the present one is taken.
+    OldSessionTaken,
+    /// What is due is done before the rails have told what they have (not in release builds).
+    TimeoutBeforeDrain,
     /// The policy does not load an alternate again after traffic has moved.
     RearmForgotten,
 }

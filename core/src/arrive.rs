@@ -15,6 +15,7 @@ use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind, OF_RECEIVE};
 use crate::operation::{Kind, ReceiveStage};
 use crate::path::LinkStage;
+use crate::session::Session;
 
 const MALFORMED: &str = "the frame's header is malformed";
 
@@ -115,7 +116,7 @@ impl Core {
             && let Some(peer) = self.peers.get(id)
             && let Some(session) = peer.session.as_ref()
             && session.paths.is_up_over(link)
-            && session.is_named(prefix.session.get())
+            && self.is_of(session, prefix)
             && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
             if session.reliable.is_some() {
@@ -124,6 +125,12 @@ impl Core {
             return self.dispatch(link, id, prefix, body, payload_bytes);
         }
         self.place_apart(link, prefix, body, payload_bytes)
+    }
+
+    /// Whether a frame belongs to this session.
+    #[inline]
+    fn is_of(&self, session: &Session, prefix: &Prefix) -> bool {
+        session.is_named(prefix.session.get()) || self.config.plant == Plant::OldSessionTaken
     }
 
     /// The way of nearly all small messages: whole, expected, and matched by a posted receive that it
@@ -217,7 +224,7 @@ impl Core {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
         };
-        if !session.is_named(prefix.session.get()) {
+        if !self.is_of(session, prefix) {
             return self.violation("the frame belongs to another session");
         }
         if session.reliable.is_some() {

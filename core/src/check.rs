@@ -84,7 +84,42 @@ fn count(counts: &mut (u32, u32), bulk: bool) {
     counts.1 += u32::from(bulk);
 }
 
+/// What an endpoint has and will give back: nothing, once all is quiet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Holdings {
+    pub operations: usize,
+    pub regions: usize,
+    /// Orders that rails have not finished, and payloads on their way to their places.
+    pub orders: usize,
+    pub incoming: usize,
+    /// Messages that wait for a receive, or for their turn.
+    pub messages: usize,
+    /// Spans that peers have not acknowledged, or that rails have.
+    pub spans: usize,
+    /// Copies of spans that are staged.
+    pub copies: usize,
+}
+
 impl Core {
+    /// What it has and will give back.
+    pub fn held(&self) -> Holdings {
+        let sessions = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
+        let mut held = Holdings {
+            operations: self.operations.iter().count(),
+            regions: self.regions.iter().count(),
+            orders: self.orders.iter().count(),
+            incoming: self.incoming.iter().count(),
+            messages: self.matching.message_count(),
+            copies: self.copies_staged as usize,
+            ..Holdings::default()
+        };
+        for reliable in sessions.filter_map(|session| session.reliable.as_ref()) {
+            held.messages += reliable.held.len();
+            held.spans += reliable.sent.len();
+        }
+        held
+    }
+
     /// Panics where an invariant does not hold.
     pub fn check(&self) {
         self.check_holds();
@@ -158,6 +193,7 @@ impl Core {
         let waiting: usize = windows.map(|reliable| reliable.window.waiting_copies()).sum();
         let staged = self.incoming.iter().filter(staged).count() + waiting;
         assert_eq!(self.copies_staged as usize, staged, "copies of spans that are staged");
+        assert!(u64::from(self.copies_staged) <= self.copies_max(), "{staged} copies are staged");
         for (id, operation) in self.operations.iter() {
             if let Kind::Send(state) = &operation.kind
                 && let SendStage::Eager { link } = state.stage

@@ -202,6 +202,9 @@ impl Core {
         debug_assert!(now >= self.now, "time does not run backwards");
         self.now = now;
         self.refill_bulk();
+        if cfg!(debug_assertions) && self.config.plant == Plant::TimeoutBeforeDrain {
+            self.run_due();
+        }
     }
 
     /// Whether something is due.

@@ -55,6 +55,7 @@ mod session;
 mod streams;
 
 pub use api::*;
+pub use check::Holdings;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};

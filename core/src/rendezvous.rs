@@ -85,7 +85,13 @@ impl Core {
         let key = key_from_wire(body.key_slot, body.key_secret);
         // The sender of an RTS waits for the end of its message, and makes passes.
         let help = if body.alone == 1 { Help::PreferPush } else { Help::Possible };
-        let Some(session) = self.peers.session(id).map(Session::name) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let held = session.reliable.as_mut().map(|reliable| &mut reliable.held);
+        let is_withdrawn = held.is_some_and(|held| held.take_withdrawn(channel, message));
+        let session = session.name();
+        if is_withdrawn {
+            return self.free_charge(id, session, Charge::Rendezvous);
+        }
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
             self.free_charge(id, session, Charge::Rendezvous);
             self.lend_for(id, bytes);
@@ -225,6 +231,19 @@ impl Core {
         self.close_region(region);
     }
 
+    /// An announce whose turn has not come was withdrawn: it has overtaken the announce, or that waits for earlier
+    /// messages. Nobody waits for it, and no receive takes it.
+    fn skip(&mut self, id: PeerId, channel: Channel, message: u64) -> bool {
+        let most = self.config.rts_window as usize;
+        let Some(session) = self.peers.session_mut(id) else { return false };
+        let is_early = message >= session.receive_next[channel as usize];
+        let Some(reliable) = session.reliable.as_mut().filter(|_| is_early) else { return false };
+        if self.config.plant != Plant::SkipOmitted {
+            reliable.held.withdraw(channel, message, most);
+        }
+        true
+    }
+
     /// The sender gave an announced message up.
     pub(crate) fn arrive_abort(&mut self, id: PeerId, body: AbortBody) {
         let Some(channel) = Channel::from_u8(body.channel) else { return };
@@ -235,7 +254,7 @@ impl Core {
             }
             return;
         }
-        if self.abort_assembly(id, channel, message) {
+        if self.abort_assembly(id, channel, message) || self.skip(id, channel, message) {
             return;
         }
         let session = self.peers.session(id);

@@ -14,8 +14,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
-    Access, Audience, Channel, Config, Core, Counters, Direction, Identity, Level, OperationId,
-    Oversize, PeerId,
+    Access, Audience, Channel, Config, Core, Counters, Direction, Holdings, Identity, Level,
+    OperationId, Oversize, PeerId,
 };
 use ropewalk_rail::{Rail, RailOption};
 
@@ -502,6 +502,13 @@ impl Endpoint {
     /// Messages that wait for a receive.
     pub fn unmatched_count(&self) -> usize {
         self.locked().core.unmatched_count()
+    }
+
+    /// What the protocol has and will give back, the buffers that the endpoint has for it, and the bytes that it has lent
+    /// of its own memory. For tests.
+    pub fn held(&self) -> (Holdings, usize, usize) {
+        let engine = self.locked();
+        (engine.core.held(), engine.buffers.len(), engine.pool.lent_bytes())
     }
 
     /// Recounts everything that the protocol counts and panics where it disagrees. For tests.

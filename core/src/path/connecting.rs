@@ -1,6 +1,7 @@
 //! Attempts to reach a peer: when one is wanted, which address comes next, and when it is given up.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::calls::INSIST_FROM;
@@ -182,8 +183,12 @@ impl Core {
         let (now, wait) = (self.now, self.config.resend_after * 4);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(session) = peer.session.as_mut() else { return };
-        let since = session.paths.lost_since();
-        if since.is_some_and(|since| now.since(since) >= self.config.give_up_after) {
+        let Some(since) = session.paths.lost_since() else {
+            // Another path carries it by now: its bundle seeks those that are lost.
+            session.paths.retry(now, Time::NEVER);
+            return;
+        };
+        if now.since(since) >= self.config.give_up_after {
             return self.end_session(id, Fault::PeerReset);
         }
         if session.paths.retry(now, now + wait) == 0 || !peer.reachable {

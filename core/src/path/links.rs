@@ -177,6 +177,13 @@ impl Links {
         links
     }
 
+    /// How many links a peer has.
+    pub fn count_of_peer(&self, peer: PeerId) -> usize {
+        let row = self.by_peer.get(peer.0.index as usize);
+        let of = |id: &&LinkId| self.get(**id).is_some_and(|link| link.peer == Some(peer));
+        row.into_iter().flatten().filter(of).count()
+    }
+
     /// All links, by row and slot.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Link)> {
         self.rows.iter().enumerate().flat_map(|(row, entries)| {

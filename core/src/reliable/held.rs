@@ -1,6 +1,6 @@
 //! Messages that overtook earlier ones, until their turn.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_base::memory::BufferId;
 use ropewalk_wire::frame::{EagerBody, RtsBody};
@@ -18,6 +18,8 @@ pub(super) enum Held {
 #[derive(Debug, Default)]
 pub(crate) struct HeldMessages {
     pub(super) messages: BTreeMap<(u8, u64), Held>,
+    /// Announces that their sender withdrew before their turn: they come, and only their numbers count.
+    withdrawn: BTreeSet<(u8, u64)>,
 }
 
 impl HeldMessages {
@@ -34,6 +36,22 @@ impl HeldMessages {
             }
         }
         (eager, announces)
+    }
+
+    /// The sender withdrew an announce whose turn has not come. At most so many are noted: it has credit for no more.
+    pub fn withdraw(&mut self, channel: Channel, message: u64, most: usize) {
+        if self.withdrawn.len() < most {
+            self.withdrawn.insert((channel as u8, message));
+        }
+    }
+
+    /// Whether an announce, whose turn it is, was withdrawn.
+    pub fn take_withdrawn(&mut self, channel: Channel, message: u64) -> bool {
+        self.withdrawn.remove(&(channel as u8, message))
+    }
+
+    pub fn len(&self) -> usize {
+        self.messages.len() + self.withdrawn.len()
     }
 
     /// Whether a message of this number waits for its turn.

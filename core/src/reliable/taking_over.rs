@@ -53,9 +53,14 @@ impl Core {
         self.place_copy(link, id, prefix)
     }
 
-    fn place_copy(&mut self, link: LinkId, id: PeerId, prefix: &Prefix) -> Placement {
+    /// How many copies may be staged.
+    pub(crate) fn copies_max(&self) -> u64 {
         let max = self.config.eager_pool_bytes / STAGED_PART / u64::from(SPAN_BYTES_MAX);
-        if u64::from(self.copies_staged) >= max.clamp(1, STAGED_MAX) {
+        max.clamp(1, STAGED_MAX)
+    }
+
+    fn place_copy(&mut self, link: LinkId, id: PeerId, prefix: &Prefix) -> Placement {
+        if u64::from(self.copies_staged) >= self.copies_max() {
             return Placement::Drop;
         }
         let bytes = prefix.payload_bytes.get();

@@ -72,22 +72,23 @@ impl Core {
     /// session, and those whose peers we have greeted already, or to which we have proven that we belong to their session: they
     /// may use a link before we hear their answer.
     fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
+        let joining = match audience {
+            Audience::One(peer) => self.joining_link(peer),
+            Audience::Everybody => None,
+        };
+        if let Some(link) = joining {
+            self.expose_on(link, key);
+        }
         if let Audience::One(peer) = audience
-            && self.peers.session(peer).is_some_and(|session| session.paths.is_up())
+            && let Some(session) = self.peers.session(peer).filter(|it| it.paths.is_up())
+            && session.paths.links().count() == self.links.count_of_peer(peer)
         {
-            // The way of every announced message: no list of links is made.
+            // The way of nearly every announced message: no list of links is made.
             let link_at = |core: &Core, at| core.peers.session(peer)?.paths.links().nth(at);
             let mut at = 0;
             while let Some(link) = link_at(self, at) {
                 self.expose_on(link, key);
                 at += 1;
-            }
-            let joining =
-                self.peers.session(peer).and_then(|session| session.bundle()?.attempt_link());
-            if let Some(link) =
-                joining.filter(|link| self.links.get(*link).is_some_and(Link::is_proven))
-            {
-                self.expose_on(link, key);
             }
             return;
         }
@@ -109,6 +110,12 @@ impl Core {
                 self.expose_on(link, key);
             }
         }
+    }
+
+    /// A link of ours that is about to join the session with a peer, and that the peer may use already.
+    fn joining_link(&self, peer: PeerId) -> Option<LinkId> {
+        let link = self.peers.session(peer)?.bundle()?.attempt_link()?;
+        self.links.get(link)?.is_proven().then_some(link)
     }
 
     fn expose_on(&mut self, link: LinkId, key: RemoteKey) {

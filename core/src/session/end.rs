@@ -58,6 +58,11 @@ impl Core {
 
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
+        let is_linked = self.peers.session(id).is_some_and(|session| session.paths.has_link());
+        if fault == Fault::Unreachable && is_linked {
+            // A call that was made before another link came to carry it.
+            return;
+        }
         if let Some(since) = self.peers.session(id).and_then(|session| session.paths.lost_since()) {
             let given_up = self.now.since(since) >= self.config.give_up_after;
             if fault == Fault::Unreachable && !given_up {
@@ -132,11 +137,12 @@ impl Core {
             granted: _,
             puts: _,
             outlives_links: _,
-            // Orders that rails have not finished know their links.
-            paths: _,
+            paths,
             bundle,
         } = session;
         self.counters.resets += 1;
+        // Where one of several broke the protocol the others are well. Orders that rails have not finished know their links.
+        paths.links().for_each(|link| self.close_link(link));
         let (joining, migrating) =
             bundle.map_or((None, None), |bundle| (bundle.attempt_link(), bundle.migrating));
         if let Some(link) = joining {

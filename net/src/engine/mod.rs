@@ -92,7 +92,7 @@ pub(crate) struct Engine {
     pub path_events: PathEvents,
     pub requests: Arc<Requests>,
     pub signals: Arc<Signals>,
-    pool: Pool,
+    pub pool: Pool,
     clock: SharedClock,
     operations: OperationTable,
     caller: Caller,

@@ -10,13 +10,15 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, LinkId, RemoteKey, Verb};
 use ropewalk_wire::frame::{
-    self, Body, Envelope, FLAG_ANSWER, FLAG_JOIN, HelloBody, JoinBody, KeyBody, MODE_PATHS,
-    MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
+    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_JOIN, HelloBody, JoinBody, KeyBody,
+    MODE_PATHS, MODE_RESUME, ProbeBody, Refusal, SHARE_BYTES, SuspectBody,
 };
 
 use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
+
+mod hostile;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;
@@ -52,6 +54,11 @@ impl Rig {
 
     /// The same over rails that read, or do not.
     fn over(native_read: bool) -> Rig {
+        Rig::planted(native_read, Plant::Nothing)
+    }
+
+    /// The same with a bug.
+    fn planted(native_read: bool, plant: Plant) -> Rig {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
@@ -70,7 +77,7 @@ impl Rig {
             cluster: ClusterId(1),
             host: 0,
         };
-        let config = Config { mode: Mode::Resume, paths_max: 2, ..Config::default() };
+        let config = Config { mode: Mode::Resume, paths_max: 2, plant, ..Config::default() };
         let random = Random::from_seed(1);
         let core = Core::new(config, identity, vec![rail; 2], Slice::NONE, random);
         let mut rig = Rig { core, session: 0, peer: None, bundle: Bundle::new(SHARE) };
@@ -528,4 +535,49 @@ fn a_welcome_without_a_proof_makes_no_path() {
     rig.core.link_down(link(1, 1), Fault::Protocol);
     assert_eq!((rig.told().downs, rig.core.counters().paths_joined), (0, 0));
     assert_eq!(rig.leaves_over(1), Some(FIRST));
+}
+
+#[test]
+fn a_region_that_is_made_between_greeting_and_confirmation_is_known_over_that_link_too() {
+    let mut rig = Rig::over(true);
+    let (peer, session) = (rig.peer.expect("a session"), rig.session);
+    // The peer has lost the first link, and we do not know it yet.
+    rig.greet(link(1, 1), FLAG_INSIST, session).expect("the call is answered");
+    let slice = Slice { buffer: BufferId(SlotId { index: 7, generation: 1 }), offset: 0, len: 9 };
+    let key = rig.core.expose(slice, false, Audience::One(peer)).expect("there is room");
+    assert_eq!(rig.told().exposed, [(FIRST, key), (link(1, 1), key)]);
+    rig.place(link(1, 1), Envelope::default(), &Body::Confirm);
+    assert_eq!(rig.core.counters().sessions, 1);
+}
+
+#[test]
+fn a_call_that_reaches_nobody_ends_no_session_that_another_path_carries() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let peer = rig.peer.expect("a session");
+    // The only path is lost, the peer is called, and meanwhile a path joins.
+    let nonce = rig.greet(link(1, 1), FLAG_JOIN, rig.session).expect("the call is answered");
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    let body = rig.proof(nonce, PathId::of(1, false), 1);
+    rig.place(link(1, 1), rig.envelope(), &Body::Join(body));
+    assert_eq!(rig.core.counters().paths_joined, 1);
+    rig.core.unreachable(peer);
+    assert_eq!((rig.told().downs, rig.leaves_over(1)), (0, Some(link(1, 1))));
+}
+
+#[test]
+fn a_session_whose_peer_breaks_the_protocol_on_one_path_keeps_no_link() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    rig.join(link(1, 1), 1, |_| ());
+    let envelope = rig.envelope();
+    // A frame with an effect has a span.
+    rig.place(
+        link(1, 1),
+        envelope,
+        &Body::Key(KeyBody { share: SHARE, calls: 1, reserved: [0; 7] }),
+    );
+    rig.core.link_down(link(1, 1), Fault::Protocol);
+    let told = rig.told();
+    assert_eq!((told.closed, told.downs), (vec![FIRST], 1));
 }
