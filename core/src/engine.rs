@@ -57,6 +57,7 @@ pub struct Core {
     pub(crate) newcomers: Newcomers,
     pub(crate) routes: Routes,
     pub(crate) path_requests: PathRequests,
+    pub(crate) pathless: session::Pathless,
     pub(crate) counters: Counters,
     /// Part of each time-out of a path, and whether such were judged since that was asked.
     pub(crate) floor: Duration,
@@ -104,6 +105,7 @@ impl Core {
             newcomers: Newcomers::default(),
             routes: Routes::new(),
             path_requests: PathRequests::default(),
+            pathless: session::Pathless::new(),
             counters: Counters::default(),
             floor: session::FLOOR_FIRST,
             has_judged: false,

@@ -58,3 +58,4 @@ pub use api::*;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};
+pub use session::{PathCause, PathLoss};

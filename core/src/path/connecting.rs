@@ -183,8 +183,8 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(session) = peer.session.as_mut() else { return };
         let since = session.paths.lost_since();
-        if since.is_some_and(|since| now.since(since) >= self.config.give_up_after) {
-            return self.end_session(id, Fault::PeerReset);
+        if since.is_some_and(|since| now.since(since) >= self.config.path_wait()) {
+            return self.give_up_paths(id);
         }
         if session.paths.retry(now, now + wait) == 0 || !peer.reachable {
             return;

@@ -15,6 +15,7 @@ use ropewalk_base::verb::LinkId;
 use super::LinkStage;
 use crate::api::PeerId;
 use crate::engine::Core;
+use crate::session::PathCause;
 
 /// How often news of a route are told.
 const NEWS_EVERY: Duration = Duration::from_millis(25);
@@ -138,7 +139,9 @@ impl Core {
             return;
         }
         match news {
-            RouteNews::Dead => self.suspect_path(id, link),
+            RouteNews::Dead => {
+                self.suspect_path(id, link, PathCause::NoAnswer);
+            }
             RouteNews::Well => {
                 session.paths.probe_soon(link, now);
                 self.wake_by(id, now);

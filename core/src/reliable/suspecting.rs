@@ -8,7 +8,7 @@ use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
 use crate::path::RouteNews;
-use crate::session::{Path, PathId, Paths};
+use crate::session::{Path, PathCause, PathId, Paths};
 
 impl Core {
     /// A rail suspects the path of a link.
@@ -22,10 +22,16 @@ impl Core {
             return;
         }
         self.tell_suspect(id, link, cause);
+        let now = self.now;
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.note_cause(link, PathCause::Seen(cause), now);
+        }
         match cause {
             // It does not come back.
             Suspicion::InterfaceGone | Suspicion::AddressGone => self.path_dead(id, link),
-            _ => self.suspect_path(id, link),
+            _ => {
+                self.suspect_path(id, link, PathCause::Seen(cause));
+            }
         }
     }
 
@@ -52,7 +58,8 @@ impl Core {
         let over = session.paths.up_of(path).filter(|other| *other != link);
         let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
         self.counters.paths_suspected_by_peers += 1;
-        self.suspect_path(id, over);
+        let cause = Suspicion::from_wire(word.cause);
+        self.suspect_path(id, over, PathCause::Told(cause));
     }
 
     /// Spans were acknowledged: the paths that delivered them are well.
@@ -61,10 +68,15 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_mut() else { return };
         let are_several = session.paths.are_several();
+        let mut any = false;
         for (link, sent_at) in reliable.sent.take_delivered() {
+            any = true;
             if are_several {
                 session.paths.delivered(link, sent_at, now);
             }
+        }
+        if any && let Some(bundle) = session.bundle_mut() {
+            bundle.silent_until = None;
         }
         if are_several {
             let due = session.due();
@@ -79,6 +91,9 @@ impl Core {
     /// Judges the paths of a session that has several.
     pub(crate) fn judge_paths(&mut self, id: PeerId) {
         let now = self.now;
+        if self.end_silent(id) {
+            return;
+        }
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.are_several() {
             return;
@@ -130,11 +145,14 @@ impl Core {
             let is_taken = it.unsent_bytes == 0 || it.is_peer_full;
             it.silence_tells && it.unacknowledged_bytes == 0 && is_taken
         };
-        if health.is_some_and(has_all) && session.paths.excuse(link, now) {
+        let sleeps = health.is_some_and(has_all);
+        if sleeps && session.paths.excuse(link, now) {
             let due = session.due();
             return self.wake_by(id, due);
         }
-        self.suspect_path(id, link);
+        if !self.suspect_path(id, link, PathCause::NoAnswer) && !sleeps {
+            self.all_are_silent(id);
+        }
     }
 
     /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.
@@ -154,12 +172,14 @@ impl Core {
     }
 
     /// A path is suspect: what went over it goes over another, at once.
-    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId) {
+    /// False if it was so before, or there is no other.
+    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId, cause: PathCause) -> bool {
         let now = self.now;
         let left = self.leaving(id, link);
-        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return false };
+        session.paths.note_cause(link, cause, now);
         if !session.paths.suspect(link, now) {
-            return;
+            return false;
         }
         self.counters.paths_suspected += 1;
         self.share_news(id, link, RouteNews::Suspect);
@@ -168,6 +188,7 @@ impl Core {
         self.sync_paths(id);
         self.stop_reads_over(link);
         self.wake_by(id, now);
+        true
     }
 
     /// A path is dead: its link ends here, whether the peer hears of it or not.
@@ -192,9 +213,13 @@ impl Core {
         if probe.is_answer == 0 {
             return self.emit_probe(id, link, true);
         }
-        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several())
-            && session.paths.answered(link, now)
-        {
+        let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) else {
+            return;
+        };
+        if let Some(bundle) = session.bundle_mut() {
+            bundle.silent_until = None;
+        }
+        if session.paths.answered(link, now) {
             self.share_news(id, link, RouteNews::Well);
             self.sync_paths(id);
         }

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
+use super::pathless::PathCause;
+
 /// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
 /// was measured that counts.
 pub(crate) const FLOOR_FIRST: Duration = Duration::from_millis(4);
@@ -62,6 +64,8 @@ pub(crate) struct PathHealth {
     excused_since: Option<Time>,
     /// When the peer said last that it is broken, and was believed.
     told_at: Option<Time>,
+    /// Why it is not used, as far as that is so, and since when.
+    cause: Option<(PathCause, Time)>,
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
@@ -124,6 +128,7 @@ impl PathHealth {
         probed_at: None,
         excused_since: None,
         told_at: None,
+        cause: None,
         lost: 0,
         held_until: None,
     };
@@ -161,6 +166,7 @@ impl PathHealth {
         self.measure(now.since(sent_at));
         (self.delivered_at, self.excused_since) = (now, None);
         if self.suspect.is_none() {
+            self.cause = None;
             self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
         }
     }
@@ -280,6 +286,7 @@ impl PathHealth {
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
         (self.suspect, self.probed_at, self.excused_since) = (None, None, None);
+        self.cause = None;
         self.delivered_at = now;
     }
 
@@ -323,12 +330,23 @@ impl PathHealth {
 
     /// It has lost its link.
     pub fn lose(&mut self) {
-        let (lost, floor) = (self.lost + 1, self.floor);
-        *self = PathHealth { lost, floor, ..PathHealth::NOTHING };
+        let PathHealth { lost, floor, cause, .. } = *self;
+        *self = PathHealth { lost: lost + 1, floor, cause, ..PathHealth::NOTHING };
+    }
+
+    /// It is not used, for this reason; the first one counts.
+    pub fn note_cause(&mut self, cause: PathCause, now: Time) {
+        self.cause.get_or_insert((cause, now));
+    }
+
+    /// Why it is not used, and since when.
+    pub fn cause(&self) -> Option<(PathCause, Time)> {
+        self.cause
     }
 
     /// It has a link again.
     pub fn hold(&mut self, now: Time) {
+        self.cause = None;
         let hold = HOLD * (1 << self.lost.saturating_sub(1).min(HOLD_DOUBLINGS));
         self.held_until = (self.lost > 0).then(|| now + hold);
     }
