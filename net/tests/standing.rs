@@ -88,9 +88,9 @@ fn an_idle_session_sends_few_frames_a_minute() {
     world.pass(10 * SECOND);
     let before = [0, 1].map(|node| frames_sent(&world, node));
     world.pass(60 * SECOND);
-    for node in 0..2 {
+    for (node, before) in before.into_iter().enumerate() {
         // Each side probes both paths six times, and answers as often.
-        let sent = frames_sent(&world, node) - before[node];
+        let sent = frames_sent(&world, node) - before;
         assert!((12..=28).contains(&sent), "endpoint {node} sent {sent} frames");
         assert_eq!(count(&world, node, |it| it.paths_suspected + it.paths_lost), 0);
     }
@@ -99,8 +99,8 @@ fn an_idle_session_sends_few_frames_a_minute() {
     world.pass(60 * SECOND);
     let before = [0, 1].map(|node| frames_sent(&world, node));
     world.pass(60 * SECOND);
-    for node in 0..2 {
-        let sent = frames_sent(&world, node) - before[node];
+    for (node, before) in before.into_iter().enumerate() {
+        let sent = frames_sent(&world, node) - before;
         assert!(sent <= 200, "endpoint {node} sent {sent} frames");
     }
 }
