@@ -894,7 +894,7 @@ mod tests {
         let body = SuspectBody { path: 0x0102_0304.into(), cause: 3, reserved: [0; 3] };
         let header = encode(Envelope::default(), &Body::Suspect(body));
         let bytes = header.as_bytes();
-        assert_eq!((bytes[0], &bytes[40..]), (21, &[4, 3, 2, 1, 3, 0, 0, 0][..]));
+        assert_eq!((bytes[0], &bytes[40..]), (26, &[4, 3, 2, 1, 3, 0, 0, 0][..]));
         let (_, decoded) = decode(bytes).unwrap();
         assert!(matches!(decoded, Arrived::Suspect(it) if it.path.get() == 0x0102_0304));
         for length in 40..56 {

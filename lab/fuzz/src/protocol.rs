@@ -26,9 +26,11 @@ use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
-/// Bytes of a header behind its prefix, by kind: from `Eager` to `Suspect`.
-const BODY_BYTES: [usize; 19] =
-    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 8];
+/// Bytes of a header behind its prefix, by kind: from `Eager` to `Probe`.
+const BODY_BYTES: [usize; 18] = [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8];
+/// A word about a broken path, and its bytes.
+const SUSPECT: u8 = frame::Kind::Suspect as u8;
+const SUSPECT_BYTES: usize = 8;
 /// From this kind on none is a span.
 const PROBE: u8 = frame::Kind::Probe as u8;
 const STEPS_MAX: usize = 400;
@@ -372,6 +374,7 @@ impl<'a> Player<'a> {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
             0xc0.. if self.fragments => FRAGMENT,
+            byte @ 0xb8..0xc0 if byte & 3 == 3 => SUSPECT,
             byte @ 0xb8..0xc0 => KEY + (byte & 3),
             byte => 3 + byte % 11,
         };
@@ -432,7 +435,8 @@ impl<'a> Player<'a> {
         }
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
         let body = words.map(u64::to_le_bytes);
-        header.extend_from_slice(&body.as_flattened()[..BODY_BYTES[usize::from(kind - 3)]]);
+        let bytes = BODY_BYTES.get(usize::from(kind - 3)).copied().unwrap_or(SUSPECT_BYTES);
+        header.extend_from_slice(&body.as_flattened()[..bytes]);
         header[0] = kind;
         header[1] = header.len() as u8;
         self.place_bytes(&header, envelope.payload_bytes);
