@@ -314,6 +314,9 @@ pub struct Config {
     /// that does not say whether a link may be closed.
     pub resend_after: Duration,
     pub give_up_after: Duration,
+    /// How long a session that outlives its links is without a usable path before it ends, and with it each operation; 0: it
+    /// ends with its last link. `None`: as `give_up_after`.
+    pub path_wait: Option<Duration>,
     /// Nothing of a session that ended reaches the next one with the same endpoint: a peer that calls us
     /// again has a new number, messages that wait for a receive go, and each name of a peer leads to whoever
     /// answers at its address.
@@ -368,6 +371,7 @@ impl Default for Config {
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),
             give_up_after: Duration::from_secs(30),
+            path_wait: None,
             separate_sessions: false,
             plant: Plant::Nothing,
         }

@@ -59,6 +59,7 @@ pub struct Core {
     pub(crate) path_requests: PathRequests,
     /// Events of paths, for operators.
     pub(crate) history: History,
+    pub(crate) pathless: session::Pathless,
     pub(crate) counters: Counters,
     /// Part of each time-out of a path, and whether such were judged since that was asked.
     pub(crate) floor: Duration,
@@ -107,6 +108,7 @@ impl Core {
             routes: Routes::new(),
             path_requests: PathRequests::default(),
             history: History::default(),
+            pathless: session::Pathless::new(),
             counters: Counters::default(),
             floor: session::FLOOR_FIRST,
             has_judged: false,

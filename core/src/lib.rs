@@ -59,5 +59,6 @@ pub use check::Holdings;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};
+pub use session::PathLoss;
 pub use session::history::{HistoryEvent, PathChange};
 pub use session::status::{LinkState, PathCause, PathStatus, PathTally};

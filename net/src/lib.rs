@@ -40,6 +40,7 @@ mod spin;
 mod suspects;
 mod teller;
 pub mod threads;
+mod unreachable;
 mod waiting;
 
 pub use context::{Completed, Context};

@@ -126,7 +126,9 @@ impl Calls {
 
     /// A session has lost its links, and is called by the driver's way of this number.
     pub fn retry(&mut self, way: u32, is_alone: bool, now: Time) {
-        let patience = self.round.patience().filter(|_| !is_alone).unwrap_or(PATIENCE);
+        // Operations wait for it: a call over a broken way must not keep those over others back for long.
+        let hurried = self.round.patience().unwrap_or(HURRY[HURRY.len() - 1]);
+        let patience = if is_alone { PATIENCE } else { hurried };
         (self.round.next, self.round.until) = (way + 1, now + patience);
         self.greeted_until = Time::NEVER;
     }

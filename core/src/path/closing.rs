@@ -10,7 +10,7 @@ use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
-use crate::session::Session;
+use crate::session::{PathCause, Session};
 
 impl Core {
     pub(crate) fn close_link(&mut self, link: LinkId) {
@@ -55,8 +55,10 @@ impl Core {
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         self.evictable.add_caller(id, &mut self.peers);
         let lossy = self.is_lossy(link);
+        let now = self.now;
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if peer.session.as_ref().is_some_and(|session| session.paths.carries(link)) {
+        if let Some(session) = peer.session.as_mut().filter(|it| it.paths.carries(link)) {
+            session.paths.note_cause(link, PathCause::LinkLost, now);
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),

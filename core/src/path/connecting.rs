@@ -188,8 +188,8 @@ impl Core {
             session.paths.retry(now, Time::NEVER);
             return;
         };
-        if now.since(since) >= self.config.give_up_after {
-            return self.end_session(id, Fault::PeerReset);
+        if now.since(since) >= self.config.path_wait() {
+            return self.give_up_paths(id);
         }
         if session.paths.retry(now, now + wait) == 0 || !peer.reachable {
             return;

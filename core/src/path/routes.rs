@@ -139,7 +139,9 @@ impl Core {
             return;
         }
         match news {
-            RouteNews::Dead => self.suspect_path(id, link, PathCause::Route),
+            RouteNews::Dead => {
+                self.suspect_path(id, link, PathCause::Route);
+            }
             RouteNews::Well => {
                 session.paths.probe_soon(link, now);
                 self.wake_by(id, now);

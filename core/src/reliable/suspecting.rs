@@ -22,13 +22,19 @@ impl Core {
             return;
         }
         self.tell_suspect(id, link, cause);
+        let now = self.now;
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.note_cause(link, PathCause::Rail(cause), now);
+        }
         match cause {
             // It does not come back.
             Suspicion::InterfaceGone | Suspicion::AddressGone => {
                 self.note_suspected(id, link, PathCause::Rail(cause), None);
                 self.path_dead(id, link);
             }
-            _ => self.suspect_path(id, link, PathCause::Rail(cause)),
+            _ => {
+                self.suspect_path(id, link, PathCause::Rail(cause));
+            }
         }
     }
 
@@ -64,12 +70,17 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_mut() else { return };
         let are_several = session.paths.are_several();
+        let mut any = false;
         for (link, sent_at) in reliable.sent.take_delivered() {
+            any = true;
             if are_several {
                 session.paths.delivered(link, sent_at, now);
             }
             let over = (session.id, link);
             self.history.delivered(&mut session.paths, over, sent_at, now);
+        }
+        if any && let Some(bundle) = session.bundle_mut() {
+            bundle.silent_until = None;
         }
         if are_several {
             let due = session.due();
@@ -84,6 +95,9 @@ impl Core {
     /// Judges the paths of a session that has several.
     pub(crate) fn judge_paths(&mut self, id: PeerId) {
         let now = self.now;
+        if self.end_silent(id) {
+            return;
+        }
         let Some(session) = self.peers.session_mut(id) else { return };
         if !session.paths.are_several() {
             return;
@@ -135,12 +149,15 @@ impl Core {
             let is_taken = it.unsent_bytes == 0 || it.is_peer_full;
             it.silence_tells && it.unacknowledged_bytes == 0 && is_taken
         };
-        if health.is_some_and(has_all) && session.paths.excuse(link, now) {
+        let sleeps = health.is_some_and(has_all);
+        if sleeps && session.paths.excuse(link, now) {
             let due = session.due();
             return self.wake_by(id, due);
         }
         let cause = session.paths.silence_over(link, now);
-        self.suspect_path(id, link, cause);
+        if !self.suspect_path(id, link, cause) && !sleeps {
+            self.all_are_silent(id);
+        }
     }
 
     /// Probes the paths over which nothing goes, if it is time, and if nobody else does whose peer is on that host.
@@ -160,13 +177,15 @@ impl Core {
     }
 
     /// A path is suspect: what went over it goes over another, at once.
-    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId, cause: PathCause) {
+    /// False if it was so before, or there is no other.
+    pub(crate) fn suspect_path(&mut self, id: PeerId, link: LinkId, cause: PathCause) -> bool {
         let now = self.now;
         let left = self.leaving(id, link);
-        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return false };
+        session.paths.note_cause(link, cause, now);
         let awaited_since = session.paths.awaited_since(link);
         if !session.paths.suspect(link, now) {
-            return;
+            return false;
         }
         self.note_suspected(id, link, cause, awaited_since);
         self.counters.paths_suspected += 1;
@@ -176,6 +195,7 @@ impl Core {
         self.sync_paths(id);
         self.stop_reads_over(link);
         self.wake_by(id, now);
+        true
     }
 
     /// A path is dead: its link ends here, whether the peer hears of it or not.
@@ -205,9 +225,13 @@ impl Core {
             return self.emit_probe(id, link, true);
         }
         self.note_answered(id, link);
-        if let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several())
-            && session.paths.answered(link, now)
-        {
+        let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) else {
+            return;
+        };
+        if let Some(bundle) = session.bundle_mut() {
+            bundle.silent_until = None;
+        }
+        if session.paths.answered(link, now) {
             self.share_news(id, link, RouteNews::Well);
             self.sync_paths(id);
         }

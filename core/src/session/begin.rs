@@ -120,6 +120,7 @@ impl Core {
             peer.calls.end();
             peer.session = Some(session);
         }
+        self.forget_losses(id);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
         if !self.agrees_on_paths(link) {

@@ -30,6 +30,8 @@ pub(crate) struct Bundle {
     pub standing: Standing,
     /// Once it has, or had, several paths.
     pub migrating: Option<Box<Migrating>>,
+    /// When it ends, since all its paths are silent and it owes something.
+    pub silent_until: Option<Time>,
     key: Option<Key>,
     adds: bool,
     is_lower: bool,
@@ -67,6 +69,7 @@ impl Bundle {
             share,
             standing: Standing::new(),
             migrating: None,
+            silent_until: None,
             key: None,
             adds: false,
             is_lower: false,
@@ -116,6 +119,11 @@ impl Bundle {
     /// Whether our endpoint id is the lower one.
     pub fn is_lower(&self) -> bool {
         self.is_lower
+    }
+
+    /// When its paths are to be looked at, or it ends.
+    pub fn looks_at(&self) -> Time {
+        self.standing.due().min(self.silent_until.unwrap_or(Time::NEVER))
     }
 
     /// The way that is to be tried now.

@@ -45,6 +45,9 @@ impl Core {
             return self.wake_by(id, due);
         }
         session.lose(link, now, retry_at);
+        if self.config.path_wait().is_zero() {
+            return self.give_up_paths(id);
+        }
         self.wake_by(id, retry_at);
         self.sync_paths(id);
         // Of two sides that could both connect one goes first; the other comes with its timer.
@@ -64,7 +67,7 @@ impl Core {
             return;
         }
         if let Some(since) = self.peers.session(id).and_then(|session| session.paths.lost_since()) {
-            let given_up = self.now.since(since) >= self.config.give_up_after;
+            let given_up = self.now.since(since) >= self.config.path_wait();
             if fault == Fault::Unreachable && !given_up {
                 // The next try comes with the timer, until the peer is given up.
                 return;

@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
+use super::status::PathCause;
+
 /// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
 /// was measured that counts.
 pub(crate) const FLOOR_FIRST: Duration = Duration::from_millis(4);
@@ -39,6 +41,10 @@ const URGENT_PROBES: u32 = 8;
 /// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
 const HOLD: Duration = Duration::from_millis(250);
 const HOLD_DOUBLINGS: u32 = 8;
+/// A path that answers and is suspect again so soon carries probes and nothing else: it is held back, too, twice as long each
+/// time, until it has done well for so long.
+const FLAP: Duration = Duration::from_millis(250);
+const FLAPS_FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// That part where passes come so late.
 pub(crate) fn floor_of(lateness: Duration) -> Duration {
@@ -62,6 +68,11 @@ pub(crate) struct PathHealth {
     excused_since: Option<Time>,
     /// When the peer said last that it is broken, and was believed.
     told_at: Option<Time>,
+    /// Why it is not used, as far as that is so, and since when.
+    cause: Option<(PathCause, Time)>,
+    /// Since when it is used again after it was suspect, and how often it was suspect again soon after.
+    well_at: Option<Time>,
+    flaps: u32,
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
@@ -138,6 +149,9 @@ impl PathHealth {
         probed_at: None,
         excused_since: None,
         told_at: None,
+        well_at: None,
+        flaps: 0,
+        cause: None,
         lost: 0,
         held_until: None,
     };
@@ -175,6 +189,7 @@ impl PathHealth {
         self.measure(now.since(sent_at));
         (self.delivered_at, self.excused_since) = (now, None);
         if self.suspect.is_none() {
+            self.cause = None;
             self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
         }
     }
@@ -272,6 +287,16 @@ impl PathHealth {
     /// It is suspect from now on, and probed at once.
     pub fn suspect(&mut self, now: Time) {
         self.rests();
+        if self.suspect.is_none()
+            && let Some(well_at) = self.well_at
+        {
+            let well_for = now.since(well_at);
+            self.flaps = match well_for {
+                _ if well_for < FLAP => self.flaps + 1,
+                _ if well_for < FLAPS_FORGOTTEN => self.flaps,
+                _ => 0,
+            };
+        }
         self.suspect.get_or_insert(Suspect {
             since: now,
             probe_at: now,
@@ -293,7 +318,14 @@ impl PathHealth {
 
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
+        if self.suspect.is_some() {
+            let hold = HOLD * (1 << self.flaps.saturating_sub(1).min(HOLD_DOUBLINGS));
+            let until = (self.flaps > 0).then(|| now + hold);
+            self.held_until = self.held_until.max(until);
+            self.well_at = Some(self.held_until.unwrap_or(now));
+        }
         (self.suspect, self.probed_at, self.excused_since) = (None, None, None);
+        self.cause = None;
         self.delivered_at = now;
     }
 
@@ -349,12 +381,23 @@ impl PathHealth {
 
     /// It has lost its link.
     pub fn lose(&mut self) {
-        let (lost, floor) = (self.lost + 1, self.floor);
-        *self = PathHealth { lost, floor, ..PathHealth::NOTHING };
+        let PathHealth { lost, floor, cause, .. } = *self;
+        *self = PathHealth { lost: lost + 1, floor, cause, ..PathHealth::NOTHING };
+    }
+
+    /// It is not used, for this reason; the first one counts.
+    pub fn note_cause(&mut self, cause: PathCause, now: Time) {
+        self.cause.get_or_insert((cause, now));
+    }
+
+    /// Why it is not used, and since when.
+    pub fn cause(&self) -> Option<(PathCause, Time)> {
+        self.cause
     }
 
     /// It has a link again.
     pub fn hold(&mut self, now: Time) {
+        self.cause = None;
         let hold = HOLD * (1 << self.lost.saturating_sub(1).min(HOLD_DOUBLINGS));
         self.held_until = (self.lost > 0).then(|| now + hold);
     }
@@ -526,6 +569,25 @@ mod tests {
         health.answered(at(206));
         assert!(!health.is_silent(at(300)) && health.due() == at(230), "the next probe");
         assert!(health.take_watch(at(230)) && health.due() == Time::NEVER, "it reads no more");
+    }
+
+    #[test]
+    fn a_path_that_carries_probes_alone_is_held_back_ever_longer() {
+        let mut health = steady();
+        let (mut now, mut holds) = (at(1000), Vec::new());
+        for _ in 0..6 {
+            health.suspect(now);
+            now = now + Duration::from_millis(1);
+            health.answered(now);
+            holds.push(health.held_until.map_or(0, |until| until.since(now).as_millis()));
+            now = health.held_until.unwrap_or(now) + Duration::from_millis(10);
+            health.end_hold(now);
+            assert!(health.is_good());
+        }
+        assert_eq!(holds, [0, 250, 500, 1000, 2000, 4000]);
+        health.suspect(now + FLAPS_FORGOTTEN);
+        health.answered(now + FLAPS_FORGOTTEN);
+        assert!(health.is_good(), "that is long ago");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub(crate) mod history;
 mod in_flight;
 mod key;
 mod migration;
+mod pathless;
 mod paths;
 mod standing;
 pub(crate) mod status;
@@ -24,6 +25,8 @@ pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use history::History;
 pub(crate) use key::{Claim, Prover};
 pub(crate) use migration::{Left, Migrating, Step as ProofStep};
+pub use pathless::PathLoss;
+pub(crate) use pathless::Pathless;
 pub(crate) use paths::{Path, PathId, PathView, Paths};
 pub(crate) use status::PathCause;
 
@@ -238,7 +241,7 @@ impl Session {
         let spans = self.reliable.as_ref().and_then(|reliable| reliable.deadline());
         let bundle = self.bundle().filter(|_| self.paths.is_up());
         let (joins, looks) =
-            bundle.map_or((Time::NEVER, Time::NEVER), |it| (it.due(), it.standing.due()));
+            bundle.map_or((Time::NEVER, Time::NEVER), |it| (it.due(), it.looks_at()));
         self.paths.due(spans).min(joins).min(looks)
     }
 
@@ -262,9 +265,9 @@ impl Session {
     /// Whether it is time to look at the paths over which nothing goes, and how often that is.
     pub fn take_look(&mut self, now: Time) -> Option<Duration> {
         let reliable = self.reliable.as_ref()?;
-        let traffic = reliable.traffic();
+        let (traffic, owes) = (reliable.traffic(), reliable.sent.are_awaited());
         let standing = &mut self.bundle.as_mut()?.standing;
-        standing.take(now, traffic).then(|| standing.every())
+        standing.take(now, traffic, owes).then(|| standing.every())
     }
 
     /// How often its paths are looked at.

@@ -61,12 +61,14 @@ impl Standing {
         }
     }
 
-    /// Whether it is time for a look. `traffic`: a number that grows with all that goes and comes.
-    pub fn take(&mut self, now: Time, traffic: u64) -> bool {
+    /// Whether it is time for a look. `traffic`: a number that grows with all that goes and comes. `owes`: something of it is
+    /// not acknowledged.
+    pub fn take(&mut self, now: Time, traffic: u64, owes: bool) -> bool {
         if self.at > now {
             return false;
         }
-        self.quiet = if traffic == self.traffic { self.quiet.saturating_add(1) } else { 0 };
+        let is_quiet = traffic == self.traffic && !owes;
+        self.quiet = if is_quiet { self.quiet.saturating_add(1) } else { 0 };
         self.traffic = traffic;
         self.at = now + self.every();
         true
@@ -80,23 +82,24 @@ mod tests {
     #[test]
     fn looks_become_rare_while_nothing_goes_and_frequent_again_with_traffic() {
         let mut standing = Standing::new();
-        assert!(standing.due() == Time::NEVER && !standing.take(Time(1), 0));
+        assert!(standing.due() == Time::NEVER && !standing.take(Time(1), 0, false));
         assert_eq!(standing.hurry(Time(1)), Time::NEVER, "it has one path");
         standing.begin(Time::ZERO);
         let mut looks = Vec::new();
         while looks.len() < 15 {
             let now = standing.due();
-            assert!(standing.take(now, 7) && !standing.take(now, 7));
+            assert!(standing.take(now, 7, false) && !standing.take(now, 7, false));
             looks.push(standing.every().as_millis());
         }
         assert_eq!(looks[..9], [25, 100, 100, 100, 100, 1000, 1000, 1000, 1000]);
         assert_eq!(looks[9..], [10_000; 6]);
         let now = standing.due() + Duration::from_secs(1);
-        standing.take(now, 7);
+        standing.take(now, 7, false);
         let soon = now + Duration::from_secs(2) + TRAFFIC;
         assert_eq!(standing.hurry(now + Duration::from_secs(2)), soon);
         assert_eq!(standing.hurry(now + Duration::from_secs(2) + TRAFFIC / 2), soon);
-        assert!(standing.take(soon, 8) && standing.every() == TRAFFIC);
+        assert!(standing.take(soon, 8, false) && standing.every() == TRAFFIC);
+        assert!(standing.take(soon + TRAFFIC, 8, true) && standing.every() == TRAFFIC);
         standing.end();
         assert_eq!(standing.due(), Time::NEVER);
     }

@@ -97,7 +97,7 @@ pub(crate) struct Engine {
     operations: OperationTable,
     caller: Caller,
     exposures: Exposures,
-    addresses: AddressBook,
+    pub addresses: AddressBook,
     routes: Routes,
     checksums: Checksums,
     passes: Passes,

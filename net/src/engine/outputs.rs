@@ -118,7 +118,7 @@ impl Engine {
             Output::Abandon { link } => self.abandon(link),
             Output::Join { peer, attempt, rails } => self.join(peer, attempt, rails),
             Output::PeerUp { peer } => self.peer_event(PeerEvent::Up(peer)),
-            Output::PeerDown { peer, fault } => self.peer_event(PeerEvent::Down(peer, fault)),
+            Output::PeerDown { peer, fault } => self.peer_down(peer, fault),
             Output::KeyJudged { peer, key, right } => {
                 self.peer_event(PeerEvent::KeyJudged { peer, key, right });
             }
@@ -195,6 +195,14 @@ impl Engine {
             Placement::Violation(_) => self.core.link_down(LOOP_LINK, Fault::Protocol),
         }
         self.core.ordered(token, Ordered::Released);
+    }
+
+    /// A session ended, or was not reached.
+    fn peer_down(&mut self, peer: PeerId, fault: Fault) {
+        if let Some(why) = self.why_unreachable(peer) {
+            eprintln!("ropewalk: {why}");
+        }
+        self.peer_event(PeerEvent::Down(peer, fault));
     }
 
     /// A session changed.

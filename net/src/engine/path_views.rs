@@ -49,7 +49,7 @@ impl Engine {
         PeerName { peer, endpoint: EndpointId(endpoint), address }
     }
 
-    fn rail_name(&self, index: u8) -> RailName {
+    pub(crate) fn rail_name(&self, index: u8) -> RailName {
         let rail = self.rails.iter().nth(index.into());
         let bound = rail.and_then(|rail| rail.bound_to()).unwrap_or_default();
         let setting = |name: &str| {

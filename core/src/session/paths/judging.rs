@@ -6,6 +6,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths};
+use crate::session::{PathCause, PathLoss};
 
 impl Paths {
     #[inline]
@@ -90,6 +91,22 @@ impl Paths {
     /// All that went over a link is at the peer's machine. False where that is so for too long.
     pub fn excuse(&mut self, link: LinkId, now: Time) -> bool {
         self.of_link(link).is_some_and(|path| path.health.excuse(now))
+    }
+
+    /// Why the path of a link is not used.
+    pub fn note_cause(&mut self, link: LinkId, cause: PathCause, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.note_cause(cause, now);
+        }
+    }
+
+    /// The paths that are not used, and why.
+    pub fn losses(&self) -> Vec<PathLoss> {
+        let loss = |path: &Path| {
+            let (cause, since) = path.health.cause()?;
+            Some(PathLoss { rail: path.rail, cause, since })
+        };
+        self.iter().filter_map(loss).collect()
     }
 
     /// A link is suspect from now on. False where it was before, and where no other path could do its work.

@@ -1,0 +1,102 @@
+//! Sessions without a path: why each path is gone, and when those who wait are told.
+//!
+//! A session without a usable path waits for one for `Config::path_wait`, and then ends: each operation has one outcome.
+//!
+//! Invariant: why a bounded number of peers were given up is kept until the next session with each of them begins.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::time::Time;
+
+use crate::api::{Config, Output, PeerId};
+use crate::engine::Core;
+use crate::session::status::PathCause;
+
+/// Peers that were given up of which is known why.
+const KEPT: usize = 64;
+/// Silence alone, of all paths while something is owed, ends no session before.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+
+/// A path that is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathLoss {
+    /// Our rail.
+    pub rail: u8,
+    pub cause: PathCause,
+    pub since: Time,
+}
+
+/// Why peers were given up, the latest last.
+pub(crate) type Pathless = VecDeque<(PeerId, Vec<PathLoss>)>;
+
+impl Config {
+    /// How long a session is without a path before it ends.
+    pub fn path_wait(&self) -> Duration {
+        self.path_wait.unwrap_or(self.give_up_after)
+    }
+}
+
+impl Core {
+    /// The paths to a peer that are not used, and why: those of its session, or those of the last one, where it was given up
+    /// for want of a path.
+    pub fn path_losses(&self, peer: PeerId) -> Vec<PathLoss> {
+        let id = self.resolve(peer);
+        if let Some(session) = self.peers.session(id) {
+            return session.paths.losses();
+        }
+        let known = self.pathless.iter().rev().find(|(other, _)| *other == id);
+        known.map_or(Vec::new(), |(_, losses)| losses.clone())
+    }
+
+    /// The session with a peer has no path left, and none came for long enough.
+    pub(crate) fn give_up_paths(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session(id) else { return };
+        let losses = session.paths.losses();
+        let links: Vec<_> = session.paths.links().collect();
+        self.forget_losses(id);
+        if self.pathless.len() >= KEPT {
+            self.pathless.pop_front();
+        }
+        self.pathless.push_back((id, losses));
+        for link in links {
+            // Nobody hears it.
+            self.close_link(link);
+            self.outputs.push(Output::Abandon { link });
+        }
+        self.end_session(id, Fault::PeerReset);
+    }
+
+    /// A session with a peer begins.
+    pub(crate) fn forget_losses(&mut self, id: PeerId) {
+        self.pathless.retain(|(other, _)| *other != id);
+    }
+
+    /// No path of a session is answered, and nothing says that its peer sleeps.
+    pub(crate) fn all_are_silent(&mut self, id: PeerId) {
+        let now = self.now;
+        let until = now + self.config.path_wait().max(SILENCE_MIN);
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
+        let Some(bundle) = session.bundle_mut().filter(|_| owes) else { return };
+        let until = *bundle.silent_until.get_or_insert(until);
+        self.wake_by(id, until);
+    }
+
+    /// Ends a session all of whose paths were silent for too long. True if that was so.
+    pub(crate) fn end_silent(&mut self, id: PeerId) -> bool {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return false };
+        let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
+        let Some(bundle) = session.bundle_mut() else { return false };
+        if !owes {
+            bundle.silent_until = None;
+        }
+        let is_over = bundle.silent_until.is_some_and(|until| until <= now);
+        if is_over {
+            self.give_up_paths(id);
+        }
+        is_over
+    }
+}
