@@ -100,6 +100,9 @@ struct Trial {
     migrated: f64,
 }
 
+/// A figure of a trial.
+type Of = fn(&Trial) -> f64;
+
 struct Side {
     endpoint: Endpoint,
     context: Context,
@@ -281,9 +284,9 @@ fn outcomes(many: Many, count: usize, trials: &[Trial]) -> Vec<Outcome> {
         return Vec::new();
     }
     let [arm, migrate] = many.targets();
-    let figures: [(&str, fn(&Trial) -> f64, f64); 2] =
+    let figures: [(&str, Of, f64); 2] =
         [("armed", |it| it.armed, arm), ("migrated", |it| it.migrated, migrate)];
-    let outcome = |(name, of, target): (&str, fn(&Trial) -> f64, f64)| {
+    let outcome = |(name, of, target): (&str, Of, f64)| {
         let values: Vec<f64> = trials.iter().map(of).collect();
         let (median, min, max) = spread(values);
         let mut params =
