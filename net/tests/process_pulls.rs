@@ -6,9 +6,10 @@ mod wired;
 use std::time::{Duration, Instant};
 
 use common::{Medium, Node, World};
-use ropewalk_base::verb::{RailCounters, RemoteLayout};
+use ropewalk_base::memory::Memory;
+use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::Counters;
-use ropewalk_net::{Audience, Channel, Direction, Endpoint, Level, Mode, Oversize};
+use ropewalk_net::{Audience, Channel, Direction, Endpoint, Level, Mode, Oversize, PeerId};
 use ropewalk_netns::{Fault, FaultKind, Joint, Topology};
 use ropewalk_rail::conformance::Fixture;
 use wired::{Wired, network};
@@ -57,6 +58,20 @@ fn busiest(world: &World, carried: impl Fn(&RailCounters) -> u64) -> usize {
     (0..2).max_by_key(|rail| carried(&rails[*rail].1)).expect("there are two")
 }
 
+/// The first endpoint reads or writes a region of the second one's.
+fn access(
+    world: &mut World,
+    direction: Direction,
+    (peer, key): (PeerId, RemoteKey),
+    memory: Memory,
+    user: u64,
+) {
+    let (node, remote) = (&world.nodes[0], RemoteLayout::At(0));
+    let posted =
+        node.endpoint.post_access(&node.context, direction, peer, key, remote, memory, user);
+    world.posted(0, posted);
+}
+
 /// Cuts a rail in the middle of a get, and, mended, one in the middle of a put.
 fn cut_within(scheme: &'static str, native: bool) {
     let Some(net) = network(Joint::Switched) else { return };
@@ -64,18 +79,12 @@ fn cut_within(scheme: &'static str, native: bool) {
     let peer = world.peer(0, 1);
     let region = world.memory(LEN, 9);
     let key = world.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
-    let access = |world: &mut World, direction, memory, user| {
-        let (node, remote) = (&world.nodes[0], RemoteLayout::At(0));
-        let posted =
-            node.endpoint.post_access(&node.context, direction, peer, key, remote, memory, user);
-        world.posted(0, posted);
-    };
     let native_bytes = |world: &World| {
         let rails = world.nodes[0].endpoint.counters().1;
         rails.iter().map(|(_, counters)| counters.bytes_native).collect::<Vec<_>>()
     };
     let memory = world.memory(LEN, 0);
-    access(&mut world, Direction::Get, memory, 1);
+    access(&mut world, Direction::Get, (peer, key), memory, 1);
     let begin = Instant::now();
     match native {
         true => world.until("parts", |world| native_bytes(world).iter().sum::<u64>() > 8 << 20),
@@ -114,6 +123,11 @@ fn cut_within(scheme: &'static str, native: bool) {
         assert_eq!(theirs.spans_kept, 0, "{scheme}");
     }
     fault.mend().expect("it can be mended");
+    put_and_cut(&net, &mut world, peer, key, scheme);
+}
+
+/// A put, in the middle of which a rail is cut once both carry again.
+fn put_and_cut(net: &Topology, world: &mut World, peer: PeerId, key: RemoteKey, scheme: &str) {
     world.until("path again", |world| {
         // A side whose path got another link before it missed the first one has lost nothing.
         (0..2).all(|node| {
@@ -126,17 +140,17 @@ fn cut_within(scheme: &'static str, native: bool) {
         let rails = world.nodes[0].endpoint.counters().1;
         rails.iter().map(|(_, counters)| counters.bytes_sent).sum::<u64>()
     };
-    let before = sent(&world);
-    access(&mut world, Direction::Put, memory, 2);
+    let before = sent(world);
+    access(world, Direction::Put, (peer, key), memory, 2);
     world.until("bytes of the put", |world| sent(world) > before + (8 << 20));
-    let rail = busiest(&world, |counters| counters.bytes_sent);
+    let rail = busiest(world, |counters| counters.bytes_sent);
     let fault = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("it can be cut");
     assert_eq!(world.take(0, 2).outcome, Ok(()), "{scheme}");
     fault.mend().expect("it can be mended");
     let node = &world.nodes[1];
     node.endpoint.unexpose(key, &node.context, 3).unwrap();
     common::check(world.take(1, 3).memory, LEN, 5);
-    assert_eq!((counters(&world, 0).sessions, counters(&world, 0).violations), (1, 0), "{scheme}");
+    assert_eq!((counters(world, 0).sessions, counters(world, 0).violations), (1, 0), "{scheme}");
 }
 
 #[test]
