@@ -61,8 +61,8 @@ impl Core {
 
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
-        let is_linked = self.peers.session(id).is_some_and(|session| session.paths.has_link());
-        if fault == Fault::Unreachable && is_linked {
+        let goes_on = |session: &Session| session.reliable.is_some() && session.paths.has_link();
+        if fault == Fault::Unreachable && self.peers.session(id).is_some_and(goes_on) {
             // A call that was made before another link came to carry it.
             return;
         }
