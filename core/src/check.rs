@@ -338,6 +338,12 @@ impl Core {
             let others = session.paths.links().filter(|other| *other == link).count();
             assert_eq!(others, 1, "paths of {id:?} with one link");
         }
+        for path in session.paths.iter() {
+            if let (Some(noted), Some(reliable)) = (path.bytes_in_flight(), &session.reliable) {
+                let counted = path.link().map_or(0, |link| reliable.sent.bytes_over(link));
+                assert_eq!(noted, counted, "bytes of {id:?} in flight: {path:?}");
+            }
+        }
         if session.paths.is_resting() {
             let quiet = session.paths.is_settled() && session.unfinished.is_empty();
             let quiet = quiet && announces == 0;

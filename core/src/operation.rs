@@ -13,6 +13,9 @@ use crate::api::{Access, OperationId, PeerId, Receive, Send};
 use crate::lists::{List, Neighbours, Table};
 use crate::remote::Pulled;
 
+/// Waiting sends whose bytes are counted, at most, to see what waits.
+const COUNTED_MAX: usize = 64;
+
 /// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Operation {
@@ -311,6 +314,17 @@ impl Operations {
     /// Takes an operation out of its queue.
     pub fn unqueue(&mut self, queue: &mut List, id: OperationId) {
         queue.take(&mut self.entries, id.0.index);
+    }
+
+    /// Bytes of the first sends of a queue.
+    pub fn bytes_of(&self, queue: &List) -> u64 {
+        let next = |index: &u32| self.entries[*index as usize].operation.turn.next();
+        let first = std::iter::successors(queue.first(), next).take(COUNTED_MAX);
+        let bytes = |index: u32| match &self.entries[index as usize].operation.kind {
+            Kind::Send(state) => state.send.payload.len,
+            _ => 0,
+        };
+        first.fold(0, |sum, index| sum.saturating_add(bytes(index)))
     }
 
     /// All of a queue, the first one first; panics where it is broken. For tests.

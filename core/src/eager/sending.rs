@@ -63,6 +63,12 @@ impl Core {
     /// Starts a waiting send where session, credit and rail allow it.
     #[inline(always)]
     pub(crate) fn start_send(&mut self, id: OperationId) -> bool {
+        self.start::<false>(id)
+    }
+
+    /// The same. `PLANNED`: where the session has several paths, it is known which one the message takes.
+    #[inline(always)]
+    fn start<const PLANNED: bool>(&mut self, id: OperationId) -> bool {
         let Some(operation) = self.operations.get_mut(id) else { return true };
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
@@ -73,6 +79,9 @@ impl Core {
         {
             self.finish(id, Err(fault), 0);
             return true;
+        }
+        if !PLANNED && session.paths.are_several() {
+            return self.start_over_paths(id, &send);
         }
         let Some(link) = session.paths.with_room() else { return false };
         if session.reliable.as_ref().is_some_and(|it| !it.sent.has_room()) {
@@ -113,6 +122,23 @@ impl Core {
             return false;
         }
         self.start_rendezvous(id, send)
+    }
+
+    #[cold]
+    fn start_over_paths(&mut self, id: OperationId, send: &Send) -> bool {
+        self.plan_send(send) && self.start::<true>(id)
+    }
+
+    /// Chooses the path of a message that goes in one span. False: it waits for room.
+    fn plan_send(&mut self, send: &Send) -> bool {
+        let Some(peer) = self.peers.get_mut(send.peer) else { return true };
+        let Some(session) = peer.session.as_mut() else { return false };
+        let bytes = send.payload.len;
+        if bytes > session.granted.eager_bytes() {
+            return true;
+        }
+        let waiting = self.operations.bytes_of(&peer.waiting.sends[send.channel as usize]);
+        session.paths.plan(bytes, bytes.saturating_add(waiting), self.now)
     }
 
     fn start_rendezvous(&mut self, id: OperationId, send: Send) -> bool {

@@ -257,6 +257,7 @@ impl Core {
             self.close_link(before);
             self.redirect_spans(id, before);
         }
+        self.begin_models(id);
         self.begin_lengths(id);
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);

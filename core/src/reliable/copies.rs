@@ -42,6 +42,11 @@ impl Copies {
         self.first.iter().chain(&self.more)
     }
 
+    /// Those on links that carry.
+    pub fn living(&self) -> impl Iterator<Item = &SpanCopy> {
+        self.iter().filter(|copy| !copy.lost)
+    }
+
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut SpanCopy> {
         self.first.iter_mut().chain(&mut self.more)
     }
@@ -96,6 +101,11 @@ impl Copies {
     pub fn sent_over(&self, link: LinkId) -> Option<Time> {
         let copy = self.iter().find(|copy| copy.link == link && !copy.lost)?;
         Some(copy.sent_at)
+    }
+
+    /// Whether it went over a link that carries.
+    pub fn is_over(&self, link: LinkId) -> bool {
+        self.living().any(|copy| copy.link == link)
     }
 
     /// Whether a rail has one.

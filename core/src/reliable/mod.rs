@@ -10,7 +10,8 @@
 //!
 //! Files: `sent` (spans until they are acknowledged), `copies` (of them, by link) and `sending`, `window` (spans that
 //! arrive) and `receiving`, `taking_over` (copies of spans that are being placed), `held` (messages whose turn has not come)
-//! and `holding`, `suspecting` (paths that deliver nothing), and `session` (its timers and its end).
+//! and `holding`, `striping` (over
+//! which link a span goes), `suspecting` (paths that deliver nothing), and `session` (its timers and its end).
 
 mod copies;
 mod held;
@@ -19,6 +20,7 @@ mod receiving;
 mod sending;
 mod sent;
 mod session;
+mod striping;
 mod suspecting;
 mod taking_over;
 #[cfg(test)]
@@ -46,12 +48,26 @@ pub(crate) struct Reliable {
     pub awaited: u64,
     /// The link that the newest span came over.
     pub heard_over: Option<LinkId>,
+    /// Another one, over which a span came since the last acknowledgement.
+    pub heard_before: Option<LinkId>,
 }
 
 impl Reliable {
     pub fn new() -> Reliable {
         let (sent, window, held) = (SentSpans::new(), Window::new(), HeldMessages::default());
-        Reliable { sent, window, held, awaited: 0, heard_over: None }
+        Reliable { sent, window, held, awaited: 0, heard_over: None, heard_before: None }
+    }
+
+    /// A span came over this link.
+    pub fn hear(&mut self, link: LinkId) {
+        if self.heard_over != Some(link) {
+            self.heard_before = self.heard_over.replace(link);
+        }
+    }
+
+    /// Whether the peer was heard over a link since the last acknowledgement.
+    pub fn is_heard_over(&self, link: LinkId) -> bool {
+        self.heard_over == Some(link) || self.heard_before == Some(link)
     }
 
     /// A number that grows with each span that goes or comes.

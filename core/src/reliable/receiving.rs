@@ -63,7 +63,7 @@ impl Core {
         let Some(reliable) = self.reliable_mut(id) else {
             return Placement::Drop;
         };
-        reliable.heard_over = Some(link);
+        reliable.hear(link);
         if payload_bytes > KEPT_BYTES_MAX
             && matches!(body, Arrived::Eager(_) | Arrived::Fragment(_))
         {
@@ -192,6 +192,7 @@ impl Core {
         // The first span since the last acknowledgement set the time.
         let since =
             reliable.window.acknowledge_at().map(|at| (self.now + ACKNOWLEDGE_AFTER).since(at));
+        reliable.heard_before = None;
         let mut ack = reliable.window.acknowledge(since.unwrap_or_default());
         if self.config.plant == Plant::WindowOffByOne {
             ack.cumulative += 1;

@@ -7,6 +7,7 @@ use ropewalk_base::verb::{LinkId, Token, Urgency, Verb};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
 use super::sent::{Ended, Released, SentSpans};
+use super::striping;
 use crate::api::{Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::orders::{Order, Orders, Payload};
@@ -42,13 +43,20 @@ impl Core {
         }
     }
 
-    /// Sends a span over the link, unless the link's rail has it, or the peer.
+    /// Sends a span over the link that is best for it, unless the link's rail has it, or the peer.
     pub(crate) fn transmit(&mut self, id: PeerId, span: u64) {
+        let session = self.peers.session(id);
+        if let Some(link) = session.and_then(|session| striping::link_for(session, span)) {
+            self.transmit_over(id, span, link);
+        }
+    }
+
+    /// Sends a span over a link, unless the link's rail has it, or the peer.
+    pub(super) fn transmit_over(&mut self, id: PeerId, span: u64, link: LinkId) {
         let now = self.now;
-        let after = self.resend_after(self.peer_link(id));
+        let after = self.resend_after(Some(link));
         let due = SentSpans::first_look(now, after);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        let Some(link) = peer.link() else { return };
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
@@ -56,11 +64,18 @@ impl Core {
             return;
         }
         reliable.sent.resend_by(due);
+        // Of several paths only those that the peer uses are sure to bring it an acknowledgement.
+        let hears = !session.paths.are_several() || reliable.is_heard_over(link);
+        let counts = session.paths.are_several() && !reliable.sent.went_over(span, link);
         if let Ok(order) = self.orders.insert(Order::Span { peer: id, span }, link)
             && let Some(sent) = reliable.sent.send(span, link, order, now)
         {
+            if counts {
+                session.paths.bytes_begun(link, sent.bytes(), now);
+            }
             let bulk = sent.payload.is_some_and(|payload| payload.urgency == Urgency::Bulk);
-            let placed = if bulk { reliable.window.cumulative() } else { reliable.window.ride() };
+            let rides = !bulk && hears;
+            let placed = if rides { reliable.window.ride() } else { reliable.window.cumulative() };
             sent.envelope.session = name;
             sent.envelope.acknowledged = placed as u32;
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
@@ -118,7 +133,8 @@ impl Core {
         }
         let let_go = self.reliable_mut(id).map_or(0..0, |reliable| reliable.sent.let_go());
         let_go.for_each(|span| self.transmit(id, span));
-        if was_full {
+        let stripes = self.fill_hole(id);
+        if was_full || stripes {
             self.pump(id);
         }
     }
@@ -144,6 +160,9 @@ impl Core {
         let lost = reliable.sent.lost(link);
         let bytes = lost.spans.iter().map(|span| reliable.sent.bytes_of(*span)).sum();
         self.history.moved(link, lost.spans.len() as u64, bytes);
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.bytes_given_up(link);
+        }
         lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
         lost.spans.into_iter().for_each(|span| self.transmit(id, span));
         bytes

@@ -16,7 +16,7 @@ use ropewalk_wire::frame::{AckBody, Body, Envelope};
 use super::copies::{Copies, SpanCopy};
 use crate::api::PeerId;
 use crate::orders::{Order, Payload};
-use crate::session::PathId;
+use crate::session::{Acknowledged, PathId};
 
 /// Spans sent again in one go.
 const BURST: usize = 64;
@@ -27,8 +27,8 @@ const LOOKED_AT: usize = 8 * BURST;
 const WINDOW: u64 = 4096;
 /// Those of them that are kept for control frames: what an operation begins with waits.
 const RESERVED: u64 = WINDOW / 4;
-/// Bytes of data frames that are not acknowledged.
-const BULK_BYTES_MAX: u64 = 1 << 20;
+/// Bytes that a span counts beside its payload.
+const OVERHEAD_BYTES: u64 = 128;
 
 /// A span that is not acknowledged, or that a rail still has.
 #[derive(Debug)]
@@ -67,8 +67,8 @@ pub(crate) struct SentSpans {
     resend_at: Option<Time>,
     /// What acknowledgements brought about, until it is taken.
     ended: VecDeque<Ended>,
-    /// Links over which spans went alone that are acknowledged since this was taken, and when the last of them was sent.
-    delivered: Vec<(LinkId, Time)>,
+    /// What was acknowledged since this was taken, by link.
+    delivered: Vec<(LinkId, Acknowledged)>,
     /// See `Plant::EndsBeforeRelease`.
     pub(super) ends_early: bool,
 }
@@ -181,9 +181,26 @@ impl SentSpans {
         self.next_span <= self.answered + WINDOW - RESERVED
     }
 
-    /// Whether a data frame may go.
-    pub fn has_bulk_room(&self) -> bool {
-        self.has_room() && self.bulk_bytes + u64::from(SPAN_BYTES_MAX) <= BULK_BYTES_MAX
+    /// Whether a data frame may go, where so many bytes of such may be unacknowledged.
+    pub fn has_bulk_room(&self, bytes_max: u64) -> bool {
+        self.has_room() && self.bulk_bytes + u64::from(SPAN_BYTES_MAX) <= bytes_max
+    }
+
+    /// The path that a span counts against, if it was not sent before.
+    pub(super) fn first_path(&self, span: u64) -> Option<PathId> {
+        self.get(span).filter(|sent| sent.attempt == 0).map(|sent| sent.path)
+    }
+
+    /// The bytes of spans that went over a link, and are neither acknowledged nor lost there.
+    pub fn bytes_over(&self, link: LinkId) -> u64 {
+        let counts = |sent: &&Sent| !sent.acknowledged && sent.copies.is_over(link);
+        self.spans.iter().filter(counts).map(Sent::bytes).sum()
+    }
+
+    /// The first span that is not acknowledged, where half of the window waits for it.
+    pub(super) fn oldest_hole(&self) -> Option<u64> {
+        let is_half = self.next_span > self.answered + WINDOW / 2;
+        (is_half && self.unanswered > 0).then_some(self.answered + 1)
     }
 
     /// The span goes when the window has room for it. False if it has.
@@ -210,6 +227,11 @@ impl SentSpans {
     /// Whether a span may go over a link now: the peer lacks it, and the link's rail has no copy.
     pub(super) fn may_go(&self, span: u64, link: LinkId) -> bool {
         self.get(span).is_some_and(|sent| sent.may_go(link))
+    }
+
+    /// Whether a span went over a link, and is not lost there.
+    pub(super) fn went_over(&self, span: u64, link: LinkId) -> bool {
+        self.get(span).is_some_and(|sent| sent.copies.is_over(link))
     }
 
     /// A copy of a span goes over a link now, under this order.
@@ -321,11 +343,15 @@ impl SentSpans {
         }
         self.unanswered -= 1;
         self.bulk_bytes -= sent.payload.map_or(0, |payload| payload.bulk_bytes());
-        if let Some((only, sent_at)) = sent.copies.only() {
-            match self.delivered.iter_mut().find(|(link, _)| *link == only) {
-                Some((_, at)) => *at = sent_at.max(*at),
-                None => self.delivered.push((only, sent_at)),
-            }
+        let (bytes, only) = (sent.bytes(), sent.copies.only());
+        for copy in sent.copies.living() {
+            let at = self.delivered.iter().position(|(link, _)| *link == copy.link);
+            let at = at.unwrap_or_else(|| {
+                self.delivered.push((copy.link, Acknowledged::default()));
+                self.delivered.len() - 1
+            });
+            let sent_at = only.map(|(_, sent_at)| sent_at);
+            self.delivered[at].1.add(bytes, sent_at);
         }
         if sent.copies.are_held() {
             // What the peer answered over lets go by itself.
@@ -339,8 +365,8 @@ impl SentSpans {
         }
     }
 
-    /// The links over which something was delivered since this was asked last, and when the last of that was sent.
-    pub(super) fn take_delivered(&mut self) -> impl Iterator<Item = (LinkId, Time)> {
+    /// What was acknowledged since this was asked last, by link.
+    pub(super) fn take_delivered(&mut self) -> impl Iterator<Item = (LinkId, Acknowledged)> {
         self.delivered.drain(..)
     }
 
@@ -474,6 +500,10 @@ impl SentSpans {
 }
 
 impl Sent {
+    pub fn bytes(&self) -> u64 {
+        self.payload.map_or(0, |payload| payload.slice.len) + OVERHEAD_BYTES
+    }
+
     fn may_go(&self, link: LinkId) -> bool {
         !self.acknowledged && !self.leaving && !self.copies.is_held_over(link)
     }

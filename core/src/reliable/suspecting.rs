@@ -10,6 +10,9 @@ use crate::orders::Order;
 use crate::path::RouteNews;
 use crate::session::{Path, PathCause, PathId, Paths};
 
+/// The cause of a suspicion, as a peer is told, where nothing is delivered.
+const SILENT: u8 = 0;
+
 impl Core {
     /// A rail suspects the path of a link.
     #[cold]
@@ -21,7 +24,7 @@ impl Core {
         if !self.peers.session(id).is_some_and(|session| carries(&session.paths)) {
             return;
         }
-        self.tell_suspect(id, link, cause);
+        self.tell_suspect(id, link, cause.to_wire());
         let now = self.now;
         if let Some(session) = self.peers.session_mut(id) {
             session.paths.note_cause(link, PathCause::Rail(cause), now);
@@ -38,15 +41,15 @@ impl Core {
         }
     }
 
-    /// Tells the peer over the other paths what our rail sees of this one: the peer may see nothing of it.
-    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: Suspicion) {
+    /// Tells the peer over the other paths what we see of this one: the peer may see nothing of it, and have its credit
+    /// for us there.
+    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: u8) {
         let Some(session) = self.peers.session(id) else { return };
         let Some(path) = session.paths.id_over(link) else { return };
         let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
         let others: Vec<LinkId> = others.collect();
         let envelope = Envelope { session: session.name(), ..Envelope::default() };
-        let body =
-            SuspectBody { path: path.name().into(), cause: cause.to_wire(), reserved: [0; 3] };
+        let body = SuspectBody { path: path.name().into(), cause, reserved: [0; 3] };
         for other in others {
             self.emit_on(other, envelope, &Body::Suspect(body), None, Token::NONE);
         }
@@ -71,13 +74,19 @@ impl Core {
         let Some(reliable) = session.reliable.as_mut() else { return };
         let are_several = session.paths.are_several();
         let mut any = false;
-        for (link, sent_at) in reliable.sent.take_delivered() {
+        for (link, acknowledged) in reliable.sent.take_delivered() {
             any = true;
-            if are_several {
-                session.paths.delivered(link, sent_at, now);
+            let sent_at = acknowledged.sent.map(|(sent_at, _)| sent_at);
+            if let Some(sent_at) = sent_at {
+                if are_several {
+                    session.paths.delivered(link, sent_at, now);
+                }
+                let over = (session.id, link);
+                self.history.delivered(&mut session.paths, over, sent_at, now);
             }
-            let over = (session.id, link);
-            self.history.delivered(&mut session.paths, over, sent_at, now);
+            if are_several {
+                session.paths.bytes_acknowledged(link, &acknowledged, now);
+            }
         }
         if any && let Some(bundle) = session.bundle_mut() {
             bundle.silent_until = None;
@@ -155,7 +164,9 @@ impl Core {
             return self.wake_by(id, due);
         }
         let cause = session.paths.silence_over(link, now);
-        if !self.suspect_path(id, link, cause) && !sleeps {
+        if self.suspect_path(id, link, cause) {
+            self.tell_suspect(id, link, SILENT);
+        } else if !sleeps {
             self.all_are_silent(id);
         }
     }
@@ -195,6 +206,7 @@ impl Core {
         self.sync_paths(id);
         self.stop_reads_over(link);
         self.wake_by(id, now);
+        self.pump(id);
         true
     }
 

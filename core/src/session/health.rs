@@ -76,6 +76,8 @@ pub(crate) struct PathHealth {
     /// How often it lost its link, and until when it is used only where no other is there.
     lost: u32,
     held_until: Option<Time>,
+    /// How long one span may take.
+    span_time: Duration,
 }
 
 /// The health of a path, kept from when something is noted of it on: a session with one path has none.
@@ -154,6 +156,7 @@ impl PathHealth {
         cause: None,
         lost: 0,
         held_until: None,
+        span_time: Duration::ZERO,
     };
 
     /// Whether the path is the first choice.
@@ -199,6 +202,16 @@ impl PathHealth {
         (self.awaiting, self.probed_at) = (None, None);
     }
 
+    /// A span takes as long as that, and nothing is delivered meanwhile.
+    pub fn allow(&mut self, span_time: Duration) {
+        self.span_time = span_time;
+    }
+
+    /// All spans that went over it are acknowledged.
+    pub fn awaits_nothing(&mut self) {
+        self.awaiting = None;
+    }
+
     /// Its rail reads or writes, of which no acknowledgement tells: it is probed meanwhile.
     pub fn watch(&mut self, now: Time) {
         self.watch_at.get_or_insert(now + WATCH_AFTER);
@@ -238,7 +251,8 @@ impl PathHealth {
 
     /// The time after which the path is suspect.
     pub fn time_out(&self) -> Duration {
-        let measured = self.round_trip.map(|it| it + 4 * self.variation + PROMISED + self.floor);
+        let late = PROMISED + self.floor + self.span_time;
+        let measured = self.round_trip.map(|it| it + 4 * self.variation + late);
         measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
     }
 

@@ -8,6 +8,7 @@
 mod judging;
 mod looking;
 mod roles;
+mod striping;
 
 pub(crate) use roles::PathView;
 
@@ -22,6 +23,7 @@ use ropewalk_wire::frame::Body;
 use super::confirmation::Confirmation;
 use super::health::KeptHealth;
 use super::in_flight::InFlight;
+use super::model::PathModel;
 use super::status::KeptTally;
 use crate::orders::{Order, Orders};
 
@@ -39,6 +41,8 @@ pub(crate) struct Paths {
     more: Vec<Path>,
     /// The one that carries as long as it is good.
     preferred: PathId,
+    /// The path of the span that is made next, where that was chosen.
+    planned: Option<PathId>,
 }
 
 /// One path.
@@ -57,6 +61,8 @@ pub(crate) struct Path {
     /// An operator keeps it out of use.
     is_drained: bool,
     tally: KeptTally,
+    /// What its link can carry, where there are several paths.
+    model: Option<Box<PathModel>>,
 }
 
 /// What carries a path.
@@ -110,7 +116,8 @@ impl Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
         let (health, tally) = (KeptHealth::default(), KeptTally::default());
         let (way, rail, is_drained) = (Way::Up { link }, link.rail, false);
-        Path { in_flight, way, id, rail, confirmation, health, is_drained, tally }
+        let model = None;
+        Path { in_flight, way, id, rail, confirmation, health, is_drained, tally, model }
     }
 
     /// The link that frames may be sent over.
@@ -156,7 +163,7 @@ impl Paths {
     /// The only path of a session that begins.
     pub fn over(link: LinkId) -> Paths {
         let (first, more) = (Path::over(PathId::FIRST, link), Vec::new());
-        Paths { first, more, preferred: PathId::FIRST }
+        Paths { first, more, preferred: PathId::FIRST, planned: None }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
@@ -281,9 +288,9 @@ impl Paths {
     /// on, and the others are to join anew.
     pub(super) fn begin(&mut self, link: LinkId) {
         self.more.clear();
-        let Path { way, rail, confirmation, health, .. } = &mut self.first;
+        let Path { way, rail, confirmation, health, model, .. } = &mut self.first;
         (*way, *rail, *confirmation) = (Way::Up { link }, link.rail, Confirmation::default());
-        *health = KeptHealth::default();
+        (*health, *model) = (KeptHealth::default(), None);
     }
 
     /// A link becomes the link of a path, which is a new one if there is none of this number. Returns the link that the
@@ -299,6 +306,7 @@ impl Paths {
         if before.is_some() {
             path.health.lose();
         }
+        path.model = None;
         path.health.hold(now);
         before
     }
@@ -349,6 +357,7 @@ impl Paths {
         if let Some(path) = self.of_link(link) {
             path.way = Way::Lost { since: now, retry_at };
             path.health.lose();
+            path.model = None;
         }
     }
 }
@@ -476,7 +485,9 @@ impl Paths {
     /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
     #[inline]
     pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
-        let id = self.chosen().map_or(self.first.id, |path| path.id);
+        let planned = if urgency.is_some() { self.planned.take() } else { None };
+        let chosen = || self.chosen().map_or(self.first.id, |path| path.id);
+        let id = planned.unwrap_or_else(chosen);
         let path = match self.more.iter_mut().find(|path| path.id == id) {
             Some(path) => path,
             None => &mut self.first,

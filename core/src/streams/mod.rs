@@ -18,6 +18,9 @@ use crate::remote::{ACCESSES_MAX, SEGMENTS_MAX};
 /// `SEGMENTS_MAX` under way; older ones were cancelled.
 const STREAMS_MAX: usize = 2 * SEGMENTS_MAX as usize + ACCESSES_MAX as usize;
 
+/// Streams whose bytes are counted, at most, to see what waits.
+const COUNTED_MAX: usize = 64;
+
 /// The streams to one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
@@ -46,6 +49,12 @@ impl Streams {
     /// Bytes that are left of the stream whose turn is next.
     pub fn next_bytes(&self) -> Option<u64> {
         self.queue.front().map(|stream| stream.left.len)
+    }
+
+    /// Bytes that are left of the first streams.
+    pub fn left_bytes(&self) -> u64 {
+        let first = self.queue.iter().take(COUNTED_MAX);
+        first.fold(0, |sum, stream| sum.saturating_add(stream.left.len))
     }
 
     /// Takes out the stream whose turn is next.

@@ -18,8 +18,15 @@ impl Core {
             let Some(peer) = self.peers.get_mut(id) else { return };
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
+            let bytes = next.min(session.granted.frame_bytes());
             let room = match &session.reliable {
-                Some(it) => session.paths.with_room().is_some() && it.sent.has_bulk_room(),
+                Some(it) => {
+                    let max = session.paths.bulk_bytes_max();
+                    session.paths.with_room().is_some()
+                        && it.sent.has_bulk_room(max)
+                        && (!session.paths.are_several()
+                            || session.paths.plan(bytes, session.streams.left_bytes(), self.now))
+                }
                 None => session.paths.has_bulk_room(next),
             };
             if !room {

@@ -1,6 +1,7 @@
 //! Faults of rails between network namespaces, and what programs notice of them.
 //!
 //! * [`mod@cut`]: a stream of ordered messages, of which a rail is cut and mended, beside TCP and MPTCP;
+//! * [`mod@striped`]: the same stream over two unequal rails, as a part of what each rail carries alone;
 //! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
@@ -14,6 +15,7 @@ mod ours;
 mod presence;
 mod side;
 mod stream;
+mod striped;
 mod timeline;
 mod trace;
 
@@ -40,10 +42,11 @@ pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
     let _held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     arm::arm(options, emit)?;
     cut::cut(options, emit)?;
+    striped::striped(options, emit)?;
     kernels::kernels(options, emit)
 }
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
-    [arm::rows(), cut::rows(quick), kernels::rows(quick)].concat()
+    [arm::rows(), cut::rows(quick), striped::rows(quick), kernels::rows(quick)].concat()
 }

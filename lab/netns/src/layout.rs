@@ -234,8 +234,10 @@ impl Layout {
         let mtu = u64::from(self.config.mtu);
         let line = |device: &str| match kbit {
             Some(kbit) => {
-                // A millisecond's worth in one piece, and frames at least.
-                let burst = (kbit / 8).max(2 * (mtu + 100));
+                // A millisecond's worth in one piece, and frames at least. A joined segment that waits since the rate
+                // was a greater one would never leave a smaller bucket.
+                let before = self.config.rate_kbit.unwrap_or(0);
+                let burst = (kbit.max(before) / 8).max(2 * (mtu + 100));
                 let limit = burst + (kbit * QUEUE_MS / 8).max(2 * mtu);
                 let limits = format!("rate {kbit}kbit burst {burst} limit {limit}");
                 format!("qdisc replace dev {device} root tbf {limits}")

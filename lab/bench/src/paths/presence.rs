@@ -1,5 +1,7 @@
 //! Endpoints of ours on one rail or several, as between machines, which survive the loss of links.
 
+use std::ops::Range;
+
 use anyhow::Context;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen};
@@ -32,6 +34,11 @@ impl Medium {
 
     /// The places of a host's first rails at which an endpoint listens, joined by commas.
     pub fn places(self, host: Host<'_>, rails: usize) -> String {
+        self.places_at(host, 0..rails)
+    }
+
+    /// The same for these rails.
+    pub fn places_at(self, host: Host<'_>, rails: Range<usize>) -> String {
         let place = |rail: usize| match self {
             // Each on its own interface, whatever routes there are.
             Medium::Tcp | Medium::Udp => {
@@ -39,7 +46,7 @@ impl Medium {
             }
             Medium::Ether => host.interface(rail),
         };
-        (0..rails).map(place).collect::<Vec<_>>().join(",")
+        rails.map(place).collect::<Vec<_>>().join(",")
     }
 }
 

@@ -1,0 +1,54 @@
+//! Over which link a span goes, where its session has several paths.
+
+use ropewalk_base::verb::LinkId;
+
+use crate::api::PeerId;
+use crate::engine::Core;
+use crate::session::Session;
+
+/// The link for a span: at first that of the path that was chosen for it, later the one over which it is at the peer
+/// first, if that link's rail has no copy.
+pub(super) fn link_for(session: &Session, span: u64) -> Option<LinkId> {
+    let control = session.paths.control()?;
+    let Some(reliable) = session.reliable.as_ref().filter(|_| session.paths.are_several()) else {
+        return Some(control);
+    };
+    let sent = &reliable.sent;
+    let best = match sent.first_path(span) {
+        Some(path) => session.paths.usable_link(path),
+        None => session.paths.for_bytes(sent.bytes_of(span)),
+    };
+    Some(best.filter(|link| sent.may_go(span, *link)).unwrap_or(control))
+}
+
+impl Core {
+    /// Where half of the window waits for a span, that goes over the fastest path, too. Returns whether the session has
+    /// several paths.
+    pub(super) fn fill_hole(&mut self, id: PeerId) -> bool {
+        let Some(session) = self.peers.session(id) else { return false };
+        if !session.paths.are_several() {
+            return false;
+        }
+        let sent = session.reliable.as_ref().map(|reliable| &reliable.sent);
+        let hole = sent.and_then(|sent| Some((sent, sent.oldest_hole()?)));
+        let again = hole.and_then(|(sent, span)| {
+            let link = session.paths.for_bytes(sent.bytes_of(span))?;
+            (!sent.went_over(span, link)).then_some((span, link))
+        });
+        if let Some((span, link)) = again {
+            self.transmit_over(id, span, link);
+        }
+        true
+    }
+
+    /// A session has other paths than before: those that are new are measured from now on.
+    pub(crate) fn begin_models(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(reliable) = session.reliable.as_ref() else { return };
+        for link in session.paths.without_model() {
+            let in_flight = reliable.sent.bytes_over(link);
+            session.paths.begin_model(link, in_flight, now);
+        }
+    }
+}

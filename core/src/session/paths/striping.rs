@@ -1,0 +1,190 @@
+//! Which path a span takes, where a session has several: the one over which it is at the peer first.
+//!
+//! Control frames and short messages stay on one path ([`Paths::control`]). A longer span goes over another one where
+//! that gains enough. A path that is suspect or held back gets none, and one that has enough in flight gets none now.
+
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
+
+use super::{Path, PathId, Paths};
+use crate::session::model::{Acknowledged, PathModel};
+
+/// Shorter spans stay on the path of control frames.
+const STRIPED_MIN: u64 = 8 << 10;
+/// What another path has to gain, and the part of the time that it has to gain, at least.
+const GAIN_MIN: Duration = Duration::from_micros(50);
+const GAIN_PART: u32 = 20;
+/// Bytes of data frames that are not acknowledged, over one path, and over several at most.
+const BULK_BYTES: u64 = 1 << 20;
+const BULK_BYTES_MAX: u64 = 64 << 20;
+
+/// Where a span goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Choice {
+    Over(PathId),
+    /// Some path has it at the peer earlier if the span waits for its turn there.
+    Wait,
+}
+
+impl Path {
+    /// Whether spans may be spread over it.
+    fn is_usable(&self) -> bool {
+        self.up().is_some() && !self.is_drained && self.health.is_good()
+    }
+
+    /// The time until so many bytes more are at the peer.
+    fn finish(&self, bytes: u64) -> Duration {
+        self.model.as_ref().map_or(Duration::ZERO, |model| model.finish(bytes))
+    }
+
+    fn has_stripe_room(&self, bytes: u64, now: Time) -> bool {
+        self.model.as_ref().is_none_or(|model| model.has_room(bytes, now))
+    }
+
+    fn is_known(&self) -> bool {
+        self.model.as_ref().is_some_and(|model| model.rate().is_some())
+    }
+
+    fn wants_probe(&self, now: Time) -> bool {
+        self.model.as_ref().is_some_and(|model| model.wants_probe(now))
+    }
+}
+
+/// Whether it is worth while to be done after `time` instead of `other`.
+fn is_worth(time: Duration, other: Duration) -> bool {
+    other > time + GAIN_MIN.max(other / GAIN_PART)
+}
+
+/// Choices.
+impl Paths {
+    /// The link over which so many bytes are at the peer first, were they sent now. `None`: no path is up.
+    pub fn for_bytes(&self, bytes: u64) -> Option<LinkId> {
+        if self.more.is_empty() {
+            return self.first.up();
+        }
+        let usable = self.iter().filter(|path| path.is_usable());
+        let best = usable.min_by_key(|path| path.finish(bytes));
+        best.or_else(|| self.chosen()).and_then(Path::up)
+    }
+
+    /// Chooses the path of a span with a payload of so many bytes, which is made next. `backlog`: the bytes that wait to
+    /// be sent, these included. False: it is not to be made before something is acknowledged.
+    pub fn plan(&mut self, bytes: u64, backlog: u64, now: Time) -> bool {
+        self.planned = None;
+        if self.more.is_empty() || bytes < STRIPED_MIN {
+            return true;
+        }
+        match self.choose(bytes, backlog.max(bytes), now) {
+            Choice::Over(id) => {
+                self.planned = Some(id);
+                true
+            }
+            Choice::Wait => false,
+        }
+    }
+
+    fn choose(&self, bytes: u64, backlog: u64, now: Time) -> Choice {
+        let usable = || self.iter().filter(|path| path.is_usable());
+        let Some(primary) = self.chosen() else { return Choice::Over(self.first.id) };
+        let over = |path: &Path| match path.has_stripe_room(bytes, now) {
+            true => Choice::Over(path.id),
+            false => Choice::Wait,
+        };
+        if let Some(path) = usable().find(|path| path.wants_probe(now)) {
+            return Choice::Over(path.id);
+        }
+        let free = usable().filter(|path| path.has_stripe_room(bytes, now));
+        let Some(best) = free.min_by_key(|path| (path.finish(bytes), path.id != primary.id)) else {
+            return over(primary);
+        };
+        // What another path does meanwhile: all that waits.
+        let time = best.finish(bytes);
+        let others = usable().filter(|path| path.id != best.id);
+        let is_rival = |path: &&Path| {
+            path.id == primary.id || (path.is_known() && !path.has_stripe_room(bytes, now))
+        };
+        let rivals = others.filter(is_rival).filter(|path| !is_worth(time, path.finish(backlog)));
+        match rivals.min_by_key(|path| path.finish(backlog)) {
+            Some(rival) => over(rival),
+            None => Choice::Over(best.id),
+        }
+    }
+
+    /// The link of a path, where spans may be spread over it.
+    pub fn usable_link(&self, id: PathId) -> Option<LinkId> {
+        self.iter().find(|path| path.id == id && path.is_usable()).and_then(Path::up)
+    }
+
+    /// Bytes of data frames that may be unacknowledged.
+    pub fn bulk_bytes_max(&self) -> u64 {
+        if self.more.is_empty() {
+            return BULK_BYTES;
+        }
+        let models = self.iter().filter_map(|path| path.model.as_ref());
+        let sum = models.fold(0u64, |sum, model| sum.saturating_add(model.in_flight_max()));
+        sum.clamp(BULK_BYTES, BULK_BYTES_MAX)
+    }
+}
+
+/// What the models are told.
+impl Paths {
+    /// Links that carry and have no model yet.
+    pub fn without_model(&self) -> Vec<LinkId> {
+        if self.more.is_empty() {
+            return Vec::new();
+        }
+        self.iter().filter(|path| path.model.is_none()).filter_map(Path::link).collect()
+    }
+
+    /// The model of a link begins, over which so many bytes are under way.
+    pub fn begin_model(&mut self, link: LinkId, in_flight: u64, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.model = Some(Box::new(PathModel::new(in_flight, now)));
+        }
+    }
+
+    fn model_mut(&mut self, link: LinkId) -> Option<&mut PathModel> {
+        self.of_link(link)?.model.as_deref_mut()
+    }
+
+    /// A span of so many bytes goes over a link that it did not go over before.
+    pub fn bytes_begun(&mut self, link: LinkId, bytes: u64, now: Time) {
+        let Some(path) = self.of_link(link) else { return };
+        let Some(model) = path.model.as_deref_mut() else { return };
+        model.send(bytes, now);
+        path.health.allow(model.span_time());
+    }
+
+    /// Spans that went over a link are acknowledged.
+    pub fn bytes_acknowledged(&mut self, link: LinkId, acknowledged: &Acknowledged, now: Time) {
+        let Some(path) = self.of_link(link) else { return };
+        let Some(model) = path.model.as_deref_mut() else { return };
+        model.acknowledge(acknowledged, now);
+        path.health.allow(model.span_time());
+        if model.in_flight() == 0 {
+            // What goes next is awaited from then on.
+            path.health.awaits_nothing();
+        }
+    }
+
+    /// What went over a link goes over others.
+    pub fn bytes_given_up(&mut self, link: LinkId) {
+        if let Some(model) = self.model_mut(link) {
+            model.give_up();
+            model.forget();
+        }
+    }
+}
+
+/// What is told of them.
+impl Path {
+    /// Bytes of spans in flight, where they are counted.
+    pub fn bytes_in_flight(&self) -> Option<u64> {
+        Some(self.model.as_ref()?.in_flight())
+    }
+}
+
+#[cfg(test)]
+mod tests;
