@@ -39,8 +39,8 @@ pub(crate) struct Calls {
     round: Round,
     /// An endpoint that does not keep to the protocol answered at its address.
     babbled: bool,
-    /// Since when there is no descriptor for a link to it.
-    crowded_since: Option<Time>,
+    /// Since when there is no descriptor for a link to it; `NEVER`: there is.
+    crowded_since: Time,
     /// That was so in the present round of attempts.
     crowded: bool,
     /// A link over which it called before its last frames over the old one were here.
@@ -50,26 +50,26 @@ pub(crate) struct Calls {
 /// One round over all ways to a peer, each of which is given little time while others are left.
 #[derive(Debug, Clone, Copy)]
 struct Round {
-    count: usize,
+    count: u8,
     /// When the present attempt has had its time.
     until: Time,
     /// An attempt of this round had no more time.
     was_hurried: bool,
     /// The next attempt of a session that has lost its links.
-    next: u32,
+    next: u16,
 }
 
 impl Round {
     const FIRST: Round = Round { count: 0, until: Time::NEVER, was_hurried: false, next: 0 };
 
     fn patience(&self) -> Option<Duration> {
-        HURRY.get(self.count).copied()
+        HURRY.get(usize::from(self.count)).copied()
     }
 
     /// No way is left.
     fn end(&mut self) -> bool {
         let again = self.was_hurried;
-        *self = Round { count: self.count + usize::from(again), ..Round::FIRST };
+        *self = Round { count: self.count.saturating_add(again.into()), ..Round::FIRST };
         again
     }
 }
@@ -82,7 +82,7 @@ impl Calls {
         greetings_lost: 0,
         round: Round::FIRST,
         babbled: false,
-        crowded_since: None,
+        crowded_since: Time::NEVER,
         crowded: false,
         caller: None,
     };
@@ -129,7 +129,8 @@ impl Calls {
         // Operations wait for it: a call over a broken way must not keep those over others back for long.
         let hurried = self.round.patience().unwrap_or(HURRY[HURRY.len() - 1]);
         let patience = if is_alone { PATIENCE } else { hurried };
-        (self.round.next, self.round.until) = (way + 1, now + patience);
+        let next = u16::try_from(way + 1).unwrap_or(u16::MAX);
+        (self.round.next, self.round.until) = (next, now + patience);
         self.greeted_until = Time::NEVER;
     }
 
@@ -140,7 +141,7 @@ impl Calls {
 
     /// The way by which such a session is to be called next.
     pub fn retries_over(&self) -> u32 {
-        self.round.next
+        self.round.next.into()
     }
 
     /// The peer's own link shall survive: we wait for it until then.
@@ -200,12 +201,12 @@ impl Calls {
     /// There was no descriptor for a link.
     pub fn note_crowd(&mut self, now: Time) {
         self.crowded = true;
-        self.crowded_since.get_or_insert(now);
+        self.crowded_since = self.crowded_since.min(now);
     }
 
     /// Since when descriptors are missing, if that made the present round of attempts fail.
     pub fn crowded_since(&self) -> Option<Time> {
-        self.crowded_since.filter(|_| self.crowded)
+        Some(self.crowded_since).filter(|since| self.crowded && *since < Time::NEVER)
     }
 
     /// Another round of attempts begins.
@@ -216,7 +217,7 @@ impl Calls {
     /// A session began or ended: what went wrong before does not count any more.
     pub fn reset(&mut self) {
         self.babbled = false;
-        (self.crowded, self.crowded_since) = (false, None);
+        (self.crowded, self.crowded_since) = (false, Time::NEVER);
     }
 
     /// Our greeting was answered, and a session began.

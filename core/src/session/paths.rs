@@ -41,8 +41,8 @@ pub(crate) struct Paths {
     more: Vec<Path>,
     /// The one that carries as long as it is good.
     preferred: PathId,
-    /// The path of the span that is made next, where that was chosen.
-    planned: Option<PathId>,
+    /// The path of the span that is made next, where that was chosen; else [`PathId::NONE`].
+    planned: PathId,
 }
 
 /// One path.
@@ -94,6 +94,8 @@ enum Way {
 impl PathId {
     /// The path that a session begins with.
     pub const FIRST: PathId = PathId(0);
+    /// No path: a side names few.
+    const NONE: PathId = PathId(u32::MAX);
 
     /// The path that a frame names.
     pub fn named(name: u32) -> PathId {
@@ -163,7 +165,7 @@ impl Paths {
     /// The only path of a session that begins.
     pub fn over(link: LinkId) -> Paths {
         let (first, more) = (Path::over(PathId::FIRST, link), Vec::new());
-        Paths { first, more, preferred: PathId::FIRST, planned: None }
+        Paths { first, more, preferred: PathId::FIRST, planned: PathId::NONE }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
@@ -485,7 +487,11 @@ impl Paths {
     /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
     #[inline]
     pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
-        let planned = if urgency.is_some() { self.planned.take() } else { None };
+        let planned = match urgency {
+            Some(_) => Some(std::mem::replace(&mut self.planned, PathId::NONE)),
+            None => None,
+        };
+        let planned = planned.filter(|path| *path != PathId::NONE);
         let chosen = || self.chosen().map_or(self.first.id, |path| path.id);
         let id = planned.unwrap_or_else(chosen);
         let path = match self.more.iter_mut().find(|path| path.id == id) {

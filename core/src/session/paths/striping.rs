@@ -72,13 +72,13 @@ impl Paths {
     /// Chooses the path of a span with a payload of so many bytes, which is made next. `backlog`: the bytes that wait to
     /// be sent, these included. False: it is not to be made before something is acknowledged.
     pub fn plan(&mut self, bytes: u64, backlog: u64, now: Time) -> bool {
-        self.planned = None;
+        self.planned = PathId::NONE;
         if self.more.is_empty() || bytes < STRIPED_MIN {
             return true;
         }
         match self.choose(bytes, backlog.max(bytes), now) {
             Choice::Over(id) => {
-                self.planned = Some(id);
+                self.planned = id;
                 true
             }
             Choice::Wait => false,

@@ -339,7 +339,10 @@ impl Node {
             Output::PeerUp { .. }
             | Output::KeyJudged { .. }
             | Output::PeerDown { .. }
-            | Output::Unexposed { .. } => {}
+            | Output::Unexposed { .. }
+            | Output::Path(_)
+            | Output::Tune { .. } => {}
+            Output::AskHealth { link } => self.core.path_health(link, None),
         }
     }
 
