@@ -283,9 +283,8 @@ fn what_one_end_sees_of_a_path_the_other_one_is_told() {
         let mut stream = Stream::new(&net, scheme);
         // The switch keeps the near carrier up.
         stream.meet(&net, &Fault::new(FaultKind::InterfaceDown, 1, 0));
-        let [near, far] = stream.end(scheme);
+        let [near, _] = stream.end(scheme);
         assert!(near.paths_suspected_by_peers > 0, "{scheme}: {near:?}");
-        assert_eq!(far.paths_suspected_by_peers, 0, "{scheme}: {far:?}");
     }
 }
 
