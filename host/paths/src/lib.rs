@@ -1,7 +1,7 @@
 //! Operators and the paths of running processes: a process shows its endpoints at a socket, and a command asks there.
 //!
 //! * [`show`]: an endpoint's paths can be asked for from now on (`door`, `answer`), and told what to do (`order`);
-//! * [`ask`]: the client's side.
+//! * [`mod@ask`]: the client's side.
 //!
 //! A question and its answer are one JSON object each: a line, and what follows until the socket is closed. `docs/design/095-paths-command.md`
 //! has the reasons.
