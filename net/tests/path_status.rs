@@ -171,11 +171,20 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         let PathChange::Suspected { cause, detection: Some(detection) } = suspected.change else {
             panic!("seed {seed}: {suspected:?}");
         };
-        assert_eq!((cause, suspected.path, suspected.rail.index), (PathCause::TimeOut, 0, 0));
+        // Either side may find out first, and tell the other one.
+        let name = match cause {
+            PathCause::TimeOut => "time_out",
+            PathCause::Peer => "peer_told",
+            other => panic!("seed {seed}: {other:?}"),
+        };
+        let first_cause = cause;
+        assert_eq!((suspected.path, suspected.rail.index), (0, 0));
         // The last delivery was before the cut; its acknowledgement may have come later, over the other path.
         let since = Time(suspected.at.0 - detection.as_nanos() as u64);
         assert!(since + Duration::from_millis(4) > cut_at, "seed {seed}: {detection:?}");
-        assert!(detection >= Duration::from_millis(1), "seed {seed}: {detection:?}");
+        // The peer may have acknowledged by the other path just before it said so.
+        let waited = cause == PathCause::Peer || detection >= Duration::from_millis(1);
+        assert!(waited, "seed {seed}: {detection:?}");
         assert_eq!(sim.path(0).delivered_at, Some(since), "seed {seed}");
         let state = sim.path(0).state;
         assert_eq!(state, LinkState::Suspect { since: suspected.at }, "seed {seed}");
@@ -186,7 +195,7 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         else {
             unreachable!("it was looked for");
         };
-        assert_eq!((to, cause, again), (joined.path, PathCause::TimeOut, Some(detection)));
+        assert_eq!((to, cause, again), (joined.path, first_cause, Some(detection)));
         assert_eq!(stall, moved.at.since(suspected.at), "seed {seed}");
         assert!(stall > Duration::ZERO && stall < Duration::from_millis(5), "{stall:?}");
         let messages = bytes / BYTES as u64;
@@ -201,7 +210,7 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         assert_eq!((taker.frames_re_sent, taker.bytes_re_sent), (spans, bytes), "seed {seed}");
         assert_eq!((failed.stalls, failed.stalled), (1, stall));
         let counted: Vec<_> = failed.suspected().filter(|(_, count)| *count > 0).collect();
-        assert_eq!(counted, [("time_out", 1)]);
+        assert_eq!(counted, [(name, 1)]);
 
         let dead = sim.until(moved.number, |it| matches!(it, PathChange::Dead { .. }));
         let PathChange::Dead { suspect } = dead.change else { unreachable!("looked for") };

@@ -100,9 +100,11 @@ fn a_path_that_is_silent_while_it_is_loaded_is_not_armed() {
         world.nodes[0].count(|what| matches!(what, What::ArmFailed { .. })) == 1
     });
     let failed = |what: &What| match what {
-        // Either side may find out first.
+        // Either side may find out first, by the arming or by standing probes.
         What::ArmFailed { path: of, cause } => {
-            *of == path && matches!(cause, ArmCause::Probes(_) | ArmCause::Withdrawn)
+            let is_so =
+                matches!(cause, ArmCause::Probes(_) | ArmCause::Withdrawn | ArmCause::PathFailed);
+            *of == path && is_so
         }
         _ => false,
     };
