@@ -319,11 +319,15 @@ fn cut_and_mend(
     let cut = net.inject(&Fault::new(FaultKind::Cut, 0, rail)).expect("it was tested elsewhere");
     let path = &used["path"];
     let moved = wait("redirected", path);
-    let is_silence = |cause: &Value| cause == "time_out" || cause == "silence";
-    assert!(moved["to"] != *path && is_silence(&moved["cause"]), "{moved}");
+    // Either side may find out first, and tell the other one.
+    let cause = moved["cause"].as_str().unwrap_or_default();
+    assert!(["time_out", "silence", "peer_told"].contains(&cause), "{moved}");
+    assert_ne!(moved["to"], *path, "{moved}");
     assert_eq!(moved["rail"]["interface"], net.host(0).interface(rail));
     let number = |name: &str| moved[name].as_u64().unwrap_or_else(|| panic!("{name}: {moved}"));
-    assert!(number("detection_us") >= 1000 && number("stall_us") > 0, "{moved}");
+    // The peer may have acknowledged by the other path just before it said so.
+    let has_waited = cause == "peer_told" || number("detection_us") >= 1000;
+    assert!(has_waited && number("stall_us") > 0, "{moved}");
     let bytes = number("bytes_re_sent");
     assert!(number("spans_re_sent") > 0 && bytes.is_multiple_of(BYTES as u64), "{moved}");
     wait("dead", path);
