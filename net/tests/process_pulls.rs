@@ -116,11 +116,9 @@ fn cut_within(scheme: &'static str, native: bool) {
         assert!((LEN as u64..=LEN as u64 + WINDOW_MAX).contains(&read), "{scheme}: {read} bytes");
         assert!(own.parts_returned > 0, "{scheme}: the cut path had nothing");
     } else {
-        assert!(
-            (1..100).contains(&theirs.frames_re_sent),
-            "{scheme}: {} spans",
-            theirs.frames_re_sent
-        );
+        // Far less than all of it, in spans of 64 KiB.
+        let again = theirs.frames_re_sent;
+        assert!((1..LEN as u64 >> 17).contains(&again), "{scheme}: {again} spans");
         assert_eq!(theirs.spans_kept, 0, "{scheme}");
     }
     fault.mend().expect("it can be mended");
