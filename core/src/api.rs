@@ -346,7 +346,7 @@ pub enum Plant {
     SkipOmitted,
     /// A frame that names another session than the present one is taken.
     OldSessionTaken,
-    /// What is due is done before the rails have told what they have (not in release builds).
+    /// The core judges before the rails have told all that they have (not in release builds).
     TimeoutBeforeDrain,
     /// The policy does not load an alternate again after traffic has moved.
     RearmForgotten,

@@ -84,7 +84,7 @@ fn count(counts: &mut (u32, u32), bulk: bool) {
     counts.1 += u32::from(bulk);
 }
 
-/// What an endpoint has and will give back: nothing, once all is quiet.
+/// Things that an endpoint has and will give back: none, once all is quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Holdings {
     pub operations: usize,
@@ -101,7 +101,7 @@ pub struct Holdings {
 }
 
 impl Core {
-    /// What it has and will give back.
+    /// The things that it has and will give back.
     pub fn held(&self) -> Holdings {
         let sessions = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
         let mut held = Holdings {

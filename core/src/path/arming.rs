@@ -387,7 +387,7 @@ impl Core {
         self.peers.session_mut(id)?.migrating_mut()
     }
 
-    /// What a path shares with others is its rail, and the peer's.
+    /// A path shares its rail with others, and the peer's.
     fn record_of(&self, view: &PathView) -> PathRecord {
         let rail = self.rails.of_number(view.rail);
         let state = view.link.and_then(|link| self.links.get(link));

@@ -125,7 +125,8 @@ impl Core {
             let id = up.and_then(|state| state.peer).map(|id| self.resolve(id));
             let id = id.filter(|_| link != LOOP_LINK);
             if let Some(id) = id {
-                // What is here is the peer's success, although we close. A farewell may overtake another path's word of it.
+                // The peer's sends that are here succeed, although we close. A farewell over one path may overtake an
+                // acknowledgement over another.
                 self.acknowledge_over(id, link);
             }
             if let Some(session) = id.and_then(|id| self.peers.session(id)) {

@@ -195,15 +195,11 @@ impl Core {
             return;
         }
         // One call at a time: the next way is tried when this one has had its time, or is refused.
-        let mut is_late = false;
         if self.is_being_called(id) {
             let calls = self.peers.get_mut(id).map(|peer| &mut peer.calls);
-            is_late = calls.is_some_and(|calls| calls.is_retried_in_vain(now));
-            if !is_late {
+            if !calls.is_some_and(|calls| calls.is_retried_in_vain(now)) {
                 return;
             }
-        }
-        if is_late {
             self.close_attempts(id);
         }
         self.call_by_next(id);

@@ -122,7 +122,7 @@ impl Core {
             frame::encode(envelope, &body);
     }
 
-    /// What our greeting on a link says of sessions.
+    /// The mode in our greeting on a link (`MODE_RESUME`, `MODE_PATHS`).
     fn mode_over(&self, link: LinkId) -> u8 {
         let resumes = if self.config.mode == Mode::Resume { MODE_RESUME } else { 0 };
         resumes | if self.takes_paths(link) { MODE_PATHS } else { 0 }

@@ -487,10 +487,7 @@ impl Paths {
     /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
     #[inline]
     pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
-        let planned = match urgency {
-            Some(_) => Some(std::mem::replace(&mut self.planned, PathId::NONE)),
-            None => None,
-        };
+        let planned = urgency.map(|_| std::mem::replace(&mut self.planned, PathId::NONE));
         let planned = planned.filter(|path| *path != PathId::NONE);
         let chosen = || self.chosen().map_or(self.first.id, |path| path.id);
         let id = planned.unwrap_or_else(chosen);

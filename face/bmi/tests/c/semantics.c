@@ -344,9 +344,14 @@ static void client(const char *url)
     sync_with(peer, context);
 
     /* Connected: what is small is complete at once, unless another thread of the library is at work just then. */
-    posted = BMI_post_send(&id, peer, "x", 1, BMI_EXT_ALLOC, 30000, NULL, context, NULL);
-    CHECK((posted == 1) == (id == 0));
-    CHECK(finish(posted, id, NULL, context) == 0);
+    start = now();
+    do {
+        id = 0;
+        posted = BMI_post_send(&id, peer, "x", 1, BMI_EXT_ALLOC, 30000, NULL, context, NULL);
+        CHECK((posted == 1) == (id == 0));
+        CHECK(finish(posted, id, NULL, context) == 0);
+    } while (posted != 1 && now() - start < 5);
+    CHECK(posted == 1);
 #ifndef BMI_API_ORANGEFS
     for (tags = 0; tags < 3; tags++)
         for (index = 0; index < 3; index++) {
