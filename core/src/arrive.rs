@@ -260,7 +260,7 @@ impl Core {
             Arrived::Result(result) => self.arrive_result(id, *result),
             Arrived::Fin(finish) => self.arrive_fin(id, *finish),
             Arrived::Abort(abort) => self.arrive_abort(id, *abort),
-            Arrived::Credit(credit) => self.arrive_credit(id, *credit),
+            Arrived::Credit(credit) => self.arrive_credit(id, prefix.span.get(), *credit),
             Arrived::Ack(_) => {}
             Arrived::Key(key) => self.arrive_key(link, id, key),
             Arrived::Probe(_) | Arrived::Suspect(_) => {}
@@ -400,9 +400,12 @@ impl Core {
                 self.outputs.push(Output::Release(incoming.slice.buffer));
                 self.greeted(incoming.link, bytes);
             }
-            IncomingKind::Eager { operation } => self.eager_received(operation),
-            IncomingKind::Unmatched { message } => self.unmatched_received(message, incoming.slice),
-            IncomingKind::Request { bits, bytes } => {
+            IncomingKind::Eager { operation, .. } => self.eager_received(operation, &incoming),
+            IncomingKind::Unmatched { message } => self.staged_received(message, incoming.slice),
+            IncomingKind::Request { bits, bytes, message, asked } => {
+                if let Some(peer) = incoming.peer {
+                    self.finish_request(peer, message, asked, bytes.into());
+                }
                 self.request_received(incoming.peer, incoming.session, bits, bytes, incoming.slice);
             }
             IncomingKind::Held { channel, message } => {

@@ -128,7 +128,7 @@ impl Core {
                 };
                 self.stop_native(id);
                 self.give_places_up(from, |kind| {
-                    matches!(*kind, IncomingKind::Eager { operation }
+                    matches!(*kind, IncomingKind::Eager { operation, .. }
                         | IncomingKind::Fragment { operation: Some(operation), .. }
                         | IncomingKind::Data { operation, .. } if operation == id)
                 });
@@ -381,9 +381,17 @@ impl Core {
             self.span_placed(peer, span);
         }
         match kind {
-            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
+            IncomingKind::Eager { operation, message, asked } => {
+                let state = self.operations.get(operation).map(|it| &it.kind);
+                if let (Some(Kind::Receive(state)), Some(peer)) = (state, peer)
+                    && asked != Level::Buffered as u8
+                {
+                    let channel = state.receive.channel;
+                    self.emit_fin(peer, channel, message, Err(Fault::Cancelled), 0);
+                }
                 self.release_memory(operation);
             }
+            IncomingKind::Data { operation, .. } => self.release_memory(operation),
             IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_received(assembly, operation, payload_bytes);
             }

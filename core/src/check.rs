@@ -68,7 +68,7 @@ impl Holds {
 
     fn incoming(&mut self, incoming: &Incoming) {
         match incoming.kind {
-            IncomingKind::Eager { operation }
+            IncomingKind::Eager { operation, .. }
             | IncomingKind::Fragment { operation: Some(operation), .. }
             | IncomingKind::Data { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;

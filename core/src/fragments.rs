@@ -266,6 +266,8 @@ impl Core {
         self.acknowledge(id, channel, message, acknowledge, Level::Delivered, total);
         match target {
             Target::Receive(operation) => {
+                let taken = total.min(into.len);
+                self.acknowledge(id, channel, message, acknowledge, Level::Matched, taken);
                 let placing = self.operations.get(operation).is_some_and(|operation| {
                     operation.ending.is_none() && matches!(operation.kind, Kind::Receive(_))
                 });

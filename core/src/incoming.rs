@@ -52,8 +52,11 @@ impl Incoming {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum IncomingKind {
     Hello,
+    /// A message for a receive. `asked`: what its sender waits for, as the frame says.
     Eager {
         operation: OperationId,
+        message: u64,
+        asked: u8,
     },
     Unmatched {
         message: SlotId,
@@ -61,6 +64,8 @@ pub(crate) enum IncomingKind {
     Request {
         bits: u64,
         bytes: u32,
+        message: u64,
+        asked: u8,
     },
     /// Mode `Resume`: a message that overtook an earlier one.
     Held {

@@ -26,11 +26,8 @@ pub(crate) struct Announced {
 }
 
 impl Core {
-    /// Announces a send: its memory becomes a one-shot region for the peer.
-    pub(crate) fn announce(&mut self, id: OperationId, send: Send, message: u64) {
-        let Some(key) = self.expose_for(send.peer, send.payload, id) else {
-            return self.finish(id, Err(Fault::Busy), 0);
-        };
+    /// Announces a send whose memory is a one-shot region for the peer.
+    pub(crate) fn announce(&mut self, id: OperationId, send: Send, message: u64, key: RemoteKey) {
         if let Some(operation) = self.operations.get_mut(id)
             && let Kind::Send(state) = &mut operation.kind
         {
@@ -126,7 +123,10 @@ impl Core {
                 self.offer(channel, found);
                 self.lend_to_waiting(id);
             }
-            None => self.emit_fin(id, channel, message, Err(Fault::Busy), 0),
+            None => {
+                self.free_charge(id, session, Charge::Rendezvous);
+                self.emit_fin(id, channel, message, Err(Fault::Busy), 0);
+            }
         }
     }
 

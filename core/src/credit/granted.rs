@@ -27,6 +27,8 @@ pub(crate) struct Granted {
     long_bytes: u64,
     /// Nobody waited for long ones.
     rts_long: bool,
+    /// The span that told so, in a session with spans: an older one says nothing new.
+    told_by: u64,
 }
 
 impl Granted {
@@ -41,10 +43,12 @@ impl Granted {
         }
     }
 
-    /// The peer allows us more.
-    pub fn extend(&mut self, body: &CreditBody) {
-        if body.eager_limit.get() >= self.eager_limit {
-            self.eager_limit = body.eager_limit.get();
+    /// The peer allows us more. `span`: of the frame that says so, 0 in a session without spans. Frames may overtake each
+    /// other; limits only grow, and the rest is as the newest frame has it.
+    pub fn extend(&mut self, span: u64, body: &CreditBody) {
+        self.eager_limit = self.eager_limit.max(body.eager_limit.get());
+        if span >= self.told_by {
+            self.told_by = span;
             self.eager_ends = body.eager_ends == 1;
             self.rts_long = body.rts_long == 1;
             self.choose();
@@ -98,12 +102,44 @@ impl Granted {
         !self.eager_ends && 2 * charge_bytes(payload_bytes) <= self.eager_window
     }
 
+    pub fn has_rts(&self) -> bool {
+        self.rts_used < self.rts_limit
+    }
+
     /// Takes credit for an announce, where there is some.
     pub fn take_rts(&mut self) -> bool {
-        if self.rts_used >= self.rts_limit {
+        if !self.has_rts() {
             return false;
         }
         self.rts_used += 1;
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn credit(eager_limit: u64, eager_ends: u8) -> CreditBody {
+        CreditBody {
+            eager_limit: eager_limit.into(),
+            request_limit: 0.into(),
+            rts_limit: 0.into(),
+            eager_ends,
+            rts_long: 0,
+            reserved: [0; 6],
+        }
+    }
+
+    #[test]
+    fn credit_that_was_overtaken_says_nothing_new() {
+        let windows = Windows { eager: 64 << 10, request: 64 << 10 };
+        let mut granted = Granted::begin(windows, 1);
+        granted.extend(8, &credit(64 << 10, 1));
+        assert!(!granted.comes_back(1000), "there is no more");
+        granted.extend(7, &credit(64 << 10, 0));
+        assert!(!granted.comes_back(1000), "an older frame does not undo that");
+        granted.extend(9, &credit(64 << 10, 0));
+        assert!(granted.comes_back(1000));
     }
 }

@@ -146,9 +146,9 @@ impl Core {
     }
 
     /// The peer allows us more.
-    pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
+    pub(crate) fn arrive_credit(&mut self, id: PeerId, span: u64, body: CreditBody) {
         let Some(session) = self.peers.session_mut(id) else { return };
-        session.granted.extend(&body);
+        session.granted.extend(span, &body);
         self.pump(id);
     }
 

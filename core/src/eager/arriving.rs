@@ -11,7 +11,7 @@ use crate::api::*;
 use crate::assembly::Target;
 use crate::credit::Charge;
 use crate::engine::Core;
-use crate::incoming::{IncomingKind, OF_RECEIVE};
+use crate::incoming::{Incoming, IncomingKind, OF_RECEIVE};
 use crate::matching::{Content, Unmatched};
 use crate::operation::Kind;
 use crate::session::Session;
@@ -71,15 +71,13 @@ impl Core {
         body: &EagerBody,
     ) -> Placement {
         let (bits, bytes) = (body.bits.get(), prefix.payload_bytes.get());
-        if body.acknowledge != Level::Buffered as u8 {
-            let message = body.message.get();
-            self.emit_fin(id, Channel::Request, message, Ok(()), bytes.into());
-        }
+        let (message, asked) = (body.message.get(), body.acknowledge);
         if bytes == 0 {
+            self.finish_request(id, message, asked, 0);
             self.request_received(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
             return Placement::Drop;
         }
-        let kind = IncomingKind::Request { bits, bytes };
+        let kind = IncomingKind::Request { bits, bytes, message, asked };
         self.place_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
@@ -96,17 +94,14 @@ impl Core {
         let (bits, message) = (body.bits.get(), body.message.get());
         let asked = body.acknowledge;
         let in_fragments = body.more_bytes.get() > 0;
-        if !in_fragments {
-            self.acknowledge(id, channel, message, asked, Level::Delivered, bytes);
-        }
         let Some(operation) = self.accepting(channel, id, bits, bytes) else {
             return self.keep_unmatched(link, id, prefix, body, channel);
         };
         let charge = Charge::Eager { channel, payload_bytes: bytes };
         self.free_charge(id, prefix.session.get(), charge);
         let Some(into) = self.assign(operation, id, bits, bytes) else { return Placement::Drop };
-        self.acknowledge(id, channel, message, asked, Level::Matched, bytes.min(into.len));
         if bytes == 0 || (into.len == 0 && !in_fragments) {
+            self.tell_taken(id, channel, message, asked, bytes, 0);
             self.receive_done(operation);
             return Placement::Drop;
         }
@@ -118,10 +113,17 @@ impl Core {
             && prefix.span.get() == 0
             && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0
         {
+            self.tell_taken(id, channel, message, asked, bytes, slice.len);
             return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
         }
         self.retain_memory(operation);
-        self.place_into(link, Some(id), prefix, slice, IncomingKind::Eager { operation })
+        self.place_into(
+            link,
+            Some(id),
+            prefix,
+            slice,
+            IncomingKind::Eager { operation, message, asked },
+        )
     }
 
     /// A message that came before its receive: it is staged.
@@ -137,6 +139,8 @@ impl Core {
         if self.matching.drops_unawaited(channel) {
             let charge = Charge::Eager { channel, payload_bytes: bytes };
             self.free_charge(id, prefix.session.get(), charge);
+            let (message, asked) = (body.message.get(), body.acknowledge);
+            self.acknowledge(id, channel, message, asked, Level::Delivered, bytes);
             return self.drop_unmatched(id, channel, body);
         }
         self.counters.messages_unmatched += 1;
@@ -163,6 +167,14 @@ impl Core {
         self.lend_to_waiting(id);
         self.note_unmatched(id, bytes);
         if bytes == 0 {
+            self.acknowledge(
+                id,
+                channel,
+                body.message.get(),
+                body.acknowledge,
+                Level::Delivered,
+                0,
+            );
             return Placement::Drop;
         }
         if body.more_bytes.get() > 0 {
@@ -211,12 +223,53 @@ impl Core {
     }
 
     #[inline(always)]
-    pub(crate) fn eager_received(&mut self, id: OperationId) {
+    pub(crate) fn eager_received(&mut self, id: OperationId, incoming: &Incoming) {
+        let mut channel = None;
         if let Some(operation) = self.operations.get_mut(id) {
             assert!(operation.retained > 0, "a rail lets go of what it held");
             operation.retained -= 1;
+            if let Kind::Receive(state) = &operation.kind {
+                channel = Some(state.receive.channel);
+            }
+        }
+        if let (Some(channel), Some(peer)) = (channel, incoming.peer)
+            && let IncomingKind::Eager { message, asked, .. } = incoming.kind
+        {
+            let bytes = incoming.payload_bytes.into();
+            self.tell_taken(peer, channel, message, asked, bytes, incoming.slice.len);
         }
         self.receive_done(id);
+    }
+
+    /// A receive has all of a message, or the part that it has room for: tells its sender, where that waits for it.
+    #[inline(always)]
+    fn tell_taken(
+        &mut self,
+        peer: PeerId,
+        channel: Channel,
+        message: u64,
+        asked: u8,
+        bytes: u64,
+        taken: u64,
+    ) {
+        self.acknowledge(peer, channel, message, asked, Level::Delivered, bytes);
+        self.acknowledge(peer, channel, message, asked, Level::Matched, taken);
+    }
+
+    /// All of a request is here.
+    pub(crate) fn finish_request(&mut self, peer: PeerId, message: u64, asked: u8, bytes: u64) {
+        if asked != Level::Buffered as u8 {
+            self.emit_fin(peer, Channel::Request, message, Ok(()), bytes);
+        }
+    }
+
+    /// A message that came before its receive is here.
+    pub(crate) fn staged_received(&mut self, slot: SlotId, slice: Slice) {
+        if let Some(message) = self.matching.message_mut(slot) {
+            let Unmatched { peer, channel, message, acknowledge, bytes, .. } = *message;
+            self.acknowledge(peer, channel, message, acknowledge, Level::Delivered, bytes);
+        }
+        self.unmatched_received(slot, slice);
     }
 
     pub(crate) fn unmatched_received(&mut self, slot: SlotId, slice: Slice) {

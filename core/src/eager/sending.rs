@@ -12,6 +12,7 @@ use crate::operation::{Ending, Kind, SendStage, SendState};
 use crate::orders::{Order, Payload};
 use crate::path::Peer;
 use crate::reliable::KEPT_BYTES_MAX;
+use crate::session::Session;
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -142,12 +143,22 @@ impl Core {
     }
 
     fn start_rendezvous(&mut self, id: OperationId, send: Send) -> bool {
-        let Some(session) = self.peers.session_mut(send.peer) else { return false };
-        let Some(message) = session.take_rts(send.channel) else { return false };
+        let has_credit = |session: &Session| session.granted.has_rts();
+        if !self.peers.session(send.peer).is_some_and(has_credit) {
+            return false;
+        }
+        // The number comes last: one that no frame tells of would hold up all later messages.
+        let Some(key) = self.expose_for(send.peer, send.payload, id) else {
+            self.finish(id, Err(Fault::Busy), 0);
+            return true;
+        };
+        let session = self.peers.session_mut(send.peer);
+        let message = session.and_then(|session| session.take_rts(send.channel));
+        let message = message.expect("a region changes no credit");
         if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.message = message;
         }
-        self.announce(id, send, message);
+        self.announce(id, send, message, key);
         true
     }
 

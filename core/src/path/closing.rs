@@ -164,7 +164,7 @@ impl Core {
             self.outputs.push(Output::Release(incoming.slice.buffer));
         }
         match incoming.kind {
-            IncomingKind::Eager { operation } | IncomingKind::Data { operation, .. } => {
+            IncomingKind::Eager { operation, .. } | IncomingKind::Data { operation, .. } => {
                 self.receive_broken(operation, fault);
                 self.release_memory(operation);
             }

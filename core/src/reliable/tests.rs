@@ -15,6 +15,8 @@ use ropewalk_wire::frame::{self, AckBody, Body, EagerBody, Envelope, HelloBody, 
 use crate::api::*;
 use crate::engine::Core;
 
+mod telling;
+
 /// What both sides drew for their greetings makes the session's number.
 const NONCE: u32 = 11;
 const ONE: LinkId = LinkId { rail: 0, slot: slot(1) };
@@ -58,6 +60,10 @@ struct Rig {
 impl Rig {
     /// A session in mode `Resume` over link `ONE`.
     fn new() -> Rig {
+        Rig::with(Config::default())
+    }
+
+    fn with(config: Config) -> Rig {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
@@ -76,7 +82,7 @@ impl Rig {
             cluster: ClusterId(1),
             host: 0,
         };
-        let config = Config { mode: Mode::Resume, operations_max: 4096, ..Config::default() };
+        let config = Config { mode: Mode::Resume, operations_max: 4096, ..config };
         let core = Core::new(config, identity, vec![rail], Slice::NONE, Random::from_seed(1));
         let mut rig = Rig {
             core,
