@@ -27,8 +27,6 @@ pub(crate) struct Granted {
     long_bytes: u64,
     /// Nobody waited for long ones.
     rts_long: bool,
-    /// The span that told so, in a session with spans: an older one says nothing new.
-    told_by: u64,
 }
 
 impl Granted {
@@ -43,12 +41,10 @@ impl Granted {
         }
     }
 
-    /// The peer allows us more. `span`: of the frame that says so, 0 in a session without spans. Frames may overtake each
-    /// other; limits only grow, and the rest is as the newest frame has it.
-    pub fn extend(&mut self, span: u64, body: &CreditBody) {
+    /// The peer allows us more. Limits only grow. `is_newest`: no later frame has said how it is with the rest.
+    pub fn extend(&mut self, body: &CreditBody, is_newest: bool) {
         self.eager_limit = self.eager_limit.max(body.eager_limit.get());
-        if span >= self.told_by {
-            self.told_by = span;
+        if is_newest {
             self.eager_ends = body.eager_ends == 1;
             self.rts_long = body.rts_long == 1;
             self.choose();
@@ -135,11 +131,11 @@ mod tests {
     fn credit_that_was_overtaken_says_nothing_new() {
         let windows = Windows { eager: 64 << 10, request: 64 << 10 };
         let mut granted = Granted::begin(windows, 1);
-        granted.extend(8, &credit(64 << 10, 1));
+        granted.extend(&credit(64 << 10, 1), true);
         assert!(!granted.comes_back(1000), "there is no more");
-        granted.extend(7, &credit(64 << 10, 0));
+        granted.extend(&credit(65 << 10, 0), false);
         assert!(!granted.comes_back(1000), "an older frame does not undo that");
-        granted.extend(9, &credit(64 << 10, 0));
+        granted.extend(&credit(65 << 10, 0), true);
         assert!(granted.comes_back(1000));
     }
 }

@@ -148,7 +148,9 @@ impl Core {
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, span: u64, body: CreditBody) {
         let Some(session) = self.peers.session_mut(id) else { return };
-        session.granted.extend(span, &body);
+        let reliable = session.reliable.as_mut();
+        let is_newest = reliable.is_none_or(|reliable| reliable.hear_credit(span));
+        session.granted.extend(&body, is_newest);
         self.pump(id);
     }
 

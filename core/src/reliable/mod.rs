@@ -46,6 +46,8 @@ pub(crate) struct Reliable {
     pub held: HeldMessages,
     /// The newest span that its sender waits for: it is acknowledged as soon as it is here.
     pub awaited: u64,
+    /// The newest span that told of credit.
+    credit: u64,
     /// The link that the newest span came over.
     pub heard_over: Option<LinkId>,
     /// Another one, over which a span came since the last acknowledgement.
@@ -55,7 +57,7 @@ pub(crate) struct Reliable {
 impl Reliable {
     pub fn new() -> Reliable {
         let (sent, window, held) = (SentSpans::new(), Window::new(), HeldMessages::default());
-        Reliable { sent, window, held, awaited: 0, heard_over: None, heard_before: None }
+        Reliable { sent, window, held, awaited: 0, credit: 0, heard_over: None, heard_before: None }
     }
 
     /// A span came over this link.
@@ -68,6 +70,13 @@ impl Reliable {
     /// Whether the peer was heard over a link since the last acknowledgement.
     pub fn is_heard_over(&self, link: LinkId) -> bool {
         self.heard_over == Some(link) || self.heard_before == Some(link)
+    }
+
+    /// A span tells of credit. False: a newer one has.
+    pub fn hear_credit(&mut self, span: u64) -> bool {
+        let is_newest = span > self.credit;
+        self.credit = self.credit.max(span);
+        is_newest
     }
 
     /// A number that grows with each span that goes or comes.
