@@ -8,7 +8,7 @@ use common::{ALL, Medium, World, check};
 use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_net::packets::PacketRail;
-use ropewalk_net::{Channel, Level, OperationId, Oversize, PeerId, Posted};
+use ropewalk_net::{Channel, EndpointConfig, Level, Mode, OperationId, Oversize, PeerId, Posted};
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
 
 /// Posts a buffered message with these bits; its operation where it is not over at once.
@@ -230,6 +230,32 @@ fn requests_that_their_taker_keeps_cost_no_other_peer_its_link() {
         assert_eq!((counters.violations, counters.resets), (0, 0), "{medium:?}");
         world.nodes[hub].endpoint.check();
     }
+}
+
+#[test]
+fn copies_for_peers_that_acknowledge_nothing_leave_room_for_what_others_send() {
+    let mut world = World::new(Medium::Tcp);
+    let resumes = |config: &mut EndpointConfig| config.core.mode = Mode::Resume;
+    let hub = world.add_with(|config| {
+        resumes(config);
+        config.staging_bytes = 1 << 20;
+    });
+    let silent: Vec<usize> = (0..16).map(|_| world.add_with(resumes)).collect();
+    let to: Vec<PeerId> = silent.iter().map(|silent| world.peer(hub, *silent)).collect();
+    for (bits, peer) in to.iter().enumerate() {
+        send(&mut world, (hub, *peer), Channel::Tagged, bits as u64, 100);
+        assert_eq!(world.take(hub, bits as u64).outcome, Ok(()), "it has a session");
+    }
+    // From here on only the hub makes passes.
+    let mut most = 0;
+    for round in 1..5 {
+        for (bits, peer) in to.iter().enumerate() {
+            send(&mut world, (hub, *peer), Channel::Tagged, 100 * round + bits as u64, 30_000);
+            world.nodes[hub].endpoint.progress();
+            most = most.max(world.nodes[hub].endpoint.held().2);
+        }
+    }
+    assert!((30_000..=(1 << 20) / 10).contains(&most), "{most} bytes of copies");
 }
 
 #[test]

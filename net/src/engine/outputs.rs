@@ -12,6 +12,9 @@ use crate::engine::checksums::Checked;
 use crate::engine::rail_events::RailEvents;
 use crate::engine::{Engine, News, PeerEvent, Request};
 
+/// Copies of payloads that peers have not acknowledged are taken while less than this part of the pool is lent.
+const COPIES_PART: u64 = 10;
+
 impl Engine {
     /// Carries out the orders of the core, in order. True if there were any.
     #[inline]
@@ -171,8 +174,13 @@ impl Engine {
         rail.order(verb, &self.buffers)
     }
 
-    /// A buffer of the pool with these bytes, where there is room for one.
+    /// A buffer of the pool with these bytes, where there is room for one. Copies of what we send take a small part of the
+    /// pool only: the rest is lent to peers, who may use it at any time.
     fn copy_of(&mut self, from: Slice) -> Option<BufferId> {
+        let lent = self.pool.lent_bytes() as u64;
+        if lent + from.len > self.pool.budget_bytes() as u64 / COPIES_PART {
+            return None;
+        }
         let buffer = self.pool.take(from.len as usize)?;
         let buffer = self.buffers.insert(Memory::pooled(buffer)).ok()?;
         self.buffers.copy(from, Slice { buffer, offset: 0, len: from.len });
