@@ -172,6 +172,10 @@ pub enum Verb {
     /// private copy, so that the peer sees the frame as it was ordered. The outcome of the frame is reported under
     /// `later` (`Token::NONE`: not at all).
     DetachSend { link: LinkId, token: Token, later: Token },
+    /// Forget a frame that was answered with `Pending`, now: nobody needs it any more. Where a part of it has left, the rest
+    /// goes as after `DetachSend`. Its outcome is not reported. So what waits for a peer that does not read, and has
+    /// acknowledged over another link, costs no memory but that of one frame.
+    SkipSend { link: LinkId, token: Token },
     /// Give a read or write up that was answered with `Pending`, now: its memory is not touched any more and no outcome
     /// is reported. Nobody knows which bytes it wrote at the peer, or still writes.
     CancelAccess { link: LinkId, token: Token },

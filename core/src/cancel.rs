@@ -291,11 +291,12 @@ impl Core {
         links
     }
 
-    /// A rail's answer to an order to let go: `DetachSend`, `CancelAccess` or `CancelReceive`.
+    /// A rail's answer to an order to let go: `DetachSend`, `SkipSend`, `CancelAccess` or `CancelReceive`.
     pub fn took_back(&mut self, verb: &Verb, answer: Ordered) {
         let released = answer == Ordered::Released;
         match *verb {
             Verb::DetachSend { token, later, .. } => self.detached(token, later, released),
+            Verb::SkipSend { token, .. } => self.detached(token, Token::NONE, released),
             Verb::CancelAccess { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
                 let Some(Entry { order, link }) = self.orders.take(token) else { return };
@@ -409,7 +410,10 @@ impl Core {
     fn detach_span(&mut self, id: PeerId, span: u64) {
         let Some(reliable) = self.reliable_mut(id) else { return };
         let Some(copies) = reliable.sent.leave(span) else { return };
-        copies.into_iter().for_each(|(link, order)| self.detach_copy(link, order));
+        for (link, order) in copies {
+            let (token, later) = (Orders::token(order), Token::NONE);
+            self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+        }
         self.keep_span(id, span);
     }
 

@@ -156,6 +156,7 @@ macro_rules! for_each_property {
             native::revoked_regions_are_out_of_reach,
             native::regions_are_revoked_while_their_link_closes,
             letting_go::detached_frames_arrive_as_they_were_ordered,
+            letting_go::forgotten_frames_arrive_whole_or_not_at_all,
             letting_go::detached_frames_go_with_their_link,
             letting_go::a_place_is_given_up_while_its_payload_arrives,
             letting_go::a_read_that_was_stopped_never_lands,

@@ -104,7 +104,7 @@ pub trait Rail: Send {
     /// closing and its peer still in the region. It waits for a peer that writes to the region at this
     /// very moment, and for none that reads.
     ///
-    /// `DetachSend`, `CancelAccess` and `CancelReceive` are answered with `Released`, and the memory is free, or refused:
+    /// `DetachSend`, `SkipSend`, `CancelAccess` and `CancelReceive` are answered with `Released`, and the memory is free, or refused:
     /// then the rail holds no such thing on that link, or its report is on its way, whatever the peer
     /// does. They work on links that are closing, too.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;

@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Token, Urgency, Verb};
+use ropewalk_base::verb::{LinkId, Urgency, Verb};
 use ropewalk_wire::frame::{AckBody, Body, Envelope};
 
 use super::sent::{Ended, Released, SentSpans};
@@ -143,14 +143,14 @@ impl Core {
     pub(super) fn acknowledged(&mut self, id: PeerId, ended: Ended) {
         match ended {
             Ended::Order(order, path) => self.span_ended(id, path, order),
-            Ended::Detach { link, order } => self.detach_copy(link, order),
+            Ended::Detach { link, order } => self.forget_copy(link, order),
         }
     }
 
-    /// Has a link's rail let go of its copy of a span.
-    pub(crate) fn detach_copy(&mut self, link: LinkId, order: SlotId) {
-        let (token, later) = (Orders::token(order), Token::NONE);
-        self.outputs.push(Output::Verb(Verb::DetachSend { link, token, later }));
+    /// Has a link's rail forget its copy of a span, which has arrived or goes over another link.
+    fn forget_copy(&mut self, link: LinkId, order: SlotId) {
+        let token = Orders::token(order);
+        self.outputs.push(Output::Verb(Verb::SkipSend { link, token }));
     }
 
     /// A link carries a session no more: its rail lets go of what it has, and nothing is awaited over it.
@@ -163,7 +163,7 @@ impl Core {
         if let Some(session) = self.peers.session_mut(id) {
             session.paths.bytes_given_up(link);
         }
-        lost.orders.into_iter().for_each(|order| self.detach_copy(link, order));
+        lost.orders.into_iter().for_each(|order| self.forget_copy(link, order));
         lost.spans.into_iter().for_each(|span| self.transmit(id, span));
         bytes
     }

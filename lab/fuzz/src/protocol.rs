@@ -278,6 +278,7 @@ impl<'a> Player<'a> {
             Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
             Output::Verb(
                 verb @ (Verb::DetachSend { .. }
+                | Verb::SkipSend { .. }
                 | Verb::CancelAccess { .. }
                 | Verb::CancelReceive { .. }),
             ) => self.let_go(&verb),
@@ -316,6 +317,7 @@ impl<'a> Player<'a> {
     fn let_go(&mut self, verb: &Verb) {
         let (queue, token, later) = match *verb {
             Verb::DetachSend { token, later, .. } => (&mut self.orders, token, later),
+            Verb::SkipSend { token, .. } => (&mut self.orders, token, Token::NONE),
             Verb::CancelAccess { token, .. } => (&mut self.orders, token, Token::NONE),
             Verb::CancelReceive { token, .. } => (&mut self.landings, token, Token::NONE),
             _ => unreachable!("an order to let go"),

@@ -139,6 +139,7 @@ impl Engine {
             }
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => (*link, *token),
             Verb::DetachSend { link, token, .. }
+            | Verb::SkipSend { link, token }
             | Verb::CancelAccess { link, token }
             | Verb::CancelReceive { link, token } => (*link, *token),
             Verb::Expose { link, .. } | Verb::Close { link } | Verb::Revoke { link, .. } => {
@@ -151,7 +152,10 @@ impl Engine {
             // the region.
             (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
             (
-                Verb::DetachSend { .. } | Verb::CancelAccess { .. } | Verb::CancelReceive { .. },
+                Verb::DetachSend { .. }
+                | Verb::SkipSend { .. }
+                | Verb::CancelAccess { .. }
+                | Verb::CancelReceive { .. },
                 answer,
             ) => {
                 self.core.took_back(verb, answer);

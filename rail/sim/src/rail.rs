@@ -240,6 +240,9 @@ impl Rail for SimRail {
             Verb::DetachSend { link, token, later } => {
                 network.let_go(number, link, token, Some(later))
             }
+            Verb::SkipSend { link, token } => {
+                network.let_go(number, link, token, Some(Token::NONE))
+            }
             Verb::CancelAccess { link, token } => network.let_go(number, link, token, None),
             Verb::CancelReceive { .. } => unreachable!("answered above"),
             Verb::Close { link } => network.order_close(number, link),

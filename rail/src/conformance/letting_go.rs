@@ -66,6 +66,38 @@ pub fn detached_frames_arrive_as_they_were_ordered(fixture: &mut dyn Fixture) {
     scene.settle();
 }
 
+/// The memory of frames that nobody needs any more is free at once, also where the peer reads nothing. It sees each of them
+/// once and whole, or not at all, and those behind them.
+pub fn forgotten_frames_arrive_whole_or_not_at_all(fixture: &mut dyn Fixture) {
+    let (mut scene, pair) = Scene::pair(fixture);
+    fill(&mut scene, pair);
+    let link = pair.near.1;
+    let mut forgotten = 0;
+    for token in scene.recorder(0).pending_on(link) {
+        if scene.order(0, Verb::SkipSend { link, token }, None) == Ordered::Released {
+            scene.recorder(0).let_go(token, None);
+            forgotten += 1;
+        }
+    }
+    assert!(forgotten > 10, "{forgotten} of so many frames");
+    scene.send(pair, FRAMES, 100, Urgency::Bulk);
+    scene.until("the frame behind them", |scene| {
+        scene.nodes[1].recorder.received(pair.far.1).any(|(it, _)| sequence_of(it) == FRAMES)
+    });
+    scene.drained(0);
+    let recorder = &scene.nodes[1].recorder;
+    let mut seen: Vec<u64> = recorder.placed(pair.far.1).map(sequence_of).collect();
+    seen.sort_unstable();
+    let count = seen.len();
+    seen.dedup();
+    assert_eq!(seen.len(), count, "no frame twice");
+    assert!(count + forgotten > FRAMES as usize, "the others all arrive");
+    for (header, payload) in recorder.received(pair.far.1) {
+        assert!(payload == pattern(sequence_of(header), payload.len()));
+    }
+    scene.settle();
+}
+
 /// Frames whose memory was taken back fail like others when the peer dies, and go out when their link
 /// is closed.
 pub fn detached_frames_go_with_their_link(fixture: &mut dyn Fixture) {
@@ -185,6 +217,7 @@ pub fn what_a_rail_does_not_hold_is_refused(fixture: &mut dyn Fixture) {
         for token in [Token(1 << 40), Token::NONE] {
             for verb in [
                 Verb::DetachSend { link, token, later: Token::NONE },
+                Verb::SkipSend { link, token },
                 Verb::CancelAccess { link, token },
                 Verb::CancelReceive { link, token },
             ] {

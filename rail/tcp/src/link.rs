@@ -95,6 +95,14 @@ impl Outbound {
         self.bulk.iter_mut().chain(&mut self.urgent).find(|frame| frame.token == token)
     }
 
+    /// Forgets the frame whose outcome goes under this token. False where there is none, or a part of it has left.
+    pub fn forget(&mut self, token: Token) -> bool {
+        [&mut self.bulk, &mut self.urgent].into_iter().any(|queue| {
+            let at = queue.iter().position(|frame| frame.token == token && frame.sent == 0);
+            at.and_then(|at| queue.remove(at)).is_some()
+        })
+    }
+
     /// The queue whose first frame goes next.
     #[inline]
     pub fn turn(&self) -> Urgency {
@@ -206,5 +214,27 @@ impl Link {
     #[inline]
     pub fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_forgotten_unless_a_part_of_it_has_left() {
+        let frame = |number: u64, sent: u32| Outgoing {
+            header: Header::new(&[0; 40]),
+            payload: Slice::NONE,
+            token: Token(number),
+            sent,
+            copy: None,
+        };
+        let mut out = Outbound { partial: Some(Urgency::Bulk), ..Outbound::default() };
+        out.bulk.extend([frame(1, 7), frame(2, 0), frame(3, 0)]);
+        out.urgent.push_back(frame(4, 0));
+        let forgotten: Vec<u64> = (1..6).filter(|number| out.forget(Token(*number))).collect();
+        assert_eq!(forgotten, [2, 3, 4]);
+        assert_eq!(out.frames().map(|frame| frame.token.0).collect::<Vec<_>>(), [1]);
     }
 }

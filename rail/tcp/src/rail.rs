@@ -225,6 +225,16 @@ impl TcpRail {
         detached
     }
 
+    /// Forgets a frame that waits, or lets go of its payload where a part has left.
+    fn skip(&mut self, id: LinkId, token: Token, buffers: &BufferTable) -> bool {
+        let found = self.find(id).filter(|_| token != Token::NONE);
+        if !found.is_some_and(|link| link.outbound.forget(token)) {
+            return self.detach(id, token, Token::NONE, buffers);
+        }
+        self.finish_sending(id.slot);
+        true
+    }
+
     /// Skips the rest of a payload that is still to come.
     fn unplace(&mut self, id: LinkId, token: Token) -> bool {
         let incoming = self.find(id).and_then(|link| link.inbound.payload.as_mut());
@@ -400,6 +410,7 @@ impl Rail for TcpRail {
         let let_go = match verb {
             Verb::Close { link } => return self.order_close(*link),
             Verb::DetachSend { link, token, later } => self.detach(*link, *token, *later, buffers),
+            Verb::SkipSend { link, token } => self.skip(*link, *token, buffers),
             Verb::CancelReceive { link, token } => self.unplace(*link, *token),
             Verb::Read { .. }
             | Verb::Write { .. }

@@ -157,6 +157,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             Verb::DetachSend { link, token, later } => {
                 self.detach(link.slot, *token, *later, memory)
             }
+            Verb::SkipSend { link, token } => self.detach(link.slot, *token, Token::NONE, memory),
             Verb::CancelAccess { token, .. } => self.stop(*token),
             Verb::CancelReceive { link, token } => {
                 let state = self.partners.get_mut(link.slot);

@@ -44,6 +44,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             Verb::DetachSend { link, token, later } => {
                 self.detach(link.slot, *token, *later, memory)
             }
+            Verb::SkipSend { link, token } => self.skip(link.slot, *token, memory),
             Verb::CancelAccess { token, .. } => self.stop(*token),
             Verb::CancelReceive { link, token } => self.unplace(link.slot, *token),
             Verb::Close { link } => self.close(link.slot),

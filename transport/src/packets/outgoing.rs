@@ -178,6 +178,14 @@ impl Outgoing {
         let queues = self.urgent.iter_mut().chain(self.bulk.iter_mut());
         current.into_iter().chain(queues).find(|queued| queued.token == token)
     }
+
+    /// Forgets the frame of this token, unless its record has begun.
+    pub fn forget(&mut self, token: Token) -> bool {
+        [&mut self.bulk, &mut self.urgent].into_iter().any(|queue| {
+            let at = queue.iter().position(|queued| queued.token == token);
+            at.and_then(|at| queue.remove(at)).is_some()
+        })
+    }
 }
 
 impl Outgoing {

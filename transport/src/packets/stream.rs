@@ -145,6 +145,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Ordered::Released
     }
 
+    /// Forgets a frame, or lets go of its payload where its record has begun.
+    pub(super) fn skip(&mut self, id: SlotId, token: Token, memory: &dyn Bytes) -> Ordered {
+        let state = self.links.get_mut(id).filter(|_| token != Token::NONE);
+        if state.is_some_and(|state| state.out.forget(token)) {
+            return Ordered::Released;
+        }
+        self.detach(id, token, Token::NONE, memory)
+    }
+
     /// Gives up the place of a payload that has not arrived completely.
     pub(super) fn unplace(&mut self, id: SlotId, token: Token) -> Ordered {
         let incoming = self.links.get_mut(id).and_then(|state| state.incoming.as_mut());

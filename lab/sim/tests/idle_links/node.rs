@@ -304,6 +304,7 @@ impl Node {
                     }
                     (
                         Verb::DetachSend { .. }
+                        | Verb::SkipSend { .. }
                         | Verb::CancelAccess { .. }
                         | Verb::CancelReceive { .. },
                         answer,

@@ -89,6 +89,7 @@ impl Rail for ShmRail {
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
         | Verb::DetachSend { link, .. }
+        | Verb::SkipSend { link, .. }
         | Verb::CancelAccess { link, .. }
         | Verb::CancelReceive { link, .. }
         | Verb::Close { link }) = verb;
@@ -112,6 +113,9 @@ impl Rail for ShmRail {
             Verb::Revoke { key, .. } => found.revoke(*key, common),
             Verb::DetachSend { token, later, .. } => {
                 let_go(*token != Token::NONE && found.detach(*token, *later, buffers))
+            }
+            Verb::SkipSend { token, .. } => {
+                let_go(*token != Token::NONE && found.detach(*token, Token::NONE, buffers))
             }
             Verb::CancelAccess { token, .. } => let_go(found.stop(*token)),
             // A payload lands with its header.
