@@ -76,17 +76,20 @@ pub enum Suspicion {
     RouteGone,
     /// The kernel refuses to send, with this number of an error.
     SendError(i32),
+    /// The peer's machine has room for what was sent, and acknowledges none of it.
+    Unacknowledged,
 }
 
 impl Suspicion {
     /// Names of the causes, by [`Suspicion::number`].
-    const NAMES: [&'static str; 6] = [
+    const NAMES: [&'static str; 7] = [
         "suspected.carrier_lost",
         "suspected.interface_down",
         "suspected.interface_gone",
         "suspected.address_gone",
         "suspected.route_gone",
         "suspected.send_error",
+        "suspected.unacknowledged",
     ];
 
     /// Its number, from 1 on, as peers tell it to each other: part of the language of frames.
@@ -103,6 +106,7 @@ impl Suspicion {
             Suspicion::AddressGone,
             Suspicion::RouteGone,
             Suspicion::SendError(0),
+            Suspicion::Unacknowledged,
         ];
         all.into_iter().find(|it| it.to_wire() == number)
     }
@@ -115,6 +119,7 @@ impl Suspicion {
             Suspicion::AddressGone => 3,
             Suspicion::RouteGone => 4,
             Suspicion::SendError(_) => 5,
+            Suspicion::Unacknowledged => 6,
         }
     }
 }
@@ -147,10 +152,11 @@ mod tests {
     fn a_suspicion_is_told_by_its_number() {
         for number in 0..=u8::MAX {
             let told = Suspicion::from_wire(number);
-            assert_eq!(told.is_some(), (1..=6).contains(&number));
+            assert_eq!(told.is_some(), (1..=7).contains(&number));
             assert!(told.is_none_or(|it| it.to_wire() == number));
         }
         assert_eq!(Suspicion::SendError(101).to_wire(), 6);
+        assert_eq!(Suspicion::Unacknowledged.to_wire(), 7);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Node {
 
 #[test]
 fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() {
-    for seed in 1..6 {
+    for seed in 1..40 {
         let mut sim = Sim::new(seed, 2);
         let joined = sim.joined();
         assert_eq!((joined.rail.index, joined.peer.endpoint), (1, EndpointId(2)));
@@ -182,9 +182,8 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         // The last delivery was before the cut; its acknowledgement may have come later, over the other path.
         let since = Time(suspected.at.0 - detection.as_nanos() as u64);
         assert!(since + Duration::from_millis(4) > cut_at, "seed {seed}: {detection:?}");
-        // The peer may have acknowledged by the other path just before it said so.
-        let waited = cause == PathCause::Peer || detection >= Duration::from_millis(1);
-        assert!(waited, "seed {seed}: {detection:?}");
+        // An acknowledgement that came by the other path since is no delivery of this one.
+        assert!(detection >= Duration::from_millis(1), "seed {seed}: {detection:?}, {cause:?}");
         assert_eq!(sim.path(0).delivered_at, Some(since), "seed {seed}");
         let state = sim.path(0).state;
         assert_eq!(state, LinkState::Suspect { since: suspected.at }, "seed {seed}");

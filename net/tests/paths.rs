@@ -15,6 +15,12 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
+/// The same, for tests that need fewer.
+fn seeds_of(count: u64) -> std::ops::Range<u64> {
+    let all = seeds();
+    if all.end - all.start == 1 { all } else { 0..count }
+}
+
 fn run(seed: u64, plant: Plant) -> Outcomes {
     Scenario::new(seed, Plan::of(seed), plant).run()
 }
@@ -69,13 +75,31 @@ fn everything_arrives_once_and_in_order_over_several_paths() {
 fn a_side_that_makes_no_pass_for_a_while_suspects_nobody() {
     let suspected = |seed: u64, plant| {
         let outcomes = Scenario::new(seed, Plan::pausing(seed), plant).run();
-        outcomes.counters[0].paths_suspected
+        let suspected = outcomes.counters[0].paths_suspected;
+        if suspected > 0 {
+            println!("seed {seed}, {plant:?}: {suspected}");
+        }
+        suspected
     };
-    let sum = |plant| (0..40).map(|seed| suspected(seed, plant)).sum::<u64>();
+    let sum = |plant| seeds_of(40).map(|seed| suspected(seed, plant)).sum::<u64>();
     let (well, planted) = (sum(Plant::Nothing), sum(Plant::TimeoutBeforeDrain));
     println!("{well} paths suspected, and {planted} with a time-out before the drain");
     // One that goes silent for another reason, like a peer that has left it, is no matter of passes.
     assert!(planted > 2 * well, "{well} suspected, {planted} with the planted bug");
+}
+
+#[test]
+fn a_time_out_before_the_drain_is_found_by_every_seed() {
+    let suspected = |seed: u64, plant| {
+        let outcomes = Scenario::new(seed, Plan::pausing_under_way(seed), plant).run();
+        outcomes.counters[0].paths_suspected
+    };
+    for seed in seeds_of(20) {
+        assert_eq!(suspected(seed, Plant::Nothing), 0, "seed {seed}");
+        let planted = suspected(seed, Plant::TimeoutBeforeDrain);
+        println!("seed {seed}: {planted} suspicions in 7 pauses");
+        assert!(planted > 0, "seed {seed}: the planted bug is not found");
+    }
 }
 
 #[test]

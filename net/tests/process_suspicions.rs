@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{Medium, World, message};
 use ropewalk_base::health::Suspicion;
 use ropewalk_base::verb::{LinkId, Urgency};
-use ropewalk_netns::{Fault, FaultKind, Joint, Route, Topology};
+use ropewalk_netns::{Direction, Fault, FaultKind, Joint, Route, Topology};
 use ropewalk_rail::conformance::Fixture;
 use ropewalk_rail::conformance::recorder::Event;
 use ropewalk_rail::conformance::scene::{Pair, Scene};
@@ -171,4 +171,73 @@ fn an_endpoint_counts_suspicions_by_cause() {
         assert_eq!(count(&world, 0, Suspicion::RouteGone), 0);
         assert_eq!(world.nodes[0].endpoint.counters().0.resets, 0);
     }
+}
+
+/// Tunes both ends of a pair as one of several paths.
+fn tune(scene: &mut Scene, pair: Pair) {
+    for (rail, link) in [pair.near, pair.far] {
+        assert!(scene.rail(rail).tune_as_path(link));
+    }
+}
+
+/// Both ends do what is to be done for so long.
+fn rounds(scene: &mut Scene, length: Duration) {
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        scene.round();
+    }
+}
+
+#[test]
+fn a_peer_that_acknowledges_nothing_beside_an_open_window_is_told_of() {
+    let Some(net) = network(Joint::Switched) else { return };
+    for direction in [Direction::From, Direction::To, Direction::Both] {
+        let mut wire = Wired::new(&net, "tcp", 0);
+        let (mut scene, pair) = Scene::pair(&mut wire);
+        tune(&mut scene, pair);
+        scene.send(pair, 1, 1000, Urgency::Urgent);
+        scene.arrived(pair, 1);
+        rounds(&mut scene, 60 * MS);
+        assert_eq!(suspicions(&mut scene, pair.near.1), [], "all is acknowledged");
+        let fault = Fault::new(FaultKind::Cut, 0, 0).directed(direction);
+        let fault = net.inject(&fault).expect("it can be injected");
+        // Nobody at the near end awaits an answer of the far end's program.
+        scene.send(pair, 2, 1000, Urgency::Urgent);
+        let sent = Instant::now();
+        scene.until("it is told", |scene| !suspicions(scene, pair.near.1).is_empty());
+        let late = sent.elapsed();
+        println!("{direction:?}: told after {late:?}");
+        rounds(&mut scene, 200 * MS);
+        assert_eq!(suspicions(&mut scene, pair.near.1), [Suspicion::Unacknowledged], "once");
+        assert!(late < 200 * MS, "{direction:?}: {late:?}");
+        fault.mend().expect("it can be mended");
+        scene.arrived(pair, 2);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_not_suspect() {
+    let Some(net) = network(Joint::Switched) else { return };
+    let mut wire = Wired::new(&net, "tcp", 0);
+    let (mut scene, pair) = Scene::pair(&mut wire);
+    tune(&mut scene, pair);
+    let near = pair.near;
+    for tag in 0..64 {
+        scene.send(pair, tag, 200_000, Urgency::Bulk);
+    }
+    // The far end makes no pass: its machine takes what it has room for.
+    let end = Instant::now() + 1200 * MS;
+    while Instant::now() < end {
+        scene.poll(near.0);
+    }
+    let health = |scene: &mut Scene| {
+        let now = scene.fixture.now();
+        scene.rail(near.0).health(near.1, now).expect("it is up")
+    };
+    let full = health(&mut scene);
+    assert!(full.is_peer_full && full.unsent_bytes > 0, "{full:?}");
+    assert_eq!(suspicions(&mut scene, near.1), []);
+    scene.arrived(pair, 64);
+    let round_trips = health(&mut scene).round_trips.expect("measured");
+    assert!(round_trips.p95 >= Some(round_trips.smoothed), "{round_trips:?}");
 }

@@ -45,9 +45,10 @@ impl Core {
         }
         let mut share = [0; SHARE_BYTES];
         share.copy_from_slice(&self.random.next_u128().to_le_bytes());
+        let offers = self.can_add_paths(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
-        session.may_have_paths(share);
-        let calls = u8::from(self.can_add_paths(id, link));
+        session.may_have_paths(share, offers);
+        let calls = u8::from(offers);
         self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });
     }
 
@@ -64,11 +65,13 @@ impl Core {
         let can_add = self.can_add_paths(id, link);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let is_lower = self.identity.endpoint.0 < peer.identity.endpoint;
-        // The lower one adds the paths, unless only the other one can.
-        let adds = can_add && (is_lower || body.calls != 1);
         let Some(session) = peer.session.as_mut() else { return };
         let number = session.id;
         let Some(bundle) = session.bundle_mut() else { return };
+        // The lower one adds the paths, unless only the other one can. Both sides decide by what both have told: what they know
+        // may change at any time, and if both added paths their calls would cross.
+        let theirs = body.calls == 1;
+        let adds = can_add && if bundle.offers == theirs { is_lower } else { bundle.offers };
         if bundle.key().is_none() {
             bundle.agree(number, &body.share, is_lower, adds, now);
             self.wake_by(id, now);

@@ -109,7 +109,13 @@ impl Core {
     /// The peer acknowledges spans.
     pub(crate) fn arrive_ack(&mut self, id: PeerId, link: LinkId, ack: &AckBody) {
         let early = self.config.plant == Plant::EndsBeforeRelease;
-        let Some(reliable) = self.reliable_mut(id) else { return };
+        let Some(session) = self.peers.session_mut(id) else { return };
+        if session.paths.are_several()
+            && let Some(bundle) = session.bundle_mut()
+        {
+            bundle.promised.note(ack.delay.get());
+        }
+        let Some(reliable) = session.reliable.as_deref_mut() else { return };
         let was_full = !reliable.sent.has_room();
         reliable.sent.ends_early = early;
         reliable.sent.acknowledge(link, ack);

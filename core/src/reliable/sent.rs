@@ -351,7 +351,9 @@ impl SentSpans {
                 self.delivered.len() - 1
             });
             let sent_at = only.map(|(_, sent_at)| sent_at);
-            self.delivered[at].1.add(bytes, sent_at);
+            let acknowledged = &mut self.delivered[at].1;
+            acknowledged.add(bytes, sent_at);
+            acknowledged.over_it |= copy.link == link;
         }
         if sent.copies.are_held() {
             // What the peer answered over lets go by itself.

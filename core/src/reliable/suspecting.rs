@@ -8,7 +8,7 @@ use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::orders::Order;
 use crate::path::RouteNews;
-use crate::session::{Path, PathCause, PathId, Paths};
+use crate::session::{PROMISED_MIN, Path, PathCause, PathId, Paths};
 
 /// The cause of a suspicion, as a peer is told, where nothing is delivered.
 const SILENT: u8 = 0;
@@ -79,7 +79,7 @@ impl Core {
             let sent_at = acknowledged.sent.map(|(sent_at, _)| sent_at);
             if let Some(sent_at) = sent_at {
                 if are_several {
-                    session.paths.delivered(link, sent_at, now);
+                    session.paths.delivered(link, sent_at, acknowledged.over_it, now);
                 }
                 let over = (session.id, link);
                 self.history.delivered(&mut session.paths, over, sent_at, now);
@@ -112,7 +112,8 @@ impl Core {
             return;
         }
         self.has_judged = true;
-        session.paths.set_floor(self.floor);
+        let promised = session.bundle().map_or(PROMISED_MIN, |bundle| bundle.promised.get());
+        session.paths.set_floor(self.floor, promised);
         let watched = session.paths.take_watched(now);
         for link in watched {
             if self.can_be_silent(link) && !self.orders.over(&[link], Order::is_native).is_empty() {

@@ -12,6 +12,7 @@ use super::SessionId;
 use super::key::{Key, Share};
 use super::migration::Migrating;
 use super::paths::PathId;
+use super::promise::Promise;
 use super::standing::Standing;
 
 /// Between two rounds, at first and at most.
@@ -26,6 +27,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Bundle {
     /// Our share of the key.
     pub share: Share,
+    /// We have told the peer that we can call for further paths.
+    pub offers: bool,
+    /// By how much the peer delays acknowledgements.
+    pub promised: Promise,
     /// When its paths are looked at although nothing goes over them.
     pub standing: Standing,
     /// Once it has, or had, several paths.
@@ -67,6 +72,8 @@ impl Bundle {
     pub fn new(share: Share) -> Bundle {
         Bundle {
             share,
+            offers: false,
+            promised: Promise::default(),
             standing: Standing::new(),
             migrating: None,
             silent_until: None,

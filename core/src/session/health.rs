@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
+use super::promise::PROMISED_MIN;
 use super::status::PathCause;
 
 /// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
@@ -20,8 +21,6 @@ use super::status::PathCause;
 pub(crate) const FLOOR_FIRST: Duration = Duration::from_millis(4);
 const FLOOR_MIN: Duration = Duration::from_millis(2);
 const FLOOR_MAX: Duration = Duration::from_millis(20);
-/// By how much a peer may delay an acknowledgement.
-const PROMISED: Duration = Duration::from_millis(1);
 /// The time-out before any round trip was measured.
 const FIRST: Duration = Duration::from_millis(25);
 const TIME_OUT_MAX: Duration = Duration::from_millis(500);
@@ -54,6 +53,8 @@ pub(crate) fn floor_of(lateness: Duration) -> Duration {
 #[derive(Debug)]
 pub(crate) struct PathHealth {
     floor: Duration,
+    /// By how much the peer delays acknowledgements.
+    promised: Duration,
     /// Smoothed as in RFC 6298.
     round_trip: Option<Duration>,
     variation: Duration,
@@ -142,6 +143,7 @@ pub(crate) struct HealthLook {
 impl PathHealth {
     const NOTHING: PathHealth = PathHealth {
         floor: FLOOR_FIRST,
+        promised: PROMISED_MIN,
         round_trip: None,
         variation: Duration::ZERO,
         delivered_at: Time::ZERO,
@@ -187,14 +189,25 @@ impl PathHealth {
         self.awaiting.get_or_insert(Awaiting { since: now, is_looked_at: false });
     }
 
-    /// Something that went over it alone, at that time, is acknowledged.
-    pub fn delivered(&mut self, sent_at: Time, now: Time) {
-        self.measure(now.since(sent_at));
-        (self.delivered_at, self.excused_since) = (now, None);
+    /// Something that went over it alone, at that time, is acknowledged. `over_it`: over itself. An acknowledgement that comes
+    /// over another path may be late, since the peer found this one broken before: it shows that the path carried something a
+    /// round trip after that time, and no more.
+    pub fn delivered(&mut self, sent_at: Time, over_it: bool, now: Time) {
+        let sample = now.since(sent_at);
+        let expected_at = sent_at + self.round_trip.unwrap_or_default();
+        let at = if over_it { now } else { now.min(expected_at) };
+        self.measure(if over_it { sample } else { sample.min(self.round_trip_likely()) });
+        (self.delivered_at, self.excused_since) = (self.delivered_at.max(at), None);
         if self.suspect.is_none() {
             self.cause = None;
-            self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+            let since = self.awaiting.map_or(at, |awaiting| awaiting.since.max(at));
+            self.awaiting = Some(Awaiting { since, is_looked_at: true });
         }
+    }
+
+    /// The longest round trip that is no surprise.
+    fn round_trip_likely(&self) -> Duration {
+        self.round_trip.map_or(FIRST, |smoothed| smoothed + 2 * self.variation + self.promised)
     }
 
     /// Nothing that went over it is awaited.
@@ -244,14 +257,14 @@ impl PathHealth {
         self.round_trip = Some(smoothed * 7 / 8 + sample / 8);
     }
 
-    /// The part of its time-outs by which threads come late.
-    pub fn set_floor(&mut self, floor: Duration) {
-        self.floor = floor;
+    /// The parts of its time-outs by which threads come late, and by which the peer delays acknowledgements.
+    pub fn set_floor(&mut self, floor: Duration, promised: Duration) {
+        (self.floor, self.promised) = (floor, promised);
     }
 
     /// The time after which the path is suspect.
     pub fn time_out(&self) -> Duration {
-        let late = PROMISED + self.floor + self.span_time;
+        let late = self.promised + self.floor + self.span_time;
         let measured = self.round_trip.map(|it| it + 4 * self.variation + late);
         measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
     }
@@ -395,8 +408,8 @@ impl PathHealth {
 
     /// It has lost its link.
     pub fn lose(&mut self) {
-        let PathHealth { lost, floor, cause, .. } = *self;
-        *self = PathHealth { lost: lost + 1, floor, cause, ..PathHealth::NOTHING };
+        let PathHealth { lost, floor, promised, cause, .. } = *self;
+        *self = PathHealth { lost: lost + 1, floor, promised, cause, ..PathHealth::NOTHING };
     }
 
     /// It is not used, for this reason; the first one counts.
@@ -435,190 +448,4 @@ impl PathHealth {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const EVERY: Duration = Duration::from_millis(25);
-
-    fn at(millis: u64) -> Time {
-        Time::ZERO + Duration::from_millis(millis)
-    }
-
-    /// A path whose round trips all took a millisecond.
-    fn steady() -> PathHealth {
-        let mut health = PathHealth::default();
-        for millis in 1..100 {
-            health.awaits(at(millis - 1));
-            health.delivered(at(millis - 1), at(millis));
-        }
-        assert_eq!(health.round_trip.map(|it| it.as_micros()), Some(1000));
-        health
-    }
-
-    #[test]
-    fn a_path_that_delivers_nothing_for_a_time_out_is_late() {
-        let mut health = steady();
-        let time_out = health.time_out();
-        assert!((6..7).contains(&time_out.as_millis()), "{time_out:?}");
-        assert_eq!(health.due(), at(99) + time_out);
-        assert!(!health.is_late(at(104)) && health.is_late(at(106)));
-        health.delivered(at(105), at(106));
-        assert!(!health.is_late(at(111)));
-        health.rests();
-        assert!(!health.is_late(at(1000)) && health.due() == Time::NEVER);
-    }
-
-    #[test]
-    fn a_thread_that_comes_late_has_longer_time_outs() {
-        let mut health = steady();
-        let before = health.time_out();
-        health.set_floor(floor_of(Duration::from_micros(250)));
-        assert_eq!(before - health.time_out(), FLOOR_FIRST - FLOOR_MIN);
-        health.set_floor(floor_of(Duration::from_millis(9)));
-        assert_eq!(health.time_out() - before, Duration::from_millis(5));
-        health.lose();
-        health.measure(Duration::from_millis(1));
-        assert_eq!(
-            health.time_out(),
-            Duration::from_millis(1 + 2 + 1 + 9),
-            "for its next link, too"
-        );
-        health.set_floor(floor_of(Duration::from_secs(9)));
-        assert_eq!(health.time_out(), Duration::from_millis(1 + 2 + 1) + FLOOR_MAX);
-    }
-
-    #[test]
-    fn a_wait_that_began_by_an_old_clock_is_no_long_one() {
-        let mut health = steady();
-        health.rests();
-        health.awaits(at(99));
-        assert!(!health.is_late(at(500)), "nobody has looked since");
-        assert!(!health.is_late(at(502)) && health.is_late(at(504)));
-    }
-
-    #[test]
-    fn a_path_that_rested_is_late_by_what_was_sent_since() {
-        let mut health = steady();
-        // Nothing was under way until just before the time-out of the last delivery.
-        health.awaits(at(104));
-        assert!(health.is_late(at(106)) && !health.is_awaited(Some(at(104)), at(106)));
-        assert!(!health.is_late(at(109)));
-        assert!(health.is_late(at(111)) && health.is_awaited(Some(at(104)), at(111)));
-        assert!(!health.is_awaited(None, at(112)) && health.due() == Time::NEVER);
-    }
-
-    #[test]
-    fn a_path_whose_peer_sleeps_is_not_late_for_a_second() {
-        let mut health = steady();
-        let late: Vec<u64> = (100..2000)
-            .filter(|millis| health.is_late(at(*millis)) && !health.excuse(at(*millis)))
-            .collect();
-        assert!((1100..1120).contains(&late[0]), "{}", late[0]);
-        health.delivered(at(1999), at(2000));
-        assert!(health.is_late(at(2010)) && health.excuse(at(2010)) && !health.is_late(at(2015)));
-    }
-
-    #[test]
-    fn a_suspect_path_is_probed_until_it_answers_or_is_dead() {
-        let mut health = steady();
-        health.suspect(at(200));
-        health.suspect(at(210));
-        assert!(health.is_suspect() && !health.is_good());
-        // Where it is the only one left, spans go over it all the same.
-        health.awaits(at(201));
-        health.delivered(at(201), at(202));
-        assert!(health.due() == at(200) && !health.is_late(at(900)));
-        // Another path answers each probe a millisecond later.
-        let mut dead_at = None;
-        let probes = (200..=300).filter(|millis| {
-            let is_probed = health.take_probe(at((millis - 1) / 25 * 25 + 1), EVERY, at(*millis));
-            dead_at = dead_at.or(health.is_dead().then_some(*millis));
-            is_probed
-        });
-        assert_eq!(probes.collect::<Vec<_>>(), [200, 225, 250, 275, 300]);
-        assert_eq!(dead_at, Some(300));
-        health.answered(at(300));
-        assert!(health.is_good() && !health.is_dead());
-    }
-
-    #[test]
-    fn a_path_is_not_dead_while_all_are_silent_nor_when_another_one_is_heard_first() {
-        let mut health = steady();
-        health.suspect(at(200));
-        // The other path has delivered a moment later; then the peer sleeps for some seconds.
-        for millis in 200..5000 {
-            health.take_probe(at(203), EVERY, at(millis));
-            assert!(!health.is_dead(), "{millis}");
-        }
-        // It wakes, and the answers by the other path come first.
-        for millis in 5000..5030 {
-            health.take_probe(at(5000), EVERY, at(millis));
-        }
-        assert!(!health.is_dead());
-    }
-
-    #[test]
-    fn a_suspect_path_of_an_idle_session_is_probed_ever_more_rarely() {
-        let mut health = steady();
-        health.suspect(at(0));
-        let idle = Duration::from_secs(10);
-        let probes = (0..60_000).filter(|millis| health.take_probe(at(0), idle, at(*millis)));
-        let probes: Vec<u64> = probes.collect();
-        assert_eq!(probes[..9], [0, 25, 50, 75, 100, 125, 150, 175, 10_175]);
-        assert_eq!(probes.len(), 13);
-        health.probe_by(at(60_001));
-        assert_eq!(health.due(), at(60_001));
-    }
-
-    #[test]
-    fn a_path_whose_rail_reads_is_probed_meanwhile() {
-        let mut health = steady();
-        health.rests();
-        health.watch(at(200));
-        health.watch(at(203));
-        assert_eq!(health.due(), at(205));
-        assert!(!health.take_watch(at(204)) && health.take_watch(at(205)));
-        health.probed(at(205));
-        assert!(!health.is_silent(at(210)) && health.is_silent(at(212)));
-        health.answered(at(206));
-        assert!(!health.is_silent(at(300)) && health.due() == at(230), "the next probe");
-        assert!(health.take_watch(at(230)) && health.due() == Time::NEVER, "it reads no more");
-    }
-
-    #[test]
-    fn a_path_that_carries_probes_alone_is_held_back_ever_longer() {
-        let mut health = steady();
-        let (mut now, mut holds) = (at(1000), Vec::new());
-        for _ in 0..6 {
-            health.suspect(now);
-            now = now + Duration::from_millis(1);
-            health.answered(now);
-            holds.push(health.held_until.map_or(0, |until| until.since(now).as_millis()));
-            now = health.held_until.unwrap_or(now) + Duration::from_millis(10);
-            health.end_hold(now);
-            assert!(health.is_good());
-        }
-        assert_eq!(holds, [0, 250, 500, 1000, 2000, 4000]);
-        health.suspect(now + FLAPS_FORGOTTEN);
-        health.answered(now + FLAPS_FORGOTTEN);
-        assert!(health.is_good(), "that is long ago");
-    }
-
-    #[test]
-    fn a_path_that_comes_and_goes_is_held_back_ever_longer() {
-        let mut health = PathHealth::default();
-        health.hold(at(0));
-        assert!(health.is_good(), "it never lost its link");
-        let mut holds = Vec::new();
-        for _ in 0..12 {
-            health.lose();
-            health.hold(at(0));
-            assert!(!health.is_good());
-            holds.push(health.due().since(Time::ZERO).as_millis());
-            health.end_hold(health.due());
-            assert!(health.is_good());
-        }
-        assert_eq!(holds[..4], [250, 500, 1000, 2000]);
-        assert_eq!(holds[11], 64_000);
-    }
-}
+mod tests;

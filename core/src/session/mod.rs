@@ -18,6 +18,7 @@ mod migration;
 mod model;
 mod pathless;
 mod paths;
+mod promise;
 mod standing;
 pub(crate) mod status;
 
@@ -30,6 +31,7 @@ pub(crate) use model::Acknowledged;
 pub use pathless::PathLoss;
 pub(crate) use pathless::Pathless;
 pub(crate) use paths::{Path, PathId, PathView, Paths};
+pub(crate) use promise::PROMISED_MIN;
 pub(crate) use status::PathCause;
 
 use key::Share;
@@ -290,9 +292,11 @@ impl Session {
         self.paths.keep_out(|path| roles.is_drained(path));
     }
 
-    /// It may have further paths. `share`: ours of its key.
-    pub fn may_have_paths(&mut self, share: Share) {
-        self.bundle = Some(Box::new(Bundle::new(share)));
+    /// It may have further paths. `share`: ours of its key. `offers`: we say that we can call for them.
+    pub fn may_have_paths(&mut self, share: Share, offers: bool) {
+        let mut bundle = Bundle::new(share);
+        bundle.offers = offers;
+        self.bundle = Some(Box::new(bundle));
     }
 
     /// The path that a link of ours becomes, and the number of our attempt: the path over this rail that has lost its

@@ -108,6 +108,8 @@ pub(crate) struct Acknowledged {
     pub alone: u64,
     /// When the last of the latter was sent, and its bytes.
     pub sent: Option<(Time, u64)>,
+    /// The acknowledgement came over it, too.
+    pub over_it: bool,
 }
 
 impl Acknowledged {

@@ -32,7 +32,7 @@ pub enum PathCause {
 
 impl PathCause {
     /// Names for people and machines, by [`PathCause::number`].
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "time_out",
         "silence",
         "carrier_lost",
@@ -44,6 +44,7 @@ impl PathCause {
         "link_lost",
         "peer_told",
         "same_route",
+        "unacknowledged",
     ];
 
     fn number(self) -> usize {
@@ -59,6 +60,7 @@ impl PathCause {
             PathCause::LinkLost => 8,
             PathCause::Peer => 9,
             PathCause::Route => 10,
+            PathCause::Rail(Suspicion::Unacknowledged) => 11,
         }
     }
 

@@ -569,6 +569,11 @@ impl Scenario {
             self.late(begin, "something is held");
         }
         self.nodes.iter().for_each(|node| node.endpoint.check());
+        for side in 0..2 {
+            for event in self.nodes[side].endpoint.path_history(0).events {
+                self.tell(|| format!("{} tells of its paths: {event:?}", SIDES[side]));
+            }
+        }
     }
 
     /// Receives at the other side until it has the last message of a channel.

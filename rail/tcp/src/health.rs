@@ -15,6 +15,7 @@ const INFO_BYTES: usize = 240;
 /// Offsets in `struct tcp_info` (linux/tcp.h), where they will stay: it only grows.
 mod at {
     pub const SEND_SEGMENT_BYTES: usize = 16;
+    pub const SEGMENTS_IN_FLIGHT: usize = 24;
     pub const LAST_DATA_RECEIVED_MS: usize = 52;
     pub const LAST_ACK_RECEIVED_MS: usize = 56;
     pub const ROUND_TRIP_US: usize = 68;
@@ -23,17 +24,18 @@ mod at {
     pub const BYTES_ACKNOWLEDGED: usize = 120;
     pub const UNSENT_BYTES: usize = 144;
     pub const LEAST_ROUND_TRIP_US: usize = 148;
+    pub const DELIVERED: usize = 192;
     pub const SEND_WINDOW_BYTES: usize = 228;
 }
 
 /// The kernel's account of a connection.
-struct Info {
+pub struct Info {
     bytes: [u8; INFO_BYTES],
     told: usize,
 }
 
 impl Info {
-    fn of(socket: BorrowedFd<'_>) -> Option<Info> {
+    pub fn of(socket: BorrowedFd<'_>) -> Option<Info> {
         let mut info = Info { bytes: [0; INFO_BYTES], told: 0 };
         let mut told = INFO_BYTES as libc::socklen_t;
         // SAFETY: the kernel writes at most `told` bytes, which the array has, and their number to `told`; both live
@@ -63,8 +65,37 @@ impl Info {
         Duration::from_micros(self.word(at).into())
     }
 
+    /// Round trips, as far as any was measured. The kernel keeps their mean and their mean deviation, by which nineteen of
+    /// twenty are estimated: the mean and twice the deviation, as of a normal distribution.
+    pub fn round_trips(&self) -> Option<RoundTrips> {
+        let (smoothed, variation) = (self.micros(at::ROUND_TRIP_US), self.micros(at::VARIATION_US));
+        let (least, p95) = (self.micros(at::LEAST_ROUND_TRIP_US), Some(smoothed + 2 * variation));
+        (smoothed > Duration::ZERO).then_some(RoundTrips { smoothed, variation, least, p95 })
+    }
+
+    /// Segments that left and are not acknowledged.
+    pub fn segments_in_flight(&self) -> u32 {
+        self.word(at::SEGMENTS_IN_FLIGHT)
+    }
+
+    /// Bytes that have not left.
+    pub fn unsent_bytes(&self) -> u64 {
+        self.word(at::UNSENT_BYTES).into()
+    }
+
+    /// How long ago the last acknowledgement came, as the kernel tells it: in ticks of some milliseconds.
+    pub fn acknowledgement_age(&self) -> Duration {
+        Duration::from_millis(self.word(at::LAST_ACK_RECEIVED_MS).into())
+    }
+
+    /// A number that changes whenever the peer's machine acknowledges something new, beyond a hole, too.
+    pub fn acknowledged(&self) -> (u64, u32) {
+        let beyond = if self.told >= at::DELIVERED + 4 { self.word(at::DELIVERED) } else { 0 };
+        (self.long(at::BYTES_ACKNOWLEDGED), beyond)
+    }
+
     /// The peer's window has no room for a segment, as far as this kernel tells.
-    fn is_window_closed(&self) -> bool {
+    pub fn is_window_closed(&self) -> bool {
         let window = self.word(at::SEND_WINDOW_BYTES);
         self.told >= at::SEND_WINDOW_BYTES + 4 && window < self.word(at::SEND_SEGMENT_BYTES)
     }
@@ -74,19 +105,12 @@ impl Info {
 pub fn of(link: &Link, now: Time) -> Option<Health> {
     let socket = link.socket()?;
     let info = Info::of(socket)?;
-    let smoothed = info.micros(at::ROUND_TRIP_US);
-    let round_trips = RoundTrips {
-        smoothed,
-        variation: info.micros(at::VARIATION_US),
-        least: info.micros(at::LEAST_ROUND_TRIP_US),
-        p95: None,
-    };
-    let unsent = u64::from(info.word(at::UNSENT_BYTES));
+    let unsent = info.unsent_bytes();
     let silent_ms = info.word(at::LAST_DATA_RECEIVED_MS).min(info.word(at::LAST_ACK_RECEIVED_MS));
     let silent = Duration::from_millis(silent_ms.into());
     let queued: usize = link.outbound.frames().map(|frame| frame.left()).sum();
     Some(Health {
-        round_trips: (smoothed > Duration::ZERO).then_some(round_trips),
+        round_trips: info.round_trips(),
         delivered_bytes: info.long(at::BYTES_ACKNOWLEDGED),
         unacknowledged_bytes: socket::queued_bytes(socket).saturating_sub(unsent),
         unsent_bytes: unsent + queued as u64,

@@ -8,6 +8,8 @@ use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{Header, Token, Urgency};
 
+use crate::stalls::Stall;
+
 /// The state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -174,6 +176,8 @@ pub struct Link {
     pub lacks_route: bool,
     /// The epoll set waits for room in the socket, too.
     pub wants_room: bool,
+    /// Whether what it sends is acknowledged, where it is one of several paths.
+    pub stall: Option<Box<Stall>>,
     /// Counts successful sends, for the deadline of a close.
     pub progress: u32,
     pub outbound: Outbound,
@@ -192,6 +196,7 @@ impl Link {
             greeted: false,
             lacks_route: false,
             wants_room: false,
+            stall: None,
             progress: 0,
             outbound: Outbound::default(),
             inbound: Inbound {

@@ -23,8 +23,9 @@ const TCP_DELACK_MAX_US: libc::c_int = 46;
 /// Options that [`tune`] sets.
 pub const OPTIONS: u64 = 4;
 
-/// Tunes a socket for a path beside others.
-pub fn tune(socket: BorrowedFd<'_>) {
+/// Tunes a socket for a path beside others. Whether its machine sends again, and acknowledges, within the times above.
+pub fn tune(socket: BorrowedFd<'_>) -> bool {
+    let mut is_quick = true;
     for (option, value) in [
         (libc::TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX),
         (TCP_RTO_MAX_MS, SEND_AGAIN_AFTER_MAX_MS),
@@ -32,16 +33,18 @@ pub fn tune(socket: BorrowedFd<'_>) {
         (TCP_DELACK_MAX_US, ACKNOWLEDGE_AFTER_MAX_US),
     ] {
         // SAFETY: the option takes an int, which lives until the call returns.
-        unsafe {
+        let set = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
                 libc::IPPROTO_TCP,
                 option,
                 (&raw const value).cast(),
                 size_of_val(&value) as libc::socklen_t,
-            );
-        }
+            )
+        };
+        is_quick &= set == 0;
     }
+    is_quick
 }
 
 /// From now on closing the socket drops all that waits in it, and keeps nothing of the connection. The peer is told by a
@@ -80,7 +83,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = stream.as_fd();
         let known = option(socket, TCP_DELACK_MAX_US).is_some();
-        tune(socket);
+        assert_eq!(tune(socket), known);
         assert_eq!(option(socket, libc::TCP_NOTSENT_LOWAT), Some(UNSENT_BYTES_MAX));
         if !known {
             println!("SKIP: this kernel has no time-outs for single sockets (Linux 6.15 has)");

@@ -27,6 +27,7 @@ use crate::path;
 use crate::receive::BUFFER_BYTES;
 use crate::send;
 use crate::socket::{self, Listener};
+use crate::stalls::{Stall, Stalls};
 use crate::timers::Timers;
 
 /// Names of news of interfaces, of the listener and of the look-ups in the epoll set; no link has them, since a
@@ -48,6 +49,8 @@ pub struct TcpStatistics {
     pub silent_links: u64,
     /// Links that broke since their peers left too much unread.
     pub unread_links: u64,
+    /// Looks at whether a link that is one of several paths is acknowledged: a system call each.
+    pub stall_looks: u64,
 }
 
 /// Links over TCP.
@@ -82,6 +85,7 @@ pub struct TcpRail {
     pub(crate) connects: Timers,
     pub(crate) greetings: Timers,
     pub(crate) closes: Timers,
+    pub(crate) stalls: Stalls,
     pub(crate) now: Time,
     pub(crate) counters: RailCounters,
     pub(crate) statistics: TcpStatistics,
@@ -125,6 +129,7 @@ impl TcpRail {
             connects: Timers::new(config.connect_timeout),
             greetings: Timers::new(config.greeting_timeout),
             closes: Timers::new(config.close_timeout),
+            stalls: Stalls::new(),
             now: Time::ZERO,
             counters: RailCounters::default(),
             statistics: TcpStatistics::default(),
@@ -279,6 +284,9 @@ impl TcpRail {
             State::Up if link.outbound.is_empty() && followed => self.held.push(id.slot),
             State::Up if link.outbound.is_empty() => {
                 sent = send::send_now(link, header, payload, buffers, &mut self.counters);
+                if let Some(stall) = &mut link.stall {
+                    self.stalls.sent(id.slot, stall, self.now);
+                }
                 if sent == header.as_bytes().len() + payload.len as usize {
                     self.counters.frames_sent += 1;
                     return Ordered::Released;
@@ -479,7 +487,8 @@ impl Rail for TcpRail {
     fn deadline(&self) -> Option<Time> {
         let timers = [&self.connects, &self.greetings, &self.closes];
         let next = timers.into_iter().filter_map(Timers::next);
-        next.chain(self.accept_again).min()
+        let stall = Some(self.stalls.due()).filter(|due| *due != Time::NEVER);
+        next.chain(self.accept_again).chain(stall).min()
     }
 
     fn counters(&self) -> RailCounters {
@@ -490,7 +499,8 @@ impl Rail for TcpRail {
     fn tune_as_path(&mut self, link: LinkId) -> bool {
         let Some(link) = self.find(link).filter(|link| link.was_up()) else { return false };
         let Some(socket) = link.socket() else { return false };
-        path::tune(socket);
+        let is_quick = path::tune(socket);
+        link.stall.get_or_insert_with(|| Box::new(Stall::new(is_quick)));
         self.counters.system_calls += path::OPTIONS;
         true
     }

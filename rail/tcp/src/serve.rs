@@ -41,6 +41,9 @@ impl TcpRail {
     pub(crate) fn pass(&mut self, now: Time, report: &mut dyn Report) -> bool {
         self.now = now;
         let mut progress = self.expire(report);
+        if self.stalls.due() <= now {
+            progress |= self.look_for_stalls(report);
+        }
         if let Some(change) = self.watch.poll(now) {
             progress |= self.suspect_all(&change, report);
         }
@@ -132,7 +135,11 @@ impl TcpRail {
 
     pub(crate) fn flush(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
         let Some(link) = self.links.get_mut(slot) else { return false };
-        match send::flush(link, report, &mut self.counters) {
+        let flushed = send::flush(link, report, &mut self.counters);
+        if let Some(stall) = &mut link.stall {
+            self.stalls.sent(slot, stall, self.now);
+        }
+        match flushed {
             Ok(Flushed::All) => {
                 if self.waits_for_room(slot) {
                     self.watch_room(slot, false);

@@ -18,6 +18,7 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
+mod deciding;
 mod hostile;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);

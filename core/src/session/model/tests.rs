@@ -49,7 +49,8 @@ impl Pipe {
 
     fn acknowledge(&mut self, sent_at: Time, spans: u64) {
         let bytes = spans * SPAN;
-        let acknowledged = Acknowledged { bytes, alone: bytes, sent: Some((sent_at, SPAN)) };
+        let acknowledged =
+            Acknowledged { bytes, alone: bytes, sent: Some((sent_at, SPAN)), over_it: true };
         self.model.acknowledge(&acknowledged, self.now);
         self.delivered += bytes;
     }

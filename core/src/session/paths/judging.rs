@@ -14,9 +14,9 @@ impl Paths {
         !self.more.is_empty()
     }
 
-    /// The part of time-outs by which threads come late.
-    pub fn set_floor(&mut self, floor: Duration) {
-        self.iter_mut().for_each(|path| path.health.set_floor(floor));
+    /// The parts of time-outs by which threads come late, and by which the peer delays acknowledgements.
+    pub fn set_floor(&mut self, floor: Duration, promised: Duration) {
+        self.iter_mut().for_each(|path| path.health.set_floor(floor, promised));
     }
 
     /// The links that may be used now: of those that fit the good ones, else those that are not suspect, else all. Those
@@ -69,10 +69,10 @@ impl Paths {
         self.iter().filter_map(silent).collect()
     }
 
-    /// The peer has a span that went over this link alone, at that time.
-    pub fn delivered(&mut self, link: LinkId, sent_at: Time, now: Time) {
+    /// The peer has a span that went over this link alone, at that time. `over_it`: it says so over the link.
+    pub fn delivered(&mut self, link: LinkId, sent_at: Time, over_it: bool, now: Time) {
         if let Some(path) = self.of_link(link) {
-            path.health.delivered(sent_at, now);
+            path.health.delivered(sent_at, over_it, now);
         }
     }
 
