@@ -49,6 +49,9 @@ impl Core {
         session.may_have_paths(share);
         let calls = u8::from(self.can_add_paths(id, link));
         self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let span = session.reliable.as_ref().map_or(0, |reliable| reliable.sent.last());
+        session.bundle_mut().into_iter().for_each(|bundle| bundle.tell_by(span));
     }
 
     /// Whether we know an address of the peer that a rail between hosts can call.
@@ -175,6 +178,9 @@ impl Core {
         body: &JoinBody,
     ) -> Placement {
         let Some(state) = self.links.get(link) else { return Placement::Drop };
+        if let (None, Some(id)) = (state.joins, state.peer) {
+            return self.arrive_carrying_proof(link, self.resolve(id), prefix, body);
+        }
         let Some(id) = state.joins.filter(|_| state.stage == LinkStage::Agreed) else {
             return self.violation("an unexpected proof");
         };
@@ -283,7 +289,7 @@ impl Core {
     }
 
     /// What a proof of this side is about.
-    fn claim(
+    pub(super) fn claim(
         &self,
         link: LinkId,
         id: PeerId,
@@ -302,7 +308,15 @@ impl Core {
 
     fn emit_proof(&mut self, link: LinkId, id: PeerId, named: Named) {
         let outbound = self.links.get(link).is_some_and(|state| state.outbound);
-        let prover = if outbound { Prover::Caller } else { Prover::Acceptor };
+        self.emit_proof_as(
+            link,
+            id,
+            if outbound { Prover::Caller } else { Prover::Acceptor },
+            named,
+        );
+    }
+
+    pub(super) fn emit_proof_as(&mut self, link: LinkId, id: PeerId, prover: Prover, named: Named) {
         let Some(claim) = self.claim(link, id, prover, link.rail, named) else { return };
         let Some(session) = self.peers.session(id) else { return };
         let Some(key) = session.bundle().and_then(Bundle::key) else { return };

@@ -6,6 +6,7 @@
 
 mod arming;
 mod calls;
+mod carrying;
 mod closing;
 mod connecting;
 mod evictable;
@@ -34,6 +35,7 @@ pub(crate) use timers::Timers;
 pub(crate) use calls::CallStage;
 
 use calls::Calls;
+use carrying::CarryingProof;
 use evictable::EvictionMarks;
 use timers::PeerTimer;
 
@@ -66,6 +68,8 @@ pub(crate) struct Link {
     pub insist: bool,
     /// It was accepted, and its greeting asks to join a session.
     pub asks_to_join: bool,
+    /// Who carries the session on, if anybody, has to prove that it may.
+    pub proof: CarryingProof,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
@@ -162,6 +166,7 @@ impl Link {
             upgrade: false,
             insist: false,
             asks_to_join: false,
+            proof: CarryingProof::default(),
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,

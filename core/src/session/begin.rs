@@ -33,6 +33,10 @@ impl Core {
             return self.connect_if_needed(id);
         }
         if !goes_on && session.is_some() {
+            if !self.may_take_place(id, link) {
+                // Another link has carried it on since both sides greeted.
+                return self.close_link(link);
+            }
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }

@@ -21,6 +21,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const WAIT_LOST_MAX: Duration = Duration::from_secs(1);
 /// How long an attempt may take, from its call to the peer's answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long its paths answer no probe before a new life of the peer is believed.
+const DOUBT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Bundle {
@@ -33,6 +35,10 @@ pub(crate) struct Bundle {
     /// When it ends, since all its paths are silent and it owes something.
     pub silent_until: Option<Time>,
     key: Option<Key>,
+    /// The span that tells our share.
+    told_by: Option<u64>,
+    /// Since when a caller who proves nothing would take its place, and no path has answered a probe.
+    doubted_since: Option<Time>,
     adds: bool,
     is_lower: bool,
     /// Paths that we have named.
@@ -71,6 +77,8 @@ impl Bundle {
             migrating: None,
             silent_until: None,
             key: None,
+            told_by: None,
+            doubted_since: None,
             adds: false,
             is_lower: false,
             named: 0,
@@ -104,6 +112,33 @@ impl Bundle {
     /// The key, once both sides have told their shares.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
+    }
+
+    /// Our share goes with this span.
+    pub fn tell_by(&mut self, span: u64) {
+        self.told_by = Some(span);
+    }
+
+    /// Whether the peer is known to have the key, too. `answered`: it has all spans up to this one.
+    pub fn is_shared(&self, answered: u64) -> bool {
+        self.key.is_some() && self.told_by.is_some_and(|span| span <= answered)
+    }
+
+    /// A caller who proves nothing would take its place. True where its paths are to be probed.
+    pub fn doubt(&mut self, now: Time) -> bool {
+        let is_new = self.doubted_since.is_none();
+        self.doubted_since.get_or_insert(now);
+        is_new
+    }
+
+    /// Whether no path has answered since that began, for so long that such a caller is believed.
+    pub fn is_doubtful(&self, now: Time) -> bool {
+        self.doubted_since.is_some_and(|since| now.since(since) >= DOUBT)
+    }
+
+    /// The peer was heard.
+    pub fn end_doubt(&mut self) {
+        self.doubted_since = None;
     }
 
     /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked, or its migration has something to do.

@@ -18,6 +18,7 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
+mod carrying;
 mod hostile;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);
@@ -36,6 +37,16 @@ pub(in crate::path) struct Told {
     exposed: Vec<(LinkId, RemoteKey)>,
     pub(in crate::path) downs: usize,
     tuned: Vec<LinkId>,
+}
+
+impl Told {
+    /// The nonce of our answer to a greeting, unless that refuses.
+    fn answered(&self) -> Option<u32> {
+        self.frames.iter().find_map(|(_, body)| match body {
+            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
+            _ => None,
+        })
+    }
 }
 
 pub(in crate::path) struct Rig {
@@ -106,13 +117,22 @@ impl Rig {
 
     /// The peer calls over a link, and greets. The nonce of the answer, unless that refuses.
     pub(in crate::path) fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
+        let told =
+            self.greet_with(link, Envelope { flags, session, ..Envelope::default() }, |_| ());
+        told.answered()
+    }
+
+    /// The same with what this makes of the greeting, and all that we answer.
+    fn greet_with(
+        &mut self,
+        link: LinkId,
+        envelope: Envelope,
+        spoil: impl FnOnce(&mut HelloBody),
+    ) -> Told {
         self.core.link_up(link, true);
-        let hello = Body::Hello(self.hello());
-        let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
-        told.frames.iter().find_map(|(_, body)| match body {
-            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
-            _ => None,
-        })
+        let mut hello = self.hello();
+        spoil(&mut hello);
+        self.place(link, envelope, &Body::Hello(hello))
     }
 
     /// The greeting of the peer.
