@@ -172,18 +172,19 @@ impl Core {
 
     /// A greeting is complete.
     pub(crate) fn greeted(&mut self, link: LinkId, payload: &[u8]) {
-        let Some(state) = self.links.get(link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
+        state.addresses = addresses.to_vec();
         if outbound {
-            self.answered(link, hello, addresses);
+            self.answered(link, hello);
         } else {
-            self.asked(link, hello, addresses);
+            self.asked(link, hello);
         }
     }
 
     /// Somebody connected to us.
-    pub(crate) fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+    pub(crate) fn asked(&mut self, link: LinkId, hello: HelloBody) {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
@@ -204,8 +205,6 @@ impl Core {
             Some(state) => (state.upgrade, state.insist),
             None => return,
         };
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.addresses = addresses.to_vec();
         if self.hold_caller(id, link) {
             return;
         }
@@ -258,7 +257,7 @@ impl Core {
     }
 
     /// The peer to whom we connected answered.
-    fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+    fn answered(&mut self, link: LinkId, hello: HelloBody) {
         let Some(state) = self.links.get(link) else { return };
         if let Some(id) = state.joins {
             return self.join_answered(link, id, &hello);
@@ -292,7 +291,6 @@ impl Core {
         }
         self.links.set_peer(link, id);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.addresses = addresses.to_vec();
         (peer.identity.cluster, peer.identity.other_cluster) =
             (u128::from_le_bytes(hello.cluster), 0);
         if !self.awaits_carrying_proof(link, id) {

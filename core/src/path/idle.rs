@@ -246,17 +246,16 @@ impl Core {
         self.answer(caller);
     }
 
-    /// The link with a greeting that waited, and the addresses that it told.
-    pub(crate) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
-        let peer = self.peers.get_mut(id)?;
-        Some((peer.calls.take_caller()?, peer.identity.addresses.clone()))
+    /// The link with a greeting that waited.
+    pub(crate) fn take_caller(&mut self, id: PeerId) -> Option<LinkId> {
+        self.peers.get_mut(id)?.calls.take_caller()
     }
 
-    pub(crate) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
-        let Some((link, addresses)) = caller else { return };
+    pub(crate) fn answer(&mut self, caller: Option<LinkId>) {
+        let Some(link) = caller else { return };
         let state = self.links.get(link).filter(|state| state.stage == LinkStage::Greeting);
         if let Some(hello) = state.and_then(|state| state.hello) {
-            self.asked(link, hello, &addresses);
+            self.asked(link, hello);
         }
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct Link {
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
     pub hello: Option<HelloBody>,
+    /// The addresses that the peer's greeting told: they count when the link has come to carry a session.
+    pub addresses: Vec<u8>,
     /// The session that we, and the peer, would go on with, if not with a new one.
     pub ours: Option<SessionId>,
     pub theirs: Option<SessionId>,
@@ -144,7 +146,7 @@ pub(crate) struct PeerIdentity {
     pub cluster: u128,
     /// The cluster of an endpoint that answered at its address and is not one of ours; 0: none did.
     pub other_cluster: u128,
-    /// Its address list as it told us.
+    /// Its address list, as it told us over the link that carried its session last.
     pub addresses: Vec<u8>,
 }
 
@@ -170,6 +172,7 @@ impl Link {
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,
+            addresses: Vec::new(),
             ours: None,
             theirs: None,
             windows: Windows::default(),

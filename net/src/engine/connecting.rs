@@ -169,7 +169,8 @@ impl Engine {
     /// Tries a rail that shares memory with a peer which has a link already.
     pub(super) fn upgrade(&mut self, peer: PeerId, link: LinkId) {
         let now = self.now();
-        if let Some(address) = self.told_address(peer) {
+        let told = std::str::from_utf8(self.core.addresses_over(link)).ok();
+        if let Some(address) = told.and_then(|text| Address::parse(text).ok()) {
             for (scheme, rest) in address.parts() {
                 let mut rails = self.rails.of_scheme(scheme);
                 let nearer = rails.find(|(_, rail)| rail.capabilities().same_host_only);

@@ -229,3 +229,19 @@ fn a_caller_that_proves_nothing_is_not_waited_for() {
     assert_eq!(rig.told().closed, [link(1, 1)]);
     rig.check_unharmed(1);
 }
+
+#[test]
+fn addresses_of_who_has_only_greeted_are_not_the_peers() {
+    let mut rig = Rig::shared();
+    let peer = rig.peer.expect("a session");
+    let known = b"tcp://a:1".to_vec();
+    rig.core.peers.get_mut(peer).expect("it is there").identity.addresses = known.clone();
+    for (number, envelope) in [(1, rig.names()), (2, Envelope::default())] {
+        rig.greet_with(link(1, number), envelope, |_| ());
+        assert_eq!(rig.core.peer_addresses(peer), known, "a greeting tells no address, or a wrong one");
+    }
+    let told = rig.greet_with(link(1, 3), rig.names(), |_| ());
+    let body = rig.carrying_proof(Prover::CarryingCaller, told.answered().expect("an answer"));
+    rig.place(link(1, 3), rig.envelope(), &body);
+    assert_eq!(rig.core.peer_addresses(peer), b"", "it has proven itself, and told none");
+}
