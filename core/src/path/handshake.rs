@@ -91,8 +91,9 @@ impl Core {
 
     pub(super) fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
-        let lossy = self.is_lossy(link);
+        let (lossy, mode) = (self.is_lossy(link), self.mode_over(link));
         let Some(state) = self.links.get_mut(link) else { return };
+        state.mode = mode;
         let peer = state.peer.or(state.joins).and_then(|peer| self.peers.get(peer));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
@@ -111,7 +112,7 @@ impl Core {
             incarnation: self.identity.incarnation.0.into(),
             host: self.identity.host.into(),
             nonce: nonce.into(),
-            mode: self.mode_over(link),
+            mode,
             refusal: refusal as u8,
             address_bytes: (self.greeting.len as u16).into(),
             eager_credit: ((windows.eager / 1024) as u16).into(),

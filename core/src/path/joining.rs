@@ -25,17 +25,18 @@ use crate::session::{Bundle, Claim, PathId, Prover};
 type Named = (PathId, u32);
 
 impl Core {
-    /// Whether a session that begins over this link may have further paths.
+    /// Whether we greet so that a session that begins over this link may have further paths.
     pub(crate) fn takes_paths(&self, link: LinkId) -> bool {
         let rail = self.rails.of(link);
         let is_between_hosts = rail.is_some_and(|rail| !rail.same_host_only && !rail.foreign);
         self.config.paths_max > 1 && is_between_hosts && !self.is_lossy(link)
     }
 
-    /// Whether both sides say so of this link.
+    /// Whether both sides have said so of this link: what we would say by now does not count.
     pub(crate) fn agrees_on_paths(&self, link: LinkId) -> bool {
-        let hello = self.links.get(link).and_then(|state| state.hello);
-        self.takes_paths(link) && hello.is_some_and(|hello| hello.mode & MODE_PATHS != 0)
+        let Some(state) = self.links.get(link) else { return false };
+        let theirs = state.hello.map_or(0, |hello| hello.mode);
+        state.mode & theirs & MODE_PATHS != 0
     }
 
     /// A session begins. Where it may have further paths, the peer is told our share of its key.

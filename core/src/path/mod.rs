@@ -74,6 +74,8 @@ pub(crate) struct Link {
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
     pub hello: Option<HelloBody>,
+    /// The mode that our own greeting told.
+    pub mode: u8,
     /// The addresses that the peer's greeting told: they count when the link has come to carry a session.
     pub addresses: Vec<u8>,
     /// The session that we, and the peer, would go on with, if not with a new one.
@@ -172,6 +174,7 @@ impl Link {
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,
+            mode: 0,
             addresses: Vec::new(),
             ours: None,
             theirs: None,

@@ -342,6 +342,36 @@ fn a_proof_that_was_heard_is_of_no_use_again() {
 }
 
 #[test]
+fn a_session_numbers_from_its_beginning_where_both_greetings_said_so() {
+    for (before, after) in [(1, 2), (2, 1)] {
+        for calls in [true, false] {
+            let mut rig = Rig::new();
+            rig.core.forget_peer(rig.peer.expect("a session"));
+            rig.told();
+            rig.core.set_paths_max(before);
+            let over = link(0, 7);
+            let told = if calls {
+                let peer = rig.core.add_peer(true).expect("there is room");
+                let called = Called { way: 0, is_alone: true, is_told: false };
+                rig.core.connecting(peer, over, called);
+                rig.core.link_up(over, false);
+                rig.told();
+                // An endpoint that gets another rail may have several paths from then on.
+                rig.core.set_paths_max(after);
+                let hello = Body::Hello(rig.hello());
+                rig.place(over, Envelope { flags: FLAG_ANSWER, ..Envelope::default() }, &hello)
+            } else {
+                rig.greet(over, 0, 0).expect("the call is answered");
+                rig.core.set_paths_max(after);
+                rig.place(over, Envelope::default(), &Body::Confirm)
+            };
+            let keys = told.frames.iter().filter(|(_, body)| matches!(body, Body::Key(_)));
+            assert_eq!(keys.count(), usize::from(before > 1), "calls: {calls}, {before} at first");
+        }
+    }
+}
+
+#[test]
 fn a_peer_names_a_bounded_number_of_paths() {
     let mut rig = Rig::new();
     rig.tell_key();
