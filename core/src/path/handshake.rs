@@ -46,11 +46,12 @@ impl Core {
             return;
         }
         state.stage = LinkStage::Greeting;
-        let id = state.peer;
+        let (id, joins) = (state.peer, state.joins);
         let flags = if state.upgrade { FLAG_UPGRADE } else { 0 }
             | if state.insist { FLAG_INSIST } else { 0 }
             | if state.joins.is_some() { FLAG_JOIN } else { 0 };
         self.greet(link, flags, Refusal::None);
+        joins.into_iter().for_each(|id| self.joining_up(id, link));
         let lossy = self.is_lossy(link);
         let Some(id) = id else { return };
         let Some(peer) = self.peers.get_mut(id) else { return };

@@ -280,6 +280,15 @@ impl Core {
         self.joining_down(id, link);
     }
 
+    /// A joining link of ours is there: we have greeted.
+    pub(super) fn joining_up(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let Some(bundle) = self.bundle_mut(id) else { return };
+        bundle.note_up(link, now);
+        let due = bundle.due();
+        self.wake_by(id, due);
+    }
+
     /// A joining link is gone.
     pub(super) fn joining_down(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;

@@ -41,8 +41,9 @@ pub(crate) struct Bundle {
     doubted_since: Option<Time>,
     adds: bool,
     is_lower: bool,
-    /// Paths that we have named.
+    /// Paths that we have named, and one of them that was none on our side: the peer may have it, as one without a link.
     named: u32,
+    unused: Option<PathId>,
     /// The driver looks for a way.
     is_asked: bool,
     /// How often we have begun to join a path, and how often the peer has, as far as it has proven that.
@@ -65,6 +66,8 @@ pub(crate) struct Attempt {
     pub link: LinkId,
     /// The number of this attempt.
     pub counter: u32,
+    /// The number that it has given a new path.
+    named: Option<PathId>,
     way: u32,
     until: Time,
 }
@@ -82,6 +85,7 @@ impl Bundle {
             adds: false,
             is_lower: false,
             named: 0,
+            unused: None,
             is_asked: false,
             begun: 0,
             heard: 0,
@@ -178,10 +182,14 @@ impl Bundle {
         self.is_asked = true;
     }
 
-    /// A number for a path of ours.
+    /// A number for the path of the attempt under way: that of an earlier one which came to nothing, or a new one.
     pub fn name_path(&mut self) -> PathId {
-        self.named += 1;
-        PathId::of(self.named, self.is_lower)
+        let path = self.unused.take().unwrap_or_else(|| {
+            self.named += 1;
+            PathId::of(self.named, self.is_lower)
+        });
+        self.attempt.iter_mut().for_each(|attempt| attempt.named = Some(path));
+        path
     }
 
     /// An attempt begins.
@@ -189,7 +197,14 @@ impl Bundle {
         self.is_asked = false;
         self.begun += 1;
         let (counter, until) = (self.begun, now + PATIENCE);
-        self.attempt = Some(Attempt { link, counter, way, until });
+        self.attempt = Some(Attempt { link, counter, named: None, way, until });
+    }
+
+    /// The link of an attempt is there: the peer has this long to answer.
+    pub fn note_up(&mut self, link: LinkId, now: Time) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.link == link) {
+            attempt.until = now + PATIENCE;
+        }
     }
 
     /// The link of the attempt, if there is one.
@@ -205,6 +220,7 @@ impl Bundle {
     /// The attempt over a link is over, if there is one: the next way is tried at once.
     pub fn end(&mut self, link: LinkId, has_joined: bool, now: Time) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.link == link) else { return };
+        self.unused = self.unused.or(attempt.named.filter(|_| !has_joined));
         self.has_added |= has_joined;
         self.has_lost &= !has_joined;
         self.way = attempt.way + 1;
@@ -300,6 +316,30 @@ mod tests {
         let mut bundle = Bundle::new([1; 16]);
         bundle.lose_path(at(5));
         assert_eq!(bundle.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn the_number_of_an_attempt_that_came_to_nothing_is_given_again() {
+        let mut bundle = agreed(true);
+        let mut attempt = |number: u32, has_joined| {
+            bundle.begin(link(number), 0, at(0));
+            let path = bundle.name_path();
+            bundle.end(link(number), has_joined, at(0));
+            path
+        };
+        let first = attempt(1, false);
+        assert_eq!((attempt(2, false), attempt(3, true)), (first, first));
+        let second = attempt(4, false);
+        assert!(second != first && attempt(5, true) == second && attempt(6, true) != second);
+    }
+
+    #[test]
+    fn the_time_for_an_answer_runs_from_when_its_link_is_there() {
+        let mut bundle = agreed(true);
+        bundle.begin(link(1), 0, at(0));
+        bundle.note_up(link(2), at(500));
+        bundle.note_up(link(1), at(900));
+        assert_eq!((bundle.is_late(at(1899)), bundle.is_late(at(1900))), (None, Some(link(1))));
     }
 
     #[test]

@@ -578,6 +578,32 @@ fn a_peer_that_accepts_a_call_without_a_proof_gets_no_path() {
 }
 
 #[test]
+fn a_path_whose_welcome_comes_too_late_keeps_its_number_for_the_next_attempt() {
+    let mut rig = Rig::new();
+    let mut named = Vec::new();
+    for number in 1..80 {
+        let over = link(1, number);
+        let nonce = rig.call(over);
+        let told = rig.accept(over, nonce, |_| ());
+        named.extend(told.frames.iter().filter_map(|(_, body)| match body {
+            Body::Join(join) => Some((join.path.get(), join.counter.get())),
+            _ => None,
+        }));
+        let late = rig.core.now() + std::time::Duration::from_secs(1);
+        rig.core.advance(late);
+        assert_eq!(rig.told().closed, [over]);
+        rig.core.link_down(over, Fault::Closed);
+        let again = rig.core.now() + std::time::Duration::from_secs(11);
+        rig.core.advance(again);
+        rig.told();
+    }
+    // The peer has joined each of them, and knows one path that has lost its link.
+    let path = PathId::of(1, true).name();
+    let expected: Vec<(u32, u32)> = (1..80).map(|counter| (path, counter)).collect();
+    assert_eq!(named, expected);
+}
+
+#[test]
 fn a_welcome_without_a_proof_makes_no_path() {
     let mut rig = Rig::new();
     rig.call(link(1, 1));
