@@ -278,6 +278,9 @@ impl Core {
         let meant = self.peers.get(asked).map(|peer| peer.identity.endpoint);
         if is_told && meant != Some(endpoint) {
             // Another endpoint has this address by now. Our next attempt is another one's.
+            if let Some(peer) = self.peers.get_mut(asked) {
+                peer.calls.note_stranger();
+            }
             return self.close_link(link);
         }
         if endpoint == self.identity.endpoint.0 {

@@ -62,7 +62,8 @@ pub(crate) struct Link {
     /// The peer's rail, if it told that: on links that joined.
     pub their_rail: Option<u8>,
     pub outbound: bool,
-    /// See [`crate::Called::is_told`].
+    /// Another endpoint that answers is not the peer: see [`crate::Called::is_told`]. So it is by each of several ways to a peer
+    /// whose session has lost its links.
     pub is_told: bool,
     pub upgrade: bool,
     pub insist: bool,

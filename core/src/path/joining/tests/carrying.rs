@@ -245,3 +245,48 @@ fn addresses_of_who_has_only_greeted_are_not_the_peers() {
     rig.place(link(1, 3), rig.envelope(), &body);
     assert_eq!(rig.core.peer_addresses(peer), b"", "it has proven itself, and told none");
 }
+
+/// Another endpoint answers our call by a way, beside which there are others or not.
+fn meet_stranger(rig: &mut Rig, way: u32, is_alone: bool) -> Told {
+    let (peer, over) = (rig.peer.expect("a session"), link(1, 1 + way));
+    let called = Called { way, is_alone, is_told: false };
+    rig.core.connecting(peer, over, called);
+    rig.core.link_up(over, false);
+    rig.told();
+    let hello = HelloBody { endpoint: 77u128.to_le_bytes(), ..rig.hello() };
+    let envelope = Envelope { flags: FLAG_ANSWER, ..Envelope::default() };
+    let told = rig.place(over, envelope, &Body::Hello(hello));
+    if told.closed == [over] {
+        rig.core.link_down(over, Fault::Closed);
+    }
+    told
+}
+
+#[test]
+fn an_endpoint_at_a_former_address_ends_no_session_that_has_other_ways() {
+    let mut rig = Rig::shared();
+    let peer = rig.peer.expect("a session");
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    rig.told();
+    let told = meet_stranger(&mut rig, 0, false);
+    assert_eq!((told.closed, told.downs), (vec![link(1, 1)], 0));
+    // The second way answers nothing, and the round is over.
+    let called = Called { way: 1, is_alone: false, is_told: false };
+    rig.core.connecting(peer, link(1, 2), called);
+    rig.core.link_down(link(1, 2), Fault::Unreachable);
+    rig.core.unreachable(peer);
+    assert_eq!(rig.told().downs, 0, "it may answer by the second way later");
+    for way in 0..2 {
+        assert_eq!(meet_stranger(&mut rig, way, false).downs, 0);
+    }
+    rig.core.unreachable(peer);
+    assert_eq!(rig.told().downs, 1, "no way leads to it any more");
+}
+
+#[test]
+fn an_endpoint_at_the_only_address_takes_the_place_of_the_peer_at_once() {
+    let mut rig = Rig::shared();
+    rig.core.link_down(FIRST, Fault::PeerReset);
+    rig.told();
+    assert_eq!(meet_stranger(&mut rig, 0, true).downs, 1);
+}
