@@ -41,6 +41,8 @@ const URGENT_PROBES: u32 = 8;
 /// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
 const HOLD: Duration = Duration::from_millis(250);
 const HOLD_DOUBLINGS: u32 = 8;
+/// A path that was in use for longer lost its links long ago.
+const LOSSES_FORGOTTEN: Duration = Duration::from_secs(60);
 /// A path that answers and is suspect again so soon carries probes and nothing else: it is held back, too, twice as long each
 /// time, until it has done well for so long.
 const FLAP: Duration = Duration::from_millis(250);
@@ -73,8 +75,10 @@ pub(crate) struct PathHealth {
     /// Since when it is used again after it was suspect, and how often it was suspect again soon after.
     well_at: Option<Time>,
     flaps: u32,
-    /// How often it lost its link, and until when it is used only where no other is there.
+    /// How often it lost its link, since when it has been in use after that, and until when it is used only where no other is
+    /// there.
     lost: u32,
+    used_since: Time,
     held_until: Option<Time>,
     /// How long one span may take.
     span_time: Duration,
@@ -155,6 +159,7 @@ impl PathHealth {
         flaps: 0,
         cause: None,
         lost: 0,
+        used_since: Time::NEVER,
         held_until: None,
         span_time: Duration::ZERO,
     };
@@ -305,8 +310,10 @@ impl PathHealth {
             && let Some(well_at) = self.well_at
         {
             let well_for = now.since(well_at);
+            // Nothing says so before a time-out is over.
+            let flap = FLAP.max(2 * self.time_out());
             self.flaps = match well_for {
-                _ if well_for < FLAP => self.flaps + 1,
+                _ if well_for < flap => self.flaps + 1,
                 _ if well_for < FLAPS_FORGOTTEN => self.flaps,
                 _ => 0,
             };
@@ -394,8 +401,9 @@ impl PathHealth {
     }
 
     /// It has lost its link.
-    pub fn lose(&mut self) {
-        let PathHealth { lost, floor, cause, .. } = *self;
+    pub fn lose(&mut self, now: Time) {
+        let PathHealth { floor, cause, .. } = *self;
+        let lost = if now.since(self.used_since) > LOSSES_FORGOTTEN { 0 } else { self.lost };
         *self = PathHealth { lost: lost + 1, floor, cause, ..PathHealth::NOTHING };
     }
 
@@ -414,6 +422,7 @@ impl PathHealth {
         self.cause = None;
         let hold = HOLD * (1 << self.lost.saturating_sub(1).min(HOLD_DOUBLINGS));
         self.held_until = (self.lost > 0).then(|| now + hold);
+        self.used_since = self.held_until.unwrap_or(now);
     }
 
     /// It may be used again, if it is time.
@@ -476,7 +485,7 @@ mod tests {
         assert_eq!(before - health.time_out(), FLOOR_FIRST - FLOOR_MIN);
         health.set_floor(floor_of(Duration::from_millis(9)));
         assert_eq!(health.time_out() - before, Duration::from_millis(5));
-        health.lose();
+        health.lose(at(99));
         health.measure(Duration::from_millis(1));
         assert_eq!(
             health.time_out(),
@@ -611,7 +620,7 @@ mod tests {
         assert!(health.is_good(), "it never lost its link");
         let mut holds = Vec::new();
         for _ in 0..12 {
-            health.lose();
+            health.lose(at(0));
             health.hold(at(0));
             assert!(!health.is_good());
             holds.push(health.due().since(Time::ZERO).as_millis());
@@ -620,5 +629,42 @@ mod tests {
         }
         assert_eq!(holds[..4], [250, 500, 1000, 2000]);
         assert_eq!(holds[11], 64_000);
+    }
+
+    #[test]
+    fn losses_of_long_ago_hold_a_path_back_no_longer() {
+        let mut health = PathHealth::default();
+        let mut lost_after = |seconds: u64, now: Time| {
+            let now = now + Duration::from_secs(seconds);
+            health.lose(now);
+            health.hold(now);
+            (health.due().since(now).as_millis(), health.due())
+        };
+        let (mut holds, mut now) = (Vec::new(), at(0));
+        for seconds in [1000, 1, 1, 1, 59, 61, 1, 61] {
+            let (hold, until) = lost_after(seconds, now);
+            (holds, now) = ([holds, vec![hold]].concat(), until);
+        }
+        assert_eq!(holds, [250, 500, 1000, 2000, 4000, 250, 500, 250]);
+    }
+
+    #[test]
+    fn a_slow_path_that_carries_probes_alone_is_held_back_too() {
+        let mut health = PathHealth::default();
+        health.measure(Duration::from_millis(300));
+        let time_out = health.time_out();
+        assert!(time_out > FLAP);
+        let (mut now, mut holds) = (at(1000), Vec::new());
+        for _ in 0..4 {
+            health.suspect(now);
+            health.answered(now + Duration::from_millis(300));
+            now = now + Duration::from_millis(300);
+            holds.push(health.held_until.map_or(0, |until| until.since(now).as_millis()));
+            now = health.held_until.unwrap_or(now);
+            health.end_hold(now);
+            // What goes over it now is late after a time-out.
+            now = now + time_out + Duration::from_millis(5);
+        }
+        assert_eq!(holds, [0, 250, 500, 1000]);
     }
 }

@@ -238,7 +238,11 @@ fn addresses_of_who_has_only_greeted_are_not_the_peers() {
     rig.core.peers.get_mut(peer).expect("it is there").identity.addresses = known.clone();
     for (number, envelope) in [(1, rig.names()), (2, Envelope::default())] {
         rig.greet_with(link(1, number), envelope, |_| ());
-        assert_eq!(rig.core.peer_addresses(peer), known, "a greeting tells no address, or a wrong one");
+        assert_eq!(
+            rig.core.peer_addresses(peer),
+            known,
+            "a greeting tells no address, or a wrong one"
+        );
     }
     let told = rig.greet_with(link(1, 3), rig.names(), |_| ());
     let body = rig.carrying_proof(Prover::CarryingCaller, told.answered().expect("an answer"));
