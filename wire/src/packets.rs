@@ -61,9 +61,10 @@ layouts! {
         tag: U32,
         /// Chosen by the caller for this call; an answer repeats it.
         call: U64,
-        /// Of an answer: 0, or why not (`Refusal`).
+        /// Of an answer: 0, or [`REFUSAL_RETRY`], or another reason.
         refusal: u8,
-        reserved: [u8; 7],
+        /// Of an answer that asks to call again: what that call has to say here. 0 in others.
+        cookie: [u8; COOKIE_BYTES],
     } 24
     /// The acknowledgement of packets that arrived; every packet of the stream carries one.
     AckBody {
@@ -215,6 +216,11 @@ pub enum PacketError {
     #[error("the packet's checksum does not hold")]
     Checksum,
 }
+
+/// Of an answer: the call is to come again, under the same number and with the cookie of the answer. No link is made before.
+pub const REFUSAL_RETRY: u8 = 1;
+/// Bytes of a cookie.
+pub const COOKIE_BYTES: usize = 7;
 
 /// Pulls in one packet.
 pub const PULLS_MAX: usize = 8;

@@ -29,7 +29,7 @@ fn call(kind: Kind, tag: u32, own: u32) -> Vec<u8> {
         tag: own.into(),
         call: 0x0102_0304_0506_0708.into(),
         refusal: 0,
-        reserved: [0; 7],
+        cookie: [0; 7],
     };
     packet(kind, tag, body.as_bytes(), &[0; 200])
 }

@@ -10,7 +10,8 @@ use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, Ordered, Verb};
-use ropewalk_wire::packets::{self, Kind, Packet, PacketError, Route};
+use ropewalk_wire::packets::{self, CallBody, Kind, Packet, PacketError, REFUSAL_RETRY, Route};
+use zerocopy::IntoBytes;
 
 use super::machine::{Event, Machine, Reply};
 use crate::driver::{Driven, Driver, Scheduled};
@@ -45,10 +46,27 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Machine<S> {
     }
 
     fn write_reply(&mut self, reply: Reply<S>, out: &mut [u8]) -> (S, Leaving) {
-        let Reply { station, endpoint, tag } = reply;
-        let route = Route { to: endpoint, from: self.config.endpoint, tag: 0 };
-        let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
-        (station, Leaving::whole(len))
+        let from = self.config.endpoint;
+        match reply {
+            Reply::Gone { station, endpoint, tag } => {
+                let route = Route { to: endpoint, from, tag: 0 };
+                let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
+                (station, Leaving::whole(len))
+            }
+            Reply::Retry { station, endpoint, tag, call, cookie } => {
+                let body = CallBody {
+                    version: packets::VERSION.into(),
+                    packet_bytes: (packets::PACKET_BYTES_MIN as u16).into(),
+                    tag: 0.into(),
+                    call: call.into(),
+                    refusal: REFUSAL_RETRY,
+                    cookie,
+                };
+                let route = Route { to: endpoint, from, tag };
+                let len = packets::seal(out, Kind::Answer, route, body.as_bytes(), 0, |_| ());
+                (station, Leaving::whole(len))
+            }
+        }
     }
 
     fn write_next(
@@ -169,7 +187,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 self.report_all(above);
                 match packet {
                     Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
-                    Packet::Ack(ack) => self.acknowledged(id, ack),
+                    Packet::Ack(ack) => _ = self.acknowledged(id, ack),
                     Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
                     Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
                     Packet::Refusal(refusal) => self.pull_refused(id, refusal),
@@ -272,6 +290,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 ("violations", it.violations),
                 ("dropped.checksum", it.corrupt),
                 ("dropped.refused_call", it.refused),
+                ("dropped.retry", it.retries),
+                ("dropped.never_sent", it.never_sent),
             ],
         }
     }

@@ -241,10 +241,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(leaving)
     }
 
-    /// The other side says what it has.
-    pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) {
+    /// The other side says what it has. False where that was never sent, so that somebody else says it.
+    pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) -> bool {
         let now = self.driver.now;
-        let Some(state) = self.links.get_mut(id) else { return };
+        let Some(state) = self.links.get_mut(id) else { return false };
         let delay = ack.delay();
         if ack.again != 0 {
             state.sending.doubled(ack.again);
@@ -257,11 +257,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         };
         let (next, early) = (ack.next.get(), ack.early.get());
         if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
-            return self.violated(id);
+            self.counters.never_sent += 1;
+            return false;
         }
         if state.stage == Stage::Closing && state.out.is_empty() && state.sending.is_empty() {
             self.end(id, Fault::Closed);
         }
+        true
     }
 
     /// A packet of the stream came.
@@ -272,7 +274,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         bytes: &[u8],
         above: &mut dyn LinkEvents<S>,
     ) {
-        self.acknowledged(id, &body.ack);
+        if !self.acknowledged(id, &body.ack) {
+            return;
+        }
         let (now, number) = (self.driver.now, body.number.get());
         let Some(state) = self.links.get_mut(id) else { return };
         let (record, offset) = (body.record.get(), body.offset.get());
