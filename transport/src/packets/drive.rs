@@ -10,7 +10,9 @@ use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, Ordered, Verb};
-use ropewalk_wire::packets::{self, CallBody, Kind, Packet, PacketError, REFUSAL_RETRY, Route};
+use ropewalk_wire::packets::{
+    self, CallBody, GoneBody, Kind, Packet, PacketError, REFUSAL_RETRY, Route,
+};
 use zerocopy::IntoBytes;
 
 use super::machine::{Event, Machine, Reply};
@@ -48,9 +50,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Machine<S> {
     fn write_reply(&mut self, reply: Reply<S>, out: &mut [u8]) -> (S, Leaving) {
         let from = self.config.endpoint;
         match reply {
-            Reply::Gone { station, endpoint, tag } => {
+            Reply::Gone { station, endpoint, tag, secret } => {
+                let body = GoneBody { tag: tag.into(), secret: secret.into() };
                 let route = Route { to: endpoint, from, tag: 0 };
-                let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
+                let len = packets::seal(out, Kind::Gone, route, body.as_bytes(), 0, |_| ());
                 (station, Leaving::whole(len))
             }
             Reply::Retry { station, endpoint, tag, call, cookie } => {
@@ -164,16 +167,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 let bytes = usize::from(opened.head.bytes.get());
                 return self.called(from, endpoint, call, bytes);
             }
-            Packet::Gone(tag) => {
-                self.gone(from, endpoint, tag);
+            Packet::Gone(body) => {
+                self.gone(from, endpoint, body);
                 return self.report_all(above);
             }
             _ => {}
         }
         let Some(id) = self.by_tag(tag, from, &opened.packet) else {
             self.counters.strangers += 1;
-            if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
-                self.send_away(from, endpoint, tag);
+            match opened.packet {
+                Packet::Stream(body, _) => self.send_away(from, endpoint, tag, body.secret.get()),
+                Packet::Pull(_) => self.send_away(from, endpoint, tag, 0),
+                _ => {}
             }
             return;
         };

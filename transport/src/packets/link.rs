@@ -9,7 +9,9 @@ use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, REFUSAL_RETRY, Route};
+use ropewalk_wire::packets::{
+    self, CallBody, GoneBody, Kind, PACKET_BYTES_MIN, REFUSAL_RETRY, Route,
+};
 use zerocopy::IntoBytes;
 
 use super::cookies::Cookie;
@@ -80,6 +82,9 @@ pub(super) struct Link<S> {
     /// Our name for it, and theirs; 0 where it is not known yet.
     pub ours: u32,
     pub theirs: u32,
+    /// What a peer that does not know the link has to repeat of our packets, and we of the peer's.
+    pub secret: u32,
+    pub their_secret: u32,
     pub stage: Stage,
     /// The call by which the other began it.
     pub call: Option<u64>,
@@ -133,6 +138,8 @@ impl<S> Link<S> {
             endpoint,
             ours: 0,
             theirs,
+            secret: 0,
+            their_secret: 0,
             stage,
             call: None,
             cookie: Cookie::default(),
@@ -327,12 +334,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// The other side knows nothing of a link that it is told to have under this name.
-    pub(super) fn gone(&mut self, from: S, endpoint: u8, theirs: u32) {
-        let id = self.by_theirs.get(&(from, endpoint, theirs)).copied();
-        let Some((id, state)) = id.and_then(|id| Some((id, self.links.get(id)?))) else {
+    /// The other side knows nothing of a link that it is told to have under this name. It repeats the secret of the packet
+    /// that told so; one without is asked by a packet that has it, since anybody else may have said so.
+    pub(super) fn gone(&mut self, from: S, endpoint: u8, body: &GoneBody) {
+        let id = self.by_theirs.get(&(from, endpoint, body.tag.get())).copied();
+        let Some((id, state)) = id.and_then(|id| Some((id, self.links.get_mut(id)?))) else {
             return self.counters.strangers += 1;
         };
+        if body.secret.get() != state.secret {
+            self.counters.strangers += 1;
+            state.probes = true;
+            return self.touch(id);
+        }
         let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
         self.end(id, fault);
     }

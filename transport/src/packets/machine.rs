@@ -98,7 +98,7 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) enum Reply<S> {
     /// To the sender of a packet for a link that is not here.
-    Gone { station: S, endpoint: u8, tag: u32 },
+    Gone { station: S, endpoint: u8, tag: u32, secret: u32 },
     /// To a caller, who is to call again with the cookie. `tag`: its name for the link.
     Retry { station: S, endpoint: u8, tag: u32, call: u64, cookie: Cookie },
 }
@@ -250,10 +250,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.links.insert(link).ok()?
             }
         };
-        let random = (self.random.next_u64() as u32) << TAG_SLOT_BITS;
+        let drawn = self.random.next_u64();
+        let random = (drawn as u32) << TAG_SLOT_BITS;
         let state = self.links.get_mut(id)?;
         // Never 0, which stands for a link that is not known yet.
         state.ours = random | id.index | 1 << 31;
+        // Never 0, which no packet of the stream tells.
+        state.secret = (drawn >> 32) as u32 | 1;
         self.touch(id);
         Some(id)
     }
@@ -298,10 +301,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && right).then_some(id)
     }
 
-    /// Tells the sender of a packet that its link is not here.
-    pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32) {
+    /// Tells the sender of a packet that its link is not here. `secret`: the one that the packet told.
+    pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32, secret: u32) {
         // More would be answers to a flood.
-        self.driver.reply(Reply::Gone { station, endpoint, tag });
+        self.driver.reply(Reply::Gone { station, endpoint, tag, secret });
     }
 
     /// The next packet of a link: lost packets first, then the stream, then an acknowledgement alone, then asks and

@@ -10,8 +10,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Ordered, RemoteKey, Verb};
 use ropewalk_wire::packets::{
-    self, AckBody, CallBody, Kind, OfferRecord, Packet, PullBody, RecordKind, RecordPrefix, Route,
-    StreamBody, TakenRecord,
+    self, AckBody, CallBody, GoneBody, Kind, OfferRecord, Packet, PullBody, RecordKind,
+    RecordPrefix, Route, StreamBody, TakenRecord,
 };
 use zerocopy::IntoBytes;
 
@@ -124,7 +124,7 @@ fn who_is_called_says_nothing_else_before_his_answer() {
         number: 0.into(),
         record: 0.into(),
         offset: 0.into(),
-        reserved: 0.into(),
+        secret: 0.into(),
     };
     // A frame, with a header of 17 bytes and no payload.
     let record = [3, 17, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -196,11 +196,12 @@ fn links_that_wait_for_an_answer_to_their_last_word_keep_nobody_out() {
 #[test]
 fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
-    let gone = |endpoint| {
+    let gone = |endpoint, secret: u32| {
         let mut out = vec![0; PACKET_BYTES];
         let route = Route { to: 1, from: endpoint, tag: 0 };
         // Both chose this name for their links.
-        let len = packets::seal(&mut out, Kind::Gone, route, &77u32.to_le_bytes(), 0, |_| ());
+        let body = GoneBody { tag: 77.into(), secret: secret.into() };
+        let len = packets::seal(&mut out, Kind::Gone, route, body.as_bytes(), 0, |_| ());
         out.truncate(len);
         out
     };
@@ -210,9 +211,29 @@ fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
     node.machine.report(&mut node.seen);
     let up: Vec<SlotId> = node.seen.up.iter().copied().collect();
     assert_eq!(up.len(), 2);
-    node.machine.packet(STATION, &gone(1), NOW, &mut node.seen);
+    // Who has had no packet of the stream does not know its secret, and makes us ask.
+    let ask = |node: &mut Node, endpoint| {
+        for guess in [0, 1, u32::MAX] {
+            node.machine.packet(STATION, &gone(endpoint, guess), NOW, &mut node.seen);
+        }
+        let said = said_at(node, NOW);
+        let mut secrets =
+            said.iter().filter_map(|said| match packets::open(said).unwrap().packet {
+                Packet::Stream(body, _) => Some(body.secret.get()),
+                _ => None,
+            });
+        let (secret, more) = (secrets.next().expect("a question"), secrets.count());
+        assert_eq!((more, node.seen.down.len()), (0, usize::from(endpoint) - 1));
+        secret
+    };
+    let secret = ask(&mut node, 1);
+    node.machine.packet(STATION, &gone(2, secret), NOW, &mut node.seen);
+    assert!(node.seen.down.is_empty(), "it is another link's");
+    node.machine.packet(STATION, &gone(1, secret), NOW, &mut node.seen);
     assert_eq!(node.seen.down.keys().copied().collect::<Vec<_>>(), up[..1]);
-    node.machine.packet(STATION, &gone(2), NOW, &mut node.seen);
+    said_at(&mut node, NOW);
+    let secret = ask(&mut node, 2);
+    node.machine.packet(STATION, &gone(2, secret), NOW, &mut node.seen);
     assert_eq!(node.seen.down.len(), 2);
 }
 
@@ -251,7 +272,7 @@ impl Offerer {
             number: self.packets.into(),
             record: self.records.into(),
             offset: 0.into(),
-            reserved: 0.into(),
+            secret: 0.into(),
         };
         let fill = |to: &mut [u8]| {
             for (&(offer, following), place) in offers.iter().zip(to.chunks_exact_mut(bytes)) {
@@ -371,7 +392,7 @@ fn what_comes_before_its_turn_is_bounded_over_all_links() {
                 number: number.into(),
                 record: number.into(),
                 offset: 0.into(),
-                reserved: 0.into(),
+                secret: 0.into(),
             };
             let mut out = vec![0; LONG];
             let len = LONG - packets::overhead(Kind::Stream);
