@@ -342,6 +342,14 @@ fn a_proof_that_was_heard_is_of_no_use_again() {
 }
 
 #[test]
+fn links_of_sessions_that_are_never_idle_closed_are_not_looked_at_in_vain() {
+    let mut rig = Rig::new();
+    rig.core.config.links_max = 0;
+    rig.core.close_surplus();
+    assert_eq!((rig.core.counters().links_over, rig.core.sweep_at), (1, Time::NEVER));
+}
+
+#[test]
 fn a_session_numbers_from_its_beginning_where_both_greetings_said_so() {
     for (before, after) in [(1, 2), (2, 1)] {
         for calls in [true, false] {
