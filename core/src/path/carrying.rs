@@ -8,16 +8,19 @@
 //! Invariants: a session that has a key is told only those who name it; a caller who proves nothing puts no other in its
 //! place while a path of it answers.
 
+use std::time::Duration;
+
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope, FLAG_ANSWER, FLAG_JOIN, JoinBody, Prefix, Refusal};
 
 use super::LinkStage;
-use super::handshake::YIELD;
 use crate::api::PeerId;
 use crate::engine::Core;
 use crate::session::{PathId, Prover};
 
+/// How long a call of the peer that proves nothing yet keeps our own from carrying the session on.
+const PROOF_WAIT: Duration = Duration::from_secs(2);
 /// What a proof is about that carries a session on: no path, and no attempt.
 const NOTHING_NAMED: (PathId, u32) = (PathId::FIRST, 0);
 
@@ -95,7 +98,7 @@ impl Core {
             return self.greet(link, FLAG_ANSWER, Refusal::None);
         };
         if session.is_key_shared() {
-            state.proof = CarryingProof::Demanded { until: self.now + YIELD };
+            state.proof = CarryingProof::Demanded { until: self.now + PROOF_WAIT };
         }
         self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
         self.emit_proof_as(link, id, Prover::CarryingAcceptor, NOTHING_NAMED);

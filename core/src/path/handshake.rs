@@ -23,7 +23,7 @@ use crate::incoming::IncomingKind;
 use crate::session::{Session, SessionId};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
-pub(super) const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
+const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 
 impl Core {
     /// There is no better link to this peer: the agreed one is used.
