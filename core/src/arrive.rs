@@ -117,7 +117,7 @@ impl Core {
             && let Some(session) = peer.session.as_ref()
             && session.paths.is_up_over(link)
             && self.is_of(session, prefix)
-            && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
+            && !matches!(body, Arrived::Hello(_) | Arrived::Confirm | Arrived::Join(_))
         {
             if session.reliable.is_some() {
                 return self.arrive_span(link, id, prefix, body, payload_bytes);
@@ -264,7 +264,6 @@ impl Core {
             Arrived::Ack(_) => {}
             Arrived::Key(key) => self.arrive_key(link, id, key),
             Arrived::Probe(_) | Arrived::Suspect(_) => {}
-            Arrived::Join(_) => return self.violation("a proof on a link that carries a session"),
             Arrived::Migrate(_) | Arrived::Withdraw(_) => {
                 if !self.arrive_of_paths(id, link, body) {
                     return self.violation("a frame about paths names a side that there is not");
@@ -276,9 +275,11 @@ impl Core {
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::CloseIdle => return self.arrive_close_idle(link, id),
             Arrived::KeepOpen => return self.arrive_keep_open(link, id),
-            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) | Arrived::Fragment(_) => {
-                unreachable!("dealt with before")
-            }
+            Arrived::Hello(_)
+            | Arrived::Confirm
+            | Arrived::Join(_)
+            | Arrived::Eager(_)
+            | Arrived::Fragment(_) => unreachable!("dealt with before"),
         }
         Placement::Drop
     }

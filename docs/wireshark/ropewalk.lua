@@ -205,7 +205,7 @@ declare(ropewalk, "ropewalk.", {
     { "call.packet_bytes", "uint16", "Longest packet", dec },
     { "call.tag", "uint32", "The sender's name for the link", hex },
     { "call.id", "uint64", "Call", hex },
-    { "call.refusal", "uint8", "Refusal", dec, { [0] = "accepted" } },
+    { "call.refusal", "uint8", "Refusal", dec, { [0] = "accepted", [1] = "call again" } },
     { "ack.next", "uint32", "First packet that is missing", dec },
     { "ack.delay", "uint24", "The oldest news waited (us)", dec },
     { "ack.again", "uint8", "Came again (number modulo 255, plus 1)", dec },
@@ -213,6 +213,7 @@ declare(ropewalk, "ropewalk.", {
     { "stream.number", "uint32", "Number", dec },
     { "stream.record", "uint32", "Record of the first byte", dec },
     { "stream.offset", "uint32", "Place of that byte in its record", dec },
+    { "stream.secret", "uint32", "The sender's secret of the link", hex },
     { "handle", "uint64", "Transfer", hex },
     { "key.slot", "uint64", "Slot of the key", hex },
     { "key.secret", "uint64", "Secret of the key", hex },
@@ -226,6 +227,7 @@ declare(ropewalk, "ropewalk.", {
     { "piece.data", "bytes", "Data" },
     { "refusal.reason", "uint8", "Reason", dec, pull_reasons },
     { "gone.tag", "uint32", "Tag that is unknown", hex },
+    { "gone.secret", "uint32", "Secret of the packet that named it", hex },
     { "record", "uint32", "Record", dec },
     { "record.kind", "uint8", "Kind", dec, kinds },
     { "record.header_bytes", "uint8", "Bytes of the header", dec },
@@ -988,7 +990,7 @@ end
 -- Ropewalk's packets
 
 local HEAD_BYTES, CHECKSUM_BYTES = 14, 4
-local PACKET_VERSION = 5
+local PACKET_VERSION = 6
 local PACKET_ACK = { { "ropewalk.ack.next", 4 }, { "ropewalk.ack.delay", 3 },
     { "ropewalk.ack.again", 1 }, { "ropewalk.ack.early", 8 } }
 local PACKET_HANDLE = { "ropewalk.handle", 8 }
@@ -998,13 +1000,14 @@ local packet_layouts = {
         { "ropewalk.flags", 1 }, { "ropewalk.bytes", 2 }, { 2 }, { "ropewalk.tag", 4 } },
     call = { { "ropewalk.call.version", 2 }, { "ropewalk.call.packet_bytes", 2 }, { "ropewalk.call.tag", 4 },
         { "ropewalk.call.id", 8 }, { "ropewalk.call.refusal", 1 }, { 7 } },
-    stream = { { "ropewalk.stream.number", 4 }, { "ropewalk.stream.record", 4 }, { "ropewalk.stream.offset", 4 }, { 4 } },
+    stream = { { "ropewalk.stream.number", 4 }, { "ropewalk.stream.record", 4 }, { "ropewalk.stream.offset", 4 },
+        { "ropewalk.stream.secret", 4 } },
     pull = { PACKET_HANDLE, KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.total_bytes", 8 },
         { "ropewalk.pull.piece_bytes", 2 }, { "ropewalk.pull.offered", 1 }, { 1 }, { "ropewalk.pull.first", 4 },
         { "ropewalk.pull.pieces", 8 } },
     piece = { PACKET_HANDLE, { "ropewalk.piece.number", 4 }, { 4 } },
     refusal = { PACKET_HANDLE, { "ropewalk.refusal.reason", 1 }, { 7 } },
-    gone = { { "ropewalk.gone.tag", 4 } },
+    gone = { { "ropewalk.gone.tag", 4 }, { "ropewalk.gone.secret", 4 } },
 }
 
 -- Bytes of a kind's layout; and whether more may follow.

@@ -228,7 +228,7 @@ layouts! {
         reserved: [u8; 7],
     } 24
     /// After a greeting with `FLAG_JOIN`: of the accepting side, with its answer; of the connecting side, in place of
-    /// `Confirm`.
+    /// `Confirm`. The link becomes a path, or carries the session on; then path and counter are 0.
     JoinBody {
         /// The path's number. Its lowest bit is 0 where the side with the lower endpoint id added the path.
         path: U32,

@@ -13,7 +13,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Bytes before a layout: MXoE's index.
 const INDEX_BYTES: usize = crate::mxoe::INDEX_BYTES;
 /// Bytes of the checksum at the end.
@@ -61,9 +61,10 @@ layouts! {
         tag: U32,
         /// Chosen by the caller for this call; an answer repeats it.
         call: U64,
-        /// Of an answer: 0, or why not (`Refusal`).
+        /// Of an answer: 0, or [`REFUSAL_RETRY`], or another reason.
         refusal: u8,
-        reserved: [u8; 7],
+        /// Of an answer that asks to call again: what that call has to say here. 0 in others.
+        cookie: [u8; COOKIE_BYTES],
     } 24
     /// The acknowledgement of packets that arrived; every packet of the stream carries one.
     AckBody {
@@ -83,8 +84,16 @@ layouts! {
         /// The record that the first byte is of, and that byte's place in it.
         record: U32,
         offset: U32,
-        reserved: U32,
+        /// The sender's secret of this link: who never had it a packet cannot tell it that the link is gone.
+        secret: U32,
     } 32
+    /// The link is unknown to the receiver of a packet.
+    GoneBody {
+        /// The tag of that packet.
+        tag: U32,
+        /// The secret that it told; 0 where it is no packet of the stream.
+        secret: U32,
+    } 8
     /// Asks for pieces of a region, or of what was offered. Others may follow in the same packet.
     PullBody {
         /// The asker's name for the transfer.
@@ -201,8 +210,7 @@ pub enum Packet<'a> {
     Pull(&'a [PullBody]),
     Piece(&'a PieceBody, &'a [u8]),
     Refusal(&'a RefusalBody),
-    /// The link is unknown to the receiver of a packet with this tag.
-    Gone(u32),
+    Gone(&'a GoneBody),
 }
 
 /// Why bytes are no packet of ours.
@@ -215,6 +223,11 @@ pub enum PacketError {
     #[error("the packet's checksum does not hold")]
     Checksum,
 }
+
+/// Of an answer: the call is to come again, under the same number and with the cookie of the answer. No link is made before.
+pub const REFUSAL_RETRY: u8 = 1;
+/// Bytes of a cookie.
+pub const COOKIE_BYTES: usize = 7;
 
 /// Pulls in one packet.
 pub const PULLS_MAX: usize = 8;
@@ -229,7 +242,7 @@ pub const fn overhead(kind: Kind) -> usize {
             Kind::Pull => size_of::<PullBody>(),
             Kind::Piece => size_of::<PieceBody>(),
             Kind::Refusal => size_of::<RefusalBody>(),
-            Kind::Gone => 4,
+            Kind::Gone => size_of::<GoneBody>(),
         }
 }
 
@@ -299,7 +312,7 @@ fn parse(kind: u8, rest: &[u8]) -> Option<Packet<'_>> {
             Packet::Piece(body, bytes)
         }
         kind if kind == Kind::Refusal as u8 => Packet::Refusal(exact(rest)?),
-        _ => Packet::Gone(exact::<U32>(rest)?.get()),
+        _ => Packet::Gone(exact(rest)?),
     })
 }
 
@@ -425,7 +438,7 @@ mod tests {
     fn layouts_have_their_length() {
         let mut out = vec![0; 200];
         for (kind, bytes) in
-            [(Kind::Ack, 15), (Kind::Pull, 57), (Kind::Gone, 5), (Kind::Stream, 31)]
+            [(Kind::Ack, 15), (Kind::Pull, 57), (Kind::Gone, 4), (Kind::Stream, 31)]
         {
             seal(&mut out, kind, ROUTE, &[], bytes, |_| ());
             assert_eq!(open(&out).err(), Some(PacketError::Shape), "{kind:?}");

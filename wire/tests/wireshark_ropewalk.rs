@@ -29,7 +29,7 @@ fn call(kind: Kind, tag: u32, own: u32) -> Vec<u8> {
         tag: own.into(),
         call: 0x0102_0304_0506_0708.into(),
         refusal: 0,
-        reserved: [0; 7],
+        cookie: [0; 7],
     };
     packet(kind, tag, body.as_bytes(), &[0; 200])
 }
@@ -44,7 +44,7 @@ fn stream(number: u32, record: u32, offset: u32, records: &[u8]) -> Vec<u8> {
         number: number.into(),
         record: record.into(),
         offset: offset.into(),
-        reserved: 0.into(),
+        secret: 0.into(),
     };
     packet(Kind::Stream, THEIRS, body.as_bytes(), records)
 }
@@ -199,10 +199,16 @@ fn links_are_made_and_ended() {
         ],
     );
     script.there(
-        &packet(Kind::Gone, 0, &OURS.to_le_bytes(), &[]),
+        &packet(
+            Kind::Gone,
+            0,
+            GoneBody { tag: OURS.into(), secret: 0x1234_5679.into() }.as_bytes(),
+            &[],
+        ),
         &[
             ("_ws.col.Info", "Gone: link 0xabcdef01 is unknown"),
             ("ropewalk.gone.tag", "0xabcdef01"),
+            ("ropewalk.gone.secret", "0x12345679"),
             ("ropewalk.checksum.status", "1"),
             ("_ws.expert.message", ""),
         ],

@@ -57,10 +57,13 @@ struct Round {
     was_hurried: bool,
     /// The next attempt of a session that has lost its links.
     next: u16,
+    /// How many of these were answered by other endpoints.
+    strangers: u16,
 }
 
 impl Round {
-    const FIRST: Round = Round { count: 0, until: Time::NEVER, was_hurried: false, next: 0 };
+    const FIRST: Round =
+        Round { count: 0, until: Time::NEVER, was_hurried: false, next: 0, strangers: 0 };
 
     fn patience(&self) -> Option<Duration> {
         HURRY.get(usize::from(self.count)).copied()
@@ -142,6 +145,16 @@ impl Calls {
     /// The way by which such a session is to be called next.
     pub fn retries_over(&self) -> u32 {
         self.round.next.into()
+    }
+
+    /// Another endpoint answered the call of such a session.
+    pub fn note_stranger(&mut self) {
+        self.round.strangers = self.round.strangers.saturating_add(1);
+    }
+
+    /// Whether other endpoints answered by all ways of this round.
+    pub fn has_met_strangers_alone(&self) -> bool {
+        self.round.strangers > 0 && self.round.strangers == self.round.next
     }
 
     /// The peer's own link shall survive: we wait for it until then.

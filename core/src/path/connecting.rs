@@ -103,8 +103,9 @@ impl Core {
         });
         self.begin_link(peer, link, false, insist);
         let (now, Called { way, is_alone, is_told }) = (self.now, called);
+        let is_lost = self.has_lost_paths(peer);
         if let Some(state) = self.links.get_mut(link) {
-            state.is_told = is_told;
+            state.is_told = is_told || is_lost && !is_alone;
         }
         let Some(state) = self.peers.get_mut(peer) else { return };
         if state.session.as_ref().is_some_and(|session| session.paths.has_lost()) {
@@ -135,6 +136,11 @@ impl Core {
 
     /// No way is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
+        let met = self.peers.get(peer).is_some_and(|peer| peer.calls.has_met_strangers_alone());
+        if met && self.has_lost_paths(peer) {
+            // Nobody answers in its name any more.
+            return self.end_session(peer, Fault::PeerReset);
+        }
         if let Some(state) = self.peers.get_mut(peer)
             && state.calls.end_round()
             && let CallStage::Connecting { attempt } = state.calls.stage()

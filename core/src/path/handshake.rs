@@ -15,11 +15,12 @@ use ropewalk_wire::frame::{
 };
 
 use super::calls::PATIENCE;
+use super::carrying::CarryingProof;
 use super::{Link, LinkStage, Links, Peer};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
-use crate::session::SessionId;
+use crate::session::{Session, SessionId};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
@@ -45,11 +46,12 @@ impl Core {
             return;
         }
         state.stage = LinkStage::Greeting;
-        let id = state.peer;
+        let (id, joins) = (state.peer, state.joins);
         let flags = if state.upgrade { FLAG_UPGRADE } else { 0 }
             | if state.insist { FLAG_INSIST } else { 0 }
             | if state.joins.is_some() { FLAG_JOIN } else { 0 };
         self.greet(link, flags, Refusal::None);
+        joins.into_iter().for_each(|id| self.joining_up(id, link));
         let lossy = self.is_lossy(link);
         let Some(id) = id else { return };
         let Some(peer) = self.peers.get_mut(id) else { return };
@@ -90,14 +92,19 @@ impl Core {
 
     pub(super) fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
-        let lossy = self.is_lossy(link);
+        let (lossy, mode) = (self.is_lossy(link), self.mode_over(link));
         let Some(state) = self.links.get_mut(link) else { return };
+        state.mode = mode;
         let peer = state.peer.or(state.joins).and_then(|peer| self.peers.get(peer));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.identity.incarnation.0 == hello.incarnation.get())
         };
         let session = peer.filter(same_life).and_then(|peer| peer.session.as_ref());
-        state.ours = session.and_then(|session| session.kept(lossy));
+        // A session with a key is told nobody who has not named it: whoever it is may be a stranger.
+        let is_told = |session: &&Session| {
+            session.key().is_none() || state.outbound || state.theirs == Some(session.id)
+        };
+        state.ours = session.filter(is_told).and_then(|session| session.kept(lossy));
         state.windows = windows;
         let (nonce, session) = (state.nonce, state.ours.map_or(0, SessionId::name));
         let body = Body::Hello(HelloBody {
@@ -106,7 +113,7 @@ impl Core {
             incarnation: self.identity.incarnation.0.into(),
             host: self.identity.host.into(),
             nonce: nonce.into(),
-            mode: self.mode_over(link),
+            mode,
             refusal: refusal as u8,
             address_bytes: (self.greeting.len as u16).into(),
             eager_credit: ((windows.eager / 1024) as u16).into(),
@@ -155,6 +162,8 @@ impl Core {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
             state.asks_to_join = prefix.flags.get() & FLAG_JOIN != 0;
+        } else if state.joins.is_none() && prefix.flags.get() & FLAG_JOIN != 0 {
+            state.proof = CarryingProof::Follows;
         }
         if payload_bytes == 0 {
             self.greeted(link, &[]);
@@ -165,18 +174,19 @@ impl Core {
 
     /// A greeting is complete.
     pub(crate) fn greeted(&mut self, link: LinkId, payload: &[u8]) {
-        let Some(state) = self.links.get(link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
+        state.addresses = addresses.to_vec();
         if outbound {
-            self.answered(link, hello, addresses);
+            self.answered(link, hello);
         } else {
-            self.asked(link, hello, addresses);
+            self.asked(link, hello);
         }
     }
 
     /// Somebody connected to us.
-    pub(crate) fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+    pub(crate) fn asked(&mut self, link: LinkId, hello: HelloBody) {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
@@ -197,8 +207,6 @@ impl Core {
             Some(state) => (state.upgrade, state.insist),
             None => return,
         };
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.addresses = addresses.to_vec();
         if self.hold_caller(id, link) {
             return;
         }
@@ -216,11 +224,14 @@ impl Core {
         if ((runs || about_to) && !insist && !upgrade) || (ours_survives && ours_pending) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
+        if !self.may_take_place(id, link) {
+            return self.refuse_link(link, Refusal::Duplicate);
+        }
         self.links.set_peer(link, id);
         self.links.agree(link);
         // The rail knows the regions of this peer before the peer can ask for them.
         self.expose_existing(id, link);
-        self.greet(link, FLAG_ANSWER, Refusal::None);
+        self.answer_call(link, id);
     }
 
     /// Whether there is credit for a session with this peer: one that was idle-closed has its own.
@@ -248,7 +259,7 @@ impl Core {
     }
 
     /// The peer to whom we connected answered.
-    fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+    fn answered(&mut self, link: LinkId, hello: HelloBody) {
         let Some(state) = self.links.get(link) else { return };
         if let Some(id) = state.joins {
             return self.join_answered(link, id, &hello);
@@ -267,6 +278,9 @@ impl Core {
         let meant = self.peers.get(asked).map(|peer| peer.identity.endpoint);
         if is_told && meant != Some(endpoint) {
             // Another endpoint has this address by now. Our next attempt is another one's.
+            if let Some(peer) = self.peers.get_mut(asked) {
+                peer.calls.note_stranger();
+            }
             return self.close_link(link);
         }
         if endpoint == self.identity.endpoint.0 {
@@ -281,14 +295,22 @@ impl Core {
             return self.refused(id, link, refusal);
         }
         self.links.set_peer(link, id);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        (peer.identity.cluster, peer.identity.other_cluster) =
+            (u128::from_le_bytes(hello.cluster), 0);
+        if !self.awaits_carrying_proof(link, id) {
+            self.accepted(link, id, &hello);
+        }
+    }
+
+    /// The peer accepts our call, and has proven what it has to prove.
+    pub(super) fn accepted(&mut self, link: LinkId, id: PeerId, hello: &HelloBody) {
+        let endpoint = u128::from_le_bytes(hello.endpoint);
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Agreed;
         let upgrade = state.upgrade;
         let named = (state.ours, state.theirs);
-        let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.addresses = addresses.to_vec();
-        (peer.identity.cluster, peer.identity.other_cluster) =
-            (u128::from_le_bytes(hello.cluster), 0);
+        let Some(peer) = self.peers.get(id) else { return };
         let newer = peer.identity.incarnation.0 != hello.incarnation.get();
         if peer.has_link() && !newer && !upgrade {
             // Connected already: over a second address, or by the peer itself meanwhile.
@@ -301,6 +323,9 @@ impl Core {
             // with, where somebody wants it.
             self.close_link(link);
             return self.want_waiting(id);
+        }
+        if !self.may_take_place(id, link) {
+            return self.close_link(link);
         }
         let theirs_survives = self.identity.endpoint.0 > endpoint && !upgrade;
         if !upgrade && self.has_agreed(id, true, link) {
@@ -347,7 +372,10 @@ impl Core {
 
     /// Whether another link with this peer, begun by us or by it, is agreed upon.
     pub(super) fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
-        let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
+        let agreed = |state: &Link| {
+            let is_late = state.proof.is_late(self.now);
+            state.outbound == outbound && state.stage == LinkStage::Agreed && !is_late
+        };
         let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
         others.into_iter().any(|other| self.links.get(other).is_some_and(agreed))
     }
@@ -355,7 +383,7 @@ impl Core {
     /// We choose this link; the session begins on our side.
     pub(super) fn confirm(&mut self, id: PeerId, link: LinkId) {
         self.expose_existing(id, link);
-        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+        self.emit_confirmation(link, id);
         let mut others = self.links.of_peer(id);
         let begun = |other: &LinkId| self.links.get(*other).is_some_and(|state| state.outbound);
         others.retain(|other| *other != link && begun(other));
@@ -370,6 +398,7 @@ impl Core {
     pub(crate) fn is_confirmed_by(&self, link: LinkId, session: u32) -> bool {
         let Some(state) = self.links.get(link) else { return false };
         let agreed = state.stage == LinkStage::Agreed && !state.outbound;
+        let agreed = agreed && !state.proof.is_demanded();
         let fresh = || Some(SessionId::agreed(state.nonce, state.hello?.nonce.get()));
         let tag = state.goes_on_with().or_else(fresh);
         agreed && tag.is_some_and(|tag| tag.name() == session) && self.is_lossy(link)
@@ -391,6 +420,10 @@ impl Core {
         if !agreed {
             return self.violation("an unexpected confirmation");
         }
+        if self.links.get(link).is_some_and(|state| state.proof.is_demanded()) {
+            self.refuse_carrying(link);
+            return Placement::Drop;
+        }
         self.begin_session(id, link);
         Placement::Drop
     }
@@ -407,6 +440,7 @@ fn is_silent(links: &Links, link: LinkId) -> bool {
     let state = links.get(link);
     state.is_some_and(|it| {
         let greets = it.stage == LinkStage::Greeting && it.hello.is_none();
-        !it.outbound && (greets || it.stage == LinkStage::Agreed && it.joins.is_some())
+        let proves = it.joins.is_some() || it.proof.is_demanded();
+        !it.outbound && (greets || it.stage == LinkStage::Agreed && proves)
     })
 }

@@ -58,6 +58,10 @@ impl Core {
             }
         }
         self.counters.links_over += 1;
+        if self.links.are_fixed() {
+            // Sessions with spans, and foreign ones: none of them is idle-closed, however long it rests.
+            return;
+        }
         self.sweep_at = self.now + SWEEP_AGAIN;
         self.timers.wake_by(self.sweep_at);
     }
@@ -74,6 +78,11 @@ impl Core {
     /// The second chance of the link under the hand; true where it is idle-closed.
     fn close_next_idle(&mut self) -> bool {
         let Some(link) = self.links.next_turn() else { return false };
+        let closes = self.is_ever_idle_closed(link);
+        self.links.note_turn(closes);
+        if !closes {
+            return false;
+        }
         let Some(state) = self.links.get(link) else { return false };
         let Some(id) = state.peer.filter(|id| self.may_close_idle(*id, link)) else { return false };
         let Some(peer) = self.peers.get(id) else { return false };
@@ -87,6 +96,13 @@ impl Core {
         }
         self.ask_to_close_idle(id, link);
         true
+    }
+
+    /// Whether the session of a link is idle-closed at all.
+    fn is_ever_idle_closed(&self, link: LinkId) -> bool {
+        let peer = self.links.get(link).and_then(|state| state.peer);
+        let session = peer.and_then(|id| self.peers.session(self.resolve(id)));
+        session.is_none_or(|session| session.reliable.is_none() && !session.is_foreign())
     }
 
     /// Whether the session may do without its link for now, as far as this side can tell.
@@ -246,17 +262,16 @@ impl Core {
         self.answer(caller);
     }
 
-    /// The link with a greeting that waited, and the addresses that it told.
-    pub(crate) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
-        let peer = self.peers.get_mut(id)?;
-        Some((peer.calls.take_caller()?, peer.identity.addresses.clone()))
+    /// The link with a greeting that waited.
+    pub(crate) fn take_caller(&mut self, id: PeerId) -> Option<LinkId> {
+        self.peers.get_mut(id)?.calls.take_caller()
     }
 
-    pub(crate) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
-        let Some((link, addresses)) = caller else { return };
+    pub(crate) fn answer(&mut self, caller: Option<LinkId>) {
+        let Some(link) = caller else { return };
         let state = self.links.get(link).filter(|state| state.stage == LinkStage::Greeting);
         if let Some(hello) = state.and_then(|state| state.hello) {
-            self.asked(link, hello, &addresses);
+            self.asked(link, hello);
         }
     }
 

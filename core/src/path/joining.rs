@@ -25,17 +25,18 @@ use crate::session::{Bundle, Claim, PathId, Prover};
 type Named = (PathId, u32);
 
 impl Core {
-    /// Whether a session that begins over this link may have further paths.
+    /// Whether we greet so that a session that begins over this link may have further paths.
     pub(crate) fn takes_paths(&self, link: LinkId) -> bool {
         let rail = self.rails.of(link);
         let is_between_hosts = rail.is_some_and(|rail| !rail.same_host_only && !rail.foreign);
         self.config.paths_max > 1 && is_between_hosts && !self.is_lossy(link)
     }
 
-    /// Whether both sides say so of this link.
+    /// Whether both sides have said so of this link: what we would say by now does not count.
     pub(crate) fn agrees_on_paths(&self, link: LinkId) -> bool {
-        let hello = self.links.get(link).and_then(|state| state.hello);
-        self.takes_paths(link) && hello.is_some_and(|hello| hello.mode & MODE_PATHS != 0)
+        let Some(state) = self.links.get(link) else { return false };
+        let theirs = state.hello.map_or(0, |hello| hello.mode);
+        state.mode & theirs & MODE_PATHS != 0
     }
 
     /// A session begins. Where it may have further paths, the peer is told our share of its key.
@@ -50,6 +51,9 @@ impl Core {
         session.may_have_paths(share, offers);
         let calls = u8::from(offers);
         self.emit_control(id, KeyBody { share, calls, reserved: [0; 7] });
+        let Some(session) = self.peers.session_mut(id) else { return };
+        let span = session.reliable.as_ref().map_or(0, |reliable| reliable.sent.last());
+        session.bundle_mut().into_iter().for_each(|bundle| bundle.tell_by(span));
     }
 
     /// Whether we know an address of the peer that a rail between hosts can call.
@@ -178,6 +182,9 @@ impl Core {
         body: &JoinBody,
     ) -> Placement {
         let Some(state) = self.links.get(link) else { return Placement::Drop };
+        if let (None, Some(id)) = (state.joins, state.peer) {
+            return self.arrive_carrying_proof(link, self.resolve(id), prefix, body);
+        }
         let Some(id) = state.joins.filter(|_| state.stage == LinkStage::Agreed) else {
             return self.violation("an unexpected proof");
         };
@@ -276,6 +283,15 @@ impl Core {
         self.joining_down(id, link);
     }
 
+    /// A joining link of ours is there: we have greeted.
+    pub(super) fn joining_up(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        let Some(bundle) = self.bundle_mut(id) else { return };
+        bundle.note_up(link, now);
+        let due = bundle.due();
+        self.wake_by(id, due);
+    }
+
     /// A joining link is gone.
     pub(super) fn joining_down(&mut self, id: PeerId, link: LinkId) {
         let now = self.now;
@@ -286,7 +302,7 @@ impl Core {
     }
 
     /// What a proof of this side is about.
-    fn claim(
+    pub(super) fn claim(
         &self,
         link: LinkId,
         id: PeerId,
@@ -305,7 +321,15 @@ impl Core {
 
     fn emit_proof(&mut self, link: LinkId, id: PeerId, named: Named) {
         let outbound = self.links.get(link).is_some_and(|state| state.outbound);
-        let prover = if outbound { Prover::Caller } else { Prover::Acceptor };
+        self.emit_proof_as(
+            link,
+            id,
+            if outbound { Prover::Caller } else { Prover::Acceptor },
+            named,
+        );
+    }
+
+    pub(super) fn emit_proof_as(&mut self, link: LinkId, id: PeerId, prover: Prover, named: Named) {
         let Some(claim) = self.claim(link, id, prover, link.rail, named) else { return };
         let Some(session) = self.peers.session(id) else { return };
         let Some(key) = session.bundle().and_then(Bundle::key) else { return };

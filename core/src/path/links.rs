@@ -18,6 +18,8 @@ pub(crate) struct Links {
     /// Those that carry a session, apart from the endpoint's to itself, and the clock's hand on them.
     carrying: Vec<LinkId>,
     hand: usize,
+    /// Turns in a row of links that are never closed as idle, since the last one began to carry a session.
+    fixed: usize,
     /// How many of them are to be closed as idle: the peer's answer is awaited.
     closing_idle: usize,
     /// Accepted links on which both sides have greeted, so far.
@@ -95,6 +97,7 @@ impl Links {
         let Some(state) = self.get_mut(id).filter(|state| state.turn.is_none()) else { return };
         state.turn = Some(turn);
         self.carrying.push(id);
+        self.fixed = 0;
     }
 
     /// The link carries no session any more.
@@ -134,6 +137,16 @@ impl Links {
         let link = self.carrying.get(self.hand).copied();
         self.hand += 1;
         link
+    }
+
+    /// Whether the link whose turn it was may ever be closed as idle.
+    pub fn note_turn(&mut self, closes: bool) {
+        self.fixed = if closes { 0 } else { self.fixed + 1 };
+    }
+
+    /// Whether none of those that carry a session is ever closed as idle, as all turns have shown.
+    pub fn are_fixed(&self) -> bool {
+        self.fixed >= self.carrying.len()
     }
 
     pub fn remove(&mut self, id: LinkId) -> Option<Link> {
@@ -250,5 +263,24 @@ mod tests {
             (0..10).filter_map(|_| links.next_turn()).map(|it| it.slot.index).collect();
         turns.sort_unstable();
         assert_eq!(turns, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
+    }
+
+    #[test]
+    fn links_are_fixed_when_each_had_its_turn_and_none_may_be_closed() {
+        let name = |index| LinkId { rail: 0, slot: SlotId { index, generation: 1 } };
+        let mut links = Links::default();
+        for index in 0..3 {
+            links.insert(name(index), Link::new(None, index));
+            links.begin_carrying(name(index));
+        }
+        for closes in [false, false, true, false, false] {
+            links.note_turn(closes);
+            assert!(!links.are_fixed());
+        }
+        links.note_turn(false);
+        assert!(links.are_fixed());
+        links.insert(name(3), Link::new(None, 3));
+        links.begin_carrying(name(3));
+        assert!(!links.are_fixed(), "it may be one that can be closed");
     }
 }

@@ -6,6 +6,7 @@
 
 mod arming;
 mod calls;
+mod carrying;
 mod closing;
 mod connecting;
 mod evictable;
@@ -34,6 +35,7 @@ pub(crate) use timers::Timers;
 pub(crate) use calls::CallStage;
 
 use calls::Calls;
+use carrying::CarryingProof;
 use evictable::EvictionMarks;
 use timers::PeerTimer;
 
@@ -60,16 +62,23 @@ pub(crate) struct Link {
     /// The peer's rail, if it told that: on links that joined.
     pub their_rail: Option<u8>,
     pub outbound: bool,
-    /// See [`crate::Called::is_told`].
+    /// Another endpoint that answers is not the peer: see [`crate::Called::is_told`]. So it is by each of several ways to a peer
+    /// whose session has lost its links.
     pub is_told: bool,
     pub upgrade: bool,
     pub insist: bool,
     /// It was accepted, and its greeting asks to join a session.
     pub asks_to_join: bool,
+    /// Who carries the session on, if anybody, has to prove that it may.
+    pub proof: CarryingProof,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
     pub hello: Option<HelloBody>,
+    /// The mode that our own greeting told.
+    pub mode: u8,
+    /// The addresses that the peer's greeting told: they count when the link has come to carry a session.
+    pub addresses: Vec<u8>,
     /// The session that we, and the peer, would go on with, if not with a new one.
     pub ours: Option<SessionId>,
     pub theirs: Option<SessionId>,
@@ -140,7 +149,7 @@ pub(crate) struct PeerIdentity {
     pub cluster: u128,
     /// The cluster of an endpoint that answered at its address and is not one of ours; 0: none did.
     pub other_cluster: u128,
-    /// Its address list as it told us.
+    /// Its address list, as it told us over the link that carried its session last.
     pub addresses: Vec<u8>,
 }
 
@@ -162,9 +171,12 @@ impl Link {
             upgrade: false,
             insist: false,
             asks_to_join: false,
+            proof: CarryingProof::default(),
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,
+            mode: 0,
+            addresses: Vec::new(),
             ours: None,
             theirs: None,
             windows: Windows::default(),

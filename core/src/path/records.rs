@@ -190,6 +190,11 @@ impl Core {
         self.peers.get(self.resolve(id)).map_or(&[], |peer| &peer.identity.addresses)
     }
 
+    /// The address list that a peer told over a link on which both sides have greeted, and which carries no session yet.
+    pub fn addresses_over(&self, link: LinkId) -> &[u8] {
+        self.links.get(link).map_or(&[], |link| &link.addresses)
+    }
+
     /// The peer's endpoint, where it greeted us.
     pub fn peer_endpoint(&self, id: PeerId) -> Option<u128> {
         let endpoint = self.peers.get(self.resolve(id))?.identity.endpoint;

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Token};
-use ropewalk_wire::frame::{Body, Envelope};
+use ropewalk_base::verb::LinkId;
 
 use super::Reliable;
 use crate::api::{LOOP_LINK, PeerId};
@@ -146,7 +145,7 @@ impl Core {
             && let Some((link, alive)) = session.paths.confirm_again(now, after)
         {
             if alive {
-                self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+                self.emit_confirmation(link, id);
             } else {
                 // With the rail's last word the path is lost, and looks for another link.
                 self.close_link(link);

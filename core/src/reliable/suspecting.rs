@@ -238,11 +238,13 @@ impl Core {
             return self.emit_probe(id, link, true);
         }
         self.note_answered(id, link);
-        let Some(session) = self.peers.session_mut(id).filter(|it| it.paths.are_several()) else {
-            return;
-        };
+        let Some(session) = self.peers.session_mut(id) else { return };
         if let Some(bundle) = session.bundle_mut() {
             bundle.silent_until = None;
+            bundle.end_doubt();
+        }
+        if !session.paths.are_several() {
+            return;
         }
         if session.paths.answered(link, now) {
             self.share_news(id, link, RouteNews::Well);

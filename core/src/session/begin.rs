@@ -33,6 +33,10 @@ impl Core {
             return self.connect_if_needed(id);
         }
         if !goes_on && session.is_some() {
+            if !self.may_take_place(id, link) {
+                // Another link has carried it on since both sides greeted.
+                return self.close_link(link);
+            }
             // The peer lost what it knew of us; what was under way has failed.
             self.replace_session(id);
         }
@@ -48,11 +52,11 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         state.traffic_seen = None;
-        let outbound = state.outbound;
+        let (outbound, addresses) = (state.outbound, std::mem::take(&mut state.addresses));
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.calls.succeed();
-        peer.identity.incarnation = incarnation;
+        (peer.identity.incarnation, peer.identity.addresses) = (incarnation, addresses);
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);

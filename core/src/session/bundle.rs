@@ -22,6 +22,8 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const WAIT_LOST_MAX: Duration = Duration::from_secs(1);
 /// How long an attempt may take, from its call to the peer's answer.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long its paths answer no probe before a new life of the peer is believed.
+const DOUBT: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub(crate) struct Bundle {
@@ -38,10 +40,15 @@ pub(crate) struct Bundle {
     /// When it ends, since all its paths are silent and it owes something.
     pub silent_until: Option<Time>,
     key: Option<Key>,
+    /// The span that tells our share.
+    told_by: Option<u64>,
+    /// Since when a caller who proves nothing would take its place, and no path has answered a probe.
+    doubted_since: Option<Time>,
     adds: bool,
     is_lower: bool,
-    /// Paths that we have named.
+    /// Paths that we have named, and one of them that was none on our side: the peer may have it, as one without a link.
     named: u32,
+    unused: Option<PathId>,
     /// The driver looks for a way.
     is_asked: bool,
     /// How often we have begun to join a path, and how often the peer has, as far as it has proven that.
@@ -64,6 +71,8 @@ pub(crate) struct Attempt {
     pub link: LinkId,
     /// The number of this attempt.
     pub counter: u32,
+    /// The number that it has given a new path.
+    named: Option<PathId>,
     way: u32,
     until: Time,
 }
@@ -78,9 +87,12 @@ impl Bundle {
             migrating: None,
             silent_until: None,
             key: None,
+            told_by: None,
+            doubted_since: None,
             adds: false,
             is_lower: false,
             named: 0,
+            unused: None,
             is_asked: false,
             begun: 0,
             heard: 0,
@@ -111,6 +123,33 @@ impl Bundle {
     /// The key, once both sides have told their shares.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref()
+    }
+
+    /// Our share goes with this span.
+    pub fn tell_by(&mut self, span: u64) {
+        self.told_by = Some(span);
+    }
+
+    /// Whether the peer is known to have the key, too. `answered`: it has all spans up to this one.
+    pub fn is_shared(&self, answered: u64) -> bool {
+        self.key.is_some() && self.told_by.is_some_and(|span| span <= answered)
+    }
+
+    /// A caller who proves nothing would take its place. True where its paths are to be probed.
+    pub fn doubt(&mut self, now: Time) -> bool {
+        let is_new = self.doubted_since.is_none();
+        self.doubted_since.get_or_insert(now);
+        is_new
+    }
+
+    /// Whether no path has answered since that began, for so long that such a caller is believed.
+    pub fn is_doubtful(&self, now: Time) -> bool {
+        self.doubted_since.is_some_and(|since| now.since(since) >= DOUBT)
+    }
+
+    /// The peer was heard.
+    pub fn end_doubt(&mut self) {
+        self.doubted_since = None;
     }
 
     /// When [`Bundle::next_way`] or [`Bundle::is_late`] is to be asked, or its migration has something to do.
@@ -150,10 +189,14 @@ impl Bundle {
         self.is_asked = true;
     }
 
-    /// A number for a path of ours.
+    /// A number for the path of the attempt under way: that of an earlier one which came to nothing, or a new one.
     pub fn name_path(&mut self) -> PathId {
-        self.named += 1;
-        PathId::of(self.named, self.is_lower)
+        let path = self.unused.take().unwrap_or_else(|| {
+            self.named += 1;
+            PathId::of(self.named, self.is_lower)
+        });
+        self.attempt.iter_mut().for_each(|attempt| attempt.named = Some(path));
+        path
     }
 
     /// An attempt begins.
@@ -161,7 +204,14 @@ impl Bundle {
         self.is_asked = false;
         self.begun += 1;
         let (counter, until) = (self.begun, now + PATIENCE);
-        self.attempt = Some(Attempt { link, counter, way, until });
+        self.attempt = Some(Attempt { link, counter, named: None, way, until });
+    }
+
+    /// The link of an attempt is there: the peer has this long to answer.
+    pub fn note_up(&mut self, link: LinkId, now: Time) {
+        if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.link == link) {
+            attempt.until = now + PATIENCE;
+        }
     }
 
     /// The link of the attempt, if there is one.
@@ -177,6 +227,7 @@ impl Bundle {
     /// The attempt over a link is over, if there is one: the next way is tried at once.
     pub fn end(&mut self, link: LinkId, has_joined: bool, now: Time) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.link == link) else { return };
+        self.unused = self.unused.or(attempt.named.filter(|_| !has_joined));
         self.has_added |= has_joined;
         self.has_lost &= !has_joined;
         self.way = attempt.way + 1;
@@ -272,6 +323,30 @@ mod tests {
         let mut bundle = Bundle::new([1; 16]);
         bundle.lose_path(at(5));
         assert_eq!(bundle.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn the_number_of_an_attempt_that_came_to_nothing_is_given_again() {
+        let mut bundle = agreed(true);
+        let mut attempt = |number: u32, has_joined| {
+            bundle.begin(link(number), 0, at(0));
+            let path = bundle.name_path();
+            bundle.end(link(number), has_joined, at(0));
+            path
+        };
+        let first = attempt(1, false);
+        assert_eq!((attempt(2, false), attempt(3, true)), (first, first));
+        let second = attempt(4, false);
+        assert!(second != first && attempt(5, true) == second && attempt(6, true) != second);
+    }
+
+    #[test]
+    fn the_time_for_an_answer_runs_from_when_its_link_is_there() {
+        let mut bundle = agreed(true);
+        bundle.begin(link(1), 0, at(0));
+        bundle.note_up(link(2), at(500));
+        bundle.note_up(link(1), at(900));
+        assert_eq!((bundle.is_late(at(1899)), bundle.is_late(at(1900))), (None, Some(link(1))));
     }
 
     #[test]

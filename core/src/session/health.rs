@@ -40,6 +40,8 @@ const URGENT_PROBES: u32 = 8;
 /// How long a path that got its link back is used only where no other is there; twice as long each time, up to a minute.
 const HOLD: Duration = Duration::from_millis(250);
 const HOLD_DOUBLINGS: u32 = 8;
+/// A path that was in use for longer lost its links long ago.
+const LOSSES_FORGOTTEN: Duration = Duration::from_secs(60);
 /// A path that answers and is suspect again so soon carries probes and nothing else: it is held back, too, twice as long each
 /// time, until it has done well for so long.
 const FLAP: Duration = Duration::from_millis(250);
@@ -74,8 +76,10 @@ pub(crate) struct PathHealth {
     /// Since when it is used again after it was suspect, and how often it was suspect again soon after.
     well_at: Option<Time>,
     flaps: u32,
-    /// How often it lost its link, and until when it is used only where no other is there.
+    /// How often it lost its link, since when it has been in use after that, and until when it is used only where no other is
+    /// there.
     lost: u32,
+    used_since: Time,
     held_until: Option<Time>,
     /// How long one span may take.
     span_time: Duration,
@@ -157,6 +161,7 @@ impl PathHealth {
         flaps: 0,
         cause: None,
         lost: 0,
+        used_since: Time::NEVER,
         held_until: None,
         span_time: Duration::ZERO,
     };
@@ -318,8 +323,10 @@ impl PathHealth {
             && let Some(well_at) = self.well_at
         {
             let well_for = now.since(well_at);
+            // Nothing says so before a time-out is over.
+            let flap = FLAP.max(2 * self.time_out());
             self.flaps = match well_for {
-                _ if well_for < FLAP => self.flaps + 1,
+                _ if well_for < flap => self.flaps + 1,
                 _ if well_for < FLAPS_FORGOTTEN => self.flaps,
                 _ => 0,
             };
@@ -407,8 +414,9 @@ impl PathHealth {
     }
 
     /// It has lost its link.
-    pub fn lose(&mut self) {
-        let PathHealth { lost, floor, promised, cause, .. } = *self;
+    pub fn lose(&mut self, now: Time) {
+        let PathHealth { floor, promised, cause, .. } = *self;
+        let lost = if now.since(self.used_since) > LOSSES_FORGOTTEN { 0 } else { self.lost };
         *self = PathHealth { lost: lost + 1, floor, promised, cause, ..PathHealth::NOTHING };
     }
 
@@ -427,6 +435,7 @@ impl PathHealth {
         self.cause = None;
         let hold = HOLD * (1 << self.lost.saturating_sub(1).min(HOLD_DOUBLINGS));
         self.held_until = (self.lost > 0).then(|| now + hold);
+        self.used_since = self.held_until.unwrap_or(now);
     }
 
     /// It may be used again, if it is time.

@@ -23,11 +23,14 @@ pub(crate) type Proof = [u8; PROOF_BYTES];
 #[derive(Clone)]
 pub(crate) struct Key([u8; 32]);
 
-/// Who proves something: the side that began the link, or the one that accepted it.
+/// Who proves something: the side that began the link, or the one that accepted it. A link becomes one more path, or carries
+/// the session on in place of all that it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Prover {
     Caller,
     Acceptor,
+    CarryingCaller,
+    CarryingAcceptor,
 }
 
 /// Everything that a link's proof is about.
@@ -65,6 +68,8 @@ impl Key {
         let prover: &[u8] = match claim.prover {
             Prover::Caller => b"ropewalk join",
             Prover::Acceptor => b"ropewalk join answer",
+            Prover::CarryingCaller => b"ropewalk carry on",
+            Prover::CarryingAcceptor => b"ropewalk carry on answer",
         };
         let mut mac = keyed(&self.0, prover);
         let words = [
@@ -117,6 +122,8 @@ mod tests {
         assert!(key.holds(&claim(), &proof));
         let others = [
             Claim { prover: Prover::Acceptor, ..claim() },
+            Claim { prover: Prover::CarryingCaller, ..claim() },
+            Claim { prover: Prover::CarryingAcceptor, ..claim() },
             Claim { session: SessionId::own(79), ..claim() },
             Claim { caller_nonce: 2, acceptor_nonce: 1, ..claim() },
             Claim { caller_nonce: 9, ..claim() },

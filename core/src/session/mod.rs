@@ -34,7 +34,7 @@ pub(crate) use paths::{Path, PathId, PathView, Paths};
 pub(crate) use promise::PROMISED_MIN;
 pub(crate) use status::PathCause;
 
-use key::Share;
+use key::{Key, Share};
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -279,6 +279,17 @@ impl Session {
         self.bundle().map_or(Duration::MAX, |bundle| bundle.standing.every())
     }
 
+    /// Its key, once both sides have told their shares.
+    pub fn key(&self) -> Option<&Key> {
+        self.bundle()?.key()
+    }
+
+    /// Whether the peer is known to have the key, too.
+    pub fn is_key_shared(&self) -> bool {
+        let answered = self.reliable.as_ref().map_or(0, |reliable| reliable.sent.answered());
+        self.bundle().is_some_and(|bundle| bundle.is_shared(answered))
+    }
+
     /// Its migration, once it has, or had, several paths.
     pub fn migrating_mut(&mut self) -> Option<&mut Migrating> {
         self.bundle.as_mut()?.migrating.as_deref_mut()
@@ -333,6 +344,7 @@ impl Session {
         if let Some(bundle) = &mut self.bundle {
             bundle.lose_path(now);
             bundle.standing.end();
+            bundle.end_doubt();
         }
     }
 

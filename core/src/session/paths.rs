@@ -306,7 +306,7 @@ impl Paths {
         (path.way, path.rail, path.confirmation) =
             (Way::Up { link }, link.rail, Confirmation::default());
         if before.is_some() {
-            path.health.lose();
+            path.health.lose(now);
         }
         path.model = None;
         path.health.hold(now);
@@ -358,7 +358,7 @@ impl Paths {
     pub(super) fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
         if let Some(path) = self.of_link(link) {
             path.way = Way::Lost { since: now, retry_at };
-            path.health.lose();
+            path.health.lose(now);
             path.model = None;
         }
     }

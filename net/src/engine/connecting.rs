@@ -105,9 +105,8 @@ impl Engine {
         ways.sort_by_key(|way| (way.is_loose, !way.is_paired));
         let ways = ways.into_iter().enumerate().skip(attempt as usize);
         for (index, Way { rail, rest, .. }) in ways {
-            let (is_used, capabilities) =
-                (rails >> rail & 1 == 1, self.rails.at(rail).capabilities());
-            if is_used || capabilities.same_host_only || capabilities.foreign {
+            let capabilities = self.rails.at(rail).capabilities();
+            if is_among(rails, rail) || capabilities.same_host_only || capabilities.foreign {
                 continue;
             }
             if let Ok(link) = self.rails.at(rail).connect(&rest, now) {
@@ -169,7 +168,8 @@ impl Engine {
     /// Tries a rail that shares memory with a peer which has a link already.
     pub(super) fn upgrade(&mut self, peer: PeerId, link: LinkId) {
         let now = self.now();
-        if let Some(address) = self.told_address(peer) {
+        let told = std::str::from_utf8(self.core.addresses_over(link)).ok();
+        if let Some(address) = told.and_then(|text| Address::parse(text).ok()) {
             for (scheme, rest) in address.parts() {
                 let mut rails = self.rails.of_scheme(scheme);
                 let nearer = rails.find(|(_, rail)| rail.capabilities().same_host_only);
@@ -200,8 +200,24 @@ impl Engine {
     }
 }
 
+/// Whether a set of rails, one a bit, has this one. It says nothing of those from the 64th on: they carry no further paths.
+fn is_among(rails: u64, rail: usize) -> bool {
+    u32::try_from(rail).ok().and_then(|rail| rails.checked_shr(rail)).is_none_or(|it| it & 1 == 1)
+}
+
 /// Whether a rail listens at this address.
 fn is_own(rail: &dyn Rail, address: &str) -> bool {
     let address = address.split_once('?').map_or(address, |(address, _)| address);
     rail.addresses().iter().any(|own| own == address.trim_end_matches('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_among;
+
+    #[test]
+    fn a_rail_beyond_the_set_counts_as_used() {
+        assert!(is_among(1 << 63 | 4, 63) && is_among(4, 2) && !is_among(4, 1) && !is_among(4, 63));
+        assert!(is_among(0, 64) && is_among(0, 255));
+    }
 }

@@ -10,7 +10,10 @@ use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, Ordered, Verb};
-use ropewalk_wire::packets::{self, Kind, Packet, PacketError, Route};
+use ropewalk_wire::packets::{
+    self, CallBody, GoneBody, Kind, Packet, PacketError, REFUSAL_RETRY, Route,
+};
+use zerocopy::IntoBytes;
 
 use super::machine::{Event, Machine, Reply};
 use crate::driver::{Driven, Driver, Scheduled};
@@ -45,10 +48,28 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Machine<S> {
     }
 
     fn write_reply(&mut self, reply: Reply<S>, out: &mut [u8]) -> (S, Leaving) {
-        let Reply { station, endpoint, tag } = reply;
-        let route = Route { to: endpoint, from: self.config.endpoint, tag: 0 };
-        let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
-        (station, Leaving::whole(len))
+        let from = self.config.endpoint;
+        match reply {
+            Reply::Gone { station, endpoint, tag, secret } => {
+                let body = GoneBody { tag: tag.into(), secret: secret.into() };
+                let route = Route { to: endpoint, from, tag: 0 };
+                let len = packets::seal(out, Kind::Gone, route, body.as_bytes(), 0, |_| ());
+                (station, Leaving::whole(len))
+            }
+            Reply::Retry { station, endpoint, tag, call, cookie } => {
+                let body = CallBody {
+                    version: packets::VERSION.into(),
+                    packet_bytes: (packets::PACKET_BYTES_MIN as u16).into(),
+                    tag: 0.into(),
+                    call: call.into(),
+                    refusal: REFUSAL_RETRY,
+                    cookie,
+                };
+                let route = Route { to: endpoint, from, tag };
+                let len = packets::seal(out, Kind::Answer, route, body.as_bytes(), 0, |_| ());
+                (station, Leaving::whole(len))
+            }
+        }
     }
 
     fn write_next(
@@ -146,16 +167,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 let bytes = usize::from(opened.head.bytes.get());
                 return self.called(from, endpoint, call, bytes);
             }
-            Packet::Gone(tag) => {
-                self.gone(from, endpoint, tag);
+            Packet::Gone(body) => {
+                self.gone(from, endpoint, body);
                 return self.report_all(above);
             }
             _ => {}
         }
         let Some(id) = self.by_tag(tag, from, &opened.packet) else {
             self.counters.strangers += 1;
-            if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
-                self.send_away(from, endpoint, tag);
+            match opened.packet {
+                Packet::Stream(body, _) => self.send_away(from, endpoint, tag, body.secret.get()),
+                Packet::Pull(_) => self.send_away(from, endpoint, tag, 0),
+                _ => {}
             }
             return;
         };
@@ -169,7 +192,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 self.report_all(above);
                 match packet {
                     Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
-                    Packet::Ack(ack) => self.acknowledged(id, ack),
+                    Packet::Ack(ack) => _ = self.acknowledged(id, ack),
                     Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
                     Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
                     Packet::Refusal(refusal) => self.pull_refused(id, refusal),
@@ -272,6 +295,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 ("violations", it.violations),
                 ("dropped.checksum", it.corrupt),
                 ("dropped.refused_call", it.refused),
+                ("dropped.retry", it.retries),
+                ("dropped.never_sent", it.never_sent),
             ],
         }
     }

@@ -9,10 +9,13 @@ use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
+use ropewalk_wire::packets::{
+    self, CallBody, GoneBody, Kind, PACKET_BYTES_MIN, REFUSAL_RETRY, Route,
+};
 use zerocopy::IntoBytes;
 
-use super::machine::{Event, Machine};
+use super::cookies::Cookie;
+use super::machine::{Event, Machine, Reply};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::remote_writes::{Listed, Offers};
@@ -79,9 +82,14 @@ pub(super) struct Link<S> {
     /// Our name for it, and theirs; 0 where it is not known yet.
     pub ours: u32,
     pub theirs: u32,
+    /// What a peer that does not know the link has to repeat of our packets, and we of the peer's.
+    pub secret: u32,
+    pub their_secret: u32,
     pub stage: Stage,
     /// The call by which the other began it.
     pub call: Option<u64>,
+    /// What our calls have to say, since the other has too many half-open links.
+    pub cookie: Cookie,
     /// Longest packet, and what it would be where all get through.
     pub packet_bytes: usize,
     pub longest: usize,
@@ -130,8 +138,11 @@ impl<S> Link<S> {
             endpoint,
             ours: 0,
             theirs,
+            secret: 0,
+            their_secret: 0,
             stage,
             call: None,
+            cookie: Cookie::default(),
             packet_bytes,
             longest: packet_bytes,
             schedule: Schedule::default(),
@@ -228,6 +239,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             return;
         }
+        let caller = (from, endpoint, call);
+        let is_real = body.cookie != Cookie::default()
+            && self.cookies.holds(caller, &body.cookie, self.driver.now);
+        if !is_real && self.has_many_half_open() {
+            // Nothing is kept of the call: it comes again, if its caller hears this.
+            let cookie = self.cookies.give(caller, &mut self.random, self.driver.now);
+            let reply = Reply::Retry { station: from, endpoint, tag: theirs, call, cookie };
+            self.driver.reply(reply);
+            return self.counters.retries += 1;
+        }
         let Some(id) = self.add_link(from, endpoint, theirs, wanted) else { return };
         if let Some(state) = self.links.get_mut(id) {
             state.packet_bytes = state.packet_bytes.min(packet_bytes);
@@ -235,7 +256,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         self.called.insert((from, call), id);
         self.by_theirs.insert((from, endpoint, theirs), id);
-        self.note_half_open(id);
+        if !is_real {
+            self.half_open.push_back(id);
+        }
         self.touch(id);
     }
 
@@ -257,11 +280,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         };
         let packet_bytes = usize::from(body.packet_bytes.get());
         let ours = endpoint == state.endpoint;
-        let legal = body.version.get() == packets::VERSION && body.tag.get() != 0;
+        let is_version = body.version.get() == packets::VERSION;
+        if ours && is_version && body.refusal == REFUSAL_RETRY && body.call.get() != probe {
+            if let Stage::Calling { again_at, .. } = &mut state.stage
+                && state.cookie != body.cookie
+            {
+                (*again_at, state.cookie) = (Time::ZERO, body.cookie);
+            }
+            return self.touch(id);
+        }
+        let is_retry = body.refusal == REFUSAL_RETRY;
+        let legal = is_version && (body.tag.get() != 0 || is_retry);
         if !ours || !legal || packet_bytes < PACKET_BYTES_MIN {
             return self.counters.strangers += 1;
         }
-        if body.refusal != 0 {
+        if body.refusal != 0 && !is_retry {
             return self.end(id, Fault::Unreachable);
         }
         if body.call.get() == probe {
@@ -301,12 +334,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// The other side knows nothing of a link that it is told to have under this name.
-    pub(super) fn gone(&mut self, from: S, endpoint: u8, theirs: u32) {
-        let id = self.by_theirs.get(&(from, endpoint, theirs)).copied();
-        let Some((id, state)) = id.and_then(|id| Some((id, self.links.get(id)?))) else {
+    /// The other side knows nothing of a link that it is told to have under this name. It repeats the secret of the packet
+    /// that told so; one without is asked by a packet that has it, since anybody else may have said so.
+    pub(super) fn gone(&mut self, from: S, endpoint: u8, body: &GoneBody) {
+        let id = self.by_theirs.get(&(from, endpoint, body.tag.get())).copied();
+        let Some((id, state)) = id.and_then(|id| Some((id, self.links.get_mut(id)?))) else {
             return self.counters.strangers += 1;
         };
+        if body.secret.get() != state.secret {
+            self.counters.strangers += 1;
+            state.probes = true;
+            return self.touch(id);
+        }
         let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
         self.end(id, fault);
     }
@@ -348,7 +387,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             tag: state.ours.into(),
             call: call.into(),
             refusal: 0,
-            reserved: [0; 7],
+            cookie: state.cookie,
         };
         let route = Route { to: state.endpoint, from, tag: state.theirs };
         let padding = if padded { packet_bytes - packets::overhead(kind) } else { 0 };

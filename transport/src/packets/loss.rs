@@ -167,9 +167,21 @@ mod tests {
         let mut claim = |next, early| {
             sending.acknowledged(next, early, Duration::ZERO, at(1), &mut |_| ()).is_err()
         };
-        assert!(claim(first + 2, 0) && claim(first, 1) && claim(first, 1 << 63));
+        assert!(
+            claim(first + 2, 0) && claim(first, 1) && claim(first, 1 << 63) && claim(first + 1, 1)
+        );
         assert!(!claim(first.wrapping_sub(5), 0));
         assert!(!claim(first + 1, 0));
+        // Nor does any of what was sent by the same word.
+        let first = sending.push(2, at(2));
+        (3..6).for_each(|content| _ = sending.push(content, at(2)));
+        let mut arrived = Vec::new();
+        for early in [0b1001, 1 << 40 | 1, 0b101] {
+            let told = &mut |content| arrived.push(content);
+            let taken = sending.acknowledged(first, early, Duration::ZERO, at(3), told);
+            assert_eq!(taken.is_ok(), early == 0b101, "{early:b}");
+        }
+        assert_eq!(arrived, [3, 5]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ use ropewalk_base::verb::{RemoteKey, Token};
 use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, Route};
 use zerocopy::IntoBytes;
 
+use super::cookies::{Cookie, Cookies};
 use super::link::{CALLS_MAX, Link, Stage};
 use super::transfers::{Access, READINGS_MAX, Reading};
 use crate::driver::{Driven, Driver};
@@ -69,6 +70,9 @@ pub struct PacketCounters {
     pub strangers: u64,
     /// Calls of those who may not call, or call as no link of ours does.
     pub refused: u64,
+    /// Calls that were told to come again with a cookie; acknowledgements of what was never sent.
+    pub retries: u64,
+    pub never_sent: u64,
     /// Links that a peer's breach of the protocol ended.
     pub violations: u64,
     pub frames_sent: u64,
@@ -90,15 +94,16 @@ pub(crate) enum Event {
     Revoked { link: SlotId, key: RemoteKey },
 }
 
-/// A reply to the sender of a packet for a link that is not here.
+/// A reply to somebody of whom nothing is kept.
 #[derive(Debug)]
-pub(crate) struct Reply<S> {
-    pub station: S,
-    pub endpoint: u8,
-    pub tag: u32,
+pub(crate) enum Reply<S> {
+    /// To the sender of a packet for a link that is not here.
+    Gone { station: S, endpoint: u8, tag: u32, secret: u32 },
+    /// To a caller, who is to call again with the cookie. `tag`: its name for the link.
+    Retry { station: S, endpoint: u8, tag: u32, call: u64, cookie: Cookie },
 }
 
-/// Links that were answered and not heard of since.
+/// Links that were answered and not heard of since, of callers who showed no cookie; no more than half of all links.
 const HALF_OPEN_MAX: usize = 256;
 /// Bits of a tag that are the link's slot; the others are random.
 const TAG_SLOT_BITS: u32 = 14;
@@ -117,6 +122,7 @@ pub struct Machine<S> {
     /// Links that peers began, by station and the number of the call.
     pub(super) called: HashMap<(S, u64), SlotId>,
     pub(super) half_open: VecDeque<SlotId>,
+    pub(super) cookies: Cookies,
     /// Links whose last word is on its way, the oldest first, and some that are over.
     pub(super) closing: VecDeque<SlotId>,
     pub(super) readings: Slots<Reading>,
@@ -151,6 +157,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             by_theirs: HashMap::with_hasher(hash.clone()),
             called: HashMap::with_hasher(hash.clone()),
             half_open: VecDeque::new(),
+            cookies: Cookies::default(),
             closing: VecDeque::new(),
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
@@ -243,10 +250,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.links.insert(link).ok()?
             }
         };
-        let random = (self.random.next_u64() as u32) << TAG_SLOT_BITS;
+        let drawn = self.random.next_u64();
+        let random = (drawn as u32) << TAG_SLOT_BITS;
         let state = self.links.get_mut(id)?;
         // Never 0, which stands for a link that is not known yet.
         state.ours = random | id.index | 1 << 31;
+        // Never 0, which no packet of the stream tells.
+        state.secret = (drawn >> 32) as u32 | 1;
         self.touch(id);
         Some(id)
     }
@@ -291,10 +301,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && right).then_some(id)
     }
 
-    /// Tells the sender of a packet that its link is not here.
-    pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32) {
+    /// Tells the sender of a packet that its link is not here. `secret`: the one that the packet told.
+    pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32, secret: u32) {
         // More would be answers to a flood.
-        self.driver.reply(Reply { station, endpoint, tag });
+        self.driver.reply(Reply::Gone { station, endpoint, tag, secret });
     }
 
     /// The next packet of a link: lost packets first, then the stream, then an acknowledgement alone, then asks and
@@ -332,16 +342,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(Route { to: state.endpoint, from: self.config.endpoint, tag: state.theirs })
     }
 
-    /// A link was answered and has to be heard of; the one that waits longest goes where there are too many.
-    pub(super) fn note_half_open(&mut self, id: SlotId) {
-        self.half_open.push_back(id);
-        while self.half_open.len() > HALF_OPEN_MAX {
-            let Some(oldest) = self.half_open.pop_front() else { break };
-            let waits = |state: &Link<S>| matches!(state.stage, Stage::Answered { .. });
-            if self.links.get(oldest).is_some_and(waits) {
-                self.forget(oldest);
-            }
-        }
+    /// Whether so many links were answered and not heard of since that callers have to show a cookie.
+    pub(super) fn has_many_half_open(&mut self) -> bool {
+        let Machine { half_open, links, .. } = self;
+        let waits = |state: &Link<S>| matches!(state.stage, Stage::Answered { .. });
+        let is_over = |id: &mut SlotId| !links.get(*id).is_some_and(waits);
+        while half_open.pop_front_if(is_over).is_some() {}
+        half_open.len() >= HALF_OPEN_MAX.min(self.config.links_max / 2)
     }
 
     /// Ends a link: its orders under way fail, and its last word is told, if anybody knows of it.

@@ -1,6 +1,7 @@
 //! Our packet protocol: frames over packets that may be lost, doubled, reordered or corrupted.
 //!
-//! * [`machine`]: links and the reports about them; [`link`]: their beginning and end;
+//! * [`machine`]: links and the reports about them; [`link`]: their beginning and end; [`cookies`]: who
+//!   is answered while too many calls are half-open;
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
 //! * [`access`]: reads and writes of remote memory that were ordered; [`reading`]: transfers to us, [`serving`]: from us;
 //!   [`remote_writes`]: offers of writes, which the other side then reads; [`transfers`]: the state of them all;
@@ -9,6 +10,7 @@
 
 mod access;
 mod congestion;
+mod cookies;
 mod drive;
 mod health;
 mod link;

@@ -140,7 +140,10 @@ impl<T> Sending<T> {
             // Overtaken by a later one.
             return Ok(());
         }
-        if count as usize > self.kept.len() {
+        // Nothing of it is believed before all of it can be true.
+        let left = self.kept.len().checked_sub(count as usize).ok_or(NeverSent)?;
+        let last_early = u64::BITS - early.leading_zeros();
+        if last_early > 0 && last_early as usize >= left {
             return Err(NeverSent);
         }
         // The delay is that of the first packet to arrive. No packet comes sooner than one that left before it could
@@ -159,9 +162,6 @@ impl<T> Sending<T> {
         while bits != 0 {
             let index = bits.trailing_zeros() as usize + 1;
             bits &= bits - 1;
-            if index >= self.kept.len() {
-                return Err(NeverSent);
-            }
             let delay = (first == Some(index)).then_some(delay);
             arrived += u32::from(self.arrived(index, delay, now, ended));
         }

@@ -215,12 +215,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (now, route) = (self.driver.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
-        let Link { sending, receiving, sent_again, .. } = state;
+        let Link { sending, receiving, sent_again, secret, .. } = state;
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
             *sent_again += 1;
-            let leaving = write(out, route, ack, number, sent);
+            let leaving = write(out, route, ack, (number, *secret), sent);
             if leaving.kept.is_none() {
                 self.counters.bytes_copied += sent.payload_bytes as u64;
             }
@@ -242,7 +242,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
-        let leaving = write(out, route, ack, number, &sent);
+        let leaving = write(out, route, ack, (number, state.secret), &sent);
         if leaving.kept.is_none() {
             self.counters.bytes_copied += sent.payload_bytes as u64;
         }
@@ -250,10 +250,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(leaving)
     }
 
-    /// The other side says what it has.
-    pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) {
+    /// The other side says what it has. False where that was never sent, so that somebody else says it.
+    pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) -> bool {
         let now = self.driver.now;
-        let Some(state) = self.links.get_mut(id) else { return };
+        let Some(state) = self.links.get_mut(id) else { return false };
         let delay = ack.delay();
         if ack.again != 0 {
             state.sending.doubled(ack.again);
@@ -266,11 +266,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         };
         let (next, early) = (ack.next.get(), ack.early.get());
         if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
-            return self.violated(id);
+            self.counters.never_sent += 1;
+            return false;
         }
         if state.stage == Stage::Closing && state.out.is_empty() && state.sending.is_empty() {
             self.end(id, Fault::Closed);
         }
+        true
     }
 
     /// A packet of the stream came.
@@ -281,9 +283,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         bytes: &[u8],
         above: &mut dyn LinkEvents<S>,
     ) {
-        self.acknowledged(id, &body.ack);
+        if !self.acknowledged(id, &body.ack) {
+            return;
+        }
         let (now, number) = (self.driver.now, body.number.get());
         let Some(state) = self.links.get_mut(id) else { return };
+        state.their_secret = body.secret.get();
         let (record, offset) = (body.record.get(), body.offset.get());
         match state.receiving.look(number) {
             Arrival::Next => {
@@ -441,8 +446,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     fn left(&mut self, id: SlotId) {
         let Some(state) = self.links.get(id) else { return };
         let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
-        let (station, endpoint, tag) = (state.station, state.endpoint, state.ours);
-        self.send_away(station, endpoint, tag);
+        let (station, endpoint) = (state.station, state.endpoint);
+        let (tag, secret) = (state.ours, state.their_secret);
+        self.send_away(station, endpoint, tag, secret);
         self.end(id, fault);
     }
 }
@@ -503,13 +509,19 @@ impl<S> Link<S> {
 }
 
 /// Writes a packet of the stream, all of it or what is around the bytes that are kept.
-fn write(out: &mut [u8], route: packets::Route, ack: AckBody, number: u32, sent: &Sent) -> Leaving {
+fn write(
+    out: &mut [u8],
+    route: packets::Route,
+    ack: AckBody,
+    (number, secret): (u32, u32),
+    sent: &Sent,
+) -> Leaving {
     let body = StreamBody {
         ack,
         number: number.into(),
         record: sent.record.into(),
         offset: sent.offset.into(),
-        reserved: 0.into(),
+        secret: secret.into(),
     };
     let (bytes, body) = (&sent.bytes, body.as_bytes());
     if bytes.len() >= APART_BYTES_MIN {

@@ -18,6 +18,7 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
+mod carrying;
 mod deciding;
 mod hostile;
 
@@ -37,6 +38,16 @@ pub(in crate::path) struct Told {
     exposed: Vec<(LinkId, RemoteKey)>,
     pub(in crate::path) downs: usize,
     tuned: Vec<LinkId>,
+}
+
+impl Told {
+    /// The nonce of our answer to a greeting, unless that refuses.
+    fn answered(&self) -> Option<u32> {
+        self.frames.iter().find_map(|(_, body)| match body {
+            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
+            _ => None,
+        })
+    }
 }
 
 pub(in crate::path) struct Rig {
@@ -107,13 +118,22 @@ impl Rig {
 
     /// The peer calls over a link, and greets. The nonce of the answer, unless that refuses.
     pub(in crate::path) fn greet(&mut self, link: LinkId, flags: u16, session: u32) -> Option<u32> {
+        let told =
+            self.greet_with(link, Envelope { flags, session, ..Envelope::default() }, |_| ());
+        told.answered()
+    }
+
+    /// The same with what this makes of the greeting, and all that we answer.
+    fn greet_with(
+        &mut self,
+        link: LinkId,
+        envelope: Envelope,
+        spoil: impl FnOnce(&mut HelloBody),
+    ) -> Told {
         self.core.link_up(link, true);
-        let hello = Body::Hello(self.hello());
-        let told = self.place(link, Envelope { flags, session, ..Envelope::default() }, &hello);
-        told.frames.iter().find_map(|(_, body)| match body {
-            Body::Hello(hello) if hello.refusal == Refusal::None as u8 => Some(hello.nonce.get()),
-            _ => None,
-        })
+        let mut hello = self.hello();
+        spoil(&mut hello);
+        self.place(link, envelope, &Body::Hello(hello))
     }
 
     /// The greeting of the peer.
@@ -323,6 +343,44 @@ fn a_proof_that_was_heard_is_of_no_use_again() {
 }
 
 #[test]
+fn links_of_sessions_that_are_never_idle_closed_are_not_looked_at_in_vain() {
+    let mut rig = Rig::new();
+    rig.core.config.links_max = 0;
+    rig.core.close_surplus();
+    assert_eq!((rig.core.counters().links_over, rig.core.sweep_at), (1, Time::NEVER));
+}
+
+#[test]
+fn a_session_numbers_from_its_beginning_where_both_greetings_said_so() {
+    for (before, after) in [(1, 2), (2, 1)] {
+        for calls in [true, false] {
+            let mut rig = Rig::new();
+            rig.core.forget_peer(rig.peer.expect("a session"));
+            rig.told();
+            rig.core.set_paths_max(before);
+            let over = link(0, 7);
+            let told = if calls {
+                let peer = rig.core.add_peer(true).expect("there is room");
+                let called = Called { way: 0, is_alone: true, is_told: false };
+                rig.core.connecting(peer, over, called);
+                rig.core.link_up(over, false);
+                rig.told();
+                // An endpoint that gets another rail may have several paths from then on.
+                rig.core.set_paths_max(after);
+                let hello = Body::Hello(rig.hello());
+                rig.place(over, Envelope { flags: FLAG_ANSWER, ..Envelope::default() }, &hello)
+            } else {
+                rig.greet(over, 0, 0).expect("the call is answered");
+                rig.core.set_paths_max(after);
+                rig.place(over, Envelope::default(), &Body::Confirm)
+            };
+            let keys = told.frames.iter().filter(|(_, body)| matches!(body, Body::Key(_)));
+            assert_eq!(keys.count(), usize::from(before > 1), "calls: {calls}, {before} at first");
+        }
+    }
+}
+
+#[test]
 fn a_peer_names_a_bounded_number_of_paths() {
     let mut rig = Rig::new();
     rig.tell_key();
@@ -526,6 +584,32 @@ fn a_peer_that_accepts_a_call_without_a_proof_gets_no_path() {
         assert_eq!((rig.told().downs, rig.core.counters().paths_joined), (0, 0));
         assert_eq!(rig.leaves_over(1), Some(FIRST));
     }
+}
+
+#[test]
+fn a_path_whose_welcome_comes_too_late_keeps_its_number_for_the_next_attempt() {
+    let mut rig = Rig::new();
+    let mut named = Vec::new();
+    for number in 1..80 {
+        let over = link(1, number);
+        let nonce = rig.call(over);
+        let told = rig.accept(over, nonce, |_| ());
+        named.extend(told.frames.iter().filter_map(|(_, body)| match body {
+            Body::Join(join) => Some((join.path.get(), join.counter.get())),
+            _ => None,
+        }));
+        let late = rig.core.now() + std::time::Duration::from_secs(1);
+        rig.core.advance(late);
+        assert_eq!(rig.told().closed, [over]);
+        rig.core.link_down(over, Fault::Closed);
+        let again = rig.core.now() + std::time::Duration::from_secs(11);
+        rig.core.advance(again);
+        rig.told();
+    }
+    // The peer has joined each of them, and knows one path that has lost its link.
+    let path = PathId::of(1, true).name();
+    let expected: Vec<(u32, u32)> = (1..80).map(|counter| (path, counter)).collect();
+    assert_eq!(named, expected);
 }
 
 #[test]

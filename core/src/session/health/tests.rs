@@ -38,7 +38,7 @@ fn a_thread_that_comes_late_has_longer_time_outs() {
     assert_eq!(before - health.time_out(), FLOOR_FIRST - FLOOR_MIN);
     health.set_floor(floor_of(Duration::from_millis(9)), PROMISED_MIN);
     assert_eq!(health.time_out() - before, Duration::from_millis(5));
-    health.lose();
+    health.lose(at(99));
     health.measure(Duration::from_millis(1));
     assert_eq!(health.time_out(), Duration::from_millis(1 + 2 + 1 + 9), "for its next link, too");
     health.set_floor(floor_of(Duration::from_secs(9)), PROMISED_MIN);
@@ -80,7 +80,7 @@ fn a_peer_that_delays_acknowledgements_is_given_time() {
     let before = health.time_out();
     health.set_floor(FLOOR_FIRST, Duration::from_millis(9));
     assert_eq!(health.time_out() - before, Duration::from_millis(8));
-    health.lose();
+    health.lose(at(99));
     assert_eq!(health.promised, Duration::from_millis(9), "for its next link, too");
 }
 
@@ -208,7 +208,7 @@ fn a_path_that_comes_and_goes_is_held_back_ever_longer() {
     assert!(health.is_good(), "it never lost its link");
     let mut holds = Vec::new();
     for _ in 0..12 {
-        health.lose();
+        health.lose(at(0));
         health.hold(at(0));
         assert!(!health.is_good());
         holds.push(health.due().since(Time::ZERO).as_millis());
@@ -217,4 +217,41 @@ fn a_path_that_comes_and_goes_is_held_back_ever_longer() {
     }
     assert_eq!(holds[..4], [250, 500, 1000, 2000]);
     assert_eq!(holds[11], 64_000);
+}
+
+#[test]
+fn losses_of_long_ago_hold_a_path_back_no_longer() {
+    let mut health = PathHealth::default();
+    let mut lost_after = |seconds: u64, now: Time| {
+        let now = now + Duration::from_secs(seconds);
+        health.lose(now);
+        health.hold(now);
+        (health.due().since(now).as_millis(), health.due())
+    };
+    let (mut holds, mut now) = (Vec::new(), at(0));
+    for seconds in [1000, 1, 1, 1, 59, 61, 1, 61] {
+        let (hold, until) = lost_after(seconds, now);
+        (holds, now) = ([holds, vec![hold]].concat(), until);
+    }
+    assert_eq!(holds, [250, 500, 1000, 2000, 4000, 250, 500, 250]);
+}
+
+#[test]
+fn a_slow_path_that_carries_probes_alone_is_held_back_too() {
+    let mut health = PathHealth::default();
+    health.measure(Duration::from_millis(300));
+    let time_out = health.time_out();
+    assert!(time_out > FLAP);
+    let (mut now, mut holds) = (at(1000), Vec::new());
+    for _ in 0..4 {
+        health.suspect(now);
+        health.answered(now + Duration::from_millis(300));
+        now = now + Duration::from_millis(300);
+        holds.push(health.held_until.map_or(0, |until| until.since(now).as_millis()));
+        now = health.held_until.unwrap_or(now);
+        health.end_hold(now);
+        // What goes over it now is late after a time-out.
+        now = now + time_out + Duration::from_millis(5);
+    }
+    assert_eq!(holds, [0, 250, 500, 1000]);
 }

@@ -10,8 +10,8 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Ordered, RemoteKey, Verb};
 use ropewalk_wire::packets::{
-    self, AckBody, CallBody, Kind, OfferRecord, Packet, PullBody, RecordKind, RecordPrefix, Route,
-    StreamBody, TakenRecord,
+    self, AckBody, CallBody, GoneBody, Kind, OfferRecord, Packet, PullBody, RecordKind,
+    RecordPrefix, Route, StreamBody, TakenRecord,
 };
 use zerocopy::IntoBytes;
 
@@ -34,7 +34,7 @@ fn call_of(endpoint: u8, number: u64, named: usize, padding: usize) -> Vec<u8> {
         tag: 77.into(),
         call: number.into(),
         refusal: 0,
-        reserved: [0; 7],
+        cookie: [0; 7],
     };
     let mut out = vec![0; named.max(PACKET_BYTES)];
     let route = Route { to: 1, from: endpoint, tag: 0 };
@@ -124,7 +124,7 @@ fn who_is_called_says_nothing_else_before_his_answer() {
         number: 0.into(),
         record: 0.into(),
         offset: 0.into(),
-        reserved: 0.into(),
+        secret: 0.into(),
     };
     // A frame, with a header of 17 bytes and no payload.
     let record = [3, 17, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -196,11 +196,12 @@ fn links_that_wait_for_an_answer_to_their_last_word_keep_nobody_out() {
 #[test]
 fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
-    let gone = |endpoint| {
+    let gone = |endpoint, secret: u32| {
         let mut out = vec![0; PACKET_BYTES];
         let route = Route { to: 1, from: endpoint, tag: 0 };
         // Both chose this name for their links.
-        let len = packets::seal(&mut out, Kind::Gone, route, &77u32.to_le_bytes(), 0, |_| ());
+        let body = GoneBody { tag: 77.into(), secret: secret.into() };
+        let len = packets::seal(&mut out, Kind::Gone, route, body.as_bytes(), 0, |_| ());
         out.truncate(len);
         out
     };
@@ -210,9 +211,29 @@ fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
     node.machine.report(&mut node.seen);
     let up: Vec<SlotId> = node.seen.up.iter().copied().collect();
     assert_eq!(up.len(), 2);
-    node.machine.packet(STATION, &gone(1), NOW, &mut node.seen);
+    // Who has had no packet of the stream does not know its secret, and makes us ask.
+    let ask = |node: &mut Node, endpoint| {
+        for guess in [0, 1, u32::MAX] {
+            node.machine.packet(STATION, &gone(endpoint, guess), NOW, &mut node.seen);
+        }
+        let said = said_at(node, NOW);
+        let mut secrets =
+            said.iter().filter_map(|said| match packets::open(said).unwrap().packet {
+                Packet::Stream(body, _) => Some(body.secret.get()),
+                _ => None,
+            });
+        let (secret, more) = (secrets.next().expect("a question"), secrets.count());
+        assert_eq!((more, node.seen.down.len()), (0, usize::from(endpoint) - 1));
+        secret
+    };
+    let secret = ask(&mut node, 1);
+    node.machine.packet(STATION, &gone(2, secret), NOW, &mut node.seen);
+    assert!(node.seen.down.is_empty(), "it is another link's");
+    node.machine.packet(STATION, &gone(1, secret), NOW, &mut node.seen);
     assert_eq!(node.seen.down.keys().copied().collect::<Vec<_>>(), up[..1]);
-    node.machine.packet(STATION, &gone(2), NOW, &mut node.seen);
+    said_at(&mut node, NOW);
+    let secret = ask(&mut node, 2);
+    node.machine.packet(STATION, &gone(2, secret), NOW, &mut node.seen);
     assert_eq!(node.seen.down.len(), 2);
 }
 
@@ -251,7 +272,7 @@ impl Offerer {
             number: self.packets.into(),
             record: self.records.into(),
             offset: 0.into(),
-            reserved: 0.into(),
+            secret: 0.into(),
         };
         let fill = |to: &mut [u8]| {
             for (&(offer, following), place) in offers.iter().zip(to.chunks_exact_mut(bytes)) {
@@ -371,7 +392,7 @@ fn what_comes_before_its_turn_is_bounded_over_all_links() {
                 number: number.into(),
                 record: number.into(),
                 offset: 0.into(),
-                reserved: 0.into(),
+                secret: 0.into(),
             };
             let mut out = vec![0; LONG];
             let len = LONG - packets::overhead(Kind::Stream);
@@ -430,4 +451,85 @@ fn pieces_have_numbers_that_can_be_written() {
     let violations = |node: &Node| node.machine.counters().violations;
     assert_eq!(violations(&node), 1);
     said_at(&mut node, NOW);
+}
+
+/// So many calls from false addresses.
+fn spoof(node: &mut Node, calls: u32, at: Time) -> usize {
+    let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
+    let mut said = 0;
+    for station in 0..calls {
+        node.machine.packet(1_000_000 + station, &honest, at, &mut node.seen);
+        said += said_at(node, at).iter().map(Vec::len).sum::<usize>();
+    }
+    assert!(said <= calls as usize * honest.len(), "{said} bytes for {calls} calls");
+    said
+}
+
+#[test]
+fn calls_from_false_addresses_keep_no_genuine_one_out() {
+    const CALLED: u32 = 8;
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 1000);
+    spoof(&mut node, 1000, NOW);
+    let calls = spoof(&mut node, 1000, NOW);
+    assert!(calls < 1000 * 64, "they are told to call again, and nothing is kept of them");
+    let mut caller = Node::new(&mut Random::from_seed(2), PACKET_BYTES, 64);
+    let link = caller.machine.connect(CALLED, 1, NOW).unwrap();
+    // Between any two packets of the caller's come more false calls than may be half-open.
+    let mut now = NOW;
+    for _ in 0..4 {
+        now = now + Duration::from_micros(100);
+        for packet in said_at(&mut caller, now) {
+            node.machine.packet(STATION, &packet, now, &mut node.seen);
+        }
+        let answers = said_at(&mut node, now);
+        spoof(&mut node, 500, now);
+        for packet in answers {
+            caller.machine.packet(CALLED, &packet, now, &mut caller.seen);
+        }
+    }
+    said_at(&mut caller, now);
+    assert!(caller.seen.up.contains(&link), "{:?}", node.machine.counters());
+}
+
+#[test]
+fn a_cookie_of_another_call_opens_nothing() {
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 1000);
+    spoof(&mut node, 300, NOW);
+    let padding = PACKET_BYTES - packets::overhead(Kind::Call);
+    let ask = |node: &mut Node, station: u32, number: u64, cookie: [u8; 7]| {
+        let asked = call_of(1, number, PACKET_BYTES, padding);
+        let Packet::Call(body) = packets::open(&asked).unwrap().packet else { panic!("a call") };
+        let body = CallBody { cookie, ..*body };
+        let mut out = vec![0; PACKET_BYTES];
+        let route = Route { to: 1, from: 1, tag: 0 };
+        let len = packets::seal(&mut out, Kind::Call, route, body.as_bytes(), padding, |_| ());
+        node.machine.packet(station, &out[..len], NOW, &mut node.seen);
+        let said = said_at(node, NOW);
+        let answers = said.iter().filter_map(|said| match packets::open(said).unwrap().packet {
+            Packet::Answer(answer) => Some((answer.refusal, answer.cookie)),
+            _ => None,
+        });
+        answers.last()
+    };
+    let (refusal, cookie) = ask(&mut node, 5, 50, [0; 7]).expect("an answer");
+    assert_eq!(refusal, packets::REFUSAL_RETRY);
+    for (station, number) in [(6, 50), (5, 51)] {
+        let told = ask(&mut node, station, number, cookie).expect("an answer");
+        assert_eq!(told.0, packets::REFUSAL_RETRY);
+    }
+    assert_eq!(ask(&mut node, 5, 50, cookie).map(|it| it.0), Some(0));
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_never_sent_ends_nothing() {
+    let mut node = node();
+    let offerer = Offerer::new(&mut node, STATION);
+    for (next, early) in [(7, 0), (0, 1 << 50), (1 << 30, u64::MAX)] {
+        let ack = AckBody::new(next, early, Duration::ZERO, None);
+        let mut out = vec![0; PACKET_BYTES];
+        let len = packets::seal(&mut out, Kind::Ack, offerer.route, ack.as_bytes(), 0, |_| ());
+        node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
+        said_at(&mut node, NOW);
+    }
+    assert_eq!((node.machine.counters().never_sent, node.seen.down.len()), (3, 0));
 }
