@@ -177,6 +177,7 @@ impl Endpoint {
             service: Mutex::new(None),
             teller: Mutex::new(None),
             start_teller: config.teller,
+            door: Mutex::new(None),
             on_demand: OnDemandRails::default(),
         });
         let endpoint = Endpoint { shared };
@@ -542,6 +543,7 @@ impl Endpoint {
             service.stop();
         }
         self.shared.set_teller(None);
+        self.shared.set_door(None);
         let mut engine = self.locked();
         engine.core.close();
         engine.drain();

@@ -56,4 +56,4 @@ pub use ropewalk_core::{
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};
 pub use ropewalk_rail_shm::arena as shared_memory;
-pub use teller::{StartTeller, Teller};
+pub use teller::{Door, StartTeller, Teller};
