@@ -46,7 +46,7 @@ mod waiting;
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
-pub use paths::interfaces;
+pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ropewalk_rail::Rail;
 
@@ -13,6 +14,12 @@ pub const PATHS_VARIABLE: &str = "ROPEWALK_PATHS";
 /// The variable of the environment that names the interfaces by which a process calls, with commas between: each is a path
 /// of its own. Without it they are those by which the kernel's routes lead to the addresses of the peer.
 pub const INTERFACES_VARIABLE: &str = "ROPEWALK_INTERFACES";
+
+/// The variable of the environment that says for how many seconds a session that could have several paths waits for one where
+/// none is left, where the program does not. Then operations fail.
+pub const WAIT_VARIABLE: &str = "ROPEWALK_PATH_WAIT";
+/// The longest wait that is taken, in seconds.
+const WAIT_SECONDS_MAX: f64 = 86400.0;
 
 /// At most, where the user does not say how many.
 const USUAL: usize = 8;
@@ -58,9 +65,7 @@ fn named<I: Iterator<Item = String>>(
     }
     let there: Vec<String> = there().collect();
     match named.iter().find(|name| !there.contains(name)) {
-        Some(wrong) => {
-            Err(ModuleError::NotThere { name: wrong.clone(), there: there.join(", ") })
-        }
+        Some(wrong) => Err(ModuleError::NotThere { name: wrong.clone(), there: there.join(", ") }),
         None => Ok(named),
     }
 }
@@ -74,6 +79,19 @@ fn from_environment() -> usize {
             eprintln!("ropewalk: {PATHS_VARIABLE}='{text}' is no number of paths, like 2");
             0
         })
+    })
+}
+
+/// How long the environment has a session wait for a path; `None` where it says nothing, or nothing that makes sense.
+pub(crate) fn wait() -> Option<Duration> {
+    static SAID: OnceLock<Option<Duration>> = OnceLock::new();
+    *SAID.get_or_init(|| {
+        let text = read(WAIT_VARIABLE)?;
+        let seconds = text.trim().parse().ok().filter(|it| (0.0..=WAIT_SECONDS_MAX).contains(it));
+        if seconds.is_none() {
+            eprintln!("ropewalk: {WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400");
+        }
+        seconds.map(Duration::from_secs_f64)
     })
 }
 

@@ -155,12 +155,7 @@ struct Woken {
 }
 
 /// Sleeps, until something happens or `limit` is over.
-fn rest(
-    bell: &OwnedFd,
-    rails: Option<&OwnedFd>,
-    callers: &Callers,
-    limit: Duration,
-) -> Woken {
+fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, callers: &Callers, limit: Duration) -> Woken {
     let timeout = rustix::time::Timespec {
         tv_sec: limit.as_secs() as i64,
         tv_nsec: i64::from(limit.subsec_nanos()),

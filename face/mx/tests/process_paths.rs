@@ -12,10 +12,11 @@ use ropewalk_netns::{Host, Topology, TopologyConfig};
 
 /// A network, and the program that is to run over both of its rails. `board`: the one of a host. `place`: a folder.
 fn prepared(
+    source: &str,
     board: impl Fn(Host<'_>) -> String,
     place: &tempfile::TempDir,
 ) -> Option<(Topology, Command)> {
-    let program = compile("paths.c", "gcc", "myriexpress")?;
+    let program = compile(source, "gcc", "myriexpress")?;
     let net = Topology::or_skip(&TopologyConfig::default())?;
     let hosts = [0, 1].map(|host| net.host(host));
     let mut command: Command = hosts[0].command(program);
@@ -37,7 +38,7 @@ fn prepared(
 /// Runs it while rails are cut in turn.
 fn run(board: impl Fn(Host<'_>) -> String) {
     let place = tempfile::tempdir().expect("a folder");
-    let Some((net, mut command)) = prepared(board, &place) else { return };
+    let Some((net, mut command)) = prepared("paths.c", board, &place) else { return };
     paths::cut_in_turn(&net, &mut command);
 }
 
@@ -60,15 +61,27 @@ fn messages_go_on_over_another_interface_of_udp() {
 fn an_operator_sees_the_paths_of_both_endpoints_and_drains_one() {
     let place = tempfile::tempdir().expect("a folder");
     let board = |host: Host<'_>| format!("ether://{}", host.interface(0));
-    let Some((net, mut command)) = prepared(board, &place) else { return };
+    let Some((net, mut command)) = prepared("paths.c", board, &place) else { return };
     paths::look_and_drain(&net, &mut command, ["MX endpoint", "MX endpoint"]);
+}
+
+#[test]
+fn a_handler_of_errors_is_told_of_all_paths_and_their_causes_where_none_is_left() {
+    let place = tempfile::tempdir().expect("a folder");
+    let board = |host: Host<'_>| format!("ether://{}", host.interface(0));
+    let Some((net, mut command)) = prepared("unreachable.c", board, &place) else { return };
+    let [said, complaints] = paths::cut_all(&net, &mut command);
+    let text = said.strip_prefix("a send ended with an error: ");
+    let is_told = text.is_some_and(|text| paths::names_both(text, &net, "ether"));
+    assert!(is_told, "{said}");
+    assert!(paths::names_both(&complaints, &net, "ether"), "{complaints}");
 }
 
 #[test]
 fn a_wrong_name_of_an_interface_is_named_with_the_right_ones() {
     let place = tempfile::tempdir().expect("a folder");
     let board = |host: Host<'_>| format!("ether://{}", host.interface(0));
-    let Some((net, mut command)) = prepared(board, &place) else { return };
+    let Some((net, mut command)) = prepared("paths.c", board, &place) else { return };
     command.env("ROPEWALK_INTERFACES", format!("{},wire7", net.host(0).interface(0)));
     let output = command.output().expect("it can be started");
     let complained = String::from_utf8_lossy(&output.stderr);
