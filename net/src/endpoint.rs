@@ -83,7 +83,8 @@ impl EndpointConfig {
         let paths_max = paths::most(self.core.paths_max, rails.iter().map(|rail| &**rail));
         let pool_bytes = (self.staging_bytes - self.staging_bytes / 5) as u64;
         let eager_pool_bytes = self.core.eager_pool_bytes.min(pool_bytes);
-        Config { eager_pool_bytes, paths_max, ..self.core }
+        let path_wait = self.core.path_wait.or_else(paths::wait);
+        Config { eager_pool_bytes, paths_max, path_wait, ..self.core }
     }
 
     /// Room for everything that the limits allow at once, so that an operation always finds some.
@@ -177,6 +178,7 @@ impl Endpoint {
             service: Mutex::new(None),
             teller: Mutex::new(None),
             start_teller: config.teller,
+            door: Mutex::new(None),
             on_demand: OnDemandRails::default(),
         });
         let endpoint = Endpoint { shared };
@@ -542,6 +544,7 @@ impl Endpoint {
             service.stop();
         }
         self.shared.set_teller(None);
+        self.shared.set_door(None);
         let mut engine = self.locked();
         engine.core.close();
         engine.drain();

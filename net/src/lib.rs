@@ -46,7 +46,7 @@ mod waiting;
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
-pub use paths::interfaces;
+pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
@@ -56,4 +56,4 @@ pub use ropewalk_core::{
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};
 pub use ropewalk_rail_shm::arena as shared_memory;
-pub use teller::{StartTeller, Teller};
+pub use teller::{Door, StartTeller, Teller};

@@ -41,7 +41,7 @@ impl Endpoint {
     /// Opens the rails that this address needs and that are not there. An error where it cannot be
     /// called by any.
     pub fn reach(&self, address: &Address) -> Result<(), ModuleError> {
-        self.reach_apart(address);
+        self.reach_apart(address)?;
         let (mut any, mut far, mut refused) = (false, false, None);
         for (scheme, place) in address.parts() {
             match self.rail_of(scheme, place) {
@@ -63,15 +63,16 @@ impl Endpoint {
     }
 
     /// Opens a rail for each interface by which this address can be called, where these are several: each is a path of its
-    /// own. Where there is one, the kernel's routes may choose, also anew. `ROPEWALK_INTERFACES` names other interfaces.
-    pub fn reach_apart(&self, address: &Address) {
+    /// own. Where there is one, the kernel's routes may choose, also anew. `ROPEWALK_INTERFACES` names other interfaces: an
+    /// error, and nothing is opened, if this host lacks one of them.
+    pub fn reach_apart(&self, address: &Address) -> Result<(), ModuleError> {
         let schemes: BTreeSet<&str> = address.parts().map(|(scheme, _)| scheme).collect();
         for scheme in schemes.into_iter().filter(|scheme| modules::can_bind(scheme)) {
             let bound: BTreeSet<String> = {
                 let engine = self.locked();
                 engine.rails.of_scheme(scheme).filter_map(|(_, rail)| rail.bound_to()).collect()
             };
-            let wanted = match paths::interfaces() {
+            let wanted = match paths::interfaces()? {
                 [] => ways_to(scheme, address),
                 named => named.iter().map(|name| (name.clone(), None)).collect(),
             };
@@ -93,6 +94,7 @@ impl Endpoint {
                 }
             }
         }
+        Ok(())
     }
 
     /// As `reach`, where that was asked for; errors are told.

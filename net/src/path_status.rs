@@ -3,13 +3,12 @@
 //! Any thread may ask; a question waits for the engine, so it is not for hot paths.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use ropewalk_base::health::Health;
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
-use ropewalk_core::apm::{MigrationState, Role};
-use ropewalk_core::{LinkState, PathChange, PathTally, PeerId};
+pub use ropewalk_core::PathStatus;
+use ropewalk_core::{PathChange, PeerId};
 
 use crate::endpoint::Endpoint;
 use crate::shared::Shared;
@@ -36,30 +35,16 @@ pub struct RailName {
     pub address: Option<String>,
 }
 
-/// A path of a session.
+/// A path of a session, with the names of its peer and its rail.
 #[derive(Debug, Clone)]
 pub struct PathView {
     pub peer: PeerName,
-    /// The session may have further paths.
-    pub is_bundle: bool,
-    /// The number of the path in its session, never given again.
-    pub path: u32,
     pub rail: RailName,
     /// The host at the other end, where the path has a link and its rail knows hosts.
     pub remote: Option<String>,
-    pub state: LinkState,
-    /// What is sent now goes over it.
-    pub is_used: bool,
-    /// Its role and its weight, and how far the migration of its session is; `None`: the session never had several paths.
-    pub role: Option<Role>,
-    pub weight: Option<u16>,
-    pub migration: Option<MigrationState>,
-    /// Smoothed, and its variation, as numbered frames measured them.
-    pub round_trip: Option<(Duration, Duration)>,
-    pub delivered_at: Option<Time>,
-    pub tally: PathTally,
     /// What the rail knows of the link.
     pub health: Option<Health>,
+    pub status: PathStatus,
 }
 
 /// All paths of an endpoint at a moment of its clock.

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use ropewalk_rail::Rail;
 
-use crate::modules;
+use crate::modules::{self, ModuleError};
 
 /// The variable of the environment that says how many, where the program does not: 1 for one.
 pub const PATHS_VARIABLE: &str = "ROPEWALK_PATHS";
@@ -13,6 +14,12 @@ pub const PATHS_VARIABLE: &str = "ROPEWALK_PATHS";
 /// The variable of the environment that names the interfaces by which a process calls, with commas between: each is a path
 /// of its own. Without it they are those by which the kernel's routes lead to the addresses of the peer.
 pub const INTERFACES_VARIABLE: &str = "ROPEWALK_INTERFACES";
+
+/// The variable of the environment that says for how many seconds a session that could have several paths waits for one where
+/// none is left, where the program does not. Then operations fail.
+pub const WAIT_VARIABLE: &str = "ROPEWALK_PATH_WAIT";
+/// The longest wait that is taken, in seconds.
+const WAIT_SECONDS_MAX: f64 = 86400.0;
 
 /// At most, where the user does not say how many.
 const USUAL: usize = 8;
@@ -34,14 +41,33 @@ pub(crate) fn most<'a>(wanted: usize, rails: impl Iterator<Item = &'a dyn Rail>)
     if bound.len() > 1 { USUAL } else { 1 }
 }
 
-/// The interfaces that the environment names.
-pub fn interfaces() -> &'static [String] {
+/// The interfaces that the environment names; of no use without peers, so it is asked for when one is called. An error where
+/// this host has no interface of one of these names. Once all of them were there they stay named, also while one is gone.
+pub fn interfaces() -> Result<&'static [String], ModuleError> {
     static NAMED: OnceLock<Vec<String>> = OnceLock::new();
-    NAMED.get_or_init(|| {
-        let text = read(INTERFACES_VARIABLE).unwrap_or_default();
-        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-        names.map(str::to_string).collect()
-    })
+    if let Some(named) = NAMED.get() {
+        return Ok(named);
+    }
+    let text = read(INTERFACES_VARIABLE).unwrap_or_default();
+    let named = named(&text, || ropewalk_rail_ether::interfaces().into_iter().map(|it| it.name))?;
+    Ok(NAMED.get_or_init(|| named))
+}
+
+/// The names in a text with commas between. `there`: those of the interfaces of this host, asked for where one is named.
+fn named<I: Iterator<Item = String>>(
+    text: &str,
+    there: impl FnOnce() -> I,
+) -> Result<Vec<String>, ModuleError> {
+    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let named: Vec<String> = names.map(str::to_string).collect();
+    if named.is_empty() {
+        return Ok(named);
+    }
+    let there: Vec<String> = there().collect();
+    match named.iter().find(|name| !there.contains(name)) {
+        Some(wrong) => Err(ModuleError::NotThere { name: wrong.clone(), there: there.join(", ") }),
+        None => Ok(named),
+    }
 }
 
 /// How many paths the environment allows; 0 where it says nothing, or no number.
@@ -56,7 +82,38 @@ fn from_environment() -> usize {
     })
 }
 
+/// How long the environment has a session wait for a path; `None` where it says nothing, or nothing that makes sense.
+pub(crate) fn wait() -> Option<Duration> {
+    static SAID: OnceLock<Option<Duration>> = OnceLock::new();
+    *SAID.get_or_init(|| {
+        let text = read(WAIT_VARIABLE)?;
+        let seconds = text.trim().parse().ok().filter(|it| (0.0..=WAIT_SECONDS_MAX).contains(it));
+        if seconds.is_none() {
+            eprintln!("ropewalk: {WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400");
+        }
+        seconds.map(Duration::from_secs_f64)
+    })
+}
+
 /// A variable of the environment, which a program whose effective user is not its caller's ignores.
 fn read(variable: &str) -> Option<String> {
     std::env::var(variable).ok().filter(|_| modules::is_own_environment())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_of_an_interface_is_named_with_those_that_there_are() {
+        let there = || ["lo", "eth0", "eth1"].into_iter().map(str::to_string);
+        assert_eq!(named(" eth0,, eth1 ,", there).unwrap(), ["eth0", "eth1"]);
+        let error = named("eth0,eth9", there).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "ROPEWALK_INTERFACES names 'eth9', and this host has no such interface: it has lo, eth0, eth1"
+        );
+        let nobody = || -> std::iter::Empty<String> { panic!("nobody asked for one") };
+        assert_eq!(named(" , ", nobody).unwrap(), Vec::<String>::new());
+    }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::shared::Shared;
-use crate::teller::Teller;
+use crate::teller::{Asked, Callers};
 
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_millis(10);
@@ -89,14 +89,14 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
                 _ => LOOK,
             };
             shared.long_rest.store(look > LOOK_LONG, Ordering::Relaxed);
-            let teller = shared.teller();
+            let callers = shared.callers();
             drop(shared);
             let limit = if exposed && !asleep { LOOK_EXPOSED } else { look };
-            let woken = rest(bell, None, teller.as_deref(), limit);
+            let woken = rest(bell, None, &callers, limit);
             nudged = woken.nudged;
-            if let Some(teller) = teller.filter(|_| woken.asked) {
+            if woken.asked.any() {
                 let Some(shared) = weak.upgrade() else { return };
-                tell(&shared, &*teller);
+                answer(&shared, &callers, woken.asked);
             }
             continue;
         }
@@ -108,7 +108,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
 /// Serves until the application makes passes again, or for one sleep. Whether it was nudged.
 fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     let Some(mut engine) = shared.try_lock() else {
-        return rest(bell, None, None, LOOK_EXPOSED).nudged;
+        return rest(bell, None, &Callers::default(), LOOK_EXPOSED).nudged;
     };
     while shared.pass(&mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
@@ -122,23 +122,28 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     if !armed {
         return false;
     }
-    let teller = shared.teller();
-    let woken = rest(bell, Some(&shared.epoll), teller.as_deref(), limit);
+    let callers = shared.callers();
+    let woken = rest(bell, Some(&shared.epoll), &callers, limit);
     shared.disarm(false);
-    if let Some(teller) = teller.filter(|_| woken.asked) {
-        tell(shared, &*teller);
-    }
+    answer(shared, &callers, woken.asked);
     woken.nudged
 }
 
-/// Answers one who asks for the counters.
-fn tell(shared: &Shared, teller: &dyn Teller) {
+/// Answers those who ask.
+fn answer(shared: &Shared, callers: &Callers, asked: Asked) {
     let accounts = || {
         let engine = shared.locked();
         engine.rails.iter().filter_map(|rail| rail.account()).collect()
     };
-    if teller.answer(&accounts).is_err() {
+    if let Some(teller) = callers.teller.as_deref().filter(|_| asked.teller)
+        && teller.answer(&accounts).is_err()
+    {
         shared.set_teller(None);
+    }
+    if let Some(door) = callers.door.as_deref().filter(|_| asked.door)
+        && door.answer().is_err()
+    {
+        shared.set_door(None);
     }
 }
 
@@ -146,28 +151,26 @@ fn tell(shared: &Shared, teller: &dyn Teller) {
 #[derive(Debug, Clone, Copy)]
 struct Woken {
     nudged: bool,
-    /// Somebody asks for the counters.
-    asked: bool,
+    asked: Asked,
 }
 
 /// Sleeps, until something happens or `limit` is over.
-fn rest(
-    bell: &OwnedFd,
-    rails: Option<&OwnedFd>,
-    teller: Option<&dyn Teller>,
-    limit: Duration,
-) -> Woken {
+fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, callers: &Callers, limit: Duration) -> Woken {
     let timeout = rustix::time::Timespec {
         tv_sec: limit.as_secs() as i64,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
     let mut descriptors = vec![PollFd::new(bell, PollFlags::IN)];
-    let teller = teller.map(|teller| teller.descriptor());
-    descriptors.extend(teller.map(|teller| PollFd::from_borrowed_fd(teller, PollFlags::IN)));
+    let (teller, door) = (callers.teller.as_deref(), callers.door.as_deref());
+    let asks = [teller.map(|it| it.descriptor()), door.map(|it| it.descriptor())];
+    let asks = asks.into_iter().flatten();
+    descriptors.extend(asks.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN)));
     descriptors.extend(rails.map(|rails| PollFd::new(rails, PollFlags::IN)));
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));
     let mut count = [0u8; 8];
-    let asked = teller.is_some() && descriptors[1].revents().contains(PollFlags::IN);
+    let mut ready = descriptors[1..].iter().map(|it| it.revents().contains(PollFlags::IN));
+    let mut is_ready = |is_there: bool| is_there && ready.next().unwrap_or(false);
+    let asked = Asked { teller: is_ready(teller.is_some()), door: is_ready(door.is_some()) };
     Woken { nudged: rustix::io::read(bell, &mut count).is_ok(), asked }
 }

@@ -16,7 +16,7 @@ use ropewalk_core::{Identity, OperationId};
 use crate::engine::{Command, Engine, Requests, SharedClock, Signals};
 use crate::on_demand::OnDemandRails;
 use crate::service::Service;
-use crate::teller::{StartTeller, Teller};
+use crate::teller::{Door, StartTeller, Teller};
 
 /// Orders a write before a look at another thread's write; that thread writes before it looks at ours. On x86-64
 /// both writes in question, counting a command and opening the lock, are locked
@@ -66,6 +66,8 @@ pub(crate) struct Shared {
     /// Answers those who ask for the counters, in the service thread.
     pub teller: Mutex<Option<Arc<dyn Teller>>>,
     pub start_teller: Option<StartTeller>,
+    /// Where the service thread lets others in.
+    pub door: Mutex<Option<Arc<dyn Door>>>,
     pub on_demand: OnDemandRails,
 }
 

@@ -1,12 +1,16 @@
-//! The hook by which an endpoint tells other processes what its rails count. `net` knows neither who asks nor in which
-//! words the answer is given.
+//! The hooks by which other processes ask about an endpoint: what its rails count, and whatever else a door is for. `net`
+//! knows neither who asks nor in which words the answer is given.
 //!
 //! Invariant: nothing is counted, copied or looked at for this purpose before somebody asks.
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, PoisonError};
 
 use ropewalk_rail::Account;
+
+use crate::endpoint::Endpoint;
+use crate::shared::Shared;
 
 /// Answers those who ask for the counters of an endpoint. The service thread sleeps at its descriptor beside its own
 /// ones; the teller ends with the endpoint.
@@ -23,3 +27,59 @@ pub trait Teller: Send + Sync {
 /// Starts the teller of an endpoint, once the endpoint has a rail with an account. `None`: there is no descriptor for
 /// it, and the endpoint goes on without.
 pub type StartTeller = fn() -> Option<Box<dyn Teller>>;
+
+/// A place where others call. The service thread of an endpoint sleeps at it beside its own descriptors. Several endpoints may
+/// have the same one.
+pub trait Door: Send + Sync {
+    /// Readable while somebody calls; the same as long as the door lives.
+    fn descriptor(&self) -> BorrowedFd<'_>;
+
+    /// Lets one in who calls, and waits for nobody: whatever takes time is another thread's. It is no error that nobody is
+    /// there any more. After an error the endpoint leaves the door.
+    fn answer(&self) -> io::Result<()>;
+}
+
+impl Endpoint {
+    /// Has the service thread sleep at a door, in place of another one, until the endpoint is closed. False if the endpoint has
+    /// no such thread, or is closed.
+    pub fn attend(&self, door: Arc<dyn Door>) -> bool {
+        let service = self.shared.service.lock().expect("set once");
+        let Some(service) = service.as_ref() else { return false };
+        self.shared.set_door(Some(door));
+        service.nudge();
+        true
+    }
+}
+
+/// Those whom the service thread answers.
+#[derive(Default)]
+pub(crate) struct Callers {
+    pub teller: Option<Arc<dyn Teller>>,
+    pub door: Option<Arc<dyn Door>>,
+}
+
+/// Which of them are asked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub teller: bool,
+    pub door: bool,
+}
+
+impl Asked {
+    pub fn any(self) -> bool {
+        self.teller || self.door
+    }
+}
+
+impl Shared {
+    /// Those whom the service thread answers now.
+    pub fn callers(&self) -> Callers {
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Callers { teller: self.teller(), door }
+    }
+
+    /// Sets this door, or removes it.
+    pub fn set_door(&self, door: Option<Arc<dyn Door>>) {
+        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = door;
+    }
+}

@@ -9,7 +9,7 @@ use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_net::path_status::{PathEventView, PathView};
+use ropewalk_net::path_status::{PathEventView, PathStatus, PathView};
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, LinkState, Mode, Oversize, PathCause,
     PathChange, PeerId,
@@ -113,9 +113,13 @@ impl Sim {
         }
     }
 
-    fn path(&self, path: u32) -> PathView {
-        let views = self.nodes[0].endpoint.path_status();
-        views.paths.into_iter().find(|view| view.path == path).expect("a path of this number")
+    fn view(&self, path: u32) -> PathView {
+        let mut views = self.nodes[0].endpoint.path_status().paths.into_iter();
+        views.find(|view| view.status.path == path).expect("a path of this number")
+    }
+
+    fn path(&self, path: u32) -> PathStatus {
+        self.view(path).status
     }
 
     fn joined(&mut self) -> PathEventView {
@@ -264,7 +268,7 @@ fn a_session_with_one_path_counts_nothing_until_it_loses_that() {
     let only = sim.path(0);
     assert_eq!((only.state, only.is_used, only.is_bundle), (LinkState::Up, true, false));
     assert_eq!((only.tally, only.round_trip), (Default::default(), None));
-    assert_eq!(only.rail.scheme, "sim");
+    assert_eq!(sim.view(0).rail.scheme, "sim");
     sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
     let lost = sim.until(0, |it| matches!(it, PathChange::Lost));
     let mended = sim.until(lost.number, |it| matches!(it, PathChange::Mended));

@@ -3,6 +3,7 @@
 //! Invariant: a path of a session that never had two, and never lost a link, counts nothing and has no allocation.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use ropewalk_base::health::Suspicion;
@@ -99,6 +100,24 @@ impl PathTally {
         self.suspected[cause.number()] += 1;
     }
 
+    /// All that is counted but the causes of suspicions, with names for people and machines.
+    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = [
+            ("frames", self.frames),
+            ("bytes", self.bytes),
+            ("frames_re_sent", self.frames_re_sent),
+            ("bytes_re_sent", self.bytes_re_sent),
+            ("probes_sent", self.probes_sent),
+            ("probes_answered", self.probes_answered),
+            ("joined", self.joined),
+            ("lost", self.lost),
+            ("dead", self.dead),
+            ("migrated", self.migrated),
+            ("stalls", self.stalls),
+        ];
+        counts.into_iter()
+    }
+
     /// How often it was suspected, by the names of the causes.
     pub fn suspected(&self) -> impl Iterator<Item = (&'static str, u64)> {
         PathCause::NAMES.into_iter().zip(self.suspected)
@@ -109,21 +128,7 @@ impl PathTally {
 #[derive(Debug, Default)]
 pub(crate) struct KeptTally(Option<Box<PathTally>>);
 
-static NOTHING_COUNTED: PathTally = PathTally {
-    frames: 0,
-    bytes: 0,
-    frames_re_sent: 0,
-    bytes_re_sent: 0,
-    probes_sent: 0,
-    probes_answered: 0,
-    joined: 0,
-    lost: 0,
-    dead: 0,
-    migrated: 0,
-    stalls: 0,
-    stalled: Duration::ZERO,
-    suspected: [0; PathCause::NAMES.len()],
-};
+static NOTHING_COUNTED: LazyLock<PathTally> = LazyLock::new(PathTally::default);
 
 impl Deref for KeptTally {
     type Target = PathTally;

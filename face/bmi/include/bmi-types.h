@@ -87,6 +87,10 @@ enum BMI_options {
 #endif
 };
 
+/* An option of this library alone. get, char **: why messages to an address fail, with each path and its cause, to be freed; returns 1,
+ * or 0 and a null pointer where nothing is known against any path. */
+#define BMI_WHY_UNREACHABLE 0x5257
+
 /* What BMI_OPTIMISTIC_BUFFER_REG is about: memory that messages will come from, or go to. */
 struct bmi_optimistic_buffer_info {
     const void *buffer;

@@ -144,10 +144,7 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
     let mut references = references();
     let plan = plan(start)?;
     if LIBRARY.load(Ordering::Relaxed).is_null() {
-        let library = Library::new(&plan, start.flags).map_err(|error| {
-            complain(&error);
-            -code_of(&error)
-        })?;
+        let library = Library::new(&plan, start.flags).map_err(|error| refusal(&error))?;
         LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
         references.living = Some(living);
     }
@@ -225,9 +222,11 @@ fn plan<'a>(start: &Start<'a>) -> Result<Vec<Planned<'a>>, ErrorCode> {
     Ok(planned)
 }
 
-/// Says on the standard error what went wrong: a code alone does not say what to do.
-fn complain(error: &ModuleError) {
+/// The code, negated, for a network that cannot be used. Says on the standard error what went wrong: a code alone does not
+/// say what to do.
+pub fn refusal(error: &ModuleError) -> ErrorCode {
     eprintln!("libbmi: {error}");
+    -code_of(error)
 }
 
 fn code_of(error: &ModuleError) -> ErrorCode {
@@ -261,6 +260,8 @@ impl Library {
         let options = Options::new().map_err(ModuleError::Other)?;
         let endpoint = Endpoint::open(config, rails).map_err(other)?;
         let unexpected = Unexpected::new(&endpoint).map_err(other)?;
+        let is_server = flags & INIT_SERVER != 0;
+        ropewalk_host_paths::show(&endpoint, if is_server { "BMI server" } else { "BMI client" });
         Ok(Library {
             endpoint,
             addresses: Mutex::new(Addresses::default()),
@@ -293,10 +294,7 @@ impl Library {
             return Ok(());
         }
         if !self.endpoint.has_rail_of(scheme) {
-            let rail = modules::open_to_call(scheme, place).map_err(|error| {
-                complain(&error);
-                -code_of(&error)
-            })?;
+            let rail = modules::open_to_call(scheme, place).map_err(|error| refusal(&error))?;
             self.endpoint.add_rail(rail).map_err(|_| -EMFILE)?;
         }
         active.push(scheme.to_string());

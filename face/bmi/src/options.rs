@@ -23,6 +23,8 @@ pub mod number {
     pub const TRANSPORT_METHODS_STRING_ORANGEFS: i32 = 16;
     pub const TRANSPORT_METHODS_STRING: i32 = 17;
     pub const TCP_GET_PORT: i32 = 18;
+    /// Ours alone; far from what others number.
+    pub const WHY_UNREACHABLE: i32 = 0x5257;
 }
 
 /// The environment variable that sets, in bytes, the longest message that `BMI_CHECK_MAXSIZE` reports.

@@ -81,9 +81,13 @@ fn every_option_flag_and_code_of_the_headers_is_described() {
 
 #[test]
 fn every_variable_of_the_environment_is_described_and_no_other() {
-    let (own, below) =
-        (include_str!("../src/options.rs"), include_str!("../../../net/src/capture/mod.rs"));
-    let source = &format!("{own}{below}");
+    let source = [
+        include_str!("../src/options.rs"),
+        include_str!("../../../net/src/capture/mod.rs"),
+        include_str!("../../../net/src/paths.rs"),
+        include_str!("../../../host/paths/src/lib.rs"),
+    ];
+    let source = &source.concat();
     let variables = |text: &str| {
         let mut names: Vec<String> =
             words(text).filter(|word| word.starts_with("ROPEWALK_")).map(String::from).collect();

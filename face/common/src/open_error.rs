@@ -36,7 +36,8 @@ impl OpenErrorKind {
                 | EtherError::AllTaken(_)
                 | EtherError::RawTaken(_),
             ) => OpenErrorKind::InUse,
-            ModuleError::Tcp(TcpError::NoSuchAddress(_))
+            ModuleError::NotThere { .. }
+            | ModuleError::Tcp(TcpError::NoSuchAddress(_))
             | ModuleError::Udp(UdpError::NoSuchAddress(_))
             | ModuleError::Ether(
                 EtherError::NoInterface(_)
@@ -78,5 +79,7 @@ mod tests {
         let full = std::io::Error::from_raw_os_error(24);
         let full = ModuleError::Descriptors(full);
         assert_eq!(OpenErrorKind::of(&full), OpenErrorKind::Shortage);
+        let named = ModuleError::NotThere { name: "eth9".into(), there: "lo".into() };
+        assert_eq!(OpenErrorKind::of(&named), OpenErrorKind::NoSuchAddress);
     }
 }

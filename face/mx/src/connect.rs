@@ -523,6 +523,11 @@ impl Ep {
         {
             request.outcome.source = state.partners.address(self.place, connect.partner);
         }
+        if let Some(request) = state.requests.get_mut(connect.request)
+            && matches!(code, UNREACHABLE | TIMEOUT)
+        {
+            request.unreached = Some(connect.peer);
+        }
         state.requests.end(connect.request, code, true);
         self.announce();
     }

@@ -239,6 +239,8 @@ impl Ep {
             _living: living,
         });
         let keeper = crate::keeper::start(&endpoint).map_err(short)?;
+        let role = format!("MX endpoint {number} of board {nic_number}");
+        ropewalk_host_paths::show(&endpoint.net, &role);
         *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
         Ok(endpoint)
     }
@@ -324,8 +326,8 @@ fn rails(
         Place::Udp(at) => ropewalk_net::host::interface_of(at.ip()).unwrap_or_default(),
         Place::Ether(_) => nic.interface.clone(),
     };
-    let further: Vec<&String> =
-        ropewalk_net::interfaces().iter().filter(|name| **name != own).collect();
+    let named = ropewalk_net::interfaces().map_err(|error| code_of(&error))?;
+    let further: Vec<&String> = named.iter().filter(|name| **name != own).collect();
     if let Place::Udp(at) = nic.place
         && !further.is_empty()
         && !at.ip().is_unspecified()

@@ -1,7 +1,7 @@
 //! Progress within calls: completions are taken in, handlers are told, and threads wait.
 
 use std::cell::Cell;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -97,7 +97,12 @@ impl Ep {
             Kind::Receive => c"a receive ended with an error",
             Kind::Connect => c"a connect ended with an error",
         };
+        let unreached = request.unreached;
         drop(state);
+        let why = unreached.and_then(|peer| self.net.why_unreachable(peer));
+        let with_why = why.map(|why| CString::new(format!("{}: {why}", text.to_string_lossy())));
+        let with_why = with_why.and_then(Result::ok);
+        let text = with_why.as_deref().unwrap_or(text);
         let code = errors::raise(self.error_handler(), text, code);
         let mut state = self.lock();
         state.requests.failed(id, code);
@@ -191,6 +196,12 @@ impl Ep {
             Err(Fault::Busy) => NO_RESOURCES,
             Err(fault) => self.lost(state, completed.peer, fault),
         };
+        if completed.outcome.is_err()
+            && matches!(code, UNREACHABLE | TIMEOUT | BAD_SESSION | ENDPOINT_CLOSED)
+            && let Some(request) = state.requests.get_mut(id)
+        {
+            request.unreached = completed.peer;
+        }
         // The caller of a cancel knows of it.
         state.requests.end(id, code, code != CANCELLED);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_face_common::{HandleBits, OPERATIONS_MAX};
-use ropewalk_net::OperationId;
+use ropewalk_net::{OperationId, PeerId};
 
 use crate::abi::{Address, Handle};
 use crate::codes::{Code, SUCCESS};
@@ -57,6 +57,8 @@ pub struct Request {
     pub hidden: bool,
     /// The final code of the request, whatever its operation reports.
     pub ending: Option<Code>,
+    /// The peer that it failed to reach, or to hear of.
+    pub unreached: Option<PeerId>,
     /// It has left its memory though it is under way.
     pub copied: bool,
     /// `limit`: the time that its peer may take to acknowledge it, or to bring more of it. `deadline`: the time
@@ -83,6 +85,7 @@ impl Request {
             forgotten: false,
             hidden: false,
             ending: None,
+            unreached: None,
             copied: false,
             limit: None,
             deadline: None,

@@ -50,9 +50,16 @@ fn variables_that_all_faces_have_are_described_here() {
     use ropewalk_host_mx::nics;
     use ropewalk_net::{capture, modules};
     let page = page();
-    for variable in
-        [nics::NICS_VARIABLE, nics::PEERS_VARIABLE, modules::SOCKETS_VARIABLE, capture::VARIABLE]
-    {
+    for variable in [
+        nics::NICS_VARIABLE,
+        nics::PEERS_VARIABLE,
+        modules::SOCKETS_VARIABLE,
+        capture::VARIABLE,
+        ropewalk_net::INTERFACES_VARIABLE,
+        ropewalk_net::PATHS_VARIABLE,
+        ropewalk_net::WAIT_VARIABLE,
+        ropewalk_host_paths::SHOW_VARIABLE,
+    ] {
         assert!(page.contains(&format!(".TP\n.B {variable}\n")), "{variable} has no entry");
     }
 }

@@ -66,7 +66,8 @@ fn status(endpoint: &Endpoint, object: &mut Object) {
 }
 
 fn path_object(view: &PathView, now: Time) -> Value {
-    let (state, since, until) = match view.state {
+    let PathView { peer, rail, remote, health, status } = view;
+    let (state, since, until) = match status.state {
         LinkState::Up => ("up", None, None),
         LinkState::HeldBack { until } => ("held", None, Some(until)),
         LinkState::Suspect { since } => ("suspect", Some(since), None),
@@ -74,28 +75,28 @@ fn path_object(view: &PathView, now: Time) -> Value {
         LinkState::Resting { since } => ("resting", Some(since), None),
         LinkState::Lost { since } => ("lost", Some(since), None),
     };
-    let by_rail = view.health.and_then(|health| health.round_trips);
+    let by_rail = health.and_then(|health| health.round_trips);
     let by_rail = by_rail.map(|trips| (trips.smoothed, trips.variation));
-    let round_trip = view.round_trip.or(by_rail);
+    let round_trip = status.round_trip.or(by_rail);
     let mut object = Object::new();
     let mut put = |name: &str, value: Value| _ = object.insert(name.to_string(), value);
-    put("peer", peer_object(&view.peer));
-    put("path", view.path.into());
-    put("several", view.is_bundle.into());
-    put("rail", rail_object(&view.rail));
-    put("remote", json!(view.remote));
+    put("peer", peer_object(peer));
+    put("path", status.path.into());
+    put("several", status.is_bundle.into());
+    put("rail", rail_object(rail));
+    put("remote", json!(remote));
     put("state", state.into());
     put("state_seconds", json!(since.map(|since| now.since(since).as_secs_f64())));
     put("held_seconds_left", json!(until.map(|until| until.since(now).as_secs_f64())));
-    put("used", view.is_used.into());
-    put("path_role", json!(view.role.map(role_name)));
-    put("weight", json!(view.weight));
-    put("migration", json!(view.migration.map(MigrationState::name)));
+    put("used", status.is_used.into());
+    put("path_role", json!(status.role.map(role_name)));
+    put("weight", json!(status.weight));
+    put("migration", json!(status.migration.map(MigrationState::name)));
     put("round_trip_us", json!(round_trip.map(|(smoothed, _)| micros(smoothed))));
     put("variation_us", json!(round_trip.map(|(_, variation)| micros(variation))));
-    put("delivered_seconds_ago", json!(view.delivered_at.map(|at| now.since(at).as_secs_f64())));
-    put("unacknowledged_bytes", json!(view.health.map(|health| health.unacknowledged_bytes)));
-    tally_into(&mut object, &view.tally);
+    put("delivered_seconds_ago", json!(status.delivered_at.map(|at| now.since(at).as_secs_f64())));
+    put("unacknowledged_bytes", json!(health.map(|health| health.unacknowledged_bytes)));
+    tally_into(&mut object, &status.tally);
     object.into()
 }
 
@@ -105,19 +106,7 @@ fn tally_into(object: &mut Object, tally: &PathTally) {
         .filter(|(_, count)| *count > 0)
         .map(|(name, count)| (name.to_string(), count.into()))
         .collect();
-    for (name, count) in [
-        ("frames", tally.frames),
-        ("bytes", tally.bytes),
-        ("frames_re_sent", tally.frames_re_sent),
-        ("bytes_re_sent", tally.bytes_re_sent),
-        ("probes_sent", tally.probes_sent),
-        ("probes_answered", tally.probes_answered),
-        ("joined", tally.joined),
-        ("lost", tally.lost),
-        ("dead", tally.dead),
-        ("migrated", tally.migrated),
-        ("stalls", tally.stalls),
-    ] {
+    for (name, count) in tally.counts() {
         object.insert(name.to_string(), count.into());
     }
     object.insert("stalled_us".into(), micros(tally.stalled).into());

@@ -83,12 +83,13 @@ fn found() -> Vec<Found> {
     found
 }
 
-/// `None`: nobody has this name any more.
+/// `None`: nobody has this name any more, or the process that had it has ended and left the socket to a child.
 fn call(name: &str) -> Option<Found> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
     let owner = socket_peercred(&stream).ok()?;
     let process = owner.pid.as_raw_nonzero().get().cast_unsigned();
-    Some(Found { process, user: owner.uid.as_raw(), stream })
+    let lives = std::path::Path::new("/proc").join(process.to_string()).exists();
+    lives.then(|| Found { process, user: owner.uid.as_raw(), stream })
 }
 
 impl Found {

@@ -11,6 +11,8 @@
 //! * the name of the socket is one of the network namespace, which ends with the process, however that ends;
 //! * nothing is counted, copied or looked at for this purpose before somebody asks; no thread that works for a program
 //!   waits for one who asks, longer than the question holds the engine.
+//!
+//! `ROPEWALK_SHOW_PATHS=0` in the environment has a process show nothing.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -24,3 +26,6 @@ pub use door::show;
 
 /// The prefix of the sockets' names; a number follows that is drawn.
 const NAME: &str = "ropewalk/paths/";
+
+/// The variable of the environment that is 0 in processes that show no paths.
+pub const SHOW_VARIABLE: &str = "ROPEWALK_SHOW_PATHS";

@@ -30,7 +30,7 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     let mut paths = endpoint.path_status().paths;
     paths.retain(|view| view.peer.endpoint.to_string() == peer);
     let first = paths.first().ok_or("it has no session with this peer")?;
-    if !first.is_bundle {
+    if !first.status.is_bundle {
         return Err(
             "the session with this peer has one path only: both sides need rails that are \
                     bound to different interfaces or source addresses"
@@ -39,9 +39,10 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     }
     let peer = first.peer.peer;
     let named = asked["path"].as_u64().map(|number| {
-        let view = paths.iter().find(|view| u64::from(view.path) == number);
+        let view = paths.iter().find(|view| u64::from(view.status.path) == number);
         view.ok_or_else(|| {
-            let numbers: Vec<String> = paths.iter().map(|view| view.path.to_string()).collect();
+            let numbers: Vec<String> =
+                paths.iter().map(|view| view.status.path.to_string()).collect();
             format!("there is no path {number}: there are {}", numbers.join(", "))
         })
     });
@@ -49,7 +50,7 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     if what == "migrate" {
         return migrate(&endpoint, peer, named);
     }
-    let path = named.ok_or("no path is named")?.path;
+    let path = named.ok_or("no path is named")?.status.path;
     let weight = || asked["weight"].as_u64().and_then(|weight| u16::try_from(weight).ok());
     let done = match what {
         "drain" => endpoint.drain_path(peer, PathId(path)),
@@ -61,7 +62,7 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
 
 /// Moves to a path, which is proven first if it is not the armed alternate.
 fn migrate(endpoint: &Endpoint, peer: PeerId, to: Option<&PathView>) -> Result<u32, String> {
-    if let Some(view) = to.filter(|view| view.role != Some(Role::Alternate)) {
+    if let Some(view) = to.filter(|view| view.status.role != Some(Role::Alternate)) {
         let wanted = Wanted { local_rail: Some(view.rail.index), ..Wanted::default() };
         endpoint.specify_path(peer, wanted).map_err(|rule| rule.to_string())?;
     }

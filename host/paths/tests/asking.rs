@@ -64,6 +64,24 @@ fn a_process_shows_its_endpoints_while_they_are_open_and_survives_bad_questions(
     }
     first.close();
     assert_eq!(roles(&shown(&status)), ["the second"]);
-    drop(second);
+    second.close();
+    let error = ask(own, &status).unwrap_err();
+    assert!(matches!(error, AskError::NotShown(..)), "the socket ended with the last: {error}");
+
+    // One that its program drives has no service thread.
+    let mut config = EndpointConfig::new(ClusterId(1));
+    config.service_thread = false;
+    let rail = Box::new(network.rail("third", SimConfig::stream()));
+    let third = Endpoint::open(config, vec![rail]).unwrap();
+    let fourth = open("fourth");
+    show(&third, "the third");
+    show(&fourth, "the fourth");
+    for _ in 0..20 {
+        assert_eq!(roles(&shown(&status)), ["the third", "the fourth"], "one of them answers");
+    }
+    let asked = ask_all(&status).into_iter().flatten().filter(|answer| answer.process == own);
+    assert_eq!(asked.count(), 1, "a process has one socket");
+    fourth.close();
+    third.close();
     assert_eq!(shown(&status), Vec::<Value>::new());
 }

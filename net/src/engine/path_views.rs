@@ -10,25 +10,11 @@ use crate::path_status::{PathEventView, PathView, PeerName, RailName};
 impl Engine {
     /// A path as it is now.
     pub fn path_view(&mut self, status: PathStatus, now: Time) -> PathView {
-        let PathStatus { peer, endpoint, is_bundle, path, rail, link, .. } = status;
+        let PathStatus { peer, endpoint, rail, link, .. } = status;
         let remote = link.and_then(|link| self.rails.of(link)?.peer_host(link));
         let health = link.and_then(|link| self.rails.of_mut(link)?.health(link, now));
-        PathView {
-            peer: self.peer_name(peer, endpoint),
-            is_bundle,
-            path,
-            rail: self.rail_name(rail),
-            remote,
-            state: status.state,
-            is_used: status.is_used,
-            role: status.role,
-            weight: status.weight,
-            migration: status.migration,
-            round_trip: status.round_trip,
-            delivered_at: status.delivered_at,
-            tally: status.tally,
-            health,
-        }
+        let (peer, rail) = (self.peer_name(peer, endpoint), self.rail_name(rail));
+        PathView { peer, rail, remote, health, status }
     }
 
     pub fn event_view(&self, event: HistoryEvent) -> PathEventView {

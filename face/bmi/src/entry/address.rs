@@ -47,7 +47,7 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     }
     let all: Vec<&str> = parts.iter().map(|(_, url)| url.as_str()).collect();
     if let Ok(address) = Address::parse(&all.join(",")) {
-        library.endpoint.reach_apart(&address);
+        library.endpoint.reach_apart(&address).map_err(|error| library::refusal(&error))?;
     }
     // Networks that this process cannot use are passed over, where there is another.
     let (mut urls, mut refused) = (Vec::new(), None);

@@ -101,6 +101,15 @@ pub unsafe extern "C" fn BMI_get_info(
             option::GET_UNEXP_SIZE => {
                 int(UNEXPECTED_BYTES_MAX.min(library.options.message_bytes_max))
             }
+            option::WHY_UNREACHABLE => {
+                if !library.endpoint.is_known(peer_of(addr)) {
+                    return Err(-EINVAL);
+                }
+                let why = library.endpoint.why_unreachable(peer_of(addr));
+                // SAFETY: not null, and the option has a pointer.
+                unsafe { put_text(inout_parameter.cast(), why.as_deref()) }?;
+                Ok(why.is_some().into())
+            }
             option::TCP_GET_PORT => match library.port() {
                 Some(port) => int(port.into()),
                 None => Err(-ENETDOWN),
@@ -132,16 +141,30 @@ fn methods_string(to: *mut *mut c_char) -> Result<c_int, ErrorCode> {
     }
     let schemes = modules::schemes();
     let text: String = schemes.iter().map(|scheme| format!("{scheme},")).collect();
-    // SAFETY: any number of bytes may be asked for.
-    let copy = unsafe { malloc(text.len() + 1) }.cast::<u8>();
-    if copy.is_null() {
-        return Err(-ENOMEM);
-    }
-    // SAFETY: the copy has room for the text and its end; `to` is not null, and the option has a pointer.
-    unsafe {
-        ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len());
-        copy.add(text.len()).write(0);
-        to.write_unaligned(copy.cast());
-    }
+    // SAFETY: not null, and the option has a pointer.
+    unsafe { put_text(to, Some(&text)) }?;
     Ok(schemes.len() as c_int)
+}
+
+/// Writes a copy of a text, which the caller frees; null where there is none.
+///
+/// # Safety
+/// `to` may be written.
+unsafe fn put_text(to: *mut *mut c_char, text: Option<&str>) -> Result<(), ErrorCode> {
+    let mut copy = ptr::null_mut();
+    if let Some(text) = text {
+        // SAFETY: any number of bytes may be asked for.
+        copy = unsafe { malloc(text.len() + 1) }.cast::<u8>();
+        if copy.is_null() {
+            return Err(-ENOMEM);
+        }
+        // SAFETY: the copy has room for the text and its end.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len());
+            copy.add(text.len()).write(0);
+        }
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { to.write_unaligned(copy.cast()) };
+    Ok(())
 }

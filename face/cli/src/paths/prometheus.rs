@@ -10,15 +10,16 @@ use super::found::Told;
 
 /// How a value of a path is found.
 enum Of {
-    /// A number, or none.
-    Field(&'static str),
-    /// Microseconds.
-    Micros(&'static str),
+    /// A number, or none, and how many of it make one in the text.
+    Number(&'static str, f64),
     /// 1 where the field has this value, else 0.
     Is(&'static str, fn(&Value) -> bool),
     /// An object with a number for each cause.
     ByCause(&'static str),
 }
+
+/// Microseconds of a second.
+const MICROS: f64 = 1e6;
 
 struct Metric {
     name: &'static str,
@@ -50,21 +51,21 @@ const METRICS: &[Metric] = &[
         Of::Is("state", |state| state == "held"),
     ),
     gauge("used", "Whether traffic goes over the path now.", Of::Is("used", |used| used == true)),
-    gauge("round_trip_seconds", "Smoothed round trip.", Of::Micros("round_trip_us")),
+    gauge("round_trip_seconds", "Smoothed round trip.", Of::Number("round_trip_us", MICROS)),
     gauge(
         "round_trip_variation_seconds",
         "Variation of the round trip.",
-        Of::Micros("variation_us"),
+        Of::Number("variation_us", MICROS),
     ),
     gauge(
         "last_delivery_age_seconds",
         "Time since the peer acknowledged something that went over the path.",
-        Of::Field("delivered_seconds_ago"),
+        Of::Number("delivered_seconds_ago", 1.0),
     ),
     gauge(
         "unacknowledged_bytes",
         "Bytes that left the rail and are not acknowledged.",
-        Of::Field("unacknowledged_bytes"),
+        Of::Number("unacknowledged_bytes", 1.0),
     ),
     gauge(
         "primary",
@@ -76,39 +77,39 @@ const METRICS: &[Metric] = &[
         "Whether an operator keeps the path out of use.",
         Of::Is("path_role", |role| role == "drained"),
     ),
-    gauge("weight", "Weight of the path, 0 to 1000.", Of::Field("weight")),
-    counter("frames_total", "Numbered frames that went over the path.", Of::Field("frames")),
-    counter("bytes_total", "Bytes of their payloads.", Of::Field("bytes")),
+    gauge("weight", "Weight of the path, 0 to 1000.", Of::Number("weight", 1.0)),
+    counter("frames_total", "Numbered frames that went over the path.", Of::Number("frames", 1.0)),
+    counter("bytes_total", "Bytes of their payloads.", Of::Number("bytes", 1.0)),
     counter(
         "resent_frames_total",
         "Those of the frames that had gone before.",
-        Of::Field("frames_re_sent"),
+        Of::Number("frames_re_sent", 1.0),
     ),
-    counter("resent_bytes_total", "Bytes of their payloads.", Of::Field("bytes_re_sent")),
-    counter("probes_sent_total", "Probes of the path.", Of::Field("probes_sent")),
+    counter("resent_bytes_total", "Bytes of their payloads.", Of::Number("bytes_re_sent", 1.0)),
+    counter("probes_sent_total", "Probes of the path.", Of::Number("probes_sent", 1.0)),
     counter(
         "probes_answered_total",
         "Those of the probes that were answered.",
-        Of::Field("probes_answered"),
+        Of::Number("probes_answered", 1.0),
     ),
-    counter("joined_total", "Times that the path got a link.", Of::Field("joined")),
-    counter("lost_total", "Times that the link of the path ended.", Of::Field("lost")),
-    counter("dead_total", "Times that the path was given up.", Of::Field("dead")),
+    counter("joined_total", "Times that the path got a link.", Of::Number("joined", 1.0)),
+    counter("lost_total", "Times that the link of the path ended.", Of::Number("lost", 1.0)),
+    counter("dead_total", "Times that the path was given up.", Of::Number("dead", 1.0)),
     counter(
         "migrated_total",
         "Times that traffic migrated away from the path.",
-        Of::Field("migrated"),
+        Of::Number("migrated", 1.0),
     ),
     counter("suspected_total", "Suspicions, by cause.", Of::ByCause("suspected")),
     counter(
         "stalls_total",
         "Times that traffic of the path went over others.",
-        Of::Field("stalls"),
+        Of::Number("stalls", 1.0),
     ),
     counter(
         "stall_seconds_total",
         "Time from suspicions and losses to the next delivery over another path.",
-        Of::Micros("stalled_us"),
+        Of::Number("stalled_us", MICROS),
     ),
 ];
 
@@ -128,9 +129,8 @@ pub fn text(told: &[Told]) -> String {
                 let _ = writeln!(text, "ropewalk_path_{name}{{{labels}{more}}} {value}");
             };
             match of {
-                Of::Field(field) => path[field].as_f64().into_iter().for_each(|it| sample("", it)),
-                Of::Micros(field) => {
-                    path[field].as_f64().into_iter().for_each(|micros| sample("", micros / 1e6));
+                Of::Number(field, unit) => {
+                    path[field].as_f64().into_iter().for_each(|it| sample("", it / unit));
                 }
                 Of::Is(field, is) => sample("", f64::from(u8::from(is(&path[field])))),
                 Of::ByCause(field) => {
