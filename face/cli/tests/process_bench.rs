@@ -354,7 +354,15 @@ fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
     for name in &names {
         let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name.as_str()).collect();
         let faults: Vec<_> = own.iter().map(|row| row["params"]["fault"].as_str()).collect();
-        assert_eq!(faults, [Some("none"), Some("cuts"), Some("switch")], "{rows:?}");
+        let wanted = ["none", "drains", "cuts", "switch-drains", "switch"].map(Some);
+        assert_eq!(faults, wanted, "{rows:?}");
+        for fault in ["cuts", "switch"] {
+            let cost = format!("{name}.each-fault");
+            let is_it = |row: &&serde_json::Value| {
+                row["scenario"] == cost.as_str() && row["params"]["fault"] == fault
+            };
+            assert_eq!(rows.iter().filter(is_it).count(), 1, "{rows:?}");
+        }
         for row in own {
             let count = u64::from(row["params"]["fault"] != "none");
             assert_eq!(row["params"]["faults"].as_u64(), Some(count), "{row}");
