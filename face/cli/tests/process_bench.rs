@@ -322,9 +322,13 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
     let all = ["ropewalk", "tcp", "mptcp", "mptcp-tuned"];
     // What fails over has another rail.
     let several = ["ropewalk", "mptcp", "mptcp-tuned"];
-    for (figure, wanted) in
-        [("stall", &all[..]), ("failover", &several), ("back", &all), ("goodput", &all)]
-    {
+    for (figure, wanted) in [
+        ("stall", &all[..]),
+        ("failover", &several),
+        ("left", &several),
+        ("back", &all),
+        ("goodput", &all),
+    ] {
         assert_eq!(systems(&found(figure)), wanted, "{figure}: {rows:?}");
     }
     for row in found("stall") {
@@ -337,6 +341,9 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
         let stall = row["median"].as_f64().expect("a number");
         assert!(number("rails") > 1.0 || stall >= 0.9 * number("outage_ms"), "{row}");
         assert!(row["params"]["timeline_mbs"].as_array().is_some_and(|bins| bins.len() > 50));
+        assert_eq!(row["params"]["trials"].as_array().map(Vec::len), Some(1), "{row}");
+        let verdict = row["params"]["verdict"].as_str().unwrap_or_default();
+        assert!(verdict.starts_with("reach 30 ms: "), "{row}");
     }
     let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
     assert_eq!(drawn.matches("<polyline").count(), all.len(), "{drawn}");
