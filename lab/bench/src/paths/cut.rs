@@ -1,8 +1,9 @@
 //! Streams between hosts, of which a rail is cut and mended: ours beside TCP, and TCP over several paths.
 //!
-//! * [`row`]: the rows; [`trial`]: one run of one of them; [`figures`]: what came of all runs.
+//! * [`row`]: the rows; [`trial`]: one run of one of them; [`figures`]: what came of all runs; [`peers`]: MPIs.
 
 mod figures;
+mod peers;
 mod row;
 mod trial;
 
@@ -10,8 +11,9 @@ use anyhow::bail;
 
 use crate::lab::{Options, alternate};
 use crate::paths::cut::figures::may_be_damaged;
-use crate::paths::cut::row::{Row, rows_of};
+use crate::paths::cut::row::{Look, Row, rows_of};
 use crate::paths::cut::trial::{RAILS, Times};
+use crate::paths::presence::Medium;
 use crate::paths::side::System;
 use crate::report::Outcome;
 use crate::series::OURS;
@@ -55,6 +57,10 @@ pub fn cut(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<
         drop(networks);
         for outcome in row.outcomes(&parties, &found) {
             emit(&outcome);
+        }
+        // They know tcp alone.
+        if row.look == Look::Death && row.medium == Medium::Tcp && options.peers {
+            peers::measure(row, &times, options)?.iter().for_each(&mut *emit);
         }
     }
     if damage.is_empty() { Ok(()) } else { bail!("{}", damage.join("; ")) }

@@ -131,6 +131,8 @@ pub enum Look {
     Fault,
     /// The time after the fault, until the mended rail is used again.
     Return,
+    /// The fault, which stays until the end; also MPIs run then.
+    Death,
 }
 
 /// A row.
@@ -152,6 +154,10 @@ pub fn rows_of(quick: bool) -> Vec<Row> {
         }
     }
     if !quick {
+        for kind in [Kind::Silent, Kind::Carrier] {
+            let (look, rate) = (Look::Death, Rate::Usual);
+            rows.extend(Medium::ALL.map(|medium| Row { look, kind, rate, medium }));
+        }
         let row =
             |medium| Row { look: Look::Return, kind: Kind::Silent, rate: Rate::Usual, medium };
         rows.extend(Medium::ALL.map(row));
@@ -162,7 +168,11 @@ pub fn rows_of(quick: bool) -> Vec<Row> {
 impl Row {
     pub fn name(&self) -> String {
         let Row { look, kind, rate, medium } = self;
-        let look = if *look == Look::Fault { "cut" } else { "back" };
+        let look = match look {
+            Look::Fault => "cut",
+            Look::Return => "back",
+            Look::Death => "dead",
+        };
         format!("{look}.{}.{}.{}", kind.name(), rate.name(), medium.name())
     }
 
@@ -225,10 +235,10 @@ mod tests {
     fn quick_rows_are_among_all() {
         let names = |quick| rows_of(quick).iter().map(Row::name).collect::<Vec<_>>();
         let (all, quick) = (names(false), names(true));
-        assert_eq!((all.len(), quick.len()), (84, 4));
+        assert_eq!((all.len(), quick.len()), (90, 4));
         assert!(quick.iter().all(|name| all.contains(name)));
         assert!(quick.contains(&"cut.silent.1g.tcp".to_string()));
-        for name in ["back.silent.1g.ether", "cut.switch.1g.tcp"] {
+        for name in ["back.silent.1g.ether", "dead.silent.1g.tcp", "cut.switch.1g.tcp"] {
             assert!(all.contains(&name.to_string()), "{name}");
         }
     }

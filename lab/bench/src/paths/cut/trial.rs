@@ -25,8 +25,8 @@ const MANY_RUNS: usize = 20;
 #[derive(Debug, Clone, Copy)]
 pub struct Times {
     warm: Duration,
-    control: Duration,
-    outage: Duration,
+    pub control: Duration,
+    pub outage: Duration,
     after: Duration,
     /// Commands that inject a fault take their time, too.
     slack: Duration,
@@ -53,7 +53,13 @@ impl Times {
                 slack: ms(200),
             },
         };
-        if look == Look::Return { Times { after: ms(2500), ..times } } else { times }
+        let (none, long) = (Duration::ZERO, ms(2500));
+        match look {
+            Look::Fault => times,
+            Look::Return => Times { after: long, ..times },
+            // Streams end with the outage.
+            Look::Death => Times { outage: long, after: none, slack: none, ..times },
+        }
     }
 }
 
