@@ -59,6 +59,9 @@ impl Row {
     fn figures(&self) -> Vec<Figure> {
         match (self.look, self.kind.is_cut()) {
             (Look::Return, _) => vec![Figure::Back, Figure::Gap, Figure::Goodput],
+            (Look::Death, _) => {
+                vec![Figure::Stall, Figure::Failover, Figure::Left, Figure::Goodput]
+            }
             (_, true) => {
                 vec![Figure::Stall, Figure::Failover, Figure::Left, Figure::Back, Figure::Goodput]
             }
