@@ -1,8 +1,10 @@
 //! Streams between hosts, of which a rail is cut and mended: ours beside TCP, and TCP over several paths.
 //!
-//! * [`row`]: the rows; [`trial`]: one run of one of them; [`figures`]: what came of all runs; [`peers`]: MPIs.
+//! * [`row`]: the rows; [`party`]: who takes part; [`trial`]: one run of one of them; [`figures`]: what came of all runs;
+//!   [`peers`]: MPIs.
 
 mod figures;
+mod party;
 mod peers;
 mod row;
 mod trial;
@@ -11,21 +13,11 @@ use anyhow::bail;
 
 use crate::lab::{Options, alternate};
 use crate::paths::cut::figures::may_be_damaged;
+use crate::paths::cut::party::parties;
 use crate::paths::cut::row::{Look, Row, rows_of};
-use crate::paths::cut::trial::{RAILS, Times};
+use crate::paths::cut::trial::Times;
 use crate::paths::presence::Medium;
-use crate::paths::side::System;
 use crate::report::Outcome;
-use crate::series::OURS;
-
-/// A system in a row, and how it is set up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Party {
-    name: &'static str,
-    system: System,
-    rails: usize,
-    tuned: bool,
-}
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
@@ -64,15 +56,4 @@ pub fn cut(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<
         }
     }
     if damage.is_empty() { Ok(()) } else { bail!("{}", damage.join("; ")) }
-}
-
-fn parties(row: &Row, peers: bool) -> Vec<Party> {
-    let party = |name, system, rails, tuned| Party { name, system, rails, tuned };
-    let mut all = vec![party(OURS, System::Ours(row.medium), RAILS, false)];
-    if peers {
-        all.push(party("tcp", System::Tcp, 1, false));
-        all.push(party("mptcp", System::Many, RAILS, false));
-        all.push(party("mptcp-tuned", System::Many, RAILS, true));
-    }
-    all
 }

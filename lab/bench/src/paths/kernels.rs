@@ -24,15 +24,13 @@ use tempfile::NamedTempFile;
 
 use crate::lab::{Options, alternate, quoted, version};
 use crate::paths::kernels::class::{Class, Kernel};
-use crate::paths::kernels::moments::{Disturbance, Moment, moments};
+use crate::paths::kernels::moments::{Disturbance, HOSTS, Moment, RAILS, moments};
 use crate::paths::presence::{Medium, with_neighbours};
 use crate::paths::verdict::{Verdict, listed};
 use crate::process::Process;
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
 
-const HOSTS: usize = 4;
-const RAILS: usize = 2;
 const PROCESSES_EACH: usize = 2;
 /// Channels of an association that rows use.
 const CHANNELS: [usize; 3] = [1, 8, 64];

@@ -2,7 +2,7 @@
 
 use crate::host;
 use crate::lab::{quoted, version};
-use crate::paths::cut::Party;
+use crate::paths::cut::party::Party;
 use crate::paths::cut::row::{Kind, Look, Row};
 use crate::paths::cut::trial::Trial;
 use crate::paths::stream::MESSAGE_BYTES;

@@ -8,15 +8,13 @@ use ropewalk_netns::{Topology, TopologyConfig};
 use crate::host::monotonic_nanos;
 use crate::lab::Options;
 use crate::paths::bare::{join_rails, tune};
-use crate::paths::cut::Party;
+use crate::paths::cut::party::{Party, RAILS};
 use crate::paths::cut::row::{Kind, Look, Row};
 use crate::paths::side::System;
 use crate::paths::stream::Arrivals;
 use crate::paths::trace::Trace;
 use crate::process::Process;
 
-/// Rails between the hosts.
-pub const RAILS: usize = 2;
 /// From so many runs on they are short: 200 take five minutes. A peer whose stall is longer than the fault is not seen
 /// in full then.
 const MANY_RUNS: usize = 20;

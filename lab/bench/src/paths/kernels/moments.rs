@@ -6,8 +6,9 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_netns::{Fault, FaultKind};
 
-use crate::paths::kernels::{HOSTS, RAILS};
-
+/// The network of kernels.
+pub const HOSTS: usize = 4;
+pub const RAILS: usize = 2;
 /// How long a fault lasts.
 const LASTS_MS: Range<u64> = 20..60;
 /// Moments and places of faults follow from it, and from the number of the run.
