@@ -322,9 +322,13 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
     let all = ["ropewalk", "tcp", "mptcp", "mptcp-tuned"];
     // What fails over has another rail.
     let several = ["ropewalk", "mptcp", "mptcp-tuned"];
-    for (figure, wanted) in
-        [("stall", &all[..]), ("failover", &several), ("back", &all), ("goodput", &all)]
-    {
+    for (figure, wanted) in [
+        ("stall", &all[..]),
+        ("failover", &several),
+        ("left", &several),
+        ("back", &all),
+        ("goodput", &all),
+    ] {
         assert_eq!(systems(&found(figure)), wanted, "{figure}: {rows:?}");
     }
     for row in found("stall") {
@@ -337,6 +341,9 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
         let stall = row["median"].as_f64().expect("a number");
         assert!(number("rails") > 1.0 || stall >= 0.9 * number("outage_ms"), "{row}");
         assert!(row["params"]["timeline_mbs"].as_array().is_some_and(|bins| bins.len() > 50));
+        assert_eq!(row["params"]["trials"].as_array().map(Vec::len), Some(1), "{row}");
+        let verdict = row["params"]["verdict"].as_str().unwrap_or_default();
+        assert!(verdict.starts_with("reach 30 ms: "), "{row}");
     }
     let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
     assert_eq!(drawn.matches("<polyline").count(), all.len(), "{drawn}");
@@ -354,7 +361,15 @@ fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
     for name in &names {
         let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name.as_str()).collect();
         let faults: Vec<_> = own.iter().map(|row| row["params"]["fault"].as_str()).collect();
-        assert_eq!(faults, [Some("none"), Some("cuts"), Some("switch")], "{rows:?}");
+        let wanted = ["none", "drains", "cuts", "switch-drains", "switch"].map(Some);
+        assert_eq!(faults, wanted, "{rows:?}");
+        for fault in ["cuts", "switch"] {
+            let cost = format!("{name}.each-fault");
+            let is_it = |row: &&serde_json::Value| {
+                row["scenario"] == cost.as_str() && row["params"]["fault"] == fault
+            };
+            assert_eq!(rows.iter().filter(is_it).count(), 1, "{rows:?}");
+        }
         for row in own {
             let count = u64::from(row["params"]["fault"] != "none");
             assert_eq!(row["params"]["faults"].as_u64(), Some(count), "{row}");

@@ -1,4 +1,5 @@
-//! Small messages over tcp beside those of UCX and libfabric, one after the other in one run.
+//! Small messages over tcp beside those of UCX and libfabric, one after the other in one run; and a stream over two rails,
+//! of which one dies, beside MPIs.
 //!
 //! Peers come from Debian's packages. The test checks that all of them deliver. The figures are printed, for
 //! people, since no machine that runs tests is quiet enough to judge by them.
@@ -130,4 +131,33 @@ fn process_small_messages_beside_ucx_and_libfabric() {
         let median = median(of);
         println!("{name}: {median:.2} us, {:.2} x bare sockets", median / raw);
     }
+}
+
+#[test]
+#[ignore = "for --deep: MPIs hang for a minute each"]
+fn process_a_stream_beside_mpis_while_a_rail_dies() {
+    let made = Command::new("unshare").args(["--net", "ip", "link"]).output();
+    if !made.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+        return;
+    }
+    let release = Path::new(PROGRAM).parent().map(|at| at.join("../release/ropewalk"));
+    let program = release.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let arguments = ["bench", "paths", "--json", "--runs", "3", "--only", "dead.silent.1g.tcp"];
+    let output = Command::new(program).args(arguments).output().expect("it is built");
+    // Who is not installed is named there.
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    println!("{told}");
+    let text = String::from_utf8(output.stdout).expect("JSON is UTF-8");
+    let rows = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let stalls: Vec<serde_json::Value> =
+        rows.filter(|row: &serde_json::Value| row["metric"] == "stall").collect();
+    for row in &stalls {
+        let (median, verdict) = (&row["median"], &row["params"]["verdict"]);
+        println!("{}, {}: {median} ms; {verdict}", row["scenario"], row["system"]);
+    }
+    let ours = stalls.iter().find(|row| row["system"] == "ropewalk").expect("ours is there");
+    // It goes on over the other rail, however busy the machine is.
+    assert!(ours["median"].as_f64().is_some_and(|stall| stall < 1000.0), "{ours}");
 }

@@ -1,4 +1,5 @@
-//! The figures of the BMI paper on MPI: `mpi/figures.c` with each MPI that this machine has.
+//! The figures of the BMI paper on MPI: `mpi/figures.c` with each MPI that this machine has; and [`across`] hosts of a
+//! network, `mpi/stream.c`.
 //!
 //! Debian's Open MPI and MPICH are found by the names that they have in the path; Intel's, which
 //! is optional, in the folder that [`INTEL`] or `I_MPI_ROOT` names, or by its `mpiicc` in the path.
@@ -9,6 +10,8 @@
 //! * A medium is forced, not hoped for: over `tcp` no byte goes through shared memory.
 //! * Ranks have cores of their own. If there are more ranks than cores, they yield instead of spinning. Cores are
 //!   those of the calling process: a caller that binds itself to one binds the ranks, too.
+
+mod across;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -117,18 +120,18 @@ impl Kind {
         command
     }
 
-    /// Compiles `figures.c`, and finds out the version.
-    fn prepare(self, directory: &Path) -> Result<Mpi> {
+    /// Compiles a program, and finds out the version.
+    fn prepare(self, directory: &Path, name: &str, source: &str) -> Result<Mpi> {
         let launcher = self.launcher();
         let output = self.command(&launcher).arg("--version").output();
         let output = output.with_context(|| format!("cannot run {}", launcher.display()))?;
         let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        let source = directory.join("figures.c");
-        std::fs::write(&source, SOURCE)?;
-        let program = directory.join(format!("figures.{}", self.name()));
+        let file = directory.join(format!("{name}.c"));
+        std::fs::write(&file, source)?;
+        let program = directory.join(format!("{name}.{}", self.name()));
         let compiler = self.compiler();
         let mut command = self.command(&compiler);
-        command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&source);
+        command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&file);
         let compiler = compiler.display();
         let built = command.output().with_context(|| format!("cannot run {compiler}"))?;
         if !built.status.success() {
@@ -172,6 +175,11 @@ pub struct Mpi {
 impl Mpi {
     /// All MPIs that are here, with programs in `directory`; missing ones are named on stderr, once.
     pub fn find(directory: &Path) -> Vec<Mpi> {
+        Mpi::find_with(directory, "figures", SOURCE)
+    }
+
+    /// The same with this program.
+    fn find_with(directory: &Path, program: &str, source: &str) -> Vec<Mpi> {
         let mut missing = Vec::new();
         let mut kinds = vec![Kind::OpenMpi, Kind::Mpich];
         match intel() {
@@ -184,7 +192,7 @@ impl Mpi {
         let mut found = Vec::new();
         for kind in kinds {
             let (name, remedy) = (kind.name(), kind.remedy());
-            match kind.prepare(directory) {
+            match kind.prepare(directory, program, source) {
                 Ok(mpi) => found.push(mpi),
                 Err(error) => {
                     missing.push(format!("no comparison with {name}: {error:#}; {remedy}"))

@@ -5,7 +5,7 @@
 //! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
-//! * [`presence`]: endpoints of ours; [`timeline`]: pictures.
+//! * [`presence`]: endpoints of ours; [`timeline`]: pictures; [`verdict`]: what rows shall reach.
 
 mod arm;
 mod bare;
@@ -18,6 +18,7 @@ mod stream;
 mod striped;
 mod timeline;
 mod trace;
+mod verdict;
 
 use anyhow::bail;
 

@@ -42,15 +42,24 @@ impl Process {
 
     /// The next line that it says.
     pub fn hear(&mut self) -> anyhow::Result<String> {
+        self.hear_within(LIMIT)
+    }
+
+    fn hear_within(&mut self, limit: Duration) -> anyhow::Result<String> {
         self.lines
-            .recv_timeout(LIMIT)
+            .recv_timeout(limit)
             .ok()
             .context("a process of the benchmark failed or does not answer")
     }
 
     /// Reads the next line, which must begin with `word`; returns the rest of the line.
     pub fn hear_word(&mut self, word: &str) -> anyhow::Result<String> {
-        let line = self.hear()?;
+        self.hear_word_within(word, LIMIT)
+    }
+
+    /// The same of a process that may take so long.
+    pub fn hear_word_within(&mut self, word: &str, limit: Duration) -> anyhow::Result<String> {
+        let line = self.hear_within(limit)?;
         let rest = line.strip_prefix(word);
         Ok(rest.with_context(|| format!("a process said '{line}'"))?.trim_start().to_string())
     }

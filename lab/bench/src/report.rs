@@ -169,6 +169,9 @@ fn conditions(main: &Outcome) -> Vec<String> {
     if journal != main.param("storage") && !journal.is_empty() {
         all.push(format!("journal {journal}"));
     }
+    // A sentence already.
+    let verdict = main.param("verdict");
+    all.extend((!verdict.is_empty()).then(|| verdict.to_string()));
     for (name, unit) in [
         ("frames", "frames"),
         ("longest_gap_ms", "ms gap"),

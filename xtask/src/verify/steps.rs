@@ -5,7 +5,8 @@
 //! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
 //!   of its own, with the system packages it uses. A program runs one test at a time. Two programs run
 //!   at a time, since most of their tests wait for timers, devices and dead peers;
-//! * `mount_suites`, the suites of others, and `process_peers`, figures beside others, only in `--deep`,
+//! * `mount_suites`, the suites of others, `process_peers`, figures beside others, and `process_large_kernels`, ten
+//!   minutes of computing while rails fail, only in `--deep`,
 //! * all others run with the unit tests.
 
 use std::time::Duration;
@@ -69,6 +70,9 @@ const SUITES: &str = "mount_suites";
 /// The test that measures beside peers.
 const PEERS: &str = "process_peers";
 
+/// The test of kernels that compute for minutes.
+const KERNELS: &str = "process_large_kernels";
+
 /// Minutes for each test that runs thousands of seeds in `--deep`: the dear ones get as far as they get.
 const SEED_MINUTES: &str = "2";
 
@@ -117,7 +121,11 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
             packages: packages::SUITES,
             ..step("suites", 90, in_lanes(workspace, SUITES, depth))
         });
-        steps.push(Step { packages: packages::PEERS, ..step("peers", 30, peers(workspace)) });
+        steps.push(Step {
+            packages: packages::PEERS,
+            ..step("peers", 30, released(workspace, PEERS))
+        });
+        steps.push(step("kernels", 30, released(workspace, KERNELS)));
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
         steps.push(step("sanitizers", 60, sanitizers(workspace)));
     }
@@ -250,7 +258,7 @@ fn in_lanes(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action>
         let invocation = printing(chosen.args(["--", "--test-threads=1"]));
         Some(if depth == Depth::Deep { deep(invocation) } else { invocation })
     };
-    let apart = |name: &str| name == SUITES || name == PEERS;
+    let apart = |name: &str| [SUITES, PEERS, KERNELS].contains(&name);
     let wanted = |name: &str| name.starts_with(beginning) && (name == beginning || !apart(name));
     let mut names: Vec<&str> = workspace.tests(wanted).into_iter().map(|(_, test)| test).collect();
     names.sort_unstable();
@@ -266,9 +274,9 @@ fn in_lanes(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action>
     build.into_iter().chain([Action::Lanes(programs)]).collect()
 }
 
-/// Figures beside peers, from a build as users have it.
-fn peers(workspace: &Workspace) -> Vec<Action> {
-    let mut actions = in_lanes(workspace, PEERS, Depth::Deep);
+/// A test that measures a build as users have it.
+fn released(workspace: &Workspace, test: &str) -> Vec<Action> {
+    let mut actions = in_lanes(workspace, test, Depth::Deep);
     if !actions.is_empty() {
         let build = ["build", "--release", "--locked", "--package", "ropewalk-cli"];
         actions.insert(0, Action::Run(cargo_with(&build)));
@@ -379,10 +387,11 @@ mod tests {
         assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
         assert!(deep.iter().any(|step| step.name == "sanitizers"));
         let home = |depth| {
-            let steps = all(&workspace(&["mount_suites", "mount_tools"]), depth);
-            let has = |step: &&Step| lines(step).contains("mount_suites");
+            let names = ["mount_suites", "mount_tools", KERNELS];
+            let steps = all(&workspace(&names), depth);
+            let has = |step: &&Step| [SUITES, KERNELS].iter().any(|it| lines(step).contains(it));
             steps.iter().filter(has).map(|step| step.name).collect::<Vec<_>>()
         };
-        assert_eq!((home(Depth::Normal), home(Depth::Deep)), (vec![], vec!["suites"]));
+        assert_eq!((home(Depth::Normal), home(Depth::Deep)), (vec![], vec!["suites", "kernels"]));
     }
 }

@@ -18,8 +18,8 @@ const MEDIA: [&str; 10] = [
     "udp",
     "frames",
 ];
-const METRICS: [&str; 9] =
-    ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count", "stall", "time"];
+const METRICS: [&str; 10] =
+    ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count", "stall", "share", "time"];
 
 /// Runs it with these arguments; every line is checked to be what was agreed upon.
 pub fn bench(arguments: &[&str]) -> Vec<Value> {

@@ -100,7 +100,7 @@ const RESEND_US: &str = "8000";
 /// The re-sending time-outs after which a tuned kernel uses another path, instead of 4.
 const STALE_COUNT: &str = "1";
 
-/// Lets sockets of several paths use all rails between two hosts: the second one tells the first one its addresses.
+/// Lets sockets of several paths use all rails between hosts: every second one tells the others its addresses.
 pub fn join_rails(topology: &Topology) -> anyhow::Result<()> {
     let rails = topology.config().rails;
     for host in topology.hosts() {
@@ -108,10 +108,11 @@ pub fn join_rails(topology: &Topology) -> anyhow::Result<()> {
         let limits = ["mptcp", "limits", "set", "subflows", &more, "add_addr_accepted", &more];
         ip(host, &limits)?;
     }
-    let receiver = topology.host(1);
-    for rail in 1..rails {
-        let (address, device) = (receiver.address(rail).to_string(), receiver.interface(rail));
-        ip(receiver, &["mptcp", "endpoint", "add", &address, "dev", &device, "signal"])?;
+    for receiver in topology.hosts().skip(1).step_by(2) {
+        for rail in 1..rails {
+            let (address, device) = (receiver.address(rail).to_string(), receiver.interface(rail));
+            ip(receiver, &["mptcp", "endpoint", "add", &address, "dev", &device, "signal"])?;
+        }
     }
     Ok(())
 }

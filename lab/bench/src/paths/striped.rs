@@ -13,6 +13,7 @@ use crate::paths::bare::{join_rails, tune};
 use crate::paths::presence::Medium;
 use crate::paths::side::System;
 use crate::paths::stream::{Arrivals, MESSAGE_BYTES};
+use crate::paths::verdict::{Verdict, listed};
 use crate::process::Process;
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
@@ -216,9 +217,8 @@ impl Row {
         let column = |of: fn(&Found) -> f64| spread(found.iter().map(of).collect());
         let part = |one: &Found| 100.0 * one.together / one.alone.iter().sum::<f64>();
         let parts: Vec<f64> = found.iter().map(part).collect();
-        let below = parts.iter().filter(|part| **part < self.kind.target()).count();
-        let (median, min, max) = spread(parts);
-        let params = vec![
+        let verdict = Verdict::at_least(self.kind.target(), "%", &parts);
+        let mut params = vec![
             ("bytes", MESSAGE_BYTES.to_string()),
             ("placement", quoted("namespaces")),
             ("rails", RAILS.to_string()),
@@ -226,9 +226,10 @@ impl Row {
             ("first_mbs", format!("{:.1}", column(|one| one.alone[0]).0)),
             ("second_mbs", format!("{:.1}", column(|one| one.alone[1]).0)),
             ("gap_ms", format!("{:.1}", column(|one| one.gap).2)),
-            ("target_percent", self.kind.target().to_string()),
-            ("below_target", below.to_string()),
         ];
+        params.extend(verdict.params());
+        params.push(("trials", listed(&parts)));
+        let (median, min, max) = spread(parts);
         let is_ours = party.name == OURS;
         Outcome {
             scenario: self.name(),

@@ -51,6 +51,11 @@ impl Trace {
         self.gap(self.begin..self.cut)
     }
 
+    /// The longest gap from the mending on, in ms.
+    pub fn gap_after(&self) -> f64 {
+        self.gap(self.mended..self.end)
+    }
+
     /// How long the fault lasted, in ms.
     pub fn outage(&self) -> f64 {
         (self.mended - self.cut) as f64 / 1e6
@@ -64,6 +69,12 @@ impl Trace {
     /// The goodput before the fault, in MB/s.
     pub fn goodput(&self) -> f64 {
         self.bytes(self.begin..self.cut) * 1e3 / (self.cut - self.begin).max(1) as f64
+    }
+
+    /// The goodput while the fault lasts, from so many nanoseconds after its beginning on, in MB/s.
+    pub fn goodput_after(&self, nanos: u64) -> f64 {
+        let from = (self.cut + nanos).min(self.mended);
+        self.bytes(from..self.mended) * 1e3 / (self.mended - from).max(1) as f64
     }
 
     /// The time from the mending until the goodput was 95 % of that before the fault, over two windows of so many
@@ -120,7 +131,8 @@ mod tests {
     fn gaps_are_the_longest_before_and_after_the_fault() {
         let trace = trace();
         assert_eq!((trace.control_gap(), trace.stall()), (1.0, 201.0));
-        assert_eq!(trace.outage(), 150.0);
+        assert_eq!((trace.outage(), trace.gap_after()), (150.0, 201.0));
+        assert_eq!(trace.goodput_after(50 * MS), 0.0);
         let hung = Trace { times: vec![0, 499 * MS], ..trace };
         assert_eq!(hung.stall(), 491.0);
     }

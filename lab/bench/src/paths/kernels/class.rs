@@ -17,6 +17,7 @@ pub enum Class {
     S,
     W,
     A,
+    B,
 }
 
 impl Kernel {
@@ -36,14 +37,20 @@ impl Kernel {
 }
 
 impl Class {
-    pub const ALL: [Class; 3] = [Class::S, Class::W, Class::A];
+    pub const ALL: [Class; 4] = [Class::S, Class::W, Class::A, Class::B];
 
     pub fn name(self) -> &'static str {
         match self {
             Class::S => "s",
             Class::W => "w",
             Class::A => "a",
+            Class::B => "b",
         }
+    }
+
+    /// Whether a kernel of this size takes so little time that the first messages of its processes count.
+    pub fn wants_warming(self) -> bool {
+        matches!(self, Class::S | Class::W)
     }
 
     pub fn named(name: &str) -> Option<Class> {

@@ -55,6 +55,15 @@ fn size(class: Class) -> Size {
             grows: [true, true, true, false, false],
             first: 1,
         },
+        Class::B => Size {
+            keys_log2: 25,
+            key_log2: 21,
+            buckets_log2: 10,
+            places: [41_869, 812_306, 5_102_857, 18_232_239, 26_860_214],
+            ranks: [33_422_937, 10_244, 59_149, 33_135_281, 99],
+            grows: [false, true, true, false, true],
+            first: 0,
+        },
     }
 }
 

@@ -5,8 +5,9 @@
 //! result has the same bits as that of one process.
 
 use std::ops::Range;
+use std::path::Path;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 
 use crate::paths::kernels::class::Class;
 use crate::paths::kernels::group::{Group, bytes_of, part, words_of};
@@ -24,6 +25,7 @@ fn problem(class: Class) -> (usize, usize) {
         Class::S => (12, 50),
         Class::W => (33, 300),
         Class::A => (64, 250),
+        Class::B => (102, 250),
     }
 }
 
@@ -187,34 +189,48 @@ impl Member {
     }
 }
 
-/// The result of one process alone, as bits.
-#[derive(Default)]
-pub struct Reference(Vec<Cell>);
+/// The result of one process alone.
+pub struct Reference {
+    class: Class,
+    cells: Vec<Cell>,
+}
 
 impl Reference {
-    fn of(&mut self, class: Class) -> &[Cell] {
-        if self.0.is_empty() {
-            let (len, rounds) = problem(class);
-            let mut block = Block::new(len, 0..len, 0..len);
-            let outside = block.outside();
-            for _ in 0..rounds {
-                (0..len).for_each(|z| block.sweep(z, &outside, true));
-                (0..len).rev().for_each(|z| block.sweep(z, &outside, false));
-            }
-            self.0 = block.cells;
+    /// Computes it.
+    pub fn of(class: Class) -> Reference {
+        let (len, rounds) = problem(class);
+        let mut block = Block::new(len, 0..len, 0..len);
+        let outside = block.outside();
+        for _ in 0..rounds {
+            (0..len).for_each(|z| block.sweep(z, &outside, true));
+            (0..len).rev().for_each(|z| block.sweep(z, &outside, false));
         }
-        &self.0
+        Reference { class, cells: block.cells }
+    }
+
+    /// For other processes, as a file.
+    pub fn write(&self, file: &Path) -> anyhow::Result<()> {
+        let written = std::fs::write(file, flat(&self.cells));
+        written.with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// From such a file.
+    pub fn read(class: Class, file: &Path) -> anyhow::Result<Reference> {
+        let bytes = std::fs::read(file);
+        let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
+        let (cells, len) = (cells_of(&bytes), problem(class).0);
+        ensure!(cells.len() == len.pow(3), "{} is no result of this class", file.display());
+        Ok(Reference { class, cells })
     }
 
     /// Compares a member's block with it.
-    fn check(&mut self, class: Class, block: &Block) -> anyhow::Result<()> {
-        let (len, _) = problem(class);
-        let whole = self.of(class);
+    fn check(&self, block: &Block) -> anyhow::Result<()> {
+        let (len, _) = problem(self.class);
         for z in 0..len {
             for (row, y) in block.y.clone().enumerate() {
                 for (column, x) in block.x.clone().enumerate() {
-                    let (own, other) =
-                        (block.cells[block.place(column, row, z)], whole[(z * len + y) * len + x]);
+                    let own = block.cells[block.place(column, row, z)];
+                    let other = self.cells[(z * len + y) * len + x];
                     let is_same = own.map(f64::to_bits) == other.map(f64::to_bits);
                     ensure!(is_same, "LU: cell {x}, {y}, {z} is {own:?} instead of {other:?}");
                 }
@@ -237,12 +253,11 @@ pub fn run(group: &mut Group, class: Class) -> anyhow::Result<Swept> {
     group.flush()?;
     // Numbers of messages begin again with the next run.
     group.barrier()?;
-    Ok(Swept { class, block })
+    Ok(Swept { block })
 }
 
 /// A member's result.
 pub struct Swept {
-    class: Class,
     block: Block,
 }
 
@@ -251,8 +266,8 @@ impl Swept {
     ///
     /// # Errors
     /// A bit differs.
-    pub fn check(&self, reference: &mut Reference) -> anyhow::Result<()> {
-        reference.check(self.class, &self.block)
+    pub fn check(&self, reference: &Reference) -> anyhow::Result<()> {
+        reference.check(&self.block)
     }
 }
 
@@ -265,7 +280,7 @@ mod tests {
     fn members_have_the_bits_of_one_process() {
         for (members, channels) in [(1, 1), (6, 1), (8, 3)] {
             together(members, channels, |group| {
-                run(group, Class::S)?.check(&mut Reference::default())
+                run(group, Class::S)?.check(&Reference::of(Class::S))
             });
         }
     }
@@ -278,11 +293,14 @@ mod tests {
     #[test]
     fn a_wrong_bit_is_found() {
         let mut block = Block::new(12, 0..12, 0..12);
-        block.cells.clone_from_slice(Reference::default().of(Class::S));
-        let mut reference = Reference::default();
-        assert!(reference.check(Class::S, &block).is_ok());
+        let place = tempfile::NamedTempFile::new().expect("there is room");
+        Reference::of(Class::S).write(place.path()).expect("it is written");
+        let reference = Reference::read(Class::S, place.path()).expect("it is read");
+        assert!(Reference::read(Class::W, place.path()).is_err());
+        block.cells.clone_from_slice(&reference.cells);
+        assert!(reference.check(&block).is_ok());
         block.cells[700][3] = f64::from_bits(block.cells[700][3].to_bits() ^ 1);
-        assert!(reference.check(Class::S, &block).is_err());
+        assert!(reference.check(&block).is_err());
         assert!(block.cells.iter().flatten().all(|value| value.is_finite()));
     }
 }

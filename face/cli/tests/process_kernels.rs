@@ -1,0 +1,26 @@
+//! Kernels of parallel programs of classes W and A in network namespaces, while rails fail.
+
+use std::path::Path;
+
+mod kernels_support;
+mod support;
+
+use kernels_support::{bench, check, makes_namespaces};
+use support::PROGRAM;
+
+#[test]
+fn process_kernels_of_usual_size_are_verified_while_rails_fail() {
+    if !makes_namespaces() {
+        return;
+    }
+    let rows = [
+        "kernels.is.w.tcp.8",
+        "kernels.ft.w.tcp.1",
+        "kernels.lu.w.tcp.64",
+        "kernels.is.a.tcp.64",
+        "kernels.ft.a.tcp.8",
+        "kernels.lu.a.tcp.1",
+    ];
+    // Two faults in each run.
+    check(&bench(Path::new(PROGRAM), &rows, &["--scale", "0.13"]), &rows, 2);
+}

@@ -1,0 +1,142 @@
+//! The MPIs of this machine in rows of rails that die: a stream over all rails, of which one stays cut.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use ropewalk_netns::Topology;
+
+use crate::host::monotonic_nanos;
+use crate::lab::{Options, quoted};
+use crate::mpi::Mpi;
+use crate::paths::cut::party::{Party, RAILS};
+use crate::paths::cut::row::Row;
+use crate::paths::cut::trial::Times;
+use crate::paths::side::System;
+use crate::paths::stream::MESSAGE_BYTES;
+use crate::paths::trace::Trace;
+use crate::report::Outcome;
+
+/// Who has not delivered all messages by then, counted from the fault, hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Ranks know each other by then.
+const START: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What came of a stream.
+struct Found {
+    trace: Trace,
+    is_done: bool,
+}
+
+/// Runs each MPI once. What does not work is named on stderr.
+pub fn measure(row: &Row, times: &Times, options: &Options) -> anyhow::Result<Vec<Outcome>> {
+    let place = tempfile::Builder::new().prefix("ropewalk-mpi-").tempdir()?;
+    let mut outcomes = Vec::new();
+    for mpi in Mpi::find_for_streams(place.path()) {
+        if options.is_interrupted() {
+            break;
+        }
+        // A network of its own: what hung in the last one may have left something behind.
+        let party = Party { name: mpi.name(), system: System::Tcp, rails: RAILS, tuned: false };
+        let topology = row.network(&party)?;
+        match run(row, times, &mpi, &topology, place.path()) {
+            Ok(found) => outcomes.push(outcome(row, &mpi, &found)),
+            Err(error) => eprintln!("{}: {} failed: {error:#}", row.name(), mpi.name()),
+        }
+    }
+    Ok(outcomes)
+}
+
+fn run(
+    row: &Row,
+    times: &Times,
+    mpi: &Mpi,
+    topology: &Topology,
+    place: &Path,
+) -> anyhow::Result<Found> {
+    let file = place.join(format!("times.{}", mpi.name()));
+    let until = monotonic_nanos() + (START + times.control + times.outage).as_nanos() as u64;
+    let ranks = mpi.stream(topology, until, &file)?;
+    let deadline = Instant::now() + START;
+    while read(&file).0.len() < 100 {
+        ensure!(Instant::now() < deadline, "no messages within {START:?}");
+        std::thread::sleep(LOOK);
+    }
+    let begin = monotonic_nanos();
+    std::thread::sleep(times.control);
+    let cut = monotonic_nanos();
+    let injected = topology.inject(&row.fault(0))?;
+    let deadline = Instant::now() + LIMIT;
+    let (mut moments, mut is_done) = read(&file);
+    while !is_done && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+        (moments, is_done) = read(&file);
+    }
+    let end = if is_done { until } else { monotonic_nanos() };
+    drop(ranks);
+    injected.mend()?;
+    let last = *moments.last().context("there are messages")?;
+    let end = if is_done { last.max(cut + 1) } else { end };
+    Ok(Found { trace: Trace { times: moments, begin, cut, mended: end, end }, is_done })
+}
+
+/// The times of the messages so far, and whether that was all.
+fn read(file: &Path) -> (Vec<u64>, bool) {
+    let bytes = std::fs::read(file).unwrap_or_default();
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut times: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let is_done = times.pop_if(|time| *time == 0).is_some();
+    (times, is_done)
+}
+
+fn outcome(row: &Row, mpi: &Mpi, found: &Found) -> Outcome {
+    let stall = found.trace.stall();
+    let said = match found.is_done {
+        true => format!("stalls for {stall:.0} ms"),
+        false => format!("hangs ({} s)", LIMIT.as_secs()),
+    };
+    let params = vec![
+        ("bytes", MESSAGE_BYTES.to_string()),
+        ("placement", quoted("namespaces")),
+        ("rate", quoted(row.rate.name())),
+        ("rails", RAILS.to_string()),
+        ("fault", quoted(row.kind.name())),
+        ("hangs", (!found.is_done).to_string()),
+        ("goodput_mbs", format!("{:.1}", found.trace.goodput())),
+        ("control_gap_ms", format!("{:.2}", found.trace.control_gap())),
+        ("verdict", quoted(&said)),
+    ];
+    Outcome {
+        scenario: format!("{}.stall", row.name()),
+        system: mpi.name(),
+        version: mpi.version().into(),
+        medium: "tcp",
+        params,
+        metric: "stall",
+        unit: "ms",
+        median: stall,
+        min: stall,
+        max: stall,
+        p99: stall,
+        runs: 1,
+        ratio: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_is_known_although_more_is_awaited() {
+        let place = tempfile::tempdir().expect("there is room");
+        let file = place.path().join("times");
+        assert_eq!(read(&file), (Vec::new(), false));
+        let words = [5u64, 9, 0].map(u64::to_ne_bytes).concat();
+        std::fs::write(&file, &words[..19]).expect("it is written");
+        assert_eq!(read(&file), (vec![5, 9], false));
+        std::fs::write(&file, &words).expect("it is written");
+        assert_eq!(read(&file), (vec![5, 9], true));
+    }
+}
