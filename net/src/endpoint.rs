@@ -51,6 +51,8 @@ pub struct EndpointConfig {
     pub teller: Option<StartTeller>,
     /// The clock of deadlines.
     pub clock: SharedClock,
+    /// The clock is one of virtual time: the endpoint looks at no other one, so that a run can be repeated.
+    pub virtual_time: bool,
     /// Seeds keys and nonces.
     pub seed: u64,
 }
@@ -74,6 +76,7 @@ impl EndpointConfig {
             service_thread: true,
             teller: None,
             clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),
+            virtual_time: false,
             seed: random.next_u64(),
         }
     }
@@ -152,6 +155,7 @@ impl Endpoint {
             payload_checksum: config.payload_checksum,
             same_host_checksum: config.same_host_checksum,
             clock: config.clock.clone(),
+            virtual_time: config.virtual_time,
             operations_max: config.core.operations_max,
         });
         let shared = Arc::new(Shared {

@@ -145,6 +145,7 @@ impl Node {
         config.core.paths_max = rails;
         let clock = clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+        config.virtual_time = true;
         let endpoint = Endpoint::open(config, names.map(rail).collect()).unwrap();
         let context = endpoint.context(true).unwrap();
         let address = Address::parse(&format!("sim://{}", NAMES[1 - number])).unwrap();

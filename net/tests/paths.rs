@@ -2,17 +2,20 @@
 
 mod scenario;
 
+use std::ops::Range;
+
 use ropewalk_core::Plant;
 use scenario::plan::Plan;
+use scenario::seeds::{each, seeds};
 use scenario::{Outcomes, Scenario};
 
-/// `ROPEWALK_SEEDS`: how many, or `=seed` for one alone.
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
-    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..given.parse().unwrap_or(500),
-    }
+/// The seeds of this number and beyond are long plans.
+const LONG: u64 = 1 << 32;
+/// In a deep run of 10,000 seeds: the faults that are reached at least.
+const DEEP: (u64, u64) = (10_000, 1_000_000);
+
+fn plan(seed: u64) -> Plan {
+    if seed < LONG { Plan::of(seed) } else { Plan::long(seed - LONG) }
 }
 
 /// The same, for tests that need fewer.
@@ -22,53 +25,84 @@ fn seeds_of(count: u64) -> std::ops::Range<u64> {
 }
 
 fn run(seed: u64, plant: Plant) -> Outcomes {
-    Scenario::new(seed, Plan::of(seed), plant).run()
+    Scenario::new(seed, plan(seed), plant).run()
 }
 
 /// All seeds that fail, for a person who looks for one that is short (`ROPEWALK_GO_ON=1`).
-fn which_fail(seeds: std::ops::Range<u64>) {
+fn which_fail(seeds: Range<u64>) {
     std::panic::set_hook(Box::new(|_| ()));
-    for seed in seeds {
-        let failed = std::panic::catch_unwind(|| run(seed, Plant::Nothing)).err();
-        let Some(why) = failed else { continue };
+    let failure = |seed| {
+        let why = std::panic::catch_unwind(|| run(seed, Plant::Nothing)).err()?;
         let said = why.downcast_ref::<String>().map(String::as_str);
         let said = said.or(why.downcast_ref::<&str>().copied()).unwrap_or_default();
-        let plan = Plan::of(seed);
+        let plan = plan(seed);
         let (faults, posts) = (plan.faults.len(), plan.postings.len());
         let said: String = said.chars().take(150).collect();
-        println!("{seed}: {faults} faults, {posts} posts: {}", said.replace('\n', " "));
+        let said = said.replace('\n', " ");
+        Some(format!("{seed}: {faults} faults, {posts} posts: {said}"))
+    };
+    each(seeds, failure, |failure| failure.iter().for_each(|text| println!("{text}")));
+}
+
+/// What the runs of many seeds were, added up.
+#[derive(Debug, Default)]
+struct Sums {
+    seeds: u64,
+    /// Each packet that was lost by chance or for its length, doubled, delayed or spoiled is a fault; each link that was cut;
+    /// and each beginning of another kind of fault. What is lost over a way that was cut is none.
+    faults: u64,
+    links_cut: u64,
+    packets: u64,
+    joined: u64,
+    suspected: u64,
+    dead: u64,
+    taken_over: u64,
+}
+
+impl Sums {
+    fn add(&mut self, outcomes: Outcomes) {
+        let packets = outcomes.befallen.sum();
+        self.seeds += 1;
+        self.links_cut += outcomes.cuts;
+        self.packets += packets;
+        self.faults += outcomes.faults + outcomes.cuts + packets;
+        for counters in &outcomes.counters {
+            self.joined += counters.paths_joined;
+            self.suspected += counters.paths_suspected;
+            self.dead += counters.paths_dead;
+            self.taken_over += counters.spans_taken_over;
+        }
     }
 }
 
+fn twice(seed: u64) -> Outcomes {
+    let outcomes = run(seed, Plant::Nothing);
+    assert_eq!(outcomes, run(seed, Plant::Nothing), "seed {seed} does not reproduce its run");
+    outcomes
+}
+
+/// There is a long plan for five others. `verify --deep` runs 10,000 and 2,000.
 #[test]
 fn everything_arrives_once_and_in_order_over_several_paths() {
-    let seeds = seeds();
-    if std::env::var_os("ROPEWALK_GO_ON").is_some() {
-        return which_fail(seeds);
-    }
-    let (mut befallen, mut cuts, mut faults) = (0, 0, 0);
-    let (mut joined, mut suspected, mut dead, mut taken_over) = (0, 0, 0, 0);
+    let seeds = seeds(500);
     let alone = seeds.end - seeds.start == 1;
-    for seed in seeds {
-        if alone {
-            println!("{:#?}", Plan::of(seed));
-        }
-        let outcomes = run(seed, Plant::Nothing);
-        assert_eq!(outcomes, run(seed, Plant::Nothing), "seed {seed} does not reproduce its run");
-        befallen += outcomes.befallen.sum();
-        (cuts, faults) = (cuts + outcomes.cuts, faults + outcomes.faults);
-        for counters in &outcomes.counters {
-            (joined, suspected) =
-                (joined + counters.paths_joined, suspected + counters.paths_suspected);
-            dead += counters.paths_dead;
-            taken_over += counters.spans_taken_over;
-        }
+    let long = LONG..LONG + (seeds.end - seeds.start) / 5;
+    if std::env::var_os("ROPEWALK_GO_ON").is_some() {
+        which_fail(seeds);
+        return which_fail(long);
     }
-    println!(
-        "{faults} faults: {cuts} links cut, {befallen} packets lost, doubled, delayed or spoiled; \
-         {joined} paths joined, {suspected} suspected, {dead} dead, {taken_over} spans taken over"
-    );
+    let mut sums = Sums::default();
+    if alone {
+        println!("{:#?}", plan(seeds.start));
+    }
+    let deep = seeds.end - seeds.start >= DEEP.0;
+    each(seeds, twice, |outcomes| sums.add(outcomes));
+    println!("{sums:?}");
+    each(long, twice, |outcomes| sums.add(outcomes));
+    println!("with long plans: {sums:?}");
+    let Sums { joined, suspected, dead, taken_over, .. } = sums;
     assert!(alone || (joined > 0 && suspected > 0 && dead > 0 && taken_over > 0));
+    assert!(!deep || sums.faults >= DEEP.1, "{} faults of {}", sums.faults, DEEP.1);
 }
 
 #[test]

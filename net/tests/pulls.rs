@@ -130,6 +130,7 @@ impl Sim {
         config.core.paths_max = self.rails;
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+        config.virtual_time = true;
         let endpoint = Endpoint::open(config, rails).unwrap();
         let context = endpoint.context(true).unwrap();
         let peer = if number == 1 { 0 } else { 1 };

@@ -81,6 +81,7 @@ impl Sim {
         config.core.paths_max = rails.len();
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+        config.virtual_time = true;
         let endpoint = Endpoint::open(config, rails).unwrap();
         let context = endpoint.context(true).unwrap();
         let address = Address::parse(&format!("sim://{}", NAMES[1 - number][0])).unwrap();

@@ -39,6 +39,7 @@ pub fn endpoint(node: &Node, cluster: ClusterId, rail: SimConfig) -> LocalEndpoi
         host: 0,
         service_thread: false,
         clock: Arc::new(move || Time(hand.load(Ordering::Relaxed))),
+        virtual_time: true,
         seed: node.world().random_u64(),
         ..EndpointConfig::new(cluster)
     };

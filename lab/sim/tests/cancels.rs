@@ -76,6 +76,7 @@ fn boot(node: &Node, mode: Mode, rail: SimConfig) -> Rc<Actor> {
         host: 0,
         service_thread: false,
         clock: Arc::new(move || Time(hand.load(Ordering::Relaxed))),
+        virtual_time: true,
         seed: node.world().random_u64(),
         ..EndpointConfig::new(ClusterId(1))
     };

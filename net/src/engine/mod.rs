@@ -80,6 +80,8 @@ pub(crate) struct EngineSetup {
     /// Also between processes of one host.
     pub same_host_checksum: bool,
     pub clock: SharedClock,
+    /// Nothing but the clock says what time it is.
+    pub virtual_time: bool,
     pub operations_max: usize,
 }
 
@@ -112,7 +114,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub fn new(setup: EngineSetup) -> Engine {
         let mut checksums = Checksums::new(setup.payload_checksum, setup.same_host_checksum);
-        let mut passes = Passes::new();
+        let mut passes = Passes::new(setup.virtual_time.then(|| setup.clock.clone()));
         for rail in &setup.rails {
             checksums.add_rail(&**rail);
             passes.add_rail();

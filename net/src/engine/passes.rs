@@ -12,6 +12,8 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_rail::Sight;
 
+use super::SharedClock;
+
 /// Short passes at a stretch.
 const SHORT_PASSES_MAX: u32 = 15;
 
@@ -23,12 +25,17 @@ const QUIET_FOR: Duration = Duration::from_micros(10);
 /// nanoseconds.
 type Tick = (i64, i64);
 
-fn tick() -> Tick {
+fn kernel_tick() -> Tick {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     (time.tv_sec, time.tv_nsec)
 }
 
+/// A tick of virtual time lasts so many nanoseconds.
+const VIRTUAL_TICK: u64 = 4_000_000;
+
 pub(crate) struct Passes {
+    /// A clock of virtual time, from which ticks are taken: the kernel's would be chance.
+    virtual_time: Option<SharedClock>,
     /// So far.
     count: u64,
     /// Passes since the last one that asked for the time, and the tick of that one.
@@ -48,8 +55,17 @@ pub(crate) struct Pass {
 }
 
 impl Passes {
-    pub fn new() -> Passes {
-        Passes { count: 0, short_passes: SHORT_PASSES_MAX, tick: (0, 0), polled: Vec::new() }
+    pub fn new(virtual_time: Option<SharedClock>) -> Passes {
+        let short_passes = SHORT_PASSES_MAX;
+        Passes { virtual_time, count: 0, short_passes, tick: (0, 0), polled: Vec::new() }
+    }
+
+    #[inline(always)]
+    fn now_tick(&self) -> Tick {
+        match &self.virtual_time {
+            None => kernel_tick(),
+            Some(clock) => ((clock().0 / VIRTUAL_TICK) as i64, 0),
+        }
     }
 
     /// The next rail. It is polled in the next pass.
@@ -65,7 +81,7 @@ impl Passes {
     /// A pass begins. `may_be_short`: whether nothing in it depends on the time.
     #[inline(always)]
     pub fn begin(&mut self, may_be_short: impl FnOnce() -> bool) -> Pass {
-        self.begin_in(tick(), may_be_short)
+        self.begin_in(self.now_tick(), may_be_short)
     }
 
     #[inline(always)]
@@ -115,17 +131,20 @@ impl Passes {
     /// A sleep is over in which no rail had anything to say: it counts as a pass at `now` that found nothing.
     pub fn slept_quietly(&mut self, now: Time) {
         self.short_passes = 0;
-        self.tick = tick();
+        self.tick = self.now_tick();
         self.polled.fill(now);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
     use super::*;
 
     fn passes(rails: usize) -> Passes {
-        let mut passes = Passes::new();
+        let mut passes = Passes::new(None);
         (0..rails).for_each(|_| passes.add_rail());
         passes
     }
@@ -144,6 +163,18 @@ mod tests {
         passes.slept();
         assert!(!passes.begin_in((2, 0), || true).is_short, "after a sleep");
         assert_eq!(passes.count(), 21);
+    }
+
+    #[test]
+    fn ticks_of_virtual_time_follow_its_clock_alone() {
+        let now = Arc::new(AtomicU64::new(VIRTUAL_TICK));
+        let hand = now.clone();
+        let mut passes = Passes::new(Some(Arc::new(move || Time(hand.load(Relaxed)))));
+        assert!(!passes.begin(|| true).is_short);
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(passes.begin(|| true).is_short, "no virtual time has passed");
+        now.store(2 * VIRTUAL_TICK, Relaxed);
+        assert!(!passes.begin(|| true).is_short, "a tick later");
     }
 
     #[test]

@@ -151,6 +151,7 @@ impl World {
         if self.simulated() {
             let clock = self.clock.clone();
             config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+            config.virtual_time = true;
             config.host = 0;
         }
         config

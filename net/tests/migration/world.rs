@@ -120,6 +120,7 @@ impl World {
         config.core.plant = setup.plant;
         let clock = self.clock.clone();
         config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+        config.virtual_time = true;
         let endpoint = Endpoint::open(config, (0..setup.rails).map(rail).collect()).unwrap();
         let context = endpoint.context(true).unwrap();
         let lookup = |other: usize| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ropewalk_base::error::Fault;
 use ropewalk_net::{Completed, Direction, Level};
 
-use super::plan::{ACCESSES, SLOT};
+use super::plan::SLOT;
 
 /// The number of the operation by which a region comes back.
 pub const REGION: u64 = u64::MAX;
@@ -57,6 +57,8 @@ pub struct Log {
     lives: [u64; 2],
     regions: usize,
     writes: usize,
+    /// Accesses that a region has slots for, of each direction.
+    slots: usize,
 }
 
 /// The byte at a place of a message.
@@ -75,6 +77,10 @@ fn check(bytes: &[u8], from: usize, seed: u64, what: &str) {
 }
 
 impl Log {
+    pub fn new(slots: usize) -> Log {
+        Log { slots, ..Log::default() }
+    }
+
     pub fn send(&mut self, sent: Sent) -> u64 {
         let user = self.sent.len() as u64 + 1;
         self.sent.insert(user, sent);
@@ -100,9 +106,9 @@ impl Log {
         let such = |it: &&Accessed| (it.side, it.direction, it.life) == (side, direction, life);
         let number = self.accesses.values().filter(such).count();
         // What is read is never written.
-        let half = if direction == Direction::Put { ACCESSES } else { 0 };
+        let half = if direction == Direction::Put { self.slots } else { 0 };
         let place = (half + number) * SLOT;
-        (number < ACCESSES).then(|| {
+        (number < self.slots).then(|| {
             self.accesses.insert(user, Accessed { side, direction, len, place, life });
             (user, place)
         })
@@ -209,7 +215,7 @@ impl Log {
     /// Every put that succeeded is there; nothing else was written but by puts that did not.
     fn check_region(&mut self, side: usize, completed: Completed) {
         let bytes = completed.memory.into_pooled().expect("it was pooled");
-        let read = &bytes[..ACCESSES * SLOT];
+        let read = &bytes[..self.slots * SLOT];
         check(read, 0, 0, "what is read is written to");
         for (user, access) in &self.accesses {
             let is_here = access.side != side && access.life == self.lives[side] + 1;

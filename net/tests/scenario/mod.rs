@@ -1,8 +1,12 @@
 //! Two endpoints with several rails each, under the faults and the operations of a plan, and what must hold.
 #![allow(dead_code)]
 
+mod commands;
+mod faults;
 pub mod log;
+mod long;
 pub mod plan;
+pub mod seeds;
 pub mod wire;
 
 use std::collections::BTreeMap;
@@ -25,10 +29,10 @@ use ropewalk_net::{
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
-use ropewalk_rail_sim::{Cut, Kill, SimConfig, SimNetwork, Trace};
+use ropewalk_rail_sim::{SimConfig, SimNetwork, Trace};
 
 use log::{Log, Sent};
-use plan::{ACCESSES, Fault, Kind, LEN_MAX, Plan, Post, SLOT, What};
+use plan::{Fault, Kind, LEN_MAX, Plan, Post, SLOT};
 use wire::{Befallen, Wire};
 
 /// Virtual time that a run may take.
@@ -99,7 +103,7 @@ impl Scenario {
             lives: [1; 2],
             paused: [0; 2],
             pool: Pool::with_budget(1 << 30),
-            log: Log::default(),
+            log: Log::new(plan.accesses),
             trace: Trace::new(),
             plant,
             steps: 0,
@@ -178,12 +182,14 @@ impl Scenario {
         config.core.operations_max = 4096;
         config.core.regions_max = 1024;
         config.core.plant = self.plant;
+        config.core.path_policy = self.plan.policy;
         config.clock = clock;
+        config.virtual_time = true;
         let endpoint = Endpoint::open(config, rails).expect("it opens");
         let context = endpoint.context(true).expect("there are descriptors");
         let other = self.address(1 - side);
         let peer = endpoint.lookup(&other).expect("it is an address");
-        let region = self.memory(2 * ACCESSES * SLOT, 0);
+        let region = self.memory(2 * self.plan.accesses * SLOT, 0);
         let key = endpoint.expose(region, true, Audience::Everybody).expect("there is room");
         Node { endpoint, context, peer, key, pending: BTreeMap::new() }
     }
@@ -335,6 +341,10 @@ impl Scenario {
                 Some(self.receive(side, channel, len, from_all))
             }
             Post::Access { direction, len } => self.access(side, direction, len),
+            Post::Order(order) => {
+                self.order(side, order);
+                None
+            }
         };
         if let (Some(user), Some(after)) = (user, posting.cancel) {
             let cancel = Event::Cancel { side, life: self.lives[side], user };
@@ -351,107 +361,6 @@ impl Scenario {
             self.log.cancelled(user);
             self.nodes[side].endpoint.cancel(*id);
         }
-    }
-}
-
-/// Faults.
-impl Scenario {
-    fn begin(&mut self, index: usize) {
-        let fault = self.plan.faults[index];
-        self.faults += 1;
-        self.tell(|| format!("begins {index}: {fault:?}"));
-        match fault.what {
-            What::Cut { late } => {
-                self.cut(fault, late.map_or(Cut::Both, Cut::FirstThenOther));
-            }
-            What::CutSilently => self.cut(fault, Cut::Silent),
-            What::Pause => self.paused[fault.side] += 1,
-            What::Restart { power } => self.restart(fault.side, power),
-            _ => {
-                self.on[index] = Some(fault);
-                self.apply(fault);
-            }
-        }
-    }
-
-    fn end(&mut self, index: usize) {
-        let fault = self.plan.faults[index];
-        self.tell(|| format!("ends {index}: {:?}", fault.what));
-        if matches!(fault.what, What::Pause) {
-            self.paused[fault.side] -= 1;
-        }
-        if self.on[index].take().is_some() {
-            self.apply(fault);
-        }
-    }
-
-    /// The pairs of rails that a fault concerns.
-    fn concerned(&self, fault: Fault) -> Vec<[String; 2]> {
-        let own = |pair: &(usize, usize)| if fault.side == 0 { pair.0 } else { pair.1 };
-        let pairs = self.pairs().into_iter();
-        let pairs = pairs.filter(|pair| self.plan.is_crossed || pair.0 == pair.1);
-        let pairs = pairs.filter(|pair| fault.rail.is_none_or(|rail| own(pair) == rail));
-        pairs.map(|(left, right)| [Self::name(0, left), Self::name(1, right)]).collect()
-    }
-
-    fn cut(&mut self, fault: Fault, cut: Cut) {
-        for names in self.concerned(fault) {
-            let (near, far) = (&names[fault.side], &names[1 - fault.side]);
-            self.cuts += self.network.cut(near, far, cut) as u64;
-        }
-    }
-
-    /// Sets the ways of the pairs that a fault concerns to what the faults that are on make of them.
-    fn apply(&mut self, fault: Fault) {
-        for names in self.concerned(fault) {
-            let on: Vec<Fault> = self.on.iter().flatten().copied().collect();
-            let on: Vec<Fault> =
-                on.into_iter().filter(|other| self.concerned(*other).contains(&names)).collect();
-            for (from, to) in [(0, 1), (1, 0)] {
-                let mut way = wire::Way::default();
-                let (mut refuse, mut path) = (false, ropewalk_rail_sim::Path::default());
-                for fault in &on {
-                    match fault.what {
-                        What::Block { away, towards } => {
-                            let is_away = from == fault.side;
-                            way.blocked |= if is_away { away } else { towards };
-                        }
-                        What::Slow { bytes_per_second } => way.bytes_per_second = bytes_per_second,
-                        What::Late { by } => way.latency += by,
-                        What::Spoil { loss, duplication, reordering, corruption } => {
-                            (way.loss, way.duplication) = (loss, duplication);
-                            (way.reordering, way.corruption) = (reordering, corruption);
-                        }
-                        What::Refuse => refuse = true,
-                        _ => {}
-                    }
-                }
-                path.latency = way.latency;
-                path.bytes_per_second = way.bytes_per_second;
-                (path.loss, path.duplication) = (way.loss, way.duplication);
-                path.reordering = way.reordering;
-                path.header_corruption = way.corruption;
-                path.payload_corruption = way.corruption;
-                (path.blocked, path.refuse) = (way.blocked, refuse);
-                self.network.change_path(&names[from], &names[to], |it| *it = path);
-                self.wire.change(&names[from], &names[to], |it| *it = way);
-            }
-        }
-    }
-
-    fn restart(&mut self, side: usize, power: bool) {
-        let kill = if power { Kill::Power } else { Kill::Process(Duration::from_micros(100)) };
-        for rail in 0..self.plan.kinds.len() {
-            let name = Self::name(side, rail);
-            match self.plan.kinds[rail] {
-                Kind::Packets => self.wire.kill(&name),
-                _ => self.network.kill(&name, kill),
-            }
-        }
-        self.lives[side] += 1;
-        self.log.restarted(side);
-        let node = self.life(side);
-        self.nodes[side] = node;
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_base::random::Random;
+use ropewalk_net::migration::Policy;
 use ropewalk_net::{Direction, Mode};
 
 /// A kind of rail.
@@ -44,6 +45,10 @@ pub enum What {
         reordering: u32,
         corruption: u32,
     },
+    /// Packets that are longer are lost.
+    Narrow {
+        packet_bytes: usize,
+    },
     /// Calls are refused.
     Refuse,
     /// This side's process makes no pass.
@@ -68,9 +73,33 @@ pub struct Fault {
 /// Something that is posted.
 #[derive(Debug, Clone, Copy)]
 pub enum Post {
-    Send { channel: usize, len: usize, level: usize },
-    Receive { channel: usize, len: usize, from_all: bool },
-    Access { direction: Direction, len: usize },
+    Send {
+        channel: usize,
+        len: usize,
+        level: usize,
+    },
+    Receive {
+        channel: usize,
+        len: usize,
+        from_all: bool,
+    },
+    Access {
+        direction: Direction,
+        len: usize,
+    },
+    /// What an operator or a policy wants of the paths.
+    Order(Order),
+}
+
+/// An order that concerns paths. Paths are named by their place among those that there are.
+#[derive(Debug, Clone, Copy)]
+pub enum Order {
+    Specify { rail: Option<u8> },
+    Load,
+    Migrate,
+    Drain { path: usize },
+    Up { path: usize },
+    Weigh { path: usize, weight: u16 },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -93,19 +122,23 @@ pub struct Plan {
     /// Both know each other before anything happens.
     pub meets: bool,
     pub parks: bool,
+    pub policy: Policy,
     pub staging_bytes: usize,
     pub packet_bytes: usize,
     pub faults: Vec<Fault>,
     pub postings: Vec<Posting>,
+    /// Accesses of each direction that a side makes, at most.
+    pub accesses: usize,
     /// When the last of it begins.
     pub span: Duration,
 }
 
 /// The longest message.
 pub const LEN_MAX: usize = 90_000;
-/// Bytes that each access has for itself at the other side, and how many accesses there are at most.
+/// Bytes that each access has for itself at the other side.
 pub const SLOT: usize = 40_000;
-pub const ACCESSES: usize = 6;
+/// Accesses of a side, at most.
+const ACCESSES: usize = 6;
 const MESSAGES: [u64; 4] = [6, 12, 25, 60];
 
 impl Plan {
@@ -137,8 +170,10 @@ impl Plan {
             parks: random.below(6) == 0,
             staging_bytes: if random.below(3) == 0 { 1 << 20 } else { 16 << 20 },
             packet_bytes: if random.below(2) == 0 { 1472 } else { 8000 },
+            policy: Policy::default(),
             faults: Vec::new(),
             postings: Vec::new(),
+            accesses: ACCESSES,
             span,
         };
         plan.befall(random, resumes);
@@ -261,7 +296,7 @@ impl Plan {
     }
 }
 
-fn spoil(random: &mut Random) -> What {
+pub(super) fn spoil(random: &mut Random) -> What {
     let mut chance = |most: u64| if random.below(2) == 0 { random.below(most) as u32 } else { 0 };
     What::Spoil {
         loss: chance(120_000),
@@ -271,7 +306,7 @@ fn spoil(random: &mut Random) -> What {
     }
 }
 
-fn length(random: &mut Random) -> usize {
+pub(super) fn length(random: &mut Random) -> usize {
     match random.below(8) {
         0..=3 => random.below(1200) as usize,
         4 | 5 => random.below(16_385) as usize,
@@ -281,11 +316,11 @@ fn length(random: &mut Random) -> usize {
 }
 
 /// Up to one of these numbers of microseconds.
-fn micros(random: &mut Random, most: [u64; 3]) -> Duration {
+pub(super) fn micros(random: &mut Random, most: [u64; 3]) -> Duration {
     let most = most[random.below(3) as usize];
     Duration::from_micros(1 + random.below(most))
 }
 
-fn micros_below(random: &mut Random, most: Duration) -> Duration {
+pub(super) fn micros_below(random: &mut Random, most: Duration) -> Duration {
     Duration::from_micros(random.below(most.as_micros() as u64 + 1))
 }

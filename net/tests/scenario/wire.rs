@@ -34,6 +34,8 @@ pub struct Way {
     /// Packets with one flipped bit.
     pub corruption: u32,
     pub blocked: bool,
+    /// Longer packets are lost.
+    pub packet_bytes_max: usize,
 }
 
 impl Default for Way {
@@ -47,6 +49,7 @@ impl Default for Way {
             reordering_delay: Duration::from_micros(500),
             corruption: 0,
             blocked: false,
+            packet_bytes_max: usize::MAX,
         }
     }
 }
@@ -58,11 +61,18 @@ pub struct Befallen {
     pub doubled: u64,
     pub delayed: u64,
     pub spoiled: u64,
+    /// Lost since they were longer than their way allows.
+    pub too_long: u64,
+    /// Lost on a way that was cut. The cut is the fault, and these are none of their own.
+    pub cut_off: u64,
+    /// Lost in a full queue, or at a process that is gone.
+    pub overrun: u64,
 }
 
 impl Befallen {
+    /// Packets each of which was chosen by a fault of its own.
     pub fn sum(&self) -> u64 {
-        self.lost + self.doubled + self.delayed + self.spoiled
+        self.lost + self.doubled + self.delayed + self.spoiled + self.too_long
     }
 }
 
@@ -155,7 +165,7 @@ impl Wire {
             let place = &mut inner.places[to as usize];
             match place.alive && place.inbox.len() < INBOX_MAX {
                 true => place.inbox.push_back((from, packet)),
-                false => inner.befallen.lost += 1,
+                false => inner.befallen.overrun += 1,
             }
         }
     }
@@ -187,14 +197,20 @@ impl Inner {
     fn send(&mut self, from: u32, to: u32, mut packet: Vec<u8>) {
         let way = self.ways.get(&(from, to)).copied().unwrap_or_default();
         self.trace.mix_bytes(&packet);
-        if way.blocked || self.random.chance(way.loss) {
-            self.befallen.lost += 1;
+        let fate = match () {
+            () if way.blocked => Some(&mut self.befallen.cut_off),
+            () if self.random.chance(way.loss) => Some(&mut self.befallen.lost),
+            () if packet.len() > way.packet_bytes_max => Some(&mut self.befallen.too_long),
+            () => None,
+        };
+        if let Some(count) = fate {
+            *count += 1;
             return;
         }
         let busy = self.busy.entry((from, to)).or_default();
         let begin = self.now.max(*busy);
         if begin.since(self.now) > QUEUE_MAX {
-            self.befallen.lost += 1;
+            self.befallen.overrun += 1;
             return;
         }
         let nanos = packet.len() as u64 * 1_000_000_000 / way.bytes_per_second;

@@ -51,6 +51,7 @@ pub fn endpoint(node: &Node) -> LocalEndpoint {
         host: 0,
         service_thread: false,
         clock: Arc::new(move || Time(hand.load(Ordering::Relaxed))),
+        virtual_time: true,
         seed: node.world().random_u64(),
         ..EndpointConfig::new(CLUSTER)
     };
