@@ -3,7 +3,7 @@
 
 mod scenario;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -89,6 +89,13 @@ impl Plan {
         let rail = random.below(2) as usize;
         let (at, long) = (us(&mut random, 10_000, 250_000), us(&mut random, 500, 200_000));
         Plan { packets, what, rail, at, long, messages }
+    }
+}
+
+impl Plan {
+    fn fault(&self) -> String {
+        let Plan { packets, what, rail, at, long, .. } = self;
+        format!("packets {packets}, rail {rail}, from {at:?} for {long:?}: {what:?}")
     }
 }
 
@@ -323,10 +330,10 @@ fn run(seed: u64, rails: usize, redundant: bool, plant: Plant) -> Run {
         world.receive(number, channels[usize::from(*twice)]);
     }
     let start = world.now();
-    let mut events: BTreeMap<Duration, Option<u64>> =
+    let mut events: BTreeSet<(Duration, Option<u64>)> =
         (1..).zip(&plan.messages).map(|(number, it)| (it.0, Some(number))).collect();
     if rails == 2 {
-        events.insert(plan.at, None);
+        events.insert((plan.at, None));
     }
     let (mut posted, mut fails) = (BTreeMap::new(), true);
     while let Some((at, event)) = events.pop_first() {
@@ -342,20 +349,10 @@ fn run(seed: u64, rails: usize, redundant: bool, plant: Plant) -> Run {
             None => {
                 world.befall(&plan, fails);
                 if std::mem::take(&mut fails) {
-                    events.insert(plan.at + plan.long, None);
+                    events.insert((plan.at + plan.long, None));
                 }
             }
         }
-    }
-    if std::env::var_os("ROPEWALK_TELL").is_some() {
-        for (message, bytes, at) in world.received.values() {
-            let (posted_at, len, twice) = plan.messages[*message as usize - 1];
-            println!(
-                "{message} {twice} {len} {bytes} posted {posted_at:?} took {:?}",
-                at.since(posted[message])
-            );
-        }
-        println!("{:?}", world.counters());
     }
     let took = finish(seed, &plan, &mut world, &posted);
     Run { took, counters: world.counters() }
@@ -380,7 +377,7 @@ fn finish(
         }
         let held = [0, 1].map(|side: usize| world.nodes[side].endpoint.held());
         let count = (world.received.len(), world.sent);
-        assert!(world.now() < until, "seed {seed}: {count:?} ended: {held:?}, {plan:?}");
+        assert!(world.now() < until, "seed {seed}: {count:?} ended: {held:?}, {}", plan.fault());
         world.step(until);
     }
     let mut last = [0; 2];
@@ -422,8 +419,8 @@ fn a_message_over_two_paths_takes_as_long_as_over_the_better_one() {
             longest = longest.max(longer);
             assert!(
                 longer <= SLACK,
-                "seed {seed}: the {number}th took {both:?}, and {alone:?} alone: {:?}",
-                Plan { messages: Vec::new(), ..Plan::of(seed) }
+                "seed {seed}: the {number}th took {both:?}, and {alone:?} alone: {}",
+                Plan::of(seed).fault()
             );
         }
         twice += both.counters[0].spans_redundant;
