@@ -407,7 +407,9 @@ pub struct Counters {
     pub places_given_up: u64,
     pub accesses_stopped: u64,
     pub spans_kept: u64,
-    /// Spans whose placement hung, and that a later try took over.
+    /// Spans that went over two paths at once.
+    pub spans_redundant: u64,
+    /// Spans whose placement was broken off, and that took effect by another copy.
     pub spans_taken_over: u64,
     pub sessions: u64,
     pub resets: u64,

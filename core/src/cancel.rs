@@ -276,8 +276,7 @@ impl Core {
         let broken = from
             .and_then(|id| self.reliable_mut(id))
             .map(|reliable| reliable.window.take_broken(|incoming| of(&incoming.kind)));
-        for (incoming, copy) in broken.into_iter().flatten() {
-            self.drop_copy(copy);
+        for incoming in broken.into_iter().flatten() {
             self.place_given_up(incoming);
         }
     }

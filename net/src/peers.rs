@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
-use ropewalk_core::PeerId;
+use ropewalk_core::{Channel, PeerId};
 use ropewalk_rail::Owner;
 use ropewalk_rail::address::Address;
 
@@ -157,6 +157,17 @@ impl Endpoint {
     /// [`Config::separate_sessions`]: ropewalk_core::Config::separate_sessions
     pub fn is_over(&self, name: PeerId) -> bool {
         self.locked().core.is_over(name)
+    }
+
+    /// From now on messages to the peer on this channel go over two of its paths at once, and the first copy that is whole
+    /// counts: a path that hangs, loses or is cut costs such a message nothing while another one is well. They take
+    /// twice the bytes of the network. Where there is one path they go over that one. It stays so for all sessions
+    /// with the peer, under each of its names, until it is taken back.
+    ///
+    /// A message that is announced, since it is too long to leave at once, is announced over two paths. Its bytes are read
+    /// once: what a broken path had of them is read over another one, after its time-out.
+    pub fn set_redundant(&self, peer: PeerId, channel: Channel, redundant: bool) {
+        self.locked().core.set_redundant(peer, channel, redundant);
     }
 
     /// The next change of a peer's session.

@@ -1,10 +1,13 @@
 //! The costs of a message of a session with two paths while nothing fails, beside those of the same session with one.
 
 mod common;
+mod pipe;
 
 use std::alloc::System;
+use std::process::Command;
 
-use common::{Medium, World};
+use common::{Medium, World, message};
+use pipe::{Kind, Pair};
 use ropewalk_base::memory::Memory;
 use ropewalk_net::{Channel, Level, Oversize, PeerId};
 use ropewalk_rail::Rail;
@@ -24,6 +27,10 @@ struct Costs {
     copied: u64,
     allocations: u64,
 }
+
+/// An ignored test of this file that runs under valgrind, and which session it is to have.
+const CHILD: &str = "ROPEWALK_PATH_COSTS_CHILD";
+const COUNTED: u64 = 2000;
 
 impl Costs {
     fn so_far(world: &World) -> Costs {
@@ -109,5 +116,150 @@ fn a_second_path_costs_nothing_while_nothing_fails() {
             // Probes of the path that stands by come with time, not with messages.
             assert!(two <= one + one / 100 + 8, "{len} bytes: {one} and {two}");
         }
+    }
+}
+
+/// Messages of this length there and back over the memory of one thread.
+fn converse(pair: &Pair, memories: &mut [Memory; 2], count: u64) {
+    for number in 0..count as usize {
+        let (from, to) = (number % 2, 1 - number % 2);
+        let taken = std::mem::replace(memories, [Memory::empty(), Memory::empty()]);
+        let peer = pair.peers[from];
+        *memories = message(&pair.nodes[from], &pair.nodes[to], peer, taken);
+        pair.step();
+    }
+}
+
+/// The same, in a function of its own for valgrind.
+#[inline(never)]
+fn counted(pair: &Pair, memories: &mut [Memory; 2], count: u64) {
+    converse(pair, memories, count);
+}
+
+/// A pair whose session has the paths that it can have, and has flowed for a while.
+fn flowing(kind: Kind, len: usize) -> (Pair, [Memory; 2]) {
+    let pair = Pair::new(kind);
+    let pool = ropewalk_base::pool::Pool::with_budget(1 << 24);
+    let memory = || Memory::pooled(pool.take(len).expect("there is room"));
+    let mut memories = [memory(), memory()];
+    converse(&pair, &mut memories, 30_000);
+    let joined = pair.nodes[0].endpoint.counters().0.paths_joined;
+    assert_eq!(joined, u64::from(kind == Kind::Two), "{kind:?}");
+    (pair, memories)
+}
+
+#[test]
+fn a_message_allocates_nothing_over_one_path_or_two() {
+    for len in [8, 8000, 60_000, 200_000] {
+        let counts = [Kind::Plain, Kind::One, Kind::Two].map(|kind| {
+            let (pair, mut memories) = flowing(kind, len);
+            let mut counts = [0; 3].map(|_| {
+                let before = ALLOCATOR.stats();
+                converse(&pair, &mut memories, MESSAGES);
+                let stats = ALLOCATOR.stats() - before;
+                stats.allocations + stats.reallocations
+            });
+            // Other threads of the test's harness allocate once in a while.
+            counts.sort_unstable();
+            counts[1]
+        });
+        println!("{len} bytes: {counts:?} allocations of {MESSAGES} messages");
+        assert!(counts.iter().all(|count| *count as u64 <= MESSAGES / 100), "{len}: {counts:?}");
+    }
+}
+
+/// Instructions of a message, both ends together.
+fn instructions(kind: Kind, len: usize) -> Option<u64> {
+    let this = std::env::current_exe().expect("a test has a file");
+    let name = "a_second_path_costs_few_instructions";
+    let outcome = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=path_costs::counted")
+        .arg(this)
+        .args(["--ignored", "--exact", name])
+        .env(CHILD, format!("{} {len}", kind as u8))
+        .output();
+    let Ok(outcome) = outcome else {
+        println!("SKIP: valgrind is not installed");
+        return None;
+    };
+    let text = String::from_utf8_lossy(&outcome.stderr);
+    assert!(outcome.status.success(), "{text}");
+    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
+    let collected: u64 = collected.and_then(|number| number.trim().parse().ok()).expect("a count");
+    Some(collected / COUNTED)
+}
+
+fn child(what: &str) {
+    let (kind, len) = what.split_once(' ').expect("two words");
+    let kind = [Kind::Plain, Kind::One, Kind::Two][kind.parse::<usize>().expect("a number")];
+    let (pair, mut memories) = flowing(kind, len.parse().expect("a number"));
+    counted(&pair, &mut memories, COUNTED);
+}
+
+#[test]
+#[ignore = "for --deep: runs under valgrind"]
+fn a_second_path_costs_few_instructions() {
+    if let Ok(what) = std::env::var(CHILD) {
+        return child(&what);
+    }
+    if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
+        println!("SKIP: a sanitizer's program does not run under valgrind");
+        return;
+    }
+    for len in [8, 8000, 60_000] {
+        let counts = [Kind::Plain, Kind::One, Kind::Two].map(|kind| instructions(kind, len));
+        let [Some(plain), Some(one), Some(two)] = counts else { return };
+        println!(
+            "{len} bytes: {plain} instructions that number nothing, {one} one path, {two} two"
+        );
+        assert!(two <= one + one / 100, "{len} bytes: {one} and {two} instructions");
+    }
+}
+
+/// System calls of both sides' rails over tcp, between two addresses of this host.
+fn system_calls(paths: usize, len: usize) -> u64 {
+    let mut world = World::new(Medium::Tcp);
+    for _ in 0..2 {
+        let open = |host: &str| {
+            let address = format!("{host}:0?source={host}");
+            let listen = ropewalk_net::modules::Listen::At { address: &address, exactly: true };
+            ropewalk_net::modules::open("tcp", &listen).expect("the loopback interface has it")
+        };
+        world.add_over_all(vec![open("127.0.0.1"), open("127.0.0.2")], |config| {
+            config.core.mode = ropewalk_net::Mode::Resume;
+            config.core.paths_max = paths;
+            config.host = 0;
+        });
+    }
+    let peers = [world.peer(0, 1), world.peer(1, 0)];
+    let mut memories = [world.memory(len, 1), world.memory(len, 1)];
+    run(&mut world, &peers, &mut memories, 100);
+    let joined = |world: &World| world.nodes[0].endpoint.counters().0.paths_joined;
+    world.until("a second path", |world| joined(world) == paths as u64 - 1);
+    let so_far = |world: &World| {
+        let rails = world.nodes.iter().flat_map(|node| node.endpoint.counters().1);
+        rails.map(|(_, rail)| rail.system_calls).sum::<u64>()
+    };
+    let mut talk = |count: u64| {
+        for number in 0..count as usize {
+            let (from, to) = (number % 2, 1 - number % 2);
+            let taken = std::mem::replace(&mut memories, [Memory::empty(), Memory::empty()]);
+            memories = message(&world.nodes[from], &world.nodes[to], peers[from], taken);
+        }
+        so_far(&world)
+    };
+    let before = talk(500);
+    talk(MESSAGES) - before
+}
+
+#[test]
+fn a_second_path_costs_no_system_calls() {
+    for len in [8, 8000] {
+        // Other work of this machine makes a pass find nothing, and the next one ask again: the least of several.
+        let least = |paths| (0..5).map(|_| system_calls(paths, len)).min().expect("five");
+        let (one, two) = (least(1), least(2));
+        println!("{len} bytes: {one} and {two} system calls of {MESSAGES} messages");
+        assert!(two <= one + one / 100, "{len} bytes: {one} and {two}");
     }
 }

@@ -35,6 +35,8 @@ pub const FLAG_ANSWER: u16 = 4;
 pub const FLAG_UPGRADE: u16 = 8;
 /// Flag of `Hello`: this link is to be one more path of the session that the prefix names.
 pub const FLAG_JOIN: u16 = 16;
+/// Flag of a span: it goes over another path of its session at the same time, and this copy may come in vain.
+pub const FLAG_REDUNDANT: u16 = 32;
 /// In a greeting's mode: a session goes on after it has lost its link.
 pub const MODE_RESUME: u8 = 1;
 /// In a greeting's mode: a session that begins over this link may have several paths.

@@ -134,7 +134,8 @@ impl Core {
     fn plan_send(&mut self, send: &Send) -> bool {
         let Some(peer) = self.peers.get_mut(send.peer) else { return true };
         let Some(session) = peer.session.as_mut() else { return false };
-        let bytes = send.payload.len;
+        // A redundant one goes over the path that carries, and over another one.
+        let bytes = if peer.redundant.has(send.channel) { 0 } else { send.payload.len };
         if bytes > session.granted.eager_bytes() {
             return true;
         }

@@ -47,6 +47,7 @@ use ropewalk_wire::frame::HelloBody;
 use crate::api::{CHANNELS, PeerId};
 use crate::credit::Windows;
 use crate::lists::List;
+use crate::reliable::RedundantChannels;
 use crate::session::{PathId, Session, SessionId};
 use crate::streams::Throttled;
 
@@ -128,6 +129,8 @@ pub(crate) struct Peer {
     pub session: Option<Session>,
     pub waiting: Waiting,
     pub throttled: Throttled,
+    /// What goes to it over two paths at once.
+    pub redundant: RedundantChannels,
 }
 
 /// Operations that wait for a session with a peer, or in it for their turn: lists through the table of operations.
@@ -216,6 +219,7 @@ impl Peer {
             session: None,
             waiting: Waiting::default(),
             throttled: Throttled::default(),
+            redundant: RedundantChannels::default(),
         }
     }
 

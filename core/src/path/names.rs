@@ -138,11 +138,12 @@ impl Core {
         aliases.push(alias);
         old.calls.end();
         self.timers.stop(alias, &mut old.timer);
-        let waiting = std::mem::take(&mut old.waiting);
+        let (waiting, redundant) = (std::mem::take(&mut old.waiting), old.redundant);
         let operations = self.operations.owned_by(alias);
         let reposted = self.readdress(operations, alias, peer);
         if let Some(target) = self.peers.get_mut(peer) {
             target.reachable = true;
+            target.redundant.merge(redundant);
             for (to, from) in target.waiting.sends.iter_mut().zip(waiting.sends) {
                 self.operations.merge(to, from);
             }

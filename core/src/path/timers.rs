@@ -28,11 +28,13 @@ impl PeerTimer {
 pub(crate) struct Timers {
     by_time: BTreeSet<(Time, PeerId)>,
     wake: Time,
+    /// Room for the peers that are looked at now.
+    due: Vec<PeerId>,
 }
 
 impl Timers {
     pub fn new() -> Timers {
-        Timers { by_time: BTreeSet::new(), wake: Time::NEVER }
+        Timers { by_time: BTreeSet::new(), wake: Time::NEVER, due: Vec::new() }
     }
 
     /// The time before which nothing is due; `NEVER` if nothing is to come.
@@ -65,9 +67,10 @@ impl Timers {
         }
     }
 
-    /// Takes out the peers whose timers have gone off by now, the earliest first.
+    /// Takes out the peers whose timers have gone off by now, the earliest first. The list comes back by
+    /// [`Timers::looked_at`].
     pub fn take_due(&mut self, now: Time, peers: &mut Peers) -> Vec<PeerId> {
-        let mut due = Vec::new();
+        let mut due = std::mem::take(&mut self.due);
         while let Some(&(at, id)) = self.by_time.first().filter(|(at, _)| *at <= now) {
             self.by_time.remove(&(at, id));
             if let Some(peer) = peers.get_mut(id) {
@@ -76,6 +79,12 @@ impl Timers {
             }
         }
         due
+    }
+
+    /// The peers of this list were looked at.
+    pub fn looked_at(&mut self, mut due: Vec<PeerId>) {
+        due.clear();
+        self.due = due;
     }
 
     /// How many peers have a timer that is set.
@@ -108,7 +117,8 @@ impl Core {
 
     pub(crate) fn run_timers(&mut self) {
         let now = self.now;
-        for id in self.timers.take_due(now, &mut self.peers) {
+        let due = self.timers.take_due(now, &mut self.peers);
+        for id in due.iter().copied() {
             let Some(peer) = self.peers.get_mut(id) else { continue };
             match peer.calls.stage() {
                 CallStage::Yielded { until } if until <= now => self.connect_next(id, INSIST_FROM),
@@ -124,6 +134,7 @@ impl Core {
             let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
             self.wake_by(id, due);
         }
+        self.timers.looked_at(due);
         let sweep = self.run_sweep();
         let silent = self.close_silent();
         self.timers.rest(sweep.min(silent));

@@ -63,6 +63,12 @@ impl Copies {
         }
     }
 
+    /// There are none any more; the room for them stays.
+    pub fn clear(&mut self) {
+        self.first = None;
+        self.more.clear();
+    }
+
     /// A link's rail let go.
     pub fn release(&mut self, link: LinkId, now: Time) {
         let Some(copy) = self.iter_mut().find(|copy| copy.link == link) else { return };

@@ -9,7 +9,8 @@
 //! only when all its bytes were verified.
 //!
 //! Files: `sent` (spans until they are acknowledged), `copies` (of them, by link) and `sending`, `window` (spans that
-//! arrive) and `receiving`, `taking_over` (copies of spans that are being placed), `held` (messages whose turn has not come)
+//! arrive) and `receiving`, `taking_over` (copies of spans that are being placed), `redundant` (spans that go over two
+//! paths at once), `held` (messages whose turn has not come)
 //! and `holding`, `striping` (over
 //! which link a span goes), `suspecting` (paths that deliver nothing), and `session` (its timers and its end).
 
@@ -17,6 +18,7 @@ mod copies;
 mod held;
 mod holding;
 mod receiving;
+mod redundant;
 mod sending;
 mod sent;
 mod session;
@@ -29,6 +31,8 @@ mod window;
 
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
+
+pub(crate) use self::redundant::RedundantChannels;
 
 use self::held::HeldMessages;
 use self::sent::SentSpans;
@@ -52,12 +56,23 @@ pub(crate) struct Reliable {
     pub heard_over: Option<LinkId>,
     /// Another one, over which a span came since the last acknowledgement.
     pub heard_before: Option<LinkId>,
+    /// The peer sends spans over two paths at once: what they need to go on goes so, too.
+    pub answers_redundantly: bool,
 }
 
 impl Reliable {
     pub fn new() -> Reliable {
         let (sent, window, held) = (SentSpans::new(), Window::new(), HeldMessages::default());
-        Reliable { sent, window, held, awaited: 0, credit: 0, heard_over: None, heard_before: None }
+        Reliable {
+            sent,
+            window,
+            held,
+            awaited: 0,
+            credit: 0,
+            heard_over: None,
+            heard_before: None,
+            answers_redundantly: false,
+        }
     }
 
     /// A span came over this link.

@@ -5,10 +5,10 @@ use ropewalk_base::limits::SPAN_BYTES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{Arrived, Body, Envelope, Prefix};
+use ropewalk_wire::frame::{Arrived, Body, Envelope, FLAG_REDUNDANT, Prefix};
 
 use super::KEPT_BYTES_MAX;
-use super::window::Arrival;
+use super::window::{Arrival, Try};
 use crate::api::{PeerId, Plant};
 use crate::engine::Core;
 use crate::incoming::Incoming;
@@ -58,28 +58,30 @@ impl Core {
         if payload_bytes > SPAN_BYTES_MAX {
             return self.violation("a span over the limit");
         }
-        let attempt = prefix.attempt.get();
+        let of = Try::of(prefix, link);
+        let is_redundant = prefix.flags.get() & FLAG_REDUNDANT != 0;
         self.arrive_acknowledged(id, link, prefix.acknowledged.get());
         let Some(reliable) = self.reliable_mut(id) else {
             return Placement::Drop;
         };
         reliable.hear(link);
+        reliable.answers_redundantly |= is_redundant;
         if payload_bytes > KEPT_BYTES_MAX
             && matches!(body, Arrived::Eager(_) | Arrived::Fragment(_))
         {
             reliable.awaited = span;
         }
-        match reliable.window.arrive(span, attempt) {
+        match reliable.window.arrive(of) {
             Arrival::New => {}
-            Arrival::Again(incoming, copy) => {
-                self.drop_copy(copy);
-                return self.place_again(link, id, prefix, incoming);
-            }
+            Arrival::Again(incoming) => return self.place_again(link, id, prefix, incoming),
             Arrival::Elsewhere(slot) => return self.take_over(link, id, prefix, slot),
             Arrival::Known if self.config.plant == Plant::DuplicatesTaken => {}
             Arrival::Known => {
                 self.counters.duplicates_dropped += 1;
-                self.acknowledge_soon(id, true);
+                // One of two copies comes in vain, and asks for nothing.
+                if !is_redundant {
+                    self.acknowledge_soon(id, true);
+                }
                 return Placement::Drop;
             }
             Arrival::Unwanted => {
@@ -93,7 +95,7 @@ impl Core {
             Placement::Drop if self.awaits(id, span) => {}
             Placement::Drop => self.span_placed(id, span),
             Placement::Into { token, .. } | Placement::Stage { token, .. } => {
-                self.span_begun(id, span, attempt, token);
+                self.span_begun(id, of, token);
             }
             Placement::Violation(_) => {}
         }
@@ -105,14 +107,14 @@ impl Core {
     }
 
     /// The payload of a span is on the way to its place, or to a buffer of its own before that.
-    fn span_begun(&mut self, id: PeerId, span: u64, attempt: u16, token: Token) {
+    fn span_begun(&mut self, id: PeerId, of: Try, token: Token) {
         let slot = SlotId::from_u64(token.0);
         if self.config.plant == Plant::PlacedAtStart {
-            return self.span_placed(id, span);
+            return self.span_placed(id, of.span);
         }
         let copy = self.incoming.get(slot).is_some_and(Incoming::is_copy);
         if let Some(reliable) = self.reliable_mut(id).filter(|_| !copy) {
-            reliable.window.begin(span, attempt, slot);
+            reliable.window.begin(of, slot);
         }
     }
 
@@ -128,7 +130,6 @@ impl Core {
             self.incoming_lost(incoming, Fault::PeerReset);
             return self.violation("a span came again with another length");
         }
-        let (span, attempt) = (incoming.span, prefix.attempt.get());
         let slice = incoming.slice;
         if !incoming.is_checked_at_place(prefix) {
             return self.place_apart_first(link, id, prefix, incoming);
@@ -141,7 +142,7 @@ impl Core {
             }
             Ok(slot) => {
                 let token = Token(slot.to_u64());
-                self.span_begun(id, span, attempt, token);
+                self.span_begun(id, Try::of(prefix, link), token);
                 Placement::Into { slice, token }
             }
             Err(_) => Placement::Violation("more placements than a link can have"),
@@ -157,8 +158,10 @@ impl Core {
             return;
         }
         let is_awaited = reliable.awaited == span;
-        let (now, copy) = reliable.window.place(span);
-        self.drop_copy(copy);
+        let now = reliable.window.place(span);
+        while let Some(copy) = self.reliable_mut(id).and_then(|it| it.window.next_unneeded(span)) {
+            self.drop_copy(copy);
+        }
         self.acknowledge_soon(id, now || is_awaited);
     }
 
@@ -202,10 +205,14 @@ impl Core {
         // Over the path of the newest span: the peer uses it. If that path may be broken in our direction, over another, too.
         let heard_over = reliable.heard_over.filter(|link| session.paths.is_up_over(*link));
         let link = heard_over.unwrap_or(control);
-        let other = session.paths.have_suspects() && link != control;
+        let other = match session.paths.have_suspects() {
+            true => Some(control).filter(|control| *control != link),
+            false if reliable.answers_redundantly => session.paths.beside(link, 0),
+            false => None,
+        };
         self.emit_on(link, envelope, &body, None, Token::NONE);
-        if other {
-            self.emit_on(control, envelope, &body, None, Token::NONE);
+        if let Some(other) = other {
+            self.emit_on(other, envelope, &body, None, Token::NONE);
         }
     }
 }

@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Urgency, Verb};
-use ropewalk_wire::frame::{AckBody, Body, Envelope};
+use ropewalk_wire::frame::{AckBody, Body, Envelope, FLAG_REDUNDANT};
 
 use super::sent::{Ended, Released, SentSpans};
 use super::striping;
@@ -21,13 +21,15 @@ impl Core {
         body: Body,
         payload: Option<Payload>,
     ) {
-        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let Some(session) = peer.session.as_mut() else { return };
         let Some(reliable) = session.reliable.as_mut() else { return };
         if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
             return self.refuse_unacknowledged(id);
         }
         let path = session.paths.span_begun(payload.map(|payload| payload.urgency));
-        let span = reliable.sent.add(envelope, body, payload, path);
+        let redundant = session.paths.are_several() && peer.redundant.covers(&body, reliable);
+        let span = reliable.sent.add(envelope, body, payload, path, redundant);
         self.transmit(id, span);
     }
 
@@ -43,16 +45,21 @@ impl Core {
         }
     }
 
-    /// Sends a span over the link that is best for it, unless the link's rail has it, or the peer.
+    /// Sends a span over the link that is best for it, and over another one if it is redundant, unless the link's rail has
+    /// it, or the peer.
     pub(crate) fn transmit(&mut self, id: PeerId, span: u64) {
         let session = self.peers.session(id);
-        if let Some(link) = session.and_then(|session| striping::link_for(session, span)) {
-            self.transmit_over(id, span, link);
+        let Some((link, beside)) = session.and_then(|it| striping::links_for(it, span)) else {
+            return;
+        };
+        self.transmit_over(id, span, link, false);
+        if let Some(link) = beside {
+            self.transmit_over(id, span, link, true);
         }
     }
 
-    /// Sends a span over a link, unless the link's rail has it, or the peer.
-    pub(super) fn transmit_over(&mut self, id: PeerId, span: u64, link: LinkId) {
+    /// Sends a span over a link, unless the link's rail has it, or the peer. `beside`: just now it went over another one.
+    pub(super) fn transmit_over(&mut self, id: PeerId, span: u64, link: LinkId, beside: bool) {
         let now = self.now;
         let after = self.resend_after(Some(link));
         let due = SentSpans::first_look(now, after);
@@ -79,8 +86,11 @@ impl Core {
             sent.envelope.session = name;
             sent.envelope.acknowledged = placed as u32;
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
+            let goes_twice = sent.redundant && (beside || sent.attempt == 1);
+            sent.envelope.flags = if goes_twice { FLAG_REDUNDANT } else { 0 };
             let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
-            let is_again = sent.attempt > 1;
+            let is_again = sent.attempt > 1 && !beside;
+            self.counters.spans_redundant += u64::from(beside);
             self.counters.frames_re_sent += u64::from(is_again);
             let bytes = payload.map_or(0, |payload| payload.slice.len);
             session.paths.carried(link, bytes, is_again);

@@ -27,6 +27,8 @@ const LOOKED_AT: usize = 8 * BURST;
 const WINDOW: u64 = 4096;
 /// Those of them that are kept for control frames: what an operation begins with waits.
 const RESERVED: u64 = WINDOW / 4;
+/// Room for copies of redundant spans that is kept for the next ones.
+const SPARE_MAX: usize = 64;
 /// Bytes that a span counts beside its payload.
 const OVERHEAD_BYTES: u64 = 128;
 
@@ -41,6 +43,8 @@ pub(super) struct Sent {
     path: PathId,
     /// How often it was sent.
     pub attempt: u32,
+    /// It goes over two paths at once.
+    pub redundant: bool,
     acknowledged: bool,
     /// The payload's memory is wanted back: it is copied as soon as no rail has it, and not sent before.
     leaving: bool,
@@ -69,6 +73,8 @@ pub(crate) struct SentSpans {
     ended: VecDeque<Ended>,
     /// What was acknowledged since this was taken, by link.
     delivered: Vec<(LinkId, Acknowledged)>,
+    /// What copies of spans lay in that are forgotten.
+    spare: Vec<Copies>,
     /// See `Plant::EndsBeforeRelease`.
     pub(super) ends_early: bool,
 }
@@ -115,6 +121,7 @@ impl SentSpans {
             resend_at: None,
             ended: VecDeque::new(),
             delivered: Vec::new(),
+            spare: Vec::new(),
             ends_early: false,
         }
     }
@@ -155,11 +162,13 @@ impl SentSpans {
         body: Body,
         payload: Option<Payload>,
         path: PathId,
+        redundant: bool,
     ) -> u64 {
         let span = self.next_span;
         self.next_span += 1;
         envelope.span = span;
         self.bulk_bytes += payload.map_or(0, |payload| payload.bulk_bytes());
+        let copies = if redundant { self.spare.pop() } else { None };
         self.spans.push_back(Sent {
             span,
             envelope,
@@ -167,10 +176,11 @@ impl SentSpans {
             payload,
             path,
             attempt: 0,
+            redundant,
             acknowledged: false,
             leaving: false,
             leaves_when_sent: false,
-            copies: Copies::default(),
+            copies: copies.unwrap_or_default(),
         });
         self.unanswered += 1;
         span
@@ -227,6 +237,11 @@ impl SentSpans {
     /// Whether a span may go over a link now: the peer lacks it, and the link's rail has no copy.
     pub(super) fn may_go(&self, span: u64, link: LinkId) -> bool {
         self.get(span).is_some_and(|sent| sent.may_go(link))
+    }
+
+    /// Whether a span goes over two paths at once.
+    pub(super) fn is_redundant(&self, span: u64) -> bool {
+        self.get(span).is_some_and(|sent| sent.redundant)
     }
 
     /// Whether a span went over a link, and is not lost there.
@@ -354,6 +369,7 @@ impl SentSpans {
             let acknowledged = &mut self.delivered[at].1;
             acknowledged.add(bytes, sent_at);
             acknowledged.over_it |= copy.link == link;
+            acknowledged.is_redundant |= sent.redundant;
         }
         if sent.copies.are_held() {
             // What the peer answered over lets go by itself.
@@ -386,7 +402,11 @@ impl SentSpans {
     fn forget_acknowledged(&mut self) {
         let over = |sent: &Sent| sent.acknowledged && !sent.copies.are_held();
         while self.spans.front().is_some_and(over) {
-            self.spans.pop_front();
+            let sent = self.spans.pop_front();
+            if let Some(mut sent) = sent.filter(|it| it.redundant && self.spare.len() < SPARE_MAX) {
+                sent.copies.clear();
+                self.spare.push(sent.copies);
+            }
         }
         if self.unanswered == 0 {
             self.resend_at = None;
@@ -512,7 +532,8 @@ impl Sent {
 
     /// When it has to go again; a span that is on no link goes now.
     fn due_at(&mut self, now: Time, after: Duration) -> Time {
-        let wait = after * (1 << self.attempt.min(4)) / 2;
+        let tries = self.attempt.saturating_sub(u32::from(self.redundant)).max(1);
+        let wait = after * (1 << tries.min(4)) / 2;
         self.copies.look(now, after).map_or(now, |sent_at| sent_at + wait)
     }
 

@@ -88,9 +88,9 @@ impl Core {
         }
         let mut window = reliable.window;
         for copy in window.take_copies() {
-            self.drop_copy(Some(copy));
+            self.drop_copy(copy);
         }
-        for (incoming, _) in window.take_broken(|_| true) {
+        for incoming in window.take_broken(|_| true) {
             self.incoming_lost(incoming, Fault::PeerReset);
         }
         self.drop_held(id, session, reliable.held);

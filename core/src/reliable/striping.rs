@@ -7,18 +7,20 @@ use crate::engine::Core;
 use crate::session::Session;
 
 /// The link for a span: at first that of the path that was chosen for it, later the one over which it is at the peer
-/// first, if that link's rail has no copy.
-pub(super) fn link_for(session: &Session, span: u64) -> Option<LinkId> {
+/// first, if that link's rail has no copy. And the link over which it goes at the same time, if it is redundant.
+pub(super) fn links_for(session: &Session, span: u64) -> Option<(LinkId, Option<LinkId>)> {
     let control = session.paths.control()?;
     let Some(reliable) = session.reliable.as_ref().filter(|_| session.paths.are_several()) else {
-        return Some(control);
+        return Some((control, None));
     };
     let sent = &reliable.sent;
     let best = match sent.first_path(span) {
         Some(path) => session.paths.usable_link(path),
         None => session.paths.for_bytes(sent.bytes_of(span)),
     };
-    Some(best.filter(|link| sent.may_go(span, *link)).unwrap_or(control))
+    let link = best.filter(|link| sent.may_go(span, *link)).unwrap_or(control);
+    let beside = sent.is_redundant(span).then(|| session.paths.beside(link, sent.bytes_of(span)));
+    Some((link, beside.flatten()))
 }
 
 impl Core {
@@ -36,7 +38,7 @@ impl Core {
             (!sent.went_over(span, link)).then_some((span, link))
         });
         if let Some((span, link)) = again {
-            self.transmit_over(id, span, link);
+            self.transmit_over(id, span, link, false);
         }
         true
     }

@@ -1,7 +1,7 @@
-//! Copies of spans that take over from another try which is being placed, and payloads that are verified before they
-//! go to their place.
+//! Copies of spans beside the one that is being placed, and payloads that are verified before they go to their place.
 //!
-//! Both are staged. The bytes go to the place when they are here and verified, and no rail writes there.
+//! Both are staged. A copy that is whole before the one at the place has its rail give the place up: what begins to
+//! arrive tells nothing of what will be here first. The bytes go to the place when no rail writes there.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::SPAN_BYTES_MAX;
@@ -10,7 +10,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token, Verb};
 use ropewalk_wire::frame::Prefix;
 
-use super::window::StagedCopy;
+use super::window::{StagedCopy, Try, WholeCopy};
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
@@ -21,7 +21,7 @@ const STAGED_MAX: u64 = 64;
 const STAGED_PART: u64 = 16;
 
 impl Core {
-    /// A later try of a span comes, while an earlier one is on the way to its place.
+    /// A copy of a span comes, while another one is on the way to its place.
     pub(super) fn take_over(
         &mut self,
         link: LinkId,
@@ -44,12 +44,12 @@ impl Core {
         prefix: &Prefix,
         place: Incoming,
     ) -> Placement {
-        let (span, attempt) = (prefix.span.get(), prefix.attempt.get());
+        let of = Try::of(prefix, link);
         let Some(reliable) = self.reliable_mut(id) else {
             self.incoming_lost(place, Fault::PeerReset);
             return Placement::Drop;
         };
-        reliable.window.begin_apart(span, attempt, place);
+        reliable.window.begin_apart(of, place);
         self.place_copy(link, id, prefix)
     }
 
@@ -81,39 +81,47 @@ impl Core {
         }
     }
 
-    /// A copy has its buffer: what is on the way to the place is taken back.
+    /// A copy has its buffer.
     pub(crate) fn copy_staged(&mut self, slot: SlotId, attempt: u16) {
         self.copies_staged += 1;
         let Some(copy) = self.incoming.get(slot) else { return };
-        let (peer, session, span) = (copy.peer, copy.session, copy.span);
+        let of = Try { span: copy.span, attempt, link: copy.link };
+        let (peer, session) = (copy.peer, copy.session);
         let Some(peer) = peer.filter(|peer| self.peers.has_session(*peer, session)) else { return };
         let Some(reliable) = self.reliable_mut(peer) else { return };
-        let (placing, older) = reliable.window.stage(span, attempt, slot);
-        self.drop_copy(older);
-        let placing = placing.and_then(|slot| Some((slot, self.incoming.get_mut(slot)?)));
-        let Some((slot, incoming)) = placing else { return };
-        self.counters.spans_taken_over += 1;
+        if let Some(older) = reliable.window.stage(of, slot) {
+            self.drop_copy(older);
+        }
+    }
+
+    /// A copy is here, and verified.
+    pub(crate) fn copy_received(&mut self, attempt: u16, copy: &Incoming) {
+        let Incoming { peer, session, span, slice, link, .. } = *copy;
+        let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
+        let whole = match peer.and_then(|peer| self.reliable_mut(peer)) {
+            Some(reliable) => reliable.window.copy_here(Try { span, attempt, link }, slice),
+            None => WholeCopy::Unneeded,
+        };
+        match whole {
+            WholeCopy::To(place) => self.take_place(place, slice),
+            WholeCopy::Waits(slot) => self.break_off(slot),
+            WholeCopy::Unneeded => self.release_copy(slice),
+        }
+    }
+
+    /// Has a rail give a place up, since a copy is whole.
+    fn break_off(&mut self, slot: SlotId) {
+        let Some(incoming) = self.incoming.get_mut(slot) else { return };
         if !std::mem::replace(&mut incoming.broken_off, true) {
             let (link, token) = (incoming.link, Token(slot.to_u64()));
             self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
         }
     }
 
-    /// A copy is here, and verified.
-    pub(crate) fn copy_received(&mut self, attempt: u16, copy: &Incoming) {
-        let Incoming { peer, session, span, slice, .. } = *copy;
-        let peer = peer.filter(|peer| self.peers.has_session(*peer, session));
-        let here = peer.and_then(|peer| self.reliable_mut(peer));
-        match here.map_or(Err(false), |reliable| reliable.window.copy_here(span, attempt, slice)) {
-            Ok(place) => self.take_place(place, slice),
-            Err(true) => {}
-            Err(false) => self.release_copy(slice),
-        }
-    }
-
     /// No rail writes to the place of a span any more, and a copy of it is here.
     pub(crate) fn take_place(&mut self, place: Incoming, copy: Slice) {
         let to = place.slice;
+        self.counters.spans_taken_over += u64::from(place.broken_off);
         self.outputs.push(Output::Copy { from: copy.part(0, to.len), to });
         self.release_copy(copy);
         self.take_effect(place, &[]);
@@ -139,7 +147,8 @@ impl Core {
     pub(crate) fn copy_lost(&mut self, attempt: u16, copy: &Incoming) {
         let peer = copy.peer.filter(|peer| self.peers.has_session(*peer, copy.session));
         if let Some(reliable) = peer.and_then(|peer| self.reliable_mut(peer)) {
-            reliable.window.copy_lost(copy.span, attempt);
+            let of = Try { span: copy.span, attempt, link: copy.link };
+            reliable.window.copy_lost(of);
         }
         if copy.slice.buffer != Slice::NONE.buffer {
             self.release_copy(copy.slice);
@@ -147,16 +156,15 @@ impl Core {
     }
 
     /// Nobody needs a copy any more.
-    pub(crate) fn drop_copy(&mut self, copy: Option<StagedCopy>) {
+    pub(crate) fn drop_copy(&mut self, copy: StagedCopy) {
         match copy {
-            Some(StagedCopy::Here(slice)) => self.release_copy(slice),
-            Some(StagedCopy::Arriving(slot)) => {
+            StagedCopy::Here(slice) => self.release_copy(slice),
+            StagedCopy::Arriving(slot) => {
                 if let Some(incoming) = self.incoming.get(slot) {
                     let (link, token) = (incoming.link, Token(slot.to_u64()));
                     self.outputs.push(Output::Verb(Verb::CancelReceive { link, token }));
                 }
             }
-            None => {}
         }
     }
 

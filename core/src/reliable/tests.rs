@@ -365,21 +365,35 @@ fn the_last_word_of_a_link_counts_as_the_answer() {
 }
 
 #[test]
-fn a_later_try_takes_the_place_back_unless_the_earlier_is_there_first() {
+fn a_copy_that_is_whole_takes_the_place_back_unless_the_other_is_there_first() {
     let mut rig = Rig::new();
     rig.receive(50, 1000);
     let (_, first) = into(rig.eager(ONE, 1, None));
     assert_eq!(rig.eager(ONE, 1, None), Placement::Drop, "a doubled one");
     let (_, second) = into(rig.eager(ONE, 2, None));
     assert_eq!(rig.eager(ONE, 1, None), Placement::Drop, "an earlier one");
+    assert_eq!(rig.taken_back(first).len(), 0, "nobody knows which one hangs");
+    rig.received(second);
     let verb = rig.taken_back(first)[0].clone();
     // All bytes were there.
     rig.received(first);
     rig.took_back(&verb, Ordered::Refused(Fault::Invalid));
     assert_eq!((rig.completed.clone(), rig.copied.len()), (vec![(operation(50), Ok(()))], 0));
+    assert_eq!((rig.released.len(), rig.core.counters().spans_taken_over), (1, 0));
+}
+
+#[test]
+fn a_copy_that_hangs_never_costs_the_one_that_is_being_placed() {
+    let mut rig = Rig::new();
+    rig.receive(50, 1000);
+    let (_, first) = into(rig.eager(ONE, 1, None));
+    let (staged, second) = into(rig.eager(ONE, 2, None));
+    rig.received(first);
+    assert_eq!(rig.completed, [(operation(50), Ok(()))]);
+    assert_eq!(rig.acknowledged(), 1);
     let verb = rig.taken_back(second)[0].clone();
     rig.took_back(&verb, Ordered::Released);
-    assert_eq!(rig.released.len(), 1);
+    assert_eq!((rig.copied.len(), rig.released.clone()), (0, vec![staged.buffer]));
 }
 
 #[test]
@@ -392,7 +406,6 @@ fn a_copy_without_room_is_dropped_and_not_acknowledged() {
     assert_eq!((rig.taken_back(first).len(), rig.acknowledged()), (0, 0));
     rig.is_full = false;
     let (_, second) = into(rig.eager(ONE, 2, None));
-    assert_eq!(rig.taken_back(first).len(), 1);
     rig.received(second);
     let verb = rig.taken_back(first)[0].clone();
     rig.took_back(&verb, Ordered::Released);

@@ -1,10 +1,12 @@
 //! Spans that arrive: which of them are here or on the way to their place, and when the peer is told.
 //!
-//! Copies of a span may come over several links. The one that is being placed may lie with a link that hangs, so that
-//! a later try takes over: it is staged, and goes to the place after the other link's rail has given that up.
+//! Copies of a span may come over several links, and any of these may hang. One is on the way to the place; others are
+//! staged beside, one a link. The first that is whole counts: a staged one goes to the place after the rail that writes
+//! there has given it up.
 //!
 //! Invariants: a span is placed once, and only when all its bytes were verified; a span has an entry in `placing`
-//! while its payload is on the way; only one rail writes to a place.
+//! while its payload is on the way; only one rail writes to a place; at most one of the copies of a span waits for the
+//! place, and then no other one begins.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use std::time::Duration;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_wire::frame::AckBody;
+use ropewalk_base::verb::LinkId;
+use ropewalk_wire::frame::{AckBody, Prefix};
 
 use crate::incoming::Incoming;
 
@@ -28,14 +31,26 @@ enum State {
     Placed,
 }
 
+/// One sending of a span: which of them, and over which link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Try {
+    pub span: u64,
+    pub attempt: u16,
+    pub link: LinkId,
+}
+
+impl Try {
+    pub fn of(prefix: &Prefix, link: LinkId) -> Try {
+        Try { span: prefix.span.get(), attempt: prefix.attempt.get(), link }
+    }
+}
+
 /// A span whose payload is on the way to its place.
 #[derive(Debug)]
 struct Placing {
-    span: u64,
-    /// The newest try of those that are under way.
-    attempt: u16,
+    /// The sending that was placed last.
+    of: Try,
     place: Place,
-    copy: Option<StagedCopy>,
 }
 
 #[derive(Debug)]
@@ -46,30 +61,36 @@ enum Place {
     Open(Incoming),
 }
 
-/// A copy of a span that waits for the place, in a buffer of its own.
+/// A copy of a span in a buffer of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StagedCopy {
     Arriving(SlotId),
+    /// It is whole, and waits for the place.
     Here(Slice),
 }
 
-impl Placing {
-    fn awaits_copy(&self, attempt: u16) -> bool {
-        self.attempt == attempt && matches!(self.copy, Some(StagedCopy::Arriving(_)))
-    }
+/// What becomes of a copy that is whole.
+#[derive(Debug)]
+pub(super) enum WholeCopy {
+    /// It goes to its place.
+    To(Incoming),
+    /// It waits for the rail that writes there, which is to give this payload up.
+    Waits(SlotId),
+    /// Nobody needs it.
+    Unneeded,
 }
 
 /// What a span means that arrives.
 #[derive(Debug)]
 pub(super) enum Arrival {
     New,
-    /// Its placement broke off, and goes on with this. A copy that was on the way for it is not needed any more.
-    Again(Incoming, Option<StagedCopy>),
-    /// An earlier try of it is this payload, which may hang.
+    /// Its place is open, and this is what goes there.
+    Again(Incoming),
+    /// Another copy of it is on the way to the place, which may hang.
     Elsewhere(SlotId),
     /// It is here.
     Known,
-    /// The same try or a later one is on the way, or it is beyond the window.
+    /// The same try is on the way or a later one of the same link, all bytes are here, or it is beyond the window.
     Unwanted,
 }
 
@@ -80,6 +101,7 @@ pub(crate) struct Window {
     /// States of the spans above, the first one's first.
     states: VecDeque<State>,
     placing: Vec<Placing>,
+    copies: Vec<(Try, StagedCopy)>,
     unacknowledged: u32,
     acknowledge_at: Option<Time>,
 }
@@ -90,6 +112,7 @@ impl Window {
             cumulative: 0,
             states: VecDeque::new(),
             placing: Vec::new(),
+            copies: Vec::new(),
             unacknowledged: 0,
             acknowledge_at: None,
         }
@@ -107,42 +130,52 @@ impl Window {
     }
 
     fn index_of(&self, span: u64) -> Option<usize> {
-        self.placing.iter().position(|placing| placing.span == span)
+        self.placing.iter().position(|placing| placing.of.span == span)
     }
 
-    fn placing_mut(&mut self, span: u64) -> Option<&mut Placing> {
-        self.placing.iter_mut().find(|placing| placing.span == span)
+    fn copy_over(&self, of: Try) -> Option<usize> {
+        let is_over = |(copy, _): &(Try, _)| (copy.span, copy.link) == (of.span, of.link);
+        self.copies.iter().position(is_over)
     }
 
-    /// A span arrives, for the `attempt`-th time that it was sent.
-    pub(super) fn arrive(&mut self, span: u64, attempt: u16) -> Arrival {
-        if span <= self.cumulative {
+    /// The copy of a span that waits for the place.
+    fn copy_here_of(&self, span: u64) -> Option<usize> {
+        let is_it =
+            |(of, copy): &(Try, StagedCopy)| of.span == span && matches!(copy, StagedCopy::Here(_));
+        self.copies.iter().position(is_it)
+    }
+
+    /// A span arrives.
+    pub(super) fn arrive(&mut self, of: Try) -> Arrival {
+        if of.span <= self.cumulative {
             return Arrival::Known;
         }
-        match self.state_mut(span) {
+        match self.state_mut(of.span) {
             None => Arrival::Unwanted,
             Some(State::Placed) => Arrival::Known,
             Some(state @ State::Free) => {
                 *state = State::Placing;
                 Arrival::New
             }
-            Some(State::Placing) => self.arrive_again(span, attempt),
+            Some(State::Placing) => self.arrive_again(of),
         }
     }
 
-    fn arrive_again(&mut self, span: u64, attempt: u16) -> Arrival {
-        let Some(index) = self.index_of(span) else { return Arrival::Unwanted };
-        let Placing { attempt: newest, place, copy, .. } = &self.placing[index];
-        let is_newer = attempt > *newest;
-        match (place, copy) {
-            (_, Some(StagedCopy::Here(_))) => Arrival::Unwanted,
-            (Place::Open(_), copy) if copy.is_none() || is_newer => {
-                let Placing { place, copy, .. } = self.placing.swap_remove(index);
-                let Place::Open(incoming) = place else { unreachable!("it was open") };
-                Arrival::Again(incoming, copy)
-            }
-            (Place::Of(slot), _) if is_newer => Arrival::Elsewhere(*slot),
-            _ => Arrival::Unwanted,
+    fn arrive_again(&mut self, of: Try) -> Arrival {
+        let Some(index) = self.index_of(of.span) else { return Arrival::Unwanted };
+        // A link doubles a frame, or brings a later try.
+        let is_old = |other: Try| other.link == of.link && other.attempt >= of.attempt;
+        let copy = self.copy_over(of).map(|at| self.copies[at].0);
+        if copy.is_some_and(is_old) || self.copy_here_of(of.span).is_some() {
+            return Arrival::Unwanted;
+        }
+        match &self.placing[index] {
+            Placing { place: Place::Of(_), of: placed } if is_old(*placed) => Arrival::Unwanted,
+            Placing { place: Place::Of(slot), .. } => Arrival::Elsewhere(*slot),
+            Placing { place: Place::Open(_), .. } => match self.placing.swap_remove(index).place {
+                Place::Open(incoming) => Arrival::Again(incoming),
+                Place::Of(_) => unreachable!("it was open"),
+            },
         }
     }
 
@@ -152,59 +185,53 @@ impl Window {
     }
 
     /// The payload of a span is on the way to its place.
-    pub(super) fn begin(&mut self, span: u64, attempt: u16, slot: SlotId) {
-        debug_assert!(self.index_of(span).is_none(), "one payload is on the way to a place");
-        self.placing.push(Placing { span, attempt, place: Place::Of(slot), copy: None });
+    pub(super) fn begin(&mut self, of: Try, slot: SlotId) {
+        debug_assert!(self.index_of(of.span).is_none(), "one payload is on the way to a place");
+        self.placing.push(Placing { of, place: Place::Of(slot) });
     }
 
     /// The payload of a span is staged first, and goes to its place when its bytes were verified.
-    pub(super) fn begin_apart(&mut self, span: u64, attempt: u16, place: Incoming) {
-        self.placing.push(Placing { span, attempt, place: Place::Open(place), copy: None });
+    pub(super) fn begin_apart(&mut self, of: Try, place: Incoming) {
+        self.placing.push(Placing { of, place: Place::Open(place) });
     }
 
-    /// A copy of a span has a buffer. What it takes over from: the payload on the way to the place, and an older copy.
-    pub(super) fn stage(
-        &mut self,
-        span: u64,
-        attempt: u16,
-        slot: SlotId,
-    ) -> (Option<SlotId>, Option<StagedCopy>) {
-        let Some(placing) = self.placing_mut(span) else { return (None, None) };
-        placing.attempt = attempt;
-        let older = placing.copy.replace(StagedCopy::Arriving(slot));
-        match placing.place {
-            Place::Of(slot) => (Some(slot), older),
-            Place::Open(_) => (None, older),
+    /// A copy of a span has a buffer. Returns an older one of the same link, which it replaces.
+    pub(super) fn stage(&mut self, of: Try, slot: SlotId) -> Option<StagedCopy> {
+        let older = self.copy_over(of).map(|at| self.copies.swap_remove(at).1);
+        self.copies.push((of, StagedCopy::Arriving(slot)));
+        older
+    }
+
+    /// A copy of a span is here, and verified.
+    pub(super) fn copy_here(&mut self, of: Try, at: Slice) -> WholeCopy {
+        let Some(copy) = self.copies.iter().position(|(copy, _)| *copy == of) else {
+            return WholeCopy::Unneeded;
+        };
+        let is_first = self.copy_here_of(of.span).is_none();
+        let Some(index) = self.index_of(of.span).filter(|_| is_first) else {
+            self.copies.swap_remove(copy);
+            return WholeCopy::Unneeded;
+        };
+        if let Place::Of(slot) = self.placing[index].place {
+            self.copies[copy].1 = StagedCopy::Here(at);
+            return WholeCopy::Waits(slot);
         }
-    }
-
-    /// A copy of a span is here, and verified: where it goes now. `Err(true)`: it waits until no rail writes there;
-    /// `Err(false)`: nobody needs it.
-    pub(super) fn copy_here(
-        &mut self,
-        span: u64,
-        attempt: u16,
-        at: Slice,
-    ) -> Result<Incoming, bool> {
-        let arrives = |index: &usize| self.placing[*index].awaits_copy(attempt);
-        let Some(index) = self.index_of(span).filter(arrives) else { return Err(false) };
-        let copy = Some(StagedCopy::Here(at));
-        match self.placing.swap_remove(index) {
-            Placing { place: Place::Open(incoming), .. } => Ok(incoming),
-            placing => {
-                self.placing.push(Placing { copy, ..placing });
-                Err(true)
-            }
+        self.copies.swap_remove(copy);
+        match self.placing.swap_remove(index).place {
+            Place::Open(incoming) => WholeCopy::To(incoming),
+            Place::Of(_) => unreachable!("it is open"),
         }
     }
 
     /// A copy of a span does not come.
-    pub(super) fn copy_lost(&mut self, span: u64, attempt: u16) {
-        if let Some(placing) = self.placing_mut(span)
-            && placing.awaits_copy(attempt)
-        {
-            placing.copy = None;
-        }
+    pub(super) fn copy_lost(&mut self, of: Try) {
+        self.copies.retain(|(copy, _)| *copy != of);
+    }
+
+    /// Takes out a copy of a span that took effect: nobody needs it any more.
+    pub(crate) fn next_unneeded(&mut self, span: u64) -> Option<StagedCopy> {
+        let at = self.copies.iter().position(|(of, _)| of.span == span)?;
+        Some(self.copies.swap_remove(at).1)
     }
 
     /// The placement of a span broke off, and goes on when the span comes again. With a copy that is here it goes on at
@@ -215,7 +242,8 @@ impl Window {
         incoming: Incoming,
     ) -> Result<Option<(Incoming, Slice)>, Incoming> {
         let Some(index) = self.index_of(span) else { return Err(incoming) };
-        match self.placing[index].copy {
+        let here = self.copy_here_of(span).map(|at| self.copies.swap_remove(at).1);
+        match here {
             Some(StagedCopy::Here(copy)) => {
                 self.placing.swap_remove(index);
                 Ok(Some((incoming, copy)))
@@ -227,10 +255,12 @@ impl Window {
         }
     }
 
-    /// A span took effect. True if an acknowledgement must not be delayed; and a copy that nobody needs any more.
-    pub(super) fn place(&mut self, span: u64) -> (bool, Option<StagedCopy>) {
-        let index = self.index_of(span);
-        let copy = index.and_then(|index| self.placing.swap_remove(index).copy);
+    /// A span took effect. True if an acknowledgement must not be delayed. Its other copies are to be taken with
+    /// [`Window::next_unneeded`].
+    pub(super) fn place(&mut self, span: u64) -> bool {
+        if let Some(index) = self.index_of(span) {
+            self.placing.swap_remove(index);
+        }
         if let Some(state) = self.state_mut(span) {
             *state = State::Placed;
         }
@@ -239,7 +269,7 @@ impl Window {
             self.cumulative += 1;
         }
         self.unacknowledged += 1;
-        (self.unacknowledged >= ACKNOWLEDGE_EVERY, copy)
+        self.unacknowledged >= ACKNOWLEDGE_EVERY
     }
 
     /// An acknowledgement goes by then.
@@ -287,23 +317,20 @@ impl Window {
         self.cumulative
     }
 
-    /// Takes out what waits for its span to come again, with the copies that are on the way for it.
-    pub(crate) fn take_broken(
-        &mut self,
-        of: impl Fn(&Incoming) -> bool,
-    ) -> Vec<(Incoming, Option<StagedCopy>)> {
+    /// Takes out what waits for its span to come again.
+    pub(crate) fn take_broken(&mut self, of: impl Fn(&Incoming) -> bool) -> Vec<Incoming> {
         let such = |placing: &mut Placing| matches!(&placing.place, Place::Open(it) if of(it));
         let taken = self.placing.extract_if(.., such);
         let open = |placing: Placing| match placing.place {
-            Place::Open(incoming) => Some((incoming, placing.copy)),
+            Place::Open(incoming) => Some(incoming),
             Place::Of(_) => None,
         };
         taken.filter_map(open).collect()
     }
 
-    /// The copies of spans whose place a rail still has.
+    /// Takes out all copies of spans.
     pub(super) fn take_copies(&mut self) -> Vec<StagedCopy> {
-        self.placing.iter_mut().filter_map(|placing| placing.copy.take()).collect()
+        self.copies.drain(..).map(|(_, copy)| copy).collect()
     }
 
     /// Placements that wait for their span to come again.
@@ -316,8 +343,7 @@ impl Window {
 
     /// Copies that are here and wait for their place.
     pub fn waiting_copies(&self) -> usize {
-        let here = |placing: &&Placing| matches!(placing.copy, Some(StagedCopy::Here(_)));
-        self.placing.iter().filter(here).count()
+        self.copies.iter().filter(|(_, copy)| matches!(copy, StagedCopy::Here(_))).count()
     }
 }
 

@@ -84,6 +84,8 @@ struct Round {
     sent_at: Time,
     /// It began with nothing in flight: the way there and back counts, too.
     was_idle: bool,
+    /// Some of what was acknowledged went over another path, too, and does not count as delivered.
+    is_redundant: bool,
 }
 
 /// The least round trip, and since when it counts.
@@ -110,6 +112,8 @@ pub(crate) struct Acknowledged {
     pub sent: Option<(Time, u64)>,
     /// The acknowledgement came over it, too.
     pub over_it: bool,
+    /// Some went over two paths at once.
+    pub is_redundant: bool,
 }
 
 impl Acknowledged {
@@ -247,6 +251,7 @@ impl PathModel {
             return self.begin_round(now);
         };
         round.delivered += acknowledged.alone;
+        round.is_redundant |= acknowledged.is_redundant;
         round.least_in_flight = round.least_in_flight.min(self.in_flight);
         round.round_trip = round.round_trip.into_iter().chain(sample).min();
         let round = *round;
@@ -258,8 +263,8 @@ impl PathModel {
 
     fn round_from(&self, since: Time) -> Round {
         let (least_in_flight, sent_at) = (self.in_flight, self.sent_at);
-        let (delivered, round_trip, was_idle) = (0, None, false);
-        Round { since, delivered, least_in_flight, round_trip, sent_at, was_idle }
+        let (delivered, round_trip, was_idle, is_redundant) = (0, None, false, false);
+        Round { since, delivered, least_in_flight, round_trip, sent_at, was_idle, is_redundant }
     }
 
     fn begin_round(&mut self, now: Time) {
@@ -274,7 +279,7 @@ impl PathModel {
             let queue = least.zip(round.round_trip).map(|(least, now)| now.saturating_sub(least));
             queue.is_some_and(|queue| queue >= QUEUED)
         };
-        let was_busy = !round.was_idle && round.least_in_flight > 0;
+        let was_busy = !round.was_idle && !round.is_redundant && round.least_in_flight > 0;
         was_busy && (round.least_in_flight >= needed || has_queue())
     }
 

@@ -21,6 +21,7 @@ use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 mod carrying;
 mod deciding;
 mod hostile;
+mod redundant;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;

@@ -34,8 +34,13 @@ fn order(number: u32) -> Order {
 fn spans(count: u32) -> SentSpans {
     let mut spans = SentSpans::new();
     for number in 1..=count {
-        let span =
-            spans.add(Envelope::default(), Body::Confirm, Some(payload(number)), PathId::FIRST);
+        let span = spans.add(
+            Envelope::default(),
+            Body::Confirm,
+            Some(payload(number)),
+            PathId::FIRST,
+            false,
+        );
         assert_eq!(span, u64::from(number));
     }
     spans
@@ -154,7 +159,7 @@ fn the_lower_half_of_a_number_that_rides_on_frames_never_takes_back_or_invents()
     let beyond = 1 << 32;
     (spans.next_span, spans.answered) = (beyond - 1, beyond - 2);
     for number in 1..=3 {
-        spans.add(Envelope::default(), Body::Confirm, Some(payload(number)), PathId::FIRST);
+        spans.add(Envelope::default(), Body::Confirm, Some(payload(number)), PathId::FIRST, false);
     }
     assert_eq!(low(&mut spans, 0), ended([1, 2]));
     assert_eq!(low(&mut spans, 1), ended([3]));
@@ -180,7 +185,7 @@ fn spans_beyond_the_window_wait() {
 fn operations_wait_before_the_window_is_full_so_that_control_frames_have_room() {
     let mut spans = spans((WINDOW - RESERVED) as u32 - 1);
     assert!(spans.has_room());
-    spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST);
+    spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST, false);
     assert!(!spans.has_room() && !spans.hold_back(WINDOW - RESERVED));
     acknowledge(&mut spans, ONE, &ack(1, 0));
     assert!(spans.has_room());
@@ -194,8 +199,8 @@ fn data_frames_are_bounded_by_their_bytes() {
     for number in 0..16 {
         assert!(spans.has_bulk_room(1 << 20), "{number}");
         let payload = Payload { slice, ..payload(number) };
-        spans.add(Envelope::default(), Body::Confirm, Some(payload), PathId::FIRST);
-        spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST);
+        spans.add(Envelope::default(), Body::Confirm, Some(payload), PathId::FIRST, false);
+        spans.add(Envelope::default(), Body::Confirm, None, PathId::FIRST, false);
     }
     assert!(!spans.has_bulk_room(1 << 20) && spans.has_room());
     acknowledge(&mut spans, ONE, &ack(0, 1));

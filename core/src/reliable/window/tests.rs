@@ -26,18 +26,23 @@ fn incoming(span: u64, over: u32) -> Incoming {
     }
 }
 
+/// The `attempt`-th try of a span, over a link.
+fn of(span: u64, attempt: u16, over: u32) -> Try {
+    Try { span, attempt, link: link(over) }
+}
+
 fn is_new(window: &mut Window, span: u64) -> bool {
-    matches!(window.arrive(span, 1), Arrival::New)
+    matches!(window.arrive(of(span, 1, 1)), Arrival::New)
 }
 
 fn is_known(window: &mut Window, span: u64) -> bool {
-    matches!(window.arrive(span, 9), Arrival::Known)
+    matches!(window.arrive(of(span, 9, 1)), Arrival::Known)
 }
 
 /// A span whose payload is here with it.
 fn place(window: &mut Window, span: u64) -> bool {
     assert!(is_new(window, span), "{span} is new");
-    window.place(span).0
+    window.place(span)
 }
 
 fn acknowledge(window: &mut Window) -> AckBody {
@@ -68,7 +73,8 @@ fn each_span_is_taken_once_in_whatever_order_they_come() {
 
 #[test]
 fn a_span_beyond_the_window_is_neither_taken_nor_known() {
-    let unwanted = |window: &mut Window, span| matches!(window.arrive(span, 1), Arrival::Unwanted);
+    let unwanted =
+        |window: &mut Window, span| matches!(window.arrive(of(span, 1, 1)), Arrival::Unwanted);
     let mut window = Window::new();
     assert!(unwanted(&mut window, WINDOW + 1) && is_new(&mut window, WINDOW));
     place(&mut window, 1);
@@ -117,95 +123,121 @@ fn an_acknowledgement_waits_for_its_time_or_for_several_spans() {
 fn a_placement_that_broke_off_goes_on_when_its_span_comes_again() {
     let mut window = Window::new();
     assert!(is_new(&mut window, 1));
-    window.begin(1, 1, slot(1));
-    assert!(matches!(window.arrive(1, 1), Arrival::Unwanted), "the same try, doubled");
+    window.begin(of(1, 1, 1), slot(1));
+    assert!(matches!(window.arrive(of(1, 1, 1)), Arrival::Unwanted), "the same try, doubled");
     assert!(window.break_off(1, incoming(1, 1)).is_ok_and(|copy| copy.is_none()));
     assert_eq!((cumulative(&mut window), window.broken().count()), (0, 1));
-    let Arrival::Again(again, None) = window.arrive(1, 1) else { panic!("it may come again") };
+    let Arrival::Again(again) = window.arrive(of(1, 1, 1)) else { panic!("it may come again") };
     assert_eq!((again.link, window.broken().count()), (link(1), 0));
-    window.begin(1, 1, slot(2));
+    window.begin(of(1, 1, 1), slot(2));
     assert!(window.break_off(1, again).is_ok());
     assert_eq!(window.take_broken(|incoming| incoming.span != 1).len(), 0);
     assert_eq!(window.take_broken(|incoming| incoming.span == 1).len(), 1);
-    assert_eq!(window.place(1), (false, None));
+    assert!(!window.place(1) && window.next_unneeded(1).is_none());
     assert!(is_known(&mut window, 1));
     assert!(window.break_off(1, incoming(1, 1)).is_err(), "nothing of it is awaited");
 }
 
 #[test]
-fn a_later_try_takes_over_whichever_of_copy_and_place_is_ready_first() {
-    for place_first in [true, false] {
-        let mut window = Window::new();
-        assert!(is_new(&mut window, 1));
-        window.begin(1, 1, slot(1));
-        assert!(matches!(window.arrive(1, 2), Arrival::Elsewhere(other) if other == slot(1)));
-        assert_eq!(window.stage(1, 2, slot(2)), (Some(slot(1)), None));
-        for attempt in [1, 2] {
-            assert!(matches!(window.arrive(1, attempt), Arrival::Unwanted), "{attempt}");
+fn a_copy_takes_over_whichever_of_copy_and_place_is_ready_first() {
+    // A later try over the same link, one over another link, and an earlier one that was overtaken there.
+    for copied in [of(1, 3, 1), of(1, 3, 2), of(1, 1, 2)] {
+        for place_first in [true, false] {
+            let mut window = Window::new();
+            assert!(matches!(window.arrive(of(1, 2, 1)), Arrival::New));
+            window.begin(of(1, 2, 1), slot(1));
+            let arrival = window.arrive(copied);
+            assert!(matches!(arrival, Arrival::Elsewhere(other) if other == slot(1)));
+            assert_eq!(window.stage(copied, slot(2)), None);
+            for known in [of(1, 2, 1), copied] {
+                assert!(matches!(window.arrive(known), Arrival::Unwanted), "{known:?}");
+            }
+            if place_first {
+                assert!(window.break_off(1, incoming(1, 1)).is_ok_and(|copy| copy.is_none()));
+                let place = window.copy_here(copied, copy(2));
+                assert!(matches!(place, WholeCopy::To(place) if place.link == link(1)));
+            } else {
+                let waits = window.copy_here(copied, copy(2));
+                assert!(matches!(waits, WholeCopy::Waits(place) if place == slot(1)));
+                assert!(matches!(window.arrive(of(1, 9, 3)), Arrival::Unwanted), "all is here");
+                assert_eq!(window.waiting_copies(), 1);
+                let both = window.break_off(1, incoming(1, 1)).expect("it is awaited");
+                assert_eq!(both.map(|(place, here)| (place.link, here)), Some((link(1), copy(2))));
+            }
+            assert!(!window.place(1) && window.next_unneeded(1).is_none());
+            assert_eq!((cumulative(&mut window), window.waiting_copies()), (1, 0));
         }
-        if place_first {
-            assert!(window.break_off(1, incoming(1, 1)).is_ok_and(|copy| copy.is_none()));
-            assert!(window.copy_here(1, 2, copy(2)).is_ok_and(|place| place.link == link(1)));
-        } else {
-            assert_eq!(window.copy_here(1, 2, copy(2)).err(), Some(true), "a rail writes there");
-            assert!(matches!(window.arrive(1, 3), Arrival::Unwanted), "all bytes are here");
-            assert_eq!(window.waiting_copies(), 1);
-            let both = window.break_off(1, incoming(1, 1)).expect("it is awaited");
-            assert_eq!(both.map(|(place, here)| (place.link, here)), Some((link(1), copy(2))));
-        }
-        assert_eq!(window.place(1), (false, None));
-        assert_eq!((cumulative(&mut window), window.waiting_copies()), (1, 0));
     }
 }
 
 #[test]
-fn what_was_being_placed_may_be_there_before_it_is_taken_back() {
+fn what_was_being_placed_may_be_there_before_it_is_given_up() {
     let mut window = Window::new();
     assert!(is_new(&mut window, 1));
-    window.begin(1, 1, slot(1));
-    window.stage(1, 2, slot(2));
-    assert_eq!(window.place(1).1, Some(StagedCopy::Arriving(slot(2))));
-    assert_eq!(window.copy_here(1, 2, copy(2)).err(), Some(false), "nobody needs it");
+    window.begin(of(1, 1, 1), slot(1));
+    window.stage(of(1, 2, 2), slot(2));
+    window.place(1);
+    assert_eq!(window.next_unneeded(1), Some(StagedCopy::Arriving(slot(2))));
+    assert!(matches!(window.copy_here(of(1, 2, 2), copy(2)), WholeCopy::Unneeded));
     assert!(is_new(&mut window, 2));
-    window.begin(2, 1, slot(3));
-    window.stage(2, 2, slot(4));
-    assert!(window.copy_here(2, 2, copy(4)).is_err());
-    assert_eq!(window.place(2).1, Some(StagedCopy::Here(copy(4))));
+    window.begin(of(2, 1, 1), slot(3));
+    window.stage(of(2, 2, 2), slot(4));
+    assert!(matches!(window.copy_here(of(2, 2, 2), copy(4)), WholeCopy::Waits(_)));
+    window.place(2);
+    assert_eq!(window.next_unneeded(2), Some(StagedCopy::Here(copy(4))));
+    assert_eq!(window.next_unneeded(2), None);
 }
 
 #[test]
-fn the_newest_of_several_copies_counts() {
+fn of_several_copies_over_several_links_the_first_that_is_whole_counts() {
     let mut window = Window::new();
     assert!(is_new(&mut window, 1));
-    window.begin(1, 1, slot(1));
-    window.stage(1, 2, slot(2));
-    assert!(matches!(window.arrive(1, 3), Arrival::Elsewhere(_)));
+    window.begin(of(1, 1, 1), slot(1));
+    window.stage(of(1, 2, 2), slot(2));
+    assert!(matches!(window.arrive(of(1, 3, 3)), Arrival::Elsewhere(_)));
+    assert_eq!(window.stage(of(1, 3, 3), slot(3)), None, "each link has its own");
     let older = Some(StagedCopy::Arriving(slot(2)));
-    assert_eq!(window.stage(1, 3, slot(3)), (Some(slot(1)), older));
-    assert_eq!(window.copy_here(1, 2, copy(2)).err(), Some(false), "an older one");
-    window.copy_lost(1, 2);
+    assert!(matches!(window.arrive(of(1, 4, 2)), Arrival::Elsewhere(_)));
+    assert_eq!(window.stage(of(1, 4, 2), slot(4)), older, "a link has one");
+    assert!(matches!(window.copy_here(of(1, 2, 2), copy(2)), WholeCopy::Unneeded));
+    window.copy_lost(of(1, 2, 2));
+    assert!(matches!(window.copy_here(of(1, 4, 2), copy(4)), WholeCopy::Waits(_)));
+    let late = window.copy_here(of(1, 3, 3), copy(3));
+    assert!(matches!(late, WholeCopy::Unneeded), "another one waits for the place");
+    assert!(window.break_off(1, incoming(1, 1)).is_ok_and(|both| both.is_some()));
+    window.place(1);
+    assert_eq!(window.next_unneeded(1), None);
+}
+
+#[test]
+fn the_next_copy_takes_an_open_place_while_others_are_on_the_way() {
+    let mut window = Window::new();
+    assert!(is_new(&mut window, 1));
+    window.begin(of(1, 1, 1), slot(1));
+    window.stage(of(1, 2, 2), slot(2));
     assert!(window.break_off(1, incoming(1, 1)).is_ok());
-    // The place is open: the next try goes there, and the copy is not needed.
-    assert!(matches!(window.arrive(1, 3), Arrival::Unwanted));
-    let Arrival::Again(place, copy) = window.arrive(1, 4) else { panic!("the place is open") };
-    assert_eq!((place.link, copy), (link(1), Some(StagedCopy::Arriving(slot(3)))));
-    window.begin(1, 4, slot(5));
-    window.copy_lost(1, 3);
-    assert_eq!(window.place(1), (false, None));
+    assert!(matches!(window.arrive(of(1, 2, 2)), Arrival::Unwanted));
+    let Arrival::Again(place) = window.arrive(of(1, 3, 3)) else { panic!("the place is open") };
+    assert_eq!(place.link, link(1));
+    window.begin(of(1, 3, 3), slot(5));
+    assert!(
+        matches!(window.copy_here(of(1, 2, 2), copy(2)), WholeCopy::Waits(it) if it == slot(5))
+    );
+    assert!(window.break_off(1, place).is_ok_and(|both| both.is_some()));
 }
 
 #[test]
 fn a_copy_that_is_lost_leaves_the_place_to_the_next() {
     let mut window = Window::new();
     assert!(is_new(&mut window, 1));
-    window.begin_apart(1, 1, incoming(1, 1));
+    window.begin_apart(of(1, 1, 1), incoming(1, 1));
     assert!(window.awaits(1));
-    assert_eq!(window.stage(1, 1, slot(1)), (None, None));
-    assert!(matches!(window.arrive(1, 1), Arrival::Unwanted));
-    window.copy_lost(1, 1);
-    assert!(matches!(window.arrive(1, 1), Arrival::Again(_, None)));
-    window.begin_apart(1, 1, incoming(1, 1));
-    window.stage(1, 1, slot(2));
+    assert_eq!(window.stage(of(1, 1, 1), slot(1)), None);
+    assert!(matches!(window.arrive(of(1, 1, 1)), Arrival::Unwanted));
+    window.copy_lost(of(1, 1, 1));
+    assert!(matches!(window.arrive(of(1, 1, 1)), Arrival::Again(_)));
+    window.begin_apart(of(1, 1, 1), incoming(1, 1));
+    window.stage(of(1, 1, 1), slot(2));
     assert_eq!(window.take_copies(), [StagedCopy::Arriving(slot(2))]);
     assert_eq!(window.take_broken(|_| true).len(), 1);
 }

@@ -49,8 +49,9 @@ impl Pipe {
 
     fn acknowledge(&mut self, sent_at: Time, spans: u64) {
         let bytes = spans * SPAN;
+        let sent = Some((sent_at, SPAN));
         let acknowledged =
-            Acknowledged { bytes, alone: bytes, sent: Some((sent_at, SPAN)), over_it: true };
+            Acknowledged { bytes, alone: bytes, sent, over_it: true, is_redundant: false };
         self.model.acknowledge(&acknowledged, self.now);
         self.delivered += bytes;
     }

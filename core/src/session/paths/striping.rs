@@ -112,6 +112,17 @@ impl Paths {
         }
     }
 
+    /// The link for the second copy of a span of so many bytes that goes over this link: of the paths that are not
+    /// suspect the one over which it is at the peer first. A path that was held back serves for that, too.
+    pub fn beside(&self, link: LinkId, bytes: u64) -> Option<LinkId> {
+        let serves = |path: &&Path| {
+            let is_other = path.up().is_some_and(|other| other != link);
+            is_other && !path.is_drained && !path.health.is_suspect()
+        };
+        let others = self.iter().filter(serves);
+        others.min_by_key(|path| (!path.health.is_good(), path.finish(bytes)))?.up()
+    }
+
     /// The link of a path, where spans may be spread over it.
     pub fn usable_link(&self, id: PathId) -> Option<LinkId> {
         self.iter().find(|path| path.id == id && path.is_usable()).and_then(Path::up)

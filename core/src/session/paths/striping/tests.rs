@@ -26,7 +26,8 @@ fn paths(rates: &[u64]) -> (Paths, Time) {
             let sent_at = now;
             now = now + Duration::from_nanos(SPAN * 1_000_000_000 / rate);
             let sent = Some((sent_at, SPAN));
-            let acknowledged = Acknowledged { bytes: SPAN, alone: SPAN, sent, over_it: true };
+            let (bytes, alone, over_it) = (SPAN, SPAN, true);
+            let acknowledged = Acknowledged { bytes, alone, sent, over_it, is_redundant: false };
             paths.bytes_acknowledged(link(rail as u8), &acknowledged, now);
         }
     }
