@@ -74,8 +74,8 @@ fn listen(endpoint: Endpoint) -> Receiver<String> {
 fn drain(endpoint: &Endpoint, rail: &str, begins: bool) {
     let Ok(rail) = rail.parse::<u8>() else { return };
     let views = endpoint.path_status().paths;
-    for view in views.iter().filter(|view| view.is_bundle && view.rail.index == rail) {
-        let (peer, path) = (view.peer.peer, PathId(view.path));
+    for view in views.iter().filter(|view| view.status.is_bundle && view.rail.index == rail) {
+        let (peer, path) = (view.peer.peer, PathId(view.status.path));
         // Where both sides drain it, the second one is refused.
         let _ = match begins {
             true => endpoint.drain_path(peer, path),
