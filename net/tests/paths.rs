@@ -18,9 +18,9 @@ fn plan(seed: u64) -> Plan {
     if seed < LONG { Plan::of(seed) } else { Plan::long(seed - LONG) }
 }
 
-/// The same, for tests that need fewer.
-fn seeds_of(count: u64) -> std::ops::Range<u64> {
-    let all = seeds();
+/// One seed where it is asked for, else so many.
+fn seeds_of(count: u64) -> Range<u64> {
+    let all = seeds(count);
     if all.end - all.start == 1 { all } else { 0..count }
 }
 
