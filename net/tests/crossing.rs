@@ -128,7 +128,7 @@ fn up(world: &World, side: usize) -> Vec<u8> {
     let views = world.nodes[side].endpoint.path_status().paths.into_iter();
     let up = |state| matches!(state, LinkState::Up | LinkState::HeldBack { .. });
     let mut rails: Vec<u8> =
-        views.filter(|view| up(view.state)).map(|view| view.rail.index).collect();
+        views.filter(|view| up(view.status.state)).map(|view| view.rail.index).collect();
     rails.sort_unstable();
     rails
 }
