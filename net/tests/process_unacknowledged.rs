@@ -48,7 +48,6 @@ fn world(net: &Topology) -> World {
         world.add_over_all(rails(net.host(host)), |config| {
             (config.host, config.core.paths_max) = (0, 2);
             config.core.operations_max = 1 << 14;
-            config.core.operations_max = 1 << 14;
         });
     }
     world

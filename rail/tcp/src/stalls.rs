@@ -15,6 +15,7 @@ use ropewalk_base::verb::LinkId;
 use ropewalk_rail::Report;
 
 use crate::health::Info;
+use crate::link::State;
 use crate::path;
 use crate::rail::TcpRail;
 
@@ -48,15 +49,15 @@ struct Watch {
 
 /// What a look at a link says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sight {
-    AllAcknowledged,
-    /// Something is not. `heard`: how long ago the last acknowledgement came. `is_peer_full`: the peer's machine has no room
-    /// for more.
-    Awaited {
-        acknowledged: (u64, u32),
-        heard: Duration,
-        is_peer_full: bool,
-    },
+struct Sight {
+    /// See [`Info::acknowledged`].
+    acknowledged: (u64, u32),
+    /// Nothing is awaited.
+    is_all: bool,
+    /// How long ago the last acknowledgement came.
+    heard: Duration,
+    /// The peer's machine has no room for more.
+    is_peer_full: bool,
 }
 
 impl Stall {
@@ -86,15 +87,15 @@ impl Stall {
     /// Whether the path is suspect from now on.
     fn saw(&mut self, sight: Sight, now: Time) -> bool {
         let Some(watch) = &mut self.watch else { return false };
-        let Sight::Awaited { acknowledged, heard, is_peer_full } = sight else {
+        let has_moved = sight.acknowledged != self.acknowledged;
+        self.acknowledged = sight.acknowledged;
+        if sight.is_all {
             self.watch = None;
             return false;
-        };
-        let has_moved = acknowledged != self.acknowledged;
-        self.acknowledged = acknowledged;
-        if has_moved || is_peer_full {
-            let heard = heard.min(self.time_out / 2).as_nanos() as u64;
-            let since = if is_peer_full { now } else { Time(now.0.saturating_sub(heard)) };
+        }
+        if has_moved || sight.is_peer_full {
+            let heard = sight.heard.min(self.time_out / 2).as_nanos() as u64;
+            let since = if sight.is_peer_full { now } else { Time(now.0.saturating_sub(heard)) };
             let look_at = since + self.time_out;
             *watch = Watch { since, look_at, is_looked_at: true, is_told: false };
             return false;
@@ -151,7 +152,7 @@ impl TcpRail {
         watched.retain(|slot| {
             let link = self.links.get_mut(*slot);
             let Some((stall, socket)) = link.and_then(|link| {
-                let socket = link.socket.as_ref()?;
+                let socket = link.socket.as_ref().filter(|_| link.state == State::Up)?;
                 Some((link.stall.as_mut()?, socket))
             }) else {
                 return false;
@@ -159,12 +160,12 @@ impl TcpRail {
             if stall.watch.is_some_and(|watch| watch.look_at <= now) {
                 self.counters.system_calls += 1;
                 self.statistics.stall_looks += 1;
-                let info = Info::of(socket.as_fd());
-                let sight = info.map_or(Sight::AllAcknowledged, |info| {
-                    stall.measured(info.round_trips());
-                    seen(&info)
-                });
-                if stall.saw(sight, now) {
+                let Some(info) = Info::of(socket.as_fd()) else {
+                    stall.watch = None;
+                    return false;
+                };
+                stall.measured(info.round_trips());
+                if stall.saw(seen(&info), now) {
                     any = true;
                     let link = LinkId { rail: self.index, slot: *slot };
                     report.suspect(link, Suspicion::Unacknowledged);
@@ -181,15 +182,13 @@ impl TcpRail {
 }
 
 fn seen(info: &Info) -> Sight {
-    // What has not left waits for room: in the peer's window, or in the network's.
-    if info.segments_in_flight() == 0 && info.unsent_bytes() == 0 {
-        return Sight::AllAcknowledged;
-    }
-    let is_peer_full = info.is_window_closed() || info.segments_in_flight() == 0;
-    Sight::Awaited {
+    let has_none_in_flight = info.segments_in_flight() == 0;
+    Sight {
         acknowledged: info.acknowledged(),
+        is_all: has_none_in_flight && info.unsent_bytes() == 0,
         heard: info.acknowledgement_age(),
-        is_peer_full,
+        // What has not left waits for room: in the peer's window, or in the network's.
+        is_peer_full: has_none_in_flight || info.is_window_closed(),
     }
 }
 
@@ -202,8 +201,8 @@ mod tests {
     }
 
     fn awaited(acknowledged: u64) -> Sight {
-        let heard = Duration::ZERO;
-        Sight::Awaited { acknowledged: (acknowledged, 0), heard, is_peer_full: false }
+        let acknowledged = (acknowledged, 0);
+        Sight { acknowledged, is_all: false, heard: Duration::ZERO, is_peer_full: false }
     }
 
     /// A link with round trips of a millisecond, which sends something at 100 ms, and is looked at whenever that is due. When it
@@ -228,7 +227,7 @@ mod tests {
 
     #[test]
     fn what_is_acknowledged_is_looked_at_once() {
-        assert_eq!(suspected(|_| Sight::AllAcknowledged), (Vec::new(), 1));
+        assert_eq!(suspected(|_| Sight { is_all: true, ..awaited(9) }), (Vec::new(), 1));
     }
 
     #[test]
@@ -248,8 +247,7 @@ mod tests {
 
     #[test]
     fn a_link_that_moves_or_whose_peer_is_full_is_not_suspect() {
-        let heard = Duration::ZERO;
-        let full = Sight::Awaited { acknowledged: (0, 0), heard, is_peer_full: true };
+        let full = Sight { is_peer_full: true, ..awaited(0) };
         for sight in [&(|millis| awaited(millis)) as &dyn Fn(u64) -> Sight, &|_| full] {
             let (suspected, looks) = self::suspected(sight);
             assert_eq!((suspected, looks), (Vec::new(), 39), "one look in a time-out");
