@@ -189,7 +189,9 @@ fn the_history_of_a_silent_path_says_how_it_was_found_out_and_what_went_again() 
         assert!(since + Duration::from_millis(4) > cut_at, "seed {seed}: {detection:?}");
         // An acknowledgement that came by the other path since is no delivery of this one.
         assert!(detection >= Duration::from_millis(1), "seed {seed}: {detection:?}, {cause:?}");
-        assert_eq!(sim.path(0).delivered_at, Some(since), "seed {seed}");
+        // It may have rested after that delivery.
+        let delivered_at = sim.path(0).delivered_at.expect("it delivered");
+        assert!(delivered_at <= since, "seed {seed}: {delivered_at:?}, {since:?}");
         let state = sim.path(0).state;
         assert_eq!(state, LinkState::Suspect { since: suspected.at }, "seed {seed}");
 
