@@ -478,9 +478,9 @@ impl Scenario {
             self.late(begin, "something is held");
         }
         self.nodes.iter().for_each(|node| node.endpoint.check());
-        for side in 0..2 {
-            for event in self.nodes[side].endpoint.path_history(0).events {
-                self.tell(|| format!("{} tells of its paths: {event:?}", SIDES[side]));
+        for (node, name) in self.nodes.iter().zip(SIDES) {
+            for event in node.endpoint.path_history(0).events {
+                self.tell(|| format!("{name} tells of its paths: {event:?}"));
             }
         }
     }
