@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::{Medium, World};
 use ropewalk_net::modules::{self, Listen};
-use ropewalk_net::{Channel, Level, Mode, Oversize};
+use ropewalk_net::{Channel, Level, Mode, Oversize, PeerId};
 use ropewalk_netns::{Fault, FaultKind, Host, Joint, Topology};
 use ropewalk_rail::Rail;
 use wired::network;
@@ -54,8 +54,7 @@ fn world(net: &Topology) -> World {
 }
 
 /// A message of so many bytes from the first to the second.
-fn post(world: &mut World, number: u64, bytes: usize) {
-    let to = world.peer(0, 1);
+fn post(world: &mut World, to: PeerId, number: u64, bytes: usize) {
     let (room, memory) = (world.memory(bytes, 0), world.memory(bytes, number as u8));
     let (node, channel, cut) = (&world.nodes[1], Channel::Tagged, Oversize::Truncate);
     let posted = node.endpoint.post_receive(&node.context, channel, None, 0, 0, room, cut, number);
@@ -68,11 +67,11 @@ fn post(world: &mut World, number: u64, bytes: usize) {
 
 /// Messages of so many bytes, so many at a time, for so long; the most that the kernel had of a connection.
 fn run(world: &mut World, bytes: usize, depth: u64, sent: &mut u64, length: Duration) -> u64 {
-    let end = Instant::now() + length;
+    let (to, end) = (world.peer(0, 1), Instant::now() + length);
     let mut most = 0;
     while Instant::now() < end {
         while *sent < world.nodes[1].done.len() as u64 + depth {
-            post(world, *sent, bytes);
+            post(world, to, *sent, bytes);
             *sent += 1;
         }
         (0..20).for_each(|_| world.step());
