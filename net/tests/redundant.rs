@@ -172,6 +172,8 @@ impl World {
         config.service_thread = false;
         config.core.mode = Mode::Resume;
         config.core.paths_max = rails.len();
+        // So much that none is announced for want of credit.
+        config.core.eager_window_bytes = 1 << 20;
         config.core.plant = plant;
         config.clock = clock.clone();
         let endpoint = Endpoint::open(config, rails).expect("it opens");

@@ -6,9 +6,7 @@
 
 use ropewalk_wire::frame::Body;
 
-use super::Reliable;
-use crate::api::{Channel, PeerId};
-use crate::engine::Core;
+use crate::api::Channel;
 
 /// The channels whose messages to a peer go over two paths at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -30,27 +28,16 @@ impl RedundantChannels {
         self.0 & 1 << channel as u8 != 0
     }
 
-    /// Whether a span with this body goes over two paths.
+    /// Whether a span with this body goes over two paths. `answers`: the peer's spans come over two.
     #[inline]
-    pub(super) fn covers(self, body: &Body, reliable: &Reliable) -> bool {
-        if self.0 == 0 && !reliable.answers_redundantly {
+    pub(super) fn covers(self, body: &Body, answers: bool) -> bool {
+        if self.0 == 0 && !answers {
             return false;
         }
         match body {
             Body::Eager(eager) => Channel::from_u8(eager.channel).is_some_and(|it| self.has(it)),
             Body::Fragment(_) | Body::Data(_) | Body::Put(_) => false,
             _ => true,
-        }
-    }
-}
-
-impl Core {
-    /// From now on messages to a peer on a channel go over two of its paths at once, where there are several, or over one.
-    pub fn set_redundant(&mut self, peer: PeerId, channel: Channel, redundant: bool) {
-        for id in [peer, self.resolve(peer)] {
-            if let Some(peer) = self.peers.get_mut(id) {
-                peer.redundant.set(channel, redundant);
-            }
         }
     }
 }

@@ -8,11 +8,20 @@ use ropewalk_wire::frame::{AckBody, Body, Envelope, FLAG_REDUNDANT};
 
 use super::sent::{Ended, Released, SentSpans};
 use super::striping;
-use crate::api::{Output, PeerId, Plant};
+use crate::api::{Channel, Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::orders::{Order, Orders, Payload};
 
 impl Core {
+    /// From now on messages to a peer on a channel go over two of its paths at once, where there are several, or over one.
+    pub fn set_redundant(&mut self, peer: PeerId, channel: Channel, redundant: bool) {
+        for id in [peer, self.resolve(peer)] {
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.redundant.set(channel, redundant);
+            }
+        }
+    }
+
     /// Sends a frame as a span.
     pub(crate) fn emit_span(
         &mut self,
@@ -28,7 +37,8 @@ impl Core {
             return self.refuse_unacknowledged(id);
         }
         let path = session.paths.span_begun(payload.map(|payload| payload.urgency));
-        let redundant = session.paths.are_several() && peer.redundant.covers(&body, reliable);
+        let answers = reliable.answers_redundantly;
+        let redundant = session.paths.are_several() && peer.redundant.covers(&body, answers);
         let span = reliable.sent.add(envelope, body, payload, path, redundant);
         self.transmit(id, span);
     }
