@@ -65,7 +65,12 @@ impl Ranks {
         text
     }
 
-    /// Whether the launcher ended. It is not collected: so its group keeps its number.
+    /// Whether the launcher ended.
+    pub fn have_ended(&self) -> bool {
+        self.ends_within(Duration::ZERO)
+    }
+
+    /// The same within a time. It is not collected: so its group keeps its number.
     fn ends_within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

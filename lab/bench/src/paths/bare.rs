@@ -1,7 +1,7 @@
 //! The stream through plain sockets: TCP, and TCP over several paths (MPTCP).
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 
 use anyhow::{Context, anyhow};
 use ropewalk_netns::Topology;
@@ -71,6 +71,8 @@ impl Bare {
             fill(&mut message, number, is_last);
             stream.write_all(&message)?;
             if is_last {
+                // Where the last message comes damaged, its receiver has to notice the end, too.
+                stream.shutdown(Shutdown::Write)?;
                 return Ok(number + 1);
             }
         }

@@ -117,18 +117,14 @@ impl Row {
     fn judge(&self, figure: Figure, party: &Party, trial: &Trial) -> (f64, bool) {
         let (_, window) = self.rate.bin_and_window();
         let rest = (party.rails - 1) as f64 / party.rails as f64;
-        let all = |of: &dyn Fn(&Trace) -> (f64, bool)| {
-            let is_back = trial.streams.iter().all(|stream| of(&stream.trace).1);
-            (trial.most(|trace| of(trace).0), is_back)
-        };
         match figure {
             Figure::Stall => (trial.stall(), true),
-            Figure::Failover => all(&|trace| trace.failover(rest, window)),
+            Figure::Failover => trial.together().failover(rest, window),
             Figure::Left => {
-                let left = trial.sum(|trace| trace.goodput_after(NOTICE));
-                (100.0 * left / (rest * trial.goodput()).max(1e-9), true)
+                let all = trial.together();
+                (100.0 * all.goodput_after(NOTICE) / (rest * all.goodput()).max(1e-9), true)
             }
-            Figure::Back => all(&|trace| trace.back(window)),
+            Figure::Back => trial.together().back(window),
             Figure::Gap => (trial.most(Trace::gap_after), true),
             Figure::Goodput => (trial.goodput(), true),
         }
@@ -195,10 +191,10 @@ impl Row {
         let mut order: Vec<&Trial> = trials.iter().collect();
         order.sort_by(|a, b| a.stall().total_cmp(&b.stall()));
         let trial = order[order.len() / 2];
-        let trace = &trial.streams[0].trace;
+        let trace = trial.together();
         let from = trace.begin as f64 - trace.cut as f64;
         let bins: Vec<String> =
-            trial.timeline(bin).iter().map(|rate| format!("{rate:.1}")).collect();
+            trace.timeline(bin).iter().map(|rate| format!("{rate:.1}")).collect();
         vec![
             ("timeline_from_ms", format!("{:.1}", from / 1e6)),
             ("timeline_bin_ms", (bin / 1_000_000).to_string()),

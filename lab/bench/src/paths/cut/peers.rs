@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ropewalk_netns::Topology;
+use ropewalk_netns::{Fault, Topology};
 
 use crate::host::monotonic_nanos;
 use crate::lab::{Options, quoted};
@@ -22,11 +22,17 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Ranks know each other by then.
 const START: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(20);
+/// Frames that a rail has sent if it carries messages.
+const USED: u64 = 500;
 
 /// What came of a stream.
 struct Found {
     trace: Trace,
     is_done: bool,
+    /// Its ranks ended with an error.
+    has_failed: bool,
+    /// Rails over which messages went before the fault.
+    used: usize,
 }
 
 /// Runs each MPI once. What does not work is named on stderr.
@@ -65,20 +71,34 @@ fn run(
     }
     let begin = monotonic_nanos();
     std::thread::sleep(times.control);
+    // Some use one rail although they are given two: the fault is at the one that carries more.
+    let sent: Vec<u64> = (0..RAILS)
+        .map(|rail| Ok(topology.host(0).link(rail)?.sent))
+        .collect::<anyhow::Result<_>>()?;
+    let used = sent.iter().filter(|frames| **frames > USED).count();
+    let rail = if sent[1] > 2 * sent[0] { 1 } else { 0 };
     let cut = monotonic_nanos();
-    let injected = topology.inject(&row.fault(0))?;
+    let injected = topology.inject(&Fault { rail, ..row.fault(0) })?;
     let deadline = Instant::now() + LIMIT;
     let (mut moments, mut is_done) = read(&file);
-    while !is_done && Instant::now() < deadline {
+    let mut has_failed = false;
+    while !is_done && !has_failed && Instant::now() < deadline {
         std::thread::sleep(LOOK);
+        let have_ended = ranks.have_ended();
         (moments, is_done) = read(&file);
+        has_failed = have_ended && !is_done;
     }
     let end = if is_done { until } else { monotonic_nanos() };
     drop(ranks);
     injected.mend()?;
     let last = *moments.last().context("there are messages")?;
     let end = if is_done { last.max(cut + 1) } else { end };
-    Ok(Found { trace: Trace { times: moments, begin, cut, mended: end, end }, is_done })
+    Ok(Found {
+        trace: Trace { times: moments, begin, cut, mended: end, end },
+        is_done,
+        has_failed,
+        used,
+    })
 }
 
 /// The times of the messages so far, and whether that was all.
@@ -92,17 +112,19 @@ fn read(file: &Path) -> (Vec<u64>, bool) {
 
 fn outcome(row: &Row, mpi: &Mpi, found: &Found) -> Outcome {
     let stall = found.trace.stall();
-    let said = match found.is_done {
-        true => format!("stalls for {stall:.0} ms"),
-        false => format!("hangs ({} s)", LIMIT.as_secs()),
+    let said = match found {
+        Found { is_done: true, .. } => format!("stalls for {stall:.0} ms"),
+        Found { has_failed: true, .. } => format!("fails after {stall:.0} ms"),
+        _ => format!("hangs ({} s)", LIMIT.as_secs()),
     };
     let params = vec![
         ("bytes", MESSAGE_BYTES.to_string()),
         ("placement", quoted("namespaces")),
         ("rate", quoted(row.rate.name())),
         ("rails", RAILS.to_string()),
+        ("used_rails", found.used.to_string()),
         ("fault", quoted(row.kind.name())),
-        ("hangs", (!found.is_done).to_string()),
+        ("hangs", (!found.is_done && !found.has_failed).to_string()),
         ("goodput_mbs", format!("{:.1}", found.trace.goodput())),
         ("control_gap_ms", format!("{:.2}", found.trace.control_gap())),
         ("verdict", quoted(&said)),

@@ -87,9 +87,12 @@ impl Trial {
         self.streams.iter().map(|stream| of(&stream.trace)).fold(0.0, f64::max)
     }
 
-    /// A figure of all streams together.
-    pub fn sum(&self, of: impl Fn(&Trace) -> f64) -> f64 {
-        self.streams.iter().map(|stream| of(&stream.trace)).sum()
+    /// The messages of all streams as those of one.
+    pub fn together(&self) -> Trace {
+        let times = self.streams.iter().flat_map(|stream| stream.trace.times.iter().copied());
+        let mut times: Vec<u64> = times.collect();
+        times.sort_unstable();
+        Trace { times, ..self.streams[0].trace.clone() }
     }
 
     pub fn stall(&self) -> f64 {
@@ -105,21 +108,13 @@ impl Trial {
     }
 
     pub fn goodput(&self) -> f64 {
-        self.sum(Trace::goodput)
+        self.together().goodput()
     }
 
     /// Frames that were sent again, for each message.
     pub fn re_sent(&self) -> f64 {
         let sum = |of: fn(&Stream) -> u64| self.streams.iter().map(of).sum::<u64>() as f64;
         sum(|stream| stream.re_sent) / sum(|stream| stream.sent).max(1.0)
-    }
-
-    /// Goodput of all streams over time, in MB/s.
-    pub fn timeline(&self, bin: u64) -> Vec<f64> {
-        let all: Vec<Vec<f64>> =
-            self.streams.iter().map(|stream| stream.trace.timeline(bin)).collect();
-        let count = all.iter().map(Vec::len).min().unwrap_or(0);
-        (0..count).map(|bin| all.iter().map(|rates| rates[bin]).sum()).collect()
     }
 }
 
@@ -240,6 +235,6 @@ mod tests {
         assert_eq!((trial.stall(), trial.control_gap(), trial.re_sent()), (10.0, 1.0, 0.25));
         let alone = trial.streams[0].trace.goodput();
         assert!((trial.goodput() - 2.0 * alone).abs() < 1e-9);
-        assert_eq!(trial.timeline(10 * MS).len(), 9);
+        assert_eq!(trial.together().timeline(10 * MS).len(), 9);
     }
 }
