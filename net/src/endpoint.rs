@@ -28,7 +28,7 @@ pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
-use crate::teller::StartTeller;
+use crate::teller::{Door, StartTeller};
 
 /// The configuration of an endpoint, apart from its rails.
 pub struct EndpointConfig {
@@ -536,6 +536,16 @@ impl Endpoint {
             }
             std::thread::sleep(SETTLE_LOOK);
         }
+    }
+
+    /// Has the service thread sleep at a door, in place of another one, until the endpoint is closed. False if the endpoint has
+    /// no such thread, or is closed.
+    pub fn attend(&self, door: Arc<dyn Door>) -> bool {
+        let service = self.shared.service.lock().expect("set once");
+        let Some(service) = service.as_ref() else { return false };
+        self.shared.set_door(Some(door));
+        service.nudge();
+        true
     }
 
     /// Closes the endpoint: operations fail with `Closed`, peers are told.

@@ -114,11 +114,8 @@ pub enum ModuleError {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Binding(#[from] BindingError),
-    #[error(
-        "{variable} names '{name}', and this host has no such interface: it has {there}",
-        variable = crate::paths::INTERFACES_VARIABLE
-    )]
-    NotThere { name: String, there: String },
+    #[error("{variable} names '{name}', and this host has no such interface: it has {there}")]
+    NotThere { variable: &'static str, name: String, there: String },
     #[error("cannot open another transport: {0}; raise the limit on open files (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]

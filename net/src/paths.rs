@@ -65,7 +65,11 @@ fn named<I: Iterator<Item = String>>(
     }
     let there: Vec<String> = there().collect();
     match named.iter().find(|name| !there.contains(name)) {
-        Some(wrong) => Err(ModuleError::NotThere { name: wrong.clone(), there: there.join(", ") }),
+        Some(wrong) => Err(ModuleError::NotThere {
+            variable: INTERFACES_VARIABLE,
+            name: wrong.clone(),
+            there: there.join(", "),
+        }),
         None => Ok(named),
     }
 }

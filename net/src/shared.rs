@@ -16,7 +16,7 @@ use ropewalk_core::{Identity, OperationId};
 use crate::engine::{Command, Engine, Requests, SharedClock, Signals};
 use crate::on_demand::OnDemandRails;
 use crate::service::Service;
-use crate::teller::{Door, StartTeller, Teller};
+use crate::teller::{Callers, Door, StartTeller, Teller};
 
 /// Orders a write before a look at another thread's write; that thread writes before it looks at ours. On x86-64
 /// both writes in question, counting a command and opening the lock, are locked
@@ -108,6 +108,17 @@ impl Shared {
     /// Sets this teller, or removes it.
     pub fn set_teller(&self, teller: Option<Box<dyn Teller>>) {
         *self.teller.lock().unwrap_or_else(PoisonError::into_inner) = teller.map(Arc::from);
+    }
+
+    /// Those whom the service thread answers now.
+    pub fn callers(&self) -> Callers {
+        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Callers { teller: self.teller(), door }
+    }
+
+    /// Sets this door, or removes it.
+    pub fn set_door(&self, door: Option<Arc<dyn Door>>) {
+        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = door;
     }
 
     /// Waits for the engine.

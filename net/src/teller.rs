@@ -5,12 +5,9 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use ropewalk_rail::Account;
-
-use crate::endpoint::Endpoint;
-use crate::shared::Shared;
 
 /// Answers those who ask for the counters of an endpoint. The service thread sleeps at its descriptor beside its own
 /// ones; the teller ends with the endpoint.
@@ -39,18 +36,6 @@ pub trait Door: Send + Sync {
     fn answer(&self) -> io::Result<()>;
 }
 
-impl Endpoint {
-    /// Has the service thread sleep at a door, in place of another one, until the endpoint is closed. False if the endpoint has
-    /// no such thread, or is closed.
-    pub fn attend(&self, door: Arc<dyn Door>) -> bool {
-        let service = self.shared.service.lock().expect("set once");
-        let Some(service) = service.as_ref() else { return false };
-        self.shared.set_door(Some(door));
-        service.nudge();
-        true
-    }
-}
-
 /// Those whom the service thread answers.
 #[derive(Default)]
 pub(crate) struct Callers {
@@ -68,18 +53,5 @@ pub(crate) struct Asked {
 impl Asked {
     pub fn any(self) -> bool {
         self.teller || self.door
-    }
-}
-
-impl Shared {
-    /// Those whom the service thread answers now.
-    pub fn callers(&self) -> Callers {
-        let door = self.door.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Callers { teller: self.teller(), door }
-    }
-
-    /// Sets this door, or removes it.
-    pub fn set_door(&self, door: Option<Arc<dyn Door>>) {
-        *self.door.lock().unwrap_or_else(PoisonError::into_inner) = door;
     }
 }

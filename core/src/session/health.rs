@@ -76,6 +76,8 @@ pub(crate) struct PathHealth {
     /// Since when it is used again after it was suspect, and how often it was suspect again soon after.
     well_at: Option<Time>,
     flaps: u32,
+    /// It delivered something long since then.
+    carried: bool,
     /// How often it lost its link, since when it has been in use after that, and until when it is used only where no other is
     /// there.
     lost: u32,
@@ -159,6 +161,7 @@ impl PathHealth {
         told_at: None,
         well_at: None,
         flaps: 0,
+        carried: false,
         cause: None,
         lost: 0,
         used_since: Time::NEVER,
@@ -223,6 +226,11 @@ impl PathHealth {
     /// A span takes as long as that, and nothing is delivered meanwhile.
     pub fn allow(&mut self, span_time: Duration) {
         self.span_time = span_time;
+    }
+
+    /// Something long that went over it alone is acknowledged.
+    pub fn carries(&mut self) {
+        self.carried = true;
     }
 
     /// All spans that went over it are acknowledged.
@@ -352,7 +360,11 @@ impl PathHealth {
 
     /// A probe was answered: it is well.
     pub fn answered(&mut self, now: Time) {
-        if self.suspect.is_some() {
+        if let Some(suspect) = &self.suspect {
+            // What carries, and was silent for a moment only, repaired a loss: it does not come and go.
+            if std::mem::take(&mut self.carried) && now.since(suspect.since) < PROBE_EVERY {
+                self.flaps = 0;
+            }
             let hold = HOLD * (1 << self.flaps.saturating_sub(1).min(HOLD_DOUBLINGS));
             let until = (self.flaps > 0).then(|| now + hold);
             self.held_until = self.held_until.max(until);

@@ -79,7 +79,11 @@ mod tests {
         let full = std::io::Error::from_raw_os_error(24);
         let full = ModuleError::Descriptors(full);
         assert_eq!(OpenErrorKind::of(&full), OpenErrorKind::Shortage);
-        let named = ModuleError::NotThere { name: "eth9".into(), there: "lo".into() };
+        let named = ModuleError::NotThere {
+            variable: "ROPEWALK_INTERFACES",
+            name: "eth9".into(),
+            there: "lo".into(),
+        };
         assert_eq!(OpenErrorKind::of(&named), OpenErrorKind::NoSuchAddress);
     }
 }

@@ -8,6 +8,7 @@
 use ropewalk_base::time::Time;
 use ropewalk_wire::packets::came_again;
 
+use super::congestion::QUEUE;
 use super::receiving::{ACKNOWLEDGE_AFTER, EARLY_MAX};
 use super::sending::{Sending, is_after};
 
@@ -58,7 +59,7 @@ impl<T> Sending<T> {
         self.overtaken_due = Time::NEVER;
         let apart = self.round_trip.overtaken();
         let latest = self.arrived_sent_at;
-        let mut newest = None;
+        let (mut newest, mut count) = (None, 0);
         for (index, packet) in self.kept.iter_mut().enumerate() {
             let number = self.first.wrapping_add(index as u32);
             let before = packet.sent_at < latest
@@ -82,6 +83,7 @@ impl<T> Sending<T> {
                 packet.lost = true;
                 packet.measured_from = None;
                 self.lost += 1;
+                count += 1;
                 newest = Some(number);
             } else {
                 self.overtaken_due = self.overtaken_due.min(due);
@@ -89,7 +91,8 @@ impl<T> Sending<T> {
         }
         if let Some(newest) = newest {
             let next = self.next_number();
-            self.window.narrow(newest, next);
+            let has_queue = self.round_trip.usual() >= self.round_trip.shortest() + QUEUE;
+            self.window.lost(count, newest, next, has_queue);
         }
     }
 
@@ -292,6 +295,7 @@ mod tests {
             let number = sending.push(0, at(0));
             acknowledge(&mut sending, number.wrapping_add(1), 0, at(40));
         }
+        sending.window.arrived = 0;
         let number = sending.push(0, at(1000));
         sending.push(1, at(2000));
         acknowledge(&mut sending, number, 1, at(2040));
@@ -327,32 +331,54 @@ mod tests {
         assert!(sending.due().since(now) < Duration::from_millis(3), "it is heard again");
     }
 
+    /// Sends as much as there is room for: the numbers, and a time when it may have arrived.
+    fn fill(sending: &mut Sending<u32>, now: &mut u64) -> (Vec<u32>, Time) {
+        let mut sent = Vec::new();
+        while sending.has_room() {
+            *now += 1;
+            sent.push(sending.push(0, at(*now)));
+        }
+        *now += 100;
+        (sent, at(*now))
+    }
+
+    /// The first `count` of a round are lost, and go again; then all is there.
+    fn lose(sending: &mut Sending<u32>, sent: &[u32], count: usize, then: Time) {
+        let early = (1 << (sent.len() - 1)) - (1 << (count - 1));
+        acknowledge(sending, sent[0], early, then);
+        assert_eq!(again(sending, then), sent[..count]);
+        acknowledge(sending, sent[sent.len() - 1] + 1, 0, then + ROUND_TRIP);
+    }
+
     #[test]
-    fn loss_narrows_the_window_once_a_round_and_arrival_widens_it() {
-        let mut sending = used();
-        let mut now = 0;
-        let mut room = |sending: &mut Sending<u32>| {
-            let mut sent = Vec::new();
-            while sending.has_room() {
-                now += 1;
-                sent.push(sending.push(0, at(now)));
-            }
-            (sent, at(now + 100))
-        };
-        let (sent, then) = room(&mut sending);
+    fn much_loss_narrows_the_window_once_a_round_and_arrival_widens_it() {
+        let (mut sending, mut now) = (used(), 0);
+        let (sent, then) = fill(&mut sending, &mut now);
         let before = sent.len();
-        // Two of a round are lost.
-        acknowledge(&mut sending, sent[0], (1 << (before - 1)) - 2, then);
-        assert_eq!(again(&mut sending, then), sent[..2]);
-        acknowledge(&mut sending, sent[before - 1] + 1, 0, then + ROUND_TRIP);
-        let (sent, then) = room(&mut sending);
+        lose(&mut sending, &sent, 2, then);
+        let (sent, then) = fill(&mut sending, &mut now);
+        assert!(sent.len() >= before, "two of {before} tell nothing of a queue: {}", sent.len());
+        let before = sent.len();
+        sending.window.arrived = 0;
+        lose(&mut sending, &sent, before / 4, then);
+        let (sent, then) = fill(&mut sending, &mut now);
         assert!((before * 6 / 10..before).contains(&sent.len()), "{before} {}", sent.len());
         acknowledge(&mut sending, sent[sent.len() - 1] + 1, 0, then);
         for _ in 0..20 {
-            let (sent, then) = room(&mut sending);
+            let (sent, then) = fill(&mut sending, &mut now);
             acknowledge(&mut sending, sent[sent.len() - 1] + 1, 0, then);
         }
-        assert_eq!(room(&mut sending).0.len(), WINDOW_MAX as usize);
+        assert_eq!(fill(&mut sending, &mut now).0.len(), WINDOW_MAX as usize);
+    }
+
+    #[test]
+    fn little_loss_narrows_the_window_where_round_trips_show_a_queue() {
+        let (mut sending, mut now) = (used(), 0);
+        (0..50).for_each(|_| sending.round_trip.measured(2 * QUEUE));
+        let (sent, then) = fill(&mut sending, &mut now);
+        let before = sending.window.width;
+        acknowledge(&mut sending, sent[0], (1 << (sent.len() - 1)) - 2, then);
+        assert!(sending.window.width < before, "{before} {}", sending.window.width);
     }
 
     #[test]

@@ -202,6 +202,23 @@ fn a_path_that_carries_probes_alone_is_held_back_ever_longer() {
 }
 
 #[test]
+fn a_path_that_carries_and_repairs_losses_is_not_held_back() {
+    let (mut health, mut now) = (steady(), at(1000));
+    let mut hold_after = |silent: u64| {
+        health.carries();
+        health.suspect(now);
+        now = now + Duration::from_millis(silent);
+        health.answered(now);
+        let hold = health.held_until.map_or(0, |until| until.since(now).as_millis());
+        now = health.held_until.unwrap_or(now) + Duration::from_millis(10);
+        health.end_hold(now);
+        hold
+    };
+    assert_eq!([16, 16, 16, 16].map(&mut hold_after), [0; 4]);
+    assert_eq!([60, 60, 60].map(&mut hold_after), [250, 500, 1000], "it was cut");
+}
+
+#[test]
 fn a_path_that_comes_and_goes_is_held_back_ever_longer() {
     let mut health = PathHealth::default();
     health.hold(at(0));

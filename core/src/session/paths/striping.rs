@@ -174,6 +174,9 @@ impl Paths {
         let Some(model) = path.model.as_deref_mut() else { return };
         model.acknowledge(acknowledged, now);
         path.health.allow(model.span_time());
+        if acknowledged.sent.is_some_and(|(_, bytes)| bytes >= STRIPED_MIN) {
+            path.health.carries();
+        }
         if model.in_flight() == 0 {
             // What goes next is awaited from then on.
             path.health.awaits_nothing();
