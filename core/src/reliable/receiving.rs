@@ -61,9 +61,7 @@ impl Core {
         let of = Try::of(prefix, link);
         let is_redundant = prefix.flags.get() & FLAG_REDUNDANT != 0;
         self.arrive_acknowledged(id, link, prefix.acknowledged.get());
-        let Some(reliable) = self.reliable_mut(id) else {
-            return Placement::Drop;
-        };
+        let Some(reliable) = self.reliable_mut(id) else { return Placement::Drop };
         reliable.hear(link);
         reliable.answers_redundantly |= is_redundant;
         if payload_bytes > KEPT_BYTES_MAX
