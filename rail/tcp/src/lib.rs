@@ -22,6 +22,7 @@ mod receive;
 mod send;
 mod serve;
 mod socket;
+mod stall;
 mod stalls;
 mod suspects;
 mod timers;

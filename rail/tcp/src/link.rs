@@ -8,7 +8,7 @@ use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{Header, Token, Urgency};
 
-use crate::stalls::Stall;
+use crate::stall::Stall;
 
 /// The state of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

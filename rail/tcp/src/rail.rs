@@ -27,7 +27,7 @@ use crate::path;
 use crate::receive::BUFFER_BYTES;
 use crate::send;
 use crate::socket::{self, Listener};
-use crate::stalls::{Stall, Stalls};
+use crate::stall::{Stall, Stalls};
 use crate::timers::Timers;
 
 /// Names of news of interfaces, of the listener and of the look-ups in the epoll set; no link has them, since a
