@@ -31,6 +31,8 @@ pub struct Core {
     pub(crate) identity: Identity,
     /// The addresses that peers are told.
     pub(crate) greeting: Slice,
+    /// The payload of long probes.
+    pub(crate) probe_bytes: Slice,
     pub(crate) rails: Rails,
     pub(crate) random: Random,
     pub(crate) now: Time,
@@ -84,6 +86,7 @@ impl Core {
         let hash = HashSeed::peek(&random);
         Core {
             greeting,
+            probe_bytes: Slice::NONE,
             rails: Rails::new(rails),
             random,
             now: Time::ZERO,

@@ -18,6 +18,7 @@ mod migrating;
 mod names;
 mod newcomers;
 mod peers;
+mod proving;
 mod records;
 mod routes;
 mod timers;
