@@ -20,7 +20,7 @@ use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
-use crate::rails::Rails;
+use crate::rails::{RailLabel, Rails};
 use crate::remote::Regions;
 use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
@@ -159,6 +159,11 @@ impl Core {
     /// One more rail, behind those that it has.
     pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
         self.rails.add(rail, scheme);
+    }
+
+    /// Labels all rails, in their order.
+    pub fn label_rails(&mut self, labels: Vec<RailLabel>) {
+        self.rails.set_labels(labels);
     }
 
     /// Sessions that begin from now on may have so many paths at a time.

@@ -140,14 +140,13 @@ impl Endpoint {
         let addresses = addresses.join(",");
         let mut buffers = BufferTable::with_limit(config.buffers_max());
         let greeting = Self::greeting(&mut buffers, &addresses);
-        let probe_bytes = crate::migration::probe_bytes(&mut buffers);
         let identity = config.identity();
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
         let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
-            .with_probe_bytes(probe_bytes);
+            .with_probe_bytes(crate::migration::probe_bytes(&mut buffers));
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core,

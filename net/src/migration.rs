@@ -1,6 +1,6 @@
 //! Path migration: the paper's three modules, what operators want of paths, and events. Any thread may call all of it.
 //!
-//! * [`Endpoint::specify_path`]: which path is the alternate.
+//! * [`Endpoint::specify_path`]: which path is the alternate; [`Endpoint::specify_path_by`]: by names of its ends.
 //! * [`Endpoint::load_paths`]: its proof, for a list of peers; each ends with an event, or is polled by
 //!   [`Endpoint::poll_loads`].
 //! * [`Endpoint::migrate_path`]: the move to it.
@@ -36,6 +36,8 @@ pub use ropewalk_core::apm::{
 
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
 use ropewalk_wire::frame::PROVE_BYTES_MAX;
+
+pub use crate::ends::{EndsError, PathEnds};
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;

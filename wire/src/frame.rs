@@ -241,7 +241,11 @@ layouts! {
         counter: U32,
         /// The sender's rail of this link.
         rail: u8,
-        reserved: [u8; 7],
+        reserved: u8,
+        /// Of the connecting side: the source port that its user chose, or 0. A link with one may join beside another one of
+        /// the same pair of rails.
+        entropy: U16,
+        reserved_too: [u8; 4],
         /// Under the session's key, over the session, both greetings' nonces, and what comes before.
         proof: [u8; PROOF_BYTES],
     } 48

@@ -365,14 +365,21 @@ impl Core {
         let state = view.link.and_then(|link| self.links.get(link));
         // 0: the peer's rail of the first path is not told.
         let theirs = state.and_then(|it| it.their_rail).map_or(0, |rail| u32::from(rail) + 1);
+        let label = self.rails.label(view.rail);
+        let entropy = match state {
+            // The first path's is not told to the side that was called.
+            Some(state) if state.outbound => label.entropy,
+            Some(state) => state.entropy,
+            None => 0,
+        };
         PathRecord {
             id: view.path,
             local_rail: view.rail,
             remote_address: theirs,
-            entropy: 0,
+            entropy: entropy.into(),
             family: if self.rails.is_of_link_layer(view.rail) { Family::Link } else { Family::V4 },
             mtu_bytes: rail.map_or(0, |rail| rail.frame_payload_bytes_max),
-            local_domain: view.rail.into(),
+            local_domain: label.domain,
             remote_domain: theirs,
         }
     }

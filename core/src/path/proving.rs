@@ -5,7 +5,7 @@
 //! passes short packets alone it does not come through.
 //!
 //! Invariants: a probe is answered over the link that it came on, by as many bytes; a payload is staged only where it belongs
-//! to the arming that is known, so frames that are made up cost no memory.
+//! to the arming that is known, one of a link at a time, so frames that are made up cost next to no memory.
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
@@ -95,7 +95,12 @@ impl Core {
             self.arrive_prove(id, link, *body, 0);
             return Placement::Drop;
         }
-        if !self.is_loaded_over(id, link, arming) {
+        let coming = self.incoming.of(link);
+        let is_one_coming = coming.into_iter().any(|slot| {
+            let kind = self.incoming.get(slot).map(|incoming| incoming.kind);
+            matches!(kind, Some(IncomingKind::Prove { .. }))
+        });
+        if is_one_coming || !self.is_loaded_over(id, link, arming) {
             return Placement::Drop;
         }
         self.place_into(link, Some(id), prefix, Slice::NONE, IncomingKind::Prove { body: *body })
