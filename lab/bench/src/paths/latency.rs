@@ -206,6 +206,8 @@ fn measure_cuts(options: &Options, net: &Topology) -> Vec<Outcome> {
                 ("iterations", iterations.to_string()),
                 ("median_us", format!("{:.2}", first.median())),
                 ("longest_us", format!("{:.0}", first.longest())),
+                // The iteration that meets the cut, and the same one without it.
+                ("at_cut_us", format!("{:.1}", first.latencies[iterations as usize / 2])),
                 ("p99_us", format!("{:.2}", first.sorted()[first.latencies.len() * 99 / 100])),
                 ("events", events(&first.events)),
             ];

@@ -38,8 +38,8 @@ pub fn figures(outcomes: &[Outcome]) -> Vec<String> {
     let lines: Vec<Line> = [
         ("mean, no cut", by_size("none", &|it| it.median)),
         ("mean, a rail is cut", by_size("cut", &|it| it.median)),
-        ("longest, no cut", by_size("none", &|it| named(it, "longest_us"))),
-        ("longest, a rail is cut", by_size("cut", &|it| named(it, "longest_us"))),
+        ("the middle one, no cut", by_size("none", &|it| named(it, "at_cut_us"))),
+        ("the one that meets the cut", by_size("cut", &|it| named(it, "at_cut_us"))),
     ]
     .map(|(name, points)| (name.to_string(), points))
     .into_iter()
@@ -144,8 +144,8 @@ mod tests {
             outcome("latency.transition.tcp", &common)
         };
         let cut = |bytes: &str, beside: &str| {
-            let longest = ("longest_us", "9000");
-            outcome("latency.cut.tcp", &[("bytes", bytes), ("beside", beside), longest])
+            let at_cut = ("at_cut_us", "9000");
+            outcome("latency.cut.tcp", &[("bytes", bytes), ("beside", beside), at_cut])
         };
         let drawn = figures(&[
             every("1", "none"),
