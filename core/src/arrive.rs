@@ -89,8 +89,7 @@ impl Core {
     /// asked for when the pool was lent.
     pub fn unstaged(&mut self, token: Token) -> Placement {
         if let Some(incoming) = self.incoming.remove(SlotId::from_u64(token.0)) {
-            if incoming.is_copy() {
-                // It comes again.
+            if incoming.is_dispensable() {
                 return Placement::Drop;
             }
             self.break_link(incoming.link);
@@ -418,6 +417,12 @@ impl Core {
             IncomingKind::Data { operation, bytes } => self.data_received(operation, bytes),
             IncomingKind::Put { region, cookie, bytes, total } => {
                 self.put_received(incoming.peer, region, cookie, bytes, total);
+            }
+            IncomingKind::Prove { body } => {
+                self.outputs.push(Output::Release(incoming.slice.buffer));
+                if let Some(peer) = incoming.peer {
+                    self.arrive_prove(peer, incoming.link, body, incoming.payload_bytes);
+                }
             }
             IncomingKind::Copy { .. } => unreachable!("a copy has no effect but through its place"),
         }

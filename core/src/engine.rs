@@ -20,7 +20,7 @@ use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
-use crate::rails::Rails;
+use crate::rails::{RailLabel, Rails};
 use crate::remote::Regions;
 use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
@@ -31,6 +31,8 @@ pub struct Core {
     pub(crate) identity: Identity,
     /// The addresses that peers are told.
     pub(crate) greeting: Slice,
+    /// The payload of long probes.
+    pub(crate) probe_bytes: Slice,
     pub(crate) rails: Rails,
     pub(crate) random: Random,
     pub(crate) now: Time,
@@ -84,6 +86,7 @@ impl Core {
         let hash = HashSeed::peek(&random);
         Core {
             greeting,
+            probe_bytes: Slice::NONE,
             rails: Rails::new(rails),
             random,
             now: Time::ZERO,
@@ -156,6 +159,11 @@ impl Core {
     /// One more rail, behind those that it has.
     pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
         self.rails.add(rail, scheme);
+    }
+
+    /// Labels all rails, in their order.
+    pub fn label_rails(&mut self, labels: Vec<RailLabel>) {
+        self.rails.set_labels(labels);
     }
 
     /// Sessions that begin from now on may have so many paths at a time.

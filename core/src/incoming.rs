@@ -6,7 +6,7 @@
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::LinkId;
-use ropewalk_wire::frame::{self, Prefix};
+use ropewalk_wire::frame::{self, Prefix, ProveBody};
 
 use crate::api::{Channel, OperationId, PeerId};
 use crate::lists::{List, Neighbours, Table};
@@ -42,6 +42,12 @@ impl Incoming {
     pub fn is_checked_at_place(&self, prefix: &Prefix) -> bool {
         let whole = self.slice.len == u64::from(self.payload_bytes);
         whole || Incoming::checksum_of(prefix).is_none()
+    }
+
+    /// Whether it is no loss if there is no memory for it.
+    pub fn is_dispensable(&self) -> bool {
+        // A copy comes again, and so does a probe.
+        matches!(self.kind, IncomingKind::Copy { .. } | IncomingKind::Prove { .. })
     }
 
     pub fn is_copy(&self) -> bool {
@@ -91,6 +97,10 @@ pub(crate) enum IncomingKind {
         cookie: u64,
         bytes: u64,
         total: u64,
+    },
+    /// A long probe of an arming, or its answer.
+    Prove {
+        body: ProveBody,
     },
 }
 

@@ -59,6 +59,7 @@ pub use check::Holdings;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};
+pub use rails::RailLabel;
 pub use session::PathLoss;
 pub use session::history::{HistoryEvent, PathChange};
 pub use session::status::{LinkState, PathCause, PathStatus, PathTally};

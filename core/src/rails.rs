@@ -9,16 +9,36 @@ pub(crate) struct Rails {
     capabilities: Vec<Capabilities>,
     /// Empty where the driver told none.
     schemes: Vec<&'static str>,
+    labels: Vec<RailLabel>,
+}
+
+/// What tells a rail from others that have the same interface, and what it shares with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RailLabel {
+    /// The source port that its user chose, or 0.
+    pub entropy: u16,
+    /// Equal for rails that fail together: those bound to one interface.
+    pub domain: u32,
 }
 
 impl Rails {
     pub fn new(capabilities: Vec<Capabilities>) -> Rails {
         capabilities.iter().for_each(check_eager);
-        Rails { capabilities, schemes: Vec::new() }
+        Rails { capabilities, schemes: Vec::new(), labels: Vec::new() }
     }
 
     pub fn set_schemes(&mut self, schemes: Vec<&'static str>) {
         self.schemes = schemes;
+    }
+
+    /// Labels all rails, in their order. One without a label fails alone.
+    pub fn set_labels(&mut self, labels: Vec<RailLabel>) {
+        self.labels = labels;
+    }
+
+    pub fn label(&self, rail: u8) -> RailLabel {
+        let alone = RailLabel { entropy: 0, domain: rail.into() };
+        self.labels.get(usize::from(rail)).copied().unwrap_or(alone)
     }
 
     /// One more rail, behind those that there are.

@@ -145,7 +145,8 @@ impl Endpoint {
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
         let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
-            .with_schemes(schemes);
+            .with_schemes(schemes)
+            .with_probe_bytes(crate::migration::probe_bytes(&mut buffers));
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core,

@@ -17,6 +17,7 @@ pub mod capture;
 pub mod context;
 mod cpu_latency;
 pub mod endpoint;
+mod ends;
 mod engine;
 mod foreign;
 pub mod host;

@@ -203,6 +203,7 @@ const BUILT_IN: &[BuiltIn] = &[
             open_ether(&EtherConfig { sockets: options.sockets()?, ..config }, options)
         },
         call_by: Some(|local, options| {
+            let local = local.without_entropy("ether")?;
             let interface = local.interface().map(|(_, name)| name.to_string());
             let sockets = options.sockets()?;
             open_ether(&EtherConfig { interface, sockets, ..EtherConfig::default() }, options)
@@ -295,6 +296,9 @@ pub fn open_with(
     listen: &Listen<'_>,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
+    if let Listen::At { address, .. } = listen {
+        crate::ends::refuse_entropy(scheme, parted(address).1)?;
+    }
     match (registered(scheme), built_in(scheme)) {
         (Some(module), _) => (module.open)(listen, options),
         (None, Some(module)) => (module.open)(listen, options),

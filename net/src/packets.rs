@@ -322,6 +322,10 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         self.port.bound_to()
     }
 
+    fn entropy(&self) -> u16 {
+        self.port.entropy()
+    }
+
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));

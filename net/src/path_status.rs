@@ -31,6 +31,8 @@ pub struct RailName {
     /// The interface and the source address that it is bound to.
     pub interface: Option<String>,
     pub source: Option<String>,
+    /// The source port that its user chose.
+    pub entropy: Option<u16>,
     /// The first address at which it listens.
     pub address: Option<String>,
 }

@@ -4,6 +4,9 @@
 //! kernel's routes choose the interface and the source address of each call.
 //!
 //! A source address alone chooses no interface: the kernel may send its packets by any.
+//!
+//! `entropy=40001` is the source port of its packets, or of its calls where they are of TCP. Switches with several equal ways
+//! choose one by the ports; so two rails on one interface that differ in it have a way each.
 
 use std::fmt;
 use std::io;
@@ -23,8 +26,8 @@ const DISCARD: u16 = 9;
 #[non_exhaustive]
 pub enum BindingError {
     #[error(
-        "'{0}' is not a valid setting for sockets; valid are interface=NAME and source=ADDRESS, \
-         with & between, as in tcp://10.0.0.1:7000?interface=eth1&source=10.0.0.1"
+        "'{0}' is not a valid setting for sockets; valid are interface=NAME, source=ADDRESS and \
+         entropy=PORT, with & between, as in tcp://10.0.0.1:7000?interface=eth1&source=10.0.0.1"
     )]
     Setting(String),
     #[error("no interface is named '{0}'; `ip link` lists the interfaces")]
@@ -43,6 +46,16 @@ pub enum BindingError {
         "{listen} and the source address {source_address} are not both of IPv4 or both of IPv6"
     )]
     Families { listen: IpAddr, source_address: IpAddr },
+    #[error(
+        "{0} has no entropy: its packets have no source port by which switches choose a way; use \
+         tcp or udp, or leave entropy= out"
+    )]
+    NoEntropy(String),
+    #[error(
+        "the port {port} and entropy={entropy} differ: a socket of UDP sends from the port at which \
+         it listens; name one of both, or port 0"
+    )]
+    TwoPorts { port: u16, entropy: u16 },
     #[error("cannot bind a socket to {binding}: {cause}")]
     System { binding: String, cause: String },
 }
@@ -52,6 +65,8 @@ pub enum BindingError {
 pub struct Binding {
     interface: Option<Interface>,
     source: Option<IpAddr>,
+    /// 0 where the kernel chooses the port.
+    entropy: u16,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +96,10 @@ impl Binding {
                     }
                     binding.source = Some(address);
                 }
+                ("entropy", port) => match port.parse() {
+                    Ok(port) if port > 0 => binding.entropy = port,
+                    _ => return Err(wrong()),
+                },
                 _ => return Err(wrong()),
             }
         }
@@ -118,9 +137,35 @@ impl Binding {
         Ok(self)
     }
 
-    /// Whether the kernel's routes choose the interface and the source address.
+    /// Whether the kernel's routes choose the interface and the source address, and it chooses the port.
     pub fn is_free(&self) -> bool {
-        self.interface.is_none() && self.source.is_none()
+        self.interface.is_none() && self.source.is_none() && self.entropy == 0
+    }
+
+    /// The source port; 0 where the kernel chooses it.
+    pub fn entropy(&self) -> u16 {
+        self.entropy
+    }
+
+    /// Refuses a source port, for rails that have none.
+    pub fn without_entropy(self, scheme: &str) -> Result<Binding, BindingError> {
+        match self.entropy {
+            0 => Ok(self),
+            _ => Err(BindingError::NoEntropy(scheme.to_string())),
+        }
+    }
+
+    /// The address of a socket that sends from the port at which it listens.
+    pub fn send_from(&self, listen: SocketAddr) -> Result<SocketAddr, BindingError> {
+        match (listen.port(), self.entropy) {
+            (_, 0) => Ok(listen),
+            (port, entropy) if port == 0 || port == entropy => {
+                let mut from = listen;
+                from.set_port(entropy);
+                Ok(from)
+            }
+            (port, entropy) => Err(BindingError::TwoPorts { port, entropy }),
+        }
     }
 
     /// The number and the name of the interface, where it names one.
@@ -154,6 +199,19 @@ impl Binding {
     /// Binds a socket that is about to call a peer to the source address. The kernel chooses the port with the call, so
     /// that it may be one that others use for other peers. `AFNOSUPPORT` if the peer has no address of that family.
     pub fn bind_caller(&self, socket: BorrowedFd<'_>, peer: &SocketAddr) -> Result<(), Errno> {
+        if self.entropy > 0 {
+            let any: IpAddr = match peer {
+                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let source = self.source.unwrap_or(any);
+            if source.is_ipv4() != peer.is_ipv4() {
+                return Err(Errno::AFNOSUPPORT);
+            }
+            // Calls to several peers have one source port, and so has the next call after one that ended.
+            rustix::net::sockopt::set_socket_reuseaddr(socket, true)?;
+            return rustix::net::bind(socket, &self.with_scope(source, self.entropy));
+        }
         let Some(source) = self.source else { return Ok(()) };
         if source.is_ipv4() != peer.is_ipv4() {
             return Err(Errno::AFNOSUPPORT);
@@ -165,7 +223,7 @@ impl Binding {
 
     /// The side to follow for changes: `None` where nothing is bound.
     pub fn side(&self) -> Option<LocalSide<'_>> {
-        if self.is_free() {
+        if self.interface.is_none() && self.source.is_none() {
             return None;
         }
         let interface = self.interface.as_ref().map(|interface| Named::Index(interface.index));
@@ -212,6 +270,10 @@ impl fmt::Display for Binding {
         if let Some(source) = self.source {
             let between = if self.interface.is_some() { "&" } else { "" };
             write!(f, "{between}source={source}")?;
+        }
+        if self.entropy > 0 {
+            let between = if self.interface.is_some() || self.source.is_some() { "&" } else { "" };
+            write!(f, "{between}entropy={}", self.entropy)?;
         }
         Ok(())
     }
@@ -275,13 +337,21 @@ mod tests {
 
     #[test]
     fn a_binding_is_read_as_it_is_written_and_nonsense_is_refused() {
-        for text in ["", "interface=lo", "source=127.0.0.1", "interface=lo&source=::1"] {
+        for text in [
+            "",
+            "interface=lo",
+            "source=127.0.0.1",
+            "interface=lo&source=::1",
+            "entropy=7",
+            "interface=lo&source=::1&entropy=65535",
+        ] {
             assert_eq!(Binding::parse(text).unwrap().to_string(), text);
         }
         assert!(Binding::parse("").unwrap().is_free());
         let nonsense =
             ["interface", "interface=", "source=node1", "source=0.0.0.0", "source=", "mtu=9000"];
-        for bad in nonsense {
+        let ports = ["entropy=", "entropy=0", "entropy=65536", "entropy=-1", "entropy=x"];
+        for bad in nonsense.into_iter().chain(ports) {
             let error = Binding::parse(bad).unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("interface=NAME"), "{error}");
         }
@@ -299,6 +369,19 @@ mod tests {
         // An address for documents.
         let error = find("source=192.0.2.7").unwrap_err();
         assert_eq!(error, BindingError::NoSource("192.0.2.7".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_source_port_is_one_port_and_rails_without_one_refuse_it() {
+        let binding = Binding::parse("source=127.0.0.1&entropy=7").unwrap();
+        assert_eq!((binding.entropy(), binding.is_free()), (7, false));
+        let from = |text: &str| binding.send_from(text.parse().unwrap()).map(|it| it.to_string());
+        assert_eq!(from("127.0.0.1:0").unwrap(), "127.0.0.1:7");
+        assert_eq!(from("127.0.0.1:7").unwrap(), "127.0.0.1:7");
+        let error = from("127.0.0.1:8").unwrap_err();
+        assert_eq!(error, BindingError::TwoPorts { port: 8, entropy: 7 });
+        let error = binding.without_entropy("ether").unwrap_err().to_string();
+        assert!(error.starts_with("ether has no entropy"), "{error}");
     }
 
     #[test]

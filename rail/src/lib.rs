@@ -171,6 +171,11 @@ pub trait Rail: Send {
         None
     }
 
+    /// The source port of its packets or calls, which the user chose so that switches choose another way; 0 where nobody did.
+    fn entropy(&self) -> u16 {
+        0
+    }
+
     /// Tunes a link that is up for a session that has other paths beside it: what is lost goes again soon, and little waits
     /// where it cannot be taken back. It stays so. False where there is nothing to tune.
     fn tune_as_path(&mut self, link: LinkId) -> bool {

@@ -51,6 +51,11 @@ pub trait Port: Send {
         None
     }
 
+    /// See [`crate::Rail::entropy`].
+    fn entropy(&self) -> u16 {
+        0
+    }
+
     /// Whether its interface was down when it was asked last how long packets may be.
     fn is_down(&self) -> bool {
         false

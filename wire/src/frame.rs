@@ -22,6 +22,9 @@ pub const VERSION: u16 = 3;
 /// Longest payload of a `Hello`, in bytes: addresses and authentication.
 pub const HELLO_PAYLOAD_BYTES_MAX: u32 = 4096;
 
+/// Longest payload of a `Prove`, in bytes: no packet of an Ethernet is longer.
+pub const PROVE_BYTES_MAX: u32 = 16 << 10;
+
 /// Most runs of spans in an acknowledgement.
 pub const ACK_RUNS_MAX: usize = 12;
 
@@ -238,7 +241,11 @@ layouts! {
         counter: U32,
         /// The sender's rail of this link.
         rail: u8,
-        reserved: [u8; 7],
+        reserved: u8,
+        /// Of the connecting side: the source port that its user chose, or 0. A link with one may join beside another one of
+        /// the same pair of rails.
+        entropy: U16,
+        reserved_too: [u8; 4],
         /// Under the session's key, over the session, both greetings' nonces, and what comes before.
         proof: [u8; PROOF_BYTES],
     } 48
@@ -300,13 +307,13 @@ layouts! {
         flags: u8,
         reserved: U16,
     } 12
-    /// A probe of an arming. Its answer goes back over the link that it came on.
+    /// A probe of an arming. Its answer goes back over the link that it came on, with a payload as long.
     ProveBody {
         arming: U32,
         arming_by: u8,
         /// Which one of the arming's probes it is.
         number: u8,
-        /// 1: it is the answer.
+        /// 1: it is the answer; 2: all probes of the round were answered.
         is_answer: u8,
         /// The round of probes.
         round: u8,

@@ -7,7 +7,7 @@
 //! but control frames and probes.
 
 use ropewalk_base::verb::{LinkId, Token};
-use ropewalk_wire::frame::{Arrived, Body, Envelope, ProveBody};
+use ropewalk_wire::frame::{Arrived, Body, Envelope};
 
 use crate::api::{PeerId, Plant};
 use crate::apm::cause::{ArmCause, MoveCause};
@@ -159,9 +159,8 @@ impl Core {
                 return;
             };
             match step {
-                ProofStep::Probe { number, round } => {
-                    let body = probe(arming, number, round, false);
-                    self.emit_over(id, path, Body::Prove(body));
+                ProofStep::Probe { number, round, is_long } => {
+                    self.emit_prove(id, path, arming, number, round, is_long);
                 }
                 ProofStep::LoadAgain => self.load_again(id),
                 ProofStep::Spent(fault) => {
@@ -200,11 +199,8 @@ impl Core {
         }
     }
 
-    /// A frame about paths: of the peer's machine, or of its driver. False where it says what no machine does.
+    /// A frame about paths of the peer's machine. False where it says what no machine does.
     pub(crate) fn arrive_of_paths(&mut self, id: PeerId, link: LinkId, body: Arrived<'_>) -> bool {
-        if let Arrived::Prove(probe) = body {
-            return self.arrive_prove(id, link, probe);
-        }
         let message = match body {
             Arrived::Load(load) => Message::of_load(load),
             Arrived::LoadAnswer(answer) => Message::of_answer(answer),
@@ -227,30 +223,6 @@ impl Core {
             self.counters.path_frames_refused += 1;
         }
         self.carry_out(id);
-        true
-    }
-
-    fn arrive_prove(&mut self, id: PeerId, link: LinkId, body: &ProveBody) -> bool {
-        let Some(arming) = ArmingId::from_wire(body.arming_by, body.arming.get()) else {
-            return false;
-        };
-        let over = |core: &Core| {
-            let views = core.peers.session(id)?.paths.views();
-            Some(views.into_iter().find(|view| view.link == Some(link))?.path)
-        };
-        let is_over = over(self);
-        let proof = self.migrating_mut(id).and_then(|it| it.proof.as_mut());
-        let proof = proof.filter(|it| it.arming == arming && Some(it.path) == is_over);
-        if body.is_answer == 0 {
-            proof.into_iter().for_each(|proof| proof.hear());
-            let answer = ProveBody { is_answer: 1, ..*body };
-            self.emit_on_session(id, link, Body::Prove(answer));
-        } else if proof.is_some_and(|proof| proof.answered(body.number, body.round))
-            && let Some(machine) = self.machine_mut(id)
-        {
-            let _ = machine.handle_probes(arming, Ok(()));
-            self.carry_out(id);
-        }
         true
     }
 
@@ -369,7 +341,7 @@ impl Core {
     }
 
     /// Sends a frame that is lost with its path.
-    fn emit_over(&mut self, id: PeerId, path: PathId, body: Body) {
+    pub(super) fn emit_over(&mut self, id: PeerId, path: PathId, body: Body) {
         let Some(session) = self.peers.session(id) else { return };
         let link = session.paths.views().find(|view| view.path == path).and_then(|view| view.link);
         if let Some(link) = link {
@@ -377,13 +349,13 @@ impl Core {
         }
     }
 
-    fn emit_on_session(&mut self, id: PeerId, link: LinkId, body: Body) {
+    pub(super) fn emit_on_session(&mut self, id: PeerId, link: LinkId, body: Body) {
         let Some(session) = self.peers.session(id) else { return };
         let envelope = Envelope { session: session.name(), ..Envelope::default() };
         self.emit_on(link, envelope, &body, None, Token::NONE);
     }
 
-    fn migrating_mut(&mut self, id: PeerId) -> Option<&mut Migrating> {
+    pub(super) fn migrating_mut(&mut self, id: PeerId) -> Option<&mut Migrating> {
         self.peers.session_mut(id)?.migrating_mut()
     }
 
@@ -393,14 +365,21 @@ impl Core {
         let state = view.link.and_then(|link| self.links.get(link));
         // 0: the peer's rail of the first path is not told.
         let theirs = state.and_then(|it| it.their_rail).map_or(0, |rail| u32::from(rail) + 1);
+        let label = self.rails.label(view.rail);
+        let entropy = match state {
+            // The first path's is not told to the side that was called.
+            Some(state) if state.outbound => label.entropy,
+            Some(state) => state.entropy,
+            None => 0,
+        };
         PathRecord {
             id: view.path,
             local_rail: view.rail,
             remote_address: theirs,
-            entropy: 0,
+            entropy: entropy.into(),
             family: if self.rails.is_of_link_layer(view.rail) { Family::Link } else { Family::V4 },
             mtu_bytes: rail.map_or(0, |rail| rail.frame_payload_bytes_max),
-            local_domain: view.rail.into(),
+            local_domain: label.domain,
             remote_domain: theirs,
         }
     }
@@ -426,16 +405,6 @@ fn is_known(migrating: &Migrating, paths: &Paths) -> bool {
         before.is_some_and(|before| before == health_of(&view, before, any_good))
     };
     roles.entries().len() == paths.views().count() && paths.views().all(known)
-}
-
-fn probe(arming: ArmingId, number: u8, round: u8, is_answer: bool) -> ProveBody {
-    ProveBody {
-        arming: arming.number.into(),
-        arming_by: arming.by.to_wire(),
-        number,
-        is_answer: is_answer.into(),
-        round,
-    }
 }
 
 #[cfg(test)]

@@ -150,7 +150,7 @@ impl Core {
         let prover = if outbound { Prover::CarryingAcceptor } else { Prover::CarryingCaller };
         let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
         let key = session.filter(|it| Some(it.id) == state.goes_on_with()).and_then(|it| it.key());
-        let claim = self.claim(link, id, prover, body.rail, NOTHING_NAMED);
+        let claim = self.claim(link, id, prover, (body.rail, body.entropy.get()), NOTHING_NAMED);
         if !claim.zip(key).is_some_and(|(claim, key)| key.holds(&claim, &body.proof)) {
             self.refuse_carrying(link);
             return Placement::Drop;

@@ -159,6 +159,7 @@ impl Core {
                 | IncomingKind::Unmatched { .. }
                 | IncomingKind::Request { .. }
                 | IncomingKind::Held { .. }
+                | IncomingKind::Prove { .. }
         );
         if staged && incoming.slice.buffer != Slice::NONE.buffer {
             self.outputs.push(Output::Release(incoming.slice.buffer));
@@ -175,7 +176,7 @@ impl Core {
             IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
             IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),
-            IncomingKind::Hello | IncomingKind::Copy { .. } => {}
+            IncomingKind::Hello | IncomingKind::Copy { .. } | IncomingKind::Prove { .. } => {}
         }
     }
 

@@ -190,9 +190,9 @@ impl Core {
         };
         let outbound = state.outbound;
         let prover = if outbound { Prover::Acceptor } else { Prover::Caller };
-        let their_rail = body.rail;
+        let (their_rail, entropy) = (body.rail, body.entropy.get());
         let named = (PathId::named(body.path.get()), body.counter.get());
-        let claim = self.claim(link, id, prover, body.rail, named);
+        let claim = self.claim(link, id, prover, (body.rail, entropy), named);
         let holds = claim.is_some_and(|claim| {
             let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
             let key = session.and_then(|session| session.bundle()?.key());
@@ -204,14 +204,21 @@ impl Core {
             self.close_joining(id, link);
             return Placement::Drop;
         }
+        let is_apart = !outbound && self.is_apart(id, link, named.0, entropy);
         let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
-        let named = if outbound { session.name_path(link) } else { session.take_path(link, named) };
+        let named = match outbound {
+            true => session.name_path(link),
+            false => session.take_path(link, named, is_apart),
+        };
         let Some(named) = named else {
             self.close_joining(id, link);
             return Placement::Drop;
         };
         if let Some(state) = self.links.get_mut(link) {
             state.their_rail = Some(their_rail);
+            if !outbound {
+                state.entropy = entropy;
+            }
         }
         // Our rail knows the regions of this peer before it can ask for them over this link, and nobody else's.
         self.expose_existing(id, link);
@@ -301,13 +308,27 @@ impl Core {
         self.wake_by(id, due);
     }
 
+    /// Whether a link that is to be a path of the peer's session has a source port that no other one over this rail has, and
+    /// the session may have one more.
+    fn is_apart(&self, id: PeerId, link: LinkId, path: PathId, entropy: u16) -> bool {
+        let Some(session) = self.peers.session(id) else { return false };
+        let others = || {
+            let views = session.paths.views();
+            views.filter(|view| view.path.0 != path.name()).filter_map(|view| view.link)
+        };
+        let label = |other: LinkId| self.links.get(other).map_or(0, |state| state.entropy);
+        let has_room = others().count() < self.config.paths_max;
+        let is_same = |other: LinkId| other.rail == link.rail && label(other) == entropy;
+        entropy != 0 && has_room && !others().any(is_same)
+    }
+
     /// What a proof of this side is about.
     pub(super) fn claim(
         &self,
         link: LinkId,
         id: PeerId,
         prover: Prover,
-        rail: u8,
+        (rail, entropy): (u8, u16),
         (path, counter): Named,
     ) -> Option<Claim> {
         let state = self.links.get(link)?;
@@ -316,7 +337,7 @@ impl Core {
             if state.outbound { (ours, theirs) } else { (theirs, ours) };
         let session = self.peers.session(id)?.id;
         let path = path.name();
-        Some(Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail })
+        Some(Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy })
     }
 
     fn emit_proof(&mut self, link: LinkId, id: PeerId, named: Named) {
@@ -330,14 +351,21 @@ impl Core {
     }
 
     pub(super) fn emit_proof_as(&mut self, link: LinkId, id: PeerId, prover: Prover, named: Named) {
-        let Some(claim) = self.claim(link, id, prover, link.rail, named) else { return };
+        let is_caller = prover == Prover::Caller;
+        let entropy = if is_caller { self.rails.label(link.rail).entropy } else { 0 };
+        let Some(claim) = self.claim(link, id, prover, (link.rail, entropy), named) else { return };
+        if let Some(state) = self.links.get_mut(link).filter(|_| is_caller) {
+            state.entropy = entropy;
+        }
         let Some(session) = self.peers.session(id) else { return };
         let Some(key) = session.bundle().and_then(Bundle::key) else { return };
         let body = JoinBody {
             path: named.0.name().into(),
             counter: named.1.into(),
             rail: link.rail,
-            reserved: [0; 7],
+            reserved: 0,
+            entropy: entropy.into(),
+            reserved_too: [0; 4],
             proof: key.prove(&claim),
         };
         let envelope = Envelope { session: session.name(), ..Envelope::default() };

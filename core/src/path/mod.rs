@@ -18,6 +18,7 @@ mod migrating;
 mod names;
 mod newcomers;
 mod peers;
+mod proving;
 mod records;
 mod routes;
 mod timers;
@@ -62,6 +63,8 @@ pub(crate) struct Link {
     pub proven: Option<PathId>,
     /// The peer's rail, if it told that: on links that joined.
     pub their_rail: Option<u8>,
+    /// The source port that the user of the calling side chose, or 0.
+    pub entropy: u16,
     pub outbound: bool,
     /// Another endpoint that answers is not the peer: see [`crate::Called::is_told`]. So it is by each of several ways to a peer
     /// whose session has lost its links.
@@ -169,6 +172,7 @@ impl Link {
             joins: None,
             proven: None,
             their_rail: None,
+            entropy: 0,
             outbound: peer.is_some(),
             is_told: false,
             upgrade: false,

@@ -45,7 +45,8 @@ impl Core {
                     self.arrive_suspect(id, link, *word);
                     Placement::Drop
                 }
-                Arrived::Load(_) | Arrived::LoadAnswer(_) | Arrived::Prove(_) => {
+                Arrived::Prove(prove) => self.place_prove(id, link, prefix, prove),
+                Arrived::Load(_) | Arrived::LoadAnswer(_) => {
                     if self.arrive_of_paths(id, link, body) {
                         return Placement::Drop;
                     }

@@ -376,6 +376,7 @@ mod tests {
             path: 2,
             counter: 1,
             rail: 0,
+            entropy: 0,
         };
         let proof = low.key().unwrap().prove(&claim);
         assert!(high.key().unwrap().holds(&claim, &proof));

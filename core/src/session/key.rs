@@ -45,6 +45,8 @@ pub(crate) struct Claim {
     pub counter: u32,
     /// The prover's rail.
     pub rail: u8,
+    /// The caller's source port, where its user chose one; 0 from the acceptor.
+    pub entropy: u16,
 }
 
 impl Key {
@@ -81,6 +83,7 @@ impl Key {
         ];
         words.iter().for_each(|word| mac.update(&word.to_le_bytes()));
         mac.update(&[claim.rail]);
+        mac.update(&claim.entropy.to_le_bytes());
         mac
     }
 }
@@ -112,6 +115,7 @@ mod tests {
             path: 4,
             counter: 1,
             rail: 0,
+            entropy: 0,
         }
     }
 
@@ -131,6 +135,7 @@ mod tests {
             Claim { path: 6, ..claim() },
             Claim { counter: 2, ..claim() },
             Claim { rail: 1, ..claim() },
+            Claim { entropy: 1, ..claim() },
         ];
         for other in others {
             assert!(!key.holds(&other, &proof), "{other:?}");

@@ -13,9 +13,14 @@ use crate::apm::cause::ProbeFault;
 use crate::apm::load::ArmingId;
 use crate::apm::{Connection, Migration, MigrationState, PathId, Side};
 
-/// Probes of an arming, all of which have to be answered, and the time between two.
+/// Probes of an arming, all of which have to be answered, and the time between two. The last of them is long.
 pub(crate) const PROBES: u8 = 5;
 const BETWEEN: Duration = Duration::from_millis(2);
+/// After a probe that left late the next one follows sooner, so that five take as long as they should.
+const BETWEEN_MIN: Duration = Duration::from_millis(1);
+/// The side that began an arming probes, and tells the other one that all were answered. If no such word came after this
+/// time, that side probes, too.
+const OWN_PROBES_AFTER: Duration = Duration::from_millis(30);
 /// How long the answers of a round of probes may take, before the next round.
 const ROUND: Duration = Duration::from_millis(100);
 /// After what time without an answer a load is asked for again, and how often that is looked at before the arming has
@@ -65,9 +70,14 @@ pub(crate) struct Proof {
     sent: u8,
     answered: u8,
     is_good: bool,
-    /// Something of any round was answered; a probe of the peer's came over the path.
+    /// Something of any round was answered, or all of one but the long probe.
     any_answered: bool,
+    short_answered: bool,
+    /// A probe of the peer's came over the path, and a long one.
     heard: bool,
+    heard_long: bool,
+    /// When the first probe of the round left, and the next one is due.
+    round_at: Time,
     next_at: Time,
     /// Looks so far, and the next one.
     looks: u8,
@@ -78,7 +88,7 @@ pub(crate) struct Proof {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Send this probe, of this round.
-    Probe { number: u8, round: u8 },
+    Probe { number: u8, round: u8, is_long: bool },
     /// Ask for the load again, over those of the two paths that it was not answered over.
     LoadAgain,
     /// The budget is spent.
@@ -103,6 +113,7 @@ impl Migrating {
         old_spans: Option<u64>,
         now: Time,
     ) {
+        let is_ours = arming.by == self.machine.side();
         self.proof = Some(Proof {
             arming,
             path,
@@ -112,8 +123,11 @@ impl Migrating {
             answered: 0,
             is_good: false,
             any_answered: false,
+            short_answered: false,
             heard: false,
-            next_at: now,
+            heard_long: false,
+            round_at: now,
+            next_at: if is_ours { now } else { now + OWN_PROBES_AFTER },
             looks: 0,
             look_at: now + LOOK_EVERY,
         });
@@ -185,28 +199,48 @@ impl Proof {
             (self.round, self.sent, self.answered) = (self.round.saturating_add(1), 0, 0);
         }
         let number = self.sent;
+        if number == 0 {
+            self.round_at = now;
+        }
         self.sent += 1;
-        self.next_at = now + if self.sent == PROBES { ROUND } else { BETWEEN };
-        Some(Step::Probe { number, round: self.round })
+        let is_long = self.sent == PROBES;
+        self.next_at = match is_long {
+            true => now + ROUND,
+            false => (self.round_at + BETWEEN * self.sent.into()).max(now + BETWEEN_MIN),
+        };
+        Some(Step::Probe { number, round: self.round, is_long })
     }
 
-    /// A probe was answered. True if that was the last one.
-    pub fn answered(&mut self, number: u8, round: u8) -> bool {
-        if round != self.round || number >= self.sent || self.is_good {
+    /// A probe was answered. `is_long`: by an answer of full length. True if that was the last one.
+    pub fn answered(&mut self, number: u8, round: u8, is_long: bool) -> bool {
+        let is_fit = number + 1 < PROBES || is_long;
+        if round != self.round || number >= self.sent || self.is_good || !is_fit {
             return false;
         }
         self.any_answered = true;
         self.answered |= 1 << number;
+        let short = (1 << (PROBES - 1)) - 1;
+        self.short_answered |= self.answered & short == short;
         self.is_good = self.answered == (1 << PROBES) - 1;
         self.is_good
     }
 
     /// A probe of the peer's came over the path.
-    pub fn hear(&mut self) {
+    pub fn hear(&mut self, is_long: bool) {
         self.heard = true;
+        self.heard_long |= is_long;
+    }
+
+    /// The peer says that all of its probes were answered, so both directions are good. It counts if a long one came here.
+    /// True if that is news.
+    pub fn told_good(&mut self) -> bool {
+        self.heard_long && !std::mem::replace(&mut self.is_good, true)
     }
 
     fn fault(&self) -> ProbeFault {
+        if self.short_answered && !self.is_good {
+            return ProbeFault::Mtu;
+        }
         match (self.is_good || self.any_answered, self.heard) {
             (true, _) => ProbeFault::Loss,
             // The peer's probes come, and nothing comes back of ours.
@@ -240,10 +274,15 @@ mod tests {
         let mut migrating = proving();
         for number in 0..PROBES {
             assert_eq!(migrating.due(), at(2 * u64::from(number)));
-            let step = Step::Probe { number, round: 0 };
+            let is_long = number == PROBES - 1;
+            let step = Step::Probe { number, round: 0, is_long };
             assert_eq!(migrating.next_step(migrating.due()), Some(step));
             let proof = migrating.proof.as_mut().unwrap();
-            assert_eq!(proof.answered(number, 0), number == PROBES - 1);
+            assert!(
+                !is_long || !proof.answered(number, 0, false),
+                "a short answer to a long probe"
+            );
+            assert_eq!(proof.answered(number, 0, is_long), is_long);
         }
         assert_eq!(migrating.due(), at(20), "the rest of the proof is awaited");
         assert_eq!(migrating.next_step(at(500)), None, "its load is the other side's");
@@ -257,11 +296,11 @@ mod tests {
         let fault = loop {
             let now = migrating.due();
             match migrating.next_step(now) {
-                Some(Step::Probe { number, round }) => {
+                Some(Step::Probe { number, round, is_long }) => {
                     probes += 1;
                     let proof = migrating.proof.as_mut().unwrap();
-                    assert!(number == 3 || !proof.answered(number, round));
-                    assert!(!proof.answered(3, round.wrapping_sub(1)), "an old answer");
+                    assert!(number == 3 || !proof.answered(number, round, is_long));
+                    assert!(!proof.answered(3, round.wrapping_sub(1), false), "an old answer");
                 }
                 Some(Step::Spent(fault)) => break fault,
                 Some(Step::LoadAgain) | None => {}
@@ -277,8 +316,54 @@ mod tests {
         };
         assert_eq!(spent(&mut proving()), Some(Step::Spent(ProbeFault::NoRoute)));
         let mut deaf = proving();
-        deaf.proof.as_mut().unwrap().hear();
+        deaf.proof.as_mut().unwrap().hear(false);
         assert_eq!(spent(&mut deaf), Some(Step::Spent(ProbeFault::OneWayOut)));
+    }
+
+    #[test]
+    fn a_probe_that_left_late_is_followed_soon_and_so_five_take_as_long_as_they_should() {
+        let mut migrating = proving();
+        let mut left = Vec::new();
+        for late in [0, 5, 0, 0, 0] {
+            let now = migrating.due() + Duration::from_millis(late);
+            assert!(matches!(migrating.next_step(now), Some(Step::Probe { .. })));
+            left.push(now);
+        }
+        assert_eq!(left, [0, 7, 8, 9, 10].map(at));
+    }
+
+    #[test]
+    fn a_path_over_which_no_long_probe_comes_is_too_narrow() {
+        let mut migrating = proving();
+        let fault = loop {
+            match migrating.next_step(migrating.due()) {
+                Some(Step::Probe { number, round, is_long: false }) => {
+                    assert!(!migrating.proof.as_mut().unwrap().answered(number, round, false));
+                }
+                Some(Step::Spent(fault)) => break fault,
+                _ => {}
+            }
+        };
+        assert_eq!(fault, ProbeFault::Mtu);
+    }
+
+    #[test]
+    fn the_other_side_of_an_arming_probes_only_if_it_is_told_nothing() {
+        let mut migrating = proving();
+        let theirs = ArmingId { by: Side::Higher, number: 1 };
+        migrating.begin_proof(theirs, PATH, None, at(0));
+        assert_eq!((migrating.due(), migrating.next_step(at(19))), (at(20), None));
+        let proof = migrating.proof.as_mut().unwrap();
+        assert!(!proof.told_good(), "no long probe came");
+        proof.hear(false);
+        assert!(!proof.told_good());
+        proof.hear(true);
+        assert!(proof.told_good() && !proof.told_good());
+        assert_eq!(migrating.next_step(at(100)), None);
+        migrating.begin_proof(theirs, PATH, None, at(0));
+        assert_eq!(migrating.next_step(at(20)), None);
+        let first = Step::Probe { number: 0, round: 0, is_long: false };
+        assert_eq!((migrating.due(), migrating.next_step(at(30))), (at(30), Some(first)));
     }
 
     #[test]

@@ -320,9 +320,14 @@ impl Session {
     }
 
     /// The path that a link of the peer's becomes: `None` if the attempt is an old one, another path has this rail, or the
-    /// peer has named too many.
-    pub fn take_path(&mut self, link: LinkId, named: (PathId, u32)) -> Option<(PathId, u32)> {
-        let is_free = !self.paths.is_up_beside(named.0, link.rail);
+    /// peer has named too many. `is_apart`: by its source port it differs from all others over this rail.
+    pub fn take_path(
+        &mut self,
+        link: LinkId,
+        named: (PathId, u32),
+        is_apart: bool,
+    ) -> Option<(PathId, u32)> {
+        let is_free = is_apart || !self.paths.is_up_beside(named.0, link.rail);
         let is_newer = self.bundle.as_mut()?.is_newer(named.1);
         (is_free && is_newer && self.paths.has_place(named.0)).then_some(named)
     }

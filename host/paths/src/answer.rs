@@ -190,6 +190,7 @@ fn rail_object(rail: &RailName) -> Value {
         "scheme": rail.scheme,
         "interface": rail.interface,
         "source": rail.source,
+        "entropy": rail.entropy,
         "address": rail.address,
     })
 }

@@ -1,9 +1,10 @@
 //! What an operator has this process do with a path: `{"do": "drain", "endpoint": ID, "peer": ID, "path": NUMBER}`, or `up`,
-//! `weight` (with a `weight`), or `migrate`, whose path may be left out: then it is the armed alternate.
+//! `weight` (with a `weight`), or `migrate`, whose path may be left out: then it is the armed alternate; or `specify`, with
+//! `rail`, `to`, `entropy` and `strict` in place of the path, each of which may be left out.
 
 use std::time::{Duration, Instant};
 
-use ropewalk_net::migration::{By, Outcome, PathId, Role, Wanted};
+use ropewalk_net::migration::{By, Outcome, PathEnds, PathId, Role};
 use ropewalk_net::path_status::PathView;
 use ropewalk_net::{Endpoint, PeerId};
 use serde_json::Value;
@@ -17,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// Whether there is such an order.
 pub fn is_one(what: &str) -> bool {
-    ["drain", "up", "weight", "migrate"].contains(&what)
+    ["drain", "up", "weight", "migrate", "specify"].contains(&what)
 }
 
 /// Carries an order out. Returns the path that it was about; else why not.
@@ -50,6 +51,9 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     if what == "migrate" {
         return migrate(&endpoint, peer, named);
     }
+    if what == "specify" {
+        return specify(&endpoint, peer, asked);
+    }
     let path = named.ok_or("no path is named")?.status.path;
     let weight = || asked["weight"].as_u64().and_then(|weight| u16::try_from(weight).ok());
     let done = match what {
@@ -60,11 +64,23 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<u32, String> {
     done.map(|()| path).map_err(|rule| rule.to_string())
 }
 
+/// Names the alternate by its ends, and proves it.
+fn specify(endpoint: &Endpoint, peer: PeerId, asked: &Value) -> Result<u32, String> {
+    let text = |name: &str| asked[name].as_str().map(str::to_string);
+    let entropy = asked["entropy"].as_u64();
+    let entropy = entropy.map(u16::try_from).transpose().map_err(|_| "an entropy is a port")?;
+    let strict = asked["strict"].as_bool().unwrap_or(false);
+    let ends = PathEnds { rail: text("rail"), remote: text("to"), entropy, strict };
+    let path = endpoint.specify_path_by(peer, &ends).map_err(|error| error.to_string())?;
+    prove(endpoint, peer)?;
+    Ok(path.0)
+}
+
 /// Moves to a path, which is proven first if it is not the armed alternate.
 fn migrate(endpoint: &Endpoint, peer: PeerId, to: Option<&PathView>) -> Result<u32, String> {
     if let Some(view) = to.filter(|view| view.status.role != Some(Role::Alternate)) {
-        let wanted = Wanted { local_rail: Some(view.rail.index), ..Wanted::default() };
-        endpoint.specify_path(peer, wanted).map_err(|rule| rule.to_string())?;
+        let specified = endpoint.specify_path_number(peer, PathId(view.status.path));
+        specified.map_err(|rule| rule.to_string())?;
     }
     if to.is_some() {
         prove(endpoint, peer)?;

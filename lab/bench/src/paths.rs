@@ -5,13 +5,17 @@
 //! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
-//! * [`presence`]: endpoints of ours; [`timeline`]: pictures; [`verdict`]: what rows shall reach.
+//! * [`mod@latency`]: latencies while traffic moves, and while a rail is cut, between a [`pair`];
+//! * [`presence`]: endpoints of ours; [`timeline`], [`lines`]: pictures; [`verdict`]: what rows shall reach.
 
 mod arm;
 mod bare;
 mod cut;
 mod kernels;
+mod latency;
+mod lines;
 mod ours;
+mod pair;
 mod presence;
 mod side;
 mod stream;
@@ -42,6 +46,7 @@ pub(crate) fn serve(part: &str) -> anyhow::Result<()> {
 pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<()> {
     let _held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     arm::arm(options, emit)?;
+    latency::latency(options, emit)?;
     cut::cut(options, emit)?;
     striped::striped(options, emit)?;
     kernels::kernels(options, emit)
@@ -49,5 +54,6 @@ pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
-    [arm::rows(), cut::rows(quick), striped::rows(quick), kernels::rows(quick)].concat()
+    [arm::rows(), latency::rows(), cut::rows(quick), striped::rows(quick), kernels::rows(quick)]
+        .concat()
 }

@@ -18,6 +18,7 @@ mod commands;
 mod connecting;
 mod contexts;
 mod exposures;
+mod labels;
 mod lateness;
 mod operations;
 mod outputs;
@@ -119,8 +120,10 @@ impl Engine {
             checksums.add_rail(&**rail);
             passes.add_rail();
         }
+        let mut core = setup.core;
+        core.label_rails(labels::of(setup.rails.iter().map(|rail| &**rail)));
         Engine {
-            core: setup.core,
+            core,
             rails: Rails::new(setup.rails),
             buffers: setup.buffers,
             contexts: Contexts::new(),
@@ -154,6 +157,7 @@ impl Engine {
         self.passes.add_rail();
         self.core.add_rail(rail.capabilities(), rail.scheme());
         self.rails.add(rail);
+        self.core.label_rails(labels::of(self.rails.iter()));
     }
 
     /// One pass: time, rails, and the consequences. True if anything happened.

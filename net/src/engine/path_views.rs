@@ -47,6 +47,7 @@ impl Engine {
             scheme: rail.map_or("?", |rail| rail.scheme()),
             interface: setting("interface"),
             source: setting("source"),
+            entropy: rail.map(|rail| rail.entropy()).filter(|port| *port > 0),
             address: rail.and_then(|rail| rail.addresses().into_iter().next()),
         }
     }

@@ -38,6 +38,7 @@ pub struct Node {
 pub struct World {
     pub network: SimNetwork,
     pub nodes: Vec<Node>,
+    rails: usize,
     clock: Arc<AtomicU64>,
     pool: Pool,
     sent: u64,
@@ -69,6 +70,7 @@ impl World {
         let mut world = World {
             network: SimNetwork::new(seed),
             nodes: Vec::new(),
+            rails: setup.rails,
             clock: Arc::new(AtomicU64::new(0)),
             pool: Pool::with_budget(1 << 30),
             sent: 0,
@@ -83,24 +85,30 @@ impl World {
     /// The first of them has a session with each other one, with a path for each rail.
     pub fn met(seed: u64, setup: Setup) -> World {
         let mut world = World::new(seed, setup);
-        for other in 1..setup.nodes {
+        world.meet();
+        world
+    }
+
+    /// The first of them calls all others, and has a path for each rail to each.
+    pub fn meet(&mut self) {
+        let nodes = self.nodes.len();
+        for other in 1..nodes {
             for (at, to) in [(0, other), (other, 0)] {
-                let peer = world.peer(at, to);
-                world.nodes[at].endpoint.connect(peer);
-                world.until("its name", |world| {
+                let peer = self.peer(at, to);
+                self.nodes[at].endpoint.connect(peer);
+                self.until("its name", |world| {
                     let endpoint = &world.nodes[at].endpoint;
                     endpoint.peer_endpoint(peer).is_some() && endpoint.peer_rail(peer).is_some()
                 });
             }
         }
-        let all = setup.rails;
-        world.until("all paths", |world| {
-            (1..setup.nodes).all(|other| {
+        let all = self.rails;
+        self.until("all paths", |world| {
+            (1..nodes).all(|other| {
                 let both = [(0, other), (other, 0)];
                 both.iter().all(|(at, to)| world.roles(*at, *to).len() == all)
             })
         });
-        world
     }
 
     fn open(&self, number: usize, setup: Setup) -> Node {

@@ -469,8 +469,8 @@ impl Scenario {
         }
         let quiet = |node: &Node| {
             let (held, buffers, bytes) = node.endpoint.held();
-            // The addresses of the endpoint are a buffer of their own.
-            held == Default::default() && buffers <= 1 && bytes == 0
+            // The addresses of the endpoint, and the bytes of its probes, are buffers of their own.
+            held == Default::default() && buffers <= 2 && bytes == 0
         };
         while !self.nodes.iter().all(quiet) {
             let until = soon(self);

@@ -113,6 +113,9 @@ pub struct Path {
     /// Nothing gets through. Reliable links keep the frames that they sent and go on after the healing, if that
     /// comes before their timeout; for others it is lost.
     pub blocked: bool,
+    /// Frames with more bytes, header and payload, do not get through; of a reliable link neither do those behind them, and
+    /// all of them do when the limit is raised.
+    pub frame_bytes_max: u64,
     /// Connects in this direction are refused.
     pub refuse: bool,
 }
@@ -131,6 +134,7 @@ impl Default for Path {
             header_corruption: 0,
             payload_corruption: 0,
             blocked: false,
+            frame_bytes_max: u64::MAX,
             refuse: false,
         }
     }

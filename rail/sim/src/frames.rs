@@ -205,6 +205,10 @@ impl Network {
             if !open || lane.wire_busy || lane.window >= window_frames {
                 return;
             }
+            let next = lane.urgent.front().or(lane.bulk.front());
+            if reliable && next.is_some_and(|next| next.frame.bytes() > path.frame_bytes_max) {
+                return;
+            }
             let Some(next) = lane.urgent.pop_front().or_else(|| lane.bulk.pop_front()) else {
                 if end.state == EndState::Closing && end.lane.is_idle() {
                     self.hang_up(id, side, Fault::Closed);
@@ -237,7 +241,8 @@ impl Network {
         let Some(connection) = self.connections.get(&id) else { return };
         let (reliable, ordered) = (connection.reliable, connection.ordered);
         if !reliable {
-            if self.random.chance(path.loss) {
+            let is_too_long = frame.bytes() > path.frame_bytes_max;
+            if is_too_long || self.random.chance(path.loss) {
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.ends[1 - side].traffic.lost(frame.bytes());
                 }

@@ -294,7 +294,8 @@ impl Network {
         self.paths.insert((from, to), after);
         if !before.blocked && after.blocked {
             self.handle_blocked(from, to);
-        } else if before.blocked && !after.blocked {
+        } else if before.blocked && !after.blocked || before.frame_bytes_max < after.frame_bytes_max
+        {
             self.handle_healed(from, to);
         }
     }

@@ -5,11 +5,11 @@
 //! renamed, or is removed.
 //!
 //! * [`LocalWatch`]: of a rail, with the suspicions that follow from its [`Subscription`]; [`LocalSide`] and [`SideState`]: the side that it follows, and its state;
-//! * `shared`: one socket for all subscriptions of a process in a network namespace; `subscriber`: whom it tells;
+//! * `shared`: a socket for each 32 subscriptions of a process in a network namespace; `subscriber`: whom it tells;
 //! * `feed`: dumps and events; `table`: the knowledge from them; `netlink`: the kernel's messages; `filter`: the choice of
 //!   those that come; `socket`: system calls.
 //!
-//! There is no thread. A thread that polls a rail, or was woken by the socket, takes in the news for all of the process, and
+//! There is no thread. A thread that polls a rail, or was woken by the socket, takes in the news for all that share it, and
 //! wakes the sleepers that they concern. A thread that spins asks the kernel once in [`LOOK_EACH`].
 //!
 //! Invariants:

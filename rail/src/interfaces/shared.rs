@@ -1,6 +1,7 @@
-//! The interfaces of a network namespace, for all subscribers of a process there: one socket, and the table that it keeps.
+//! The interfaces of a network namespace, for a group of a process's subscribers there: one socket, and the table that it
+//! keeps. A process has as many groups as its subscribers need.
 //!
-//! Invariants: the kernel tells of all that subscribers follow, and the table is right for these; no look waits for
+//! Invariants: a group has at most [`SUBSCRIBERS_MAX`] subscribers, so the kernel lets all of them watch its socket; the kernel tells of all that subscribers follow, and the table is right for these; no look waits for
 //! another thread.
 
 use std::io;
@@ -17,6 +18,9 @@ use super::side::{LocalSide, Side};
 use super::socket::Socket;
 use super::subscriber::Subscriber;
 
+/// Subscribers of one socket. Linux bounds the ways by which epoll sets lead to one file: 1000 over one set, 500 over two,
+/// 100 over three, and 50 over four. A rail's set is in an endpoint's; that may be in a reactor's, and that in a program's.
+const SUBSCRIBERS_MAX: usize = 32;
 /// Looks at most until a dump is whole.
 const LOOKS_MAX: u32 = 1 << 14;
 
@@ -36,7 +40,7 @@ impl Key {
     }
 }
 
-/// The interfaces of a network namespace.
+/// The interfaces of a network namespace, for a group of subscribers. Each subscriber holds it once.
 #[derive(Debug)]
 pub struct Interfaces {
     key: Key,
@@ -57,17 +61,22 @@ struct State {
 static INSTANCES: Mutex<Vec<Weak<Interfaces>>> = Mutex::new(Vec::new());
 
 impl Interfaces {
-    /// Those of the network namespace in which the calling thread is.
+    /// Those of the network namespace in which the calling thread is, for one more subscriber.
     pub fn here() -> io::Result<Arc<Interfaces>> {
         let key = Key::here()?;
         let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
         instances.retain(|instance| instance.strong_count() > 0);
-        let mut living = instances.iter().filter_map(Weak::upgrade);
-        if let Some(instance) = living.find(|instance| instance.key == key) {
-            return match instance.is_broken() {
-                true => Err(io::ErrorKind::Unsupported.into()),
-                false => Ok(instance),
+        for instance in instances.iter() {
+            let holders = instance.strong_count();
+            let Some(instance) = instance.upgrade().filter(|instance| instance.key == key) else {
+                continue;
             };
+            if instance.is_broken() {
+                return Err(io::ErrorKind::Unsupported.into());
+            }
+            if holders < SUBSCRIBERS_MAX {
+                return Ok(instance);
+            }
         }
         let feed = Feed::new(Socket::open()?).map_err(unsupported)?;
         let state = State { feed, subscribers: Vec::new(), followed: None, follows_routes: false };

@@ -370,6 +370,10 @@ impl Rail for TcpRail {
         (!local.is_free()).then(|| local.to_string())
     }
 
+    fn entropy(&self) -> u16 {
+        self.config.local.entropy()
+    }
+
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.now = now;
         let target = parse(address).ok_or(Fault::Invalid)?;

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ropewalk_rail::binding::Binding;
+use ropewalk_rail::binding::{Binding, BindingError};
 
 /// The configuration of a [`UdpPort`](crate::UdpPort).
 #[derive(Debug, Clone)]
@@ -62,6 +62,8 @@ pub enum UdpError {
          the addresses, 0.0.0.0 stands for all"
     )]
     NoSuchAddress(SocketAddr),
+    #[error(transparent)]
+    Binding(#[from] BindingError),
     #[error("cannot open a socket for udp://{address}: {cause}")]
     Socket { address: SocketAddr, cause: std::io::Error },
 }

@@ -66,10 +66,12 @@ impl UdpPort {
     pub fn open(config: UdpConfig) -> Result<UdpPort, UdpError> {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0);
         let address = config.listen.unwrap_or_else(|| config.local.call_from().unwrap_or(any));
+        let address = config.local.send_from(address)?;
         let socket = match open_at(address, &config.local) {
-            Err(_) if address == any && config.listen.is_none() => {
+            Err(_) if address.ip() == any.ip() && config.listen.is_none() => {
                 // No IPv6 here.
-                open_at(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), &config.local)
+                let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+                open_at(any, &config.local)
             }
             socket => socket,
         };
@@ -245,6 +247,10 @@ impl Port for UdpPort {
     fn bound_to(&self) -> Option<String> {
         let local = &self.config.local;
         (!local.is_free()).then(|| local.to_string())
+    }
+
+    fn entropy(&self) -> u16 {
+        self.config.local.entropy()
     }
 
     fn packets_max(&self) -> u32 {

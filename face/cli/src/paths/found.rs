@@ -168,7 +168,9 @@ pub fn peer_name(peer: &Value) -> String {
 pub fn rail_name(rail: &Value) -> String {
     let bound = [&rail["interface"], &rail["source"]].into_iter().find_map(Value::as_str);
     let bound = bound.map(|bound| format!(" {}", printable(bound.as_bytes())));
-    format!("{}{}", text(&rail["scheme"]), bound.unwrap_or_default())
+    let port = rail["entropy"].as_u64().map(|port| format!(" from {port}"));
+    let (bound, port) = (bound.unwrap_or_default(), port.unwrap_or_default());
+    format!("{}{bound}{port}", text(&rail["scheme"]))
 }
 
 /// Microseconds with the unit that fits.
@@ -219,6 +221,8 @@ mod tests {
         assert_eq!(peer_name(&json!({ "endpoint": "123456789a", "address": null })), "12345678");
         let rail = json!({ "scheme": "tcp", "interface": null, "source": "127.0.0.2" });
         assert_eq!(rail_name(&rail), "tcp 127.0.0.2");
+        let rail = json!({ "scheme": "udp", "interface": "eth1", "entropy": 40001 });
+        assert_eq!(rail_name(&rail), "udp eth1 from 40001");
         assert_eq!(rail_name(&json!({ "scheme": "sim" })), "sim");
     }
 

@@ -24,6 +24,8 @@ pub enum Paths {
     Up(orders::Up),
     /// Weighs a path: of several spare paths the heavier one takes over.
     Weight(orders::Weight),
+    /// Chooses the path that takes over next, by its ends, and proves it.
+    Specify(orders::Specify),
     /// Moves traffic to another path now.
     Migrate(orders::Migrate),
 }
@@ -36,6 +38,7 @@ pub fn run(what: &Paths) -> anyhow::Result<()> {
         Paths::Drain(arguments) => orders::drain(arguments),
         Paths::Up(arguments) => orders::up(arguments),
         Paths::Weight(arguments) => orders::weight(arguments),
+        Paths::Specify(arguments) => orders::specify(arguments),
         Paths::Migrate(arguments) => orders::migrate(arguments),
     }
 }

@@ -1,4 +1,4 @@
-//! `ropewalk paths drain`, `up`, `weight` and `migrate`.
+//! `ropewalk paths drain`, `up`, `weight`, `specify` and `migrate`.
 
 use std::collections::BTreeSet;
 
@@ -58,6 +58,32 @@ pub struct Weight {
     weight: u16,
 }
 
+/// Arguments of `ropewalk paths specify`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk paths specify 10.0.0.2:7700 --rail eth1      the path by that interface
+  ropewalk paths specify 10.0.0.2:7700 --entropy 40001  the path with that source port
+  ropewalk paths specify 10.0.0.2:7700 --strict         one that shares no interface
+
+What is left out is chosen: the path shares the least with the one that carries. It is proven,
+and takes over when that one fails, or by 'ropewalk paths migrate'.")]
+pub struct Specify {
+    #[command(flatten)]
+    to: Peer,
+    /// The interface, the source address or the scheme of the rail on this side.
+    #[arg(long)]
+    rail: Option<String>,
+    /// The host at the other end, without a port.
+    #[arg(long, value_name = "HOST")]
+    remote: Option<String>,
+    /// The source port of a rail that was opened with entropy=PORT; 0: of one without.
+    #[arg(long, value_name = "PORT")]
+    entropy: Option<u16>,
+    /// It shares no interface with the path that carries.
+    #[arg(long)]
+    strict: bool,
+}
+
 /// Arguments of `ropewalk paths migrate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -92,6 +118,16 @@ pub fn weight(arguments: &Weight) -> anyhow::Result<()> {
     let path =
         session.order(json!({ "do": "weight", "path": arguments.path, "weight": weight }))?;
     say!("path {path} to {} weighs {weight}", session.peer)
+}
+
+/// Chooses the path that takes over next.
+pub fn specify(arguments: &Specify) -> anyhow::Result<()> {
+    let Specify { to, rail, remote, entropy, strict } = arguments;
+    let session = to.session()?;
+    let path = session.order(json!({
+        "do": "specify", "rail": rail, "to": remote, "entropy": entropy, "strict": strict,
+    }))?;
+    say!("path {path} to {} takes over next", session.peer)
 }
 
 /// Moves traffic.

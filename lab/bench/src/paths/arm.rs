@@ -94,10 +94,11 @@ fn allow_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Milliseconds from MIGRATED to ARMED of all, and back, on both sides.
+/// Milliseconds from MIGRATED to ARMED of all, and back, on both sides; and the frames of both sides for each arming.
 struct Trial {
     armed: f64,
     migrated: f64,
+    frames: f64,
 }
 
 /// A figure of a trial.
@@ -189,6 +190,13 @@ impl World {
         events.filter(|event| is_such(&event.what)).count()
     }
 
+    /// Frames that all have sent so far.
+    fn frames(&self) -> u64 {
+        let sides = self.clients.iter().chain([&self.server]);
+        let rails = sides.flat_map(|side| side.endpoint.counters().1);
+        rails.map(|(_, counters)| counters.frames_sent).sum()
+    }
+
     fn load(&mut self) -> anyhow::Result<()> {
         for (client, peer) in self.clients.iter().zip(&self.peers) {
             let specified = client.endpoint.specify_path(*peer, Wanted::default());
@@ -262,9 +270,10 @@ fn trial(many: Many, count: usize) -> anyhow::Result<Trial> {
     let pool = Pool::with_budget(16 << 20);
     world.post_receives(&pool, count)?;
     world.server_events(|_| true);
-    let begin = Instant::now();
+    let (begin, before) = (Instant::now(), world.frames());
     world.load()?;
     let armed = begin.elapsed();
+    let frames = (world.frames() - before) as f64 / world.clients.len() as f64;
     let begin = Instant::now();
     world.migrate()?;
     let migrated = begin.elapsed();
@@ -276,7 +285,7 @@ fn trial(many: Many, count: usize) -> anyhow::Result<Trial> {
     }
     world.use_channels(&pool, count)?;
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
-    Ok(Trial { armed: millis(armed), migrated: millis(migrated) })
+    Ok(Trial { armed: millis(armed), migrated: millis(migrated), frames })
 }
 
 fn outcomes(many: Many, count: usize, trials: &[Trial]) -> Vec<Outcome> {
@@ -291,6 +300,10 @@ fn outcomes(many: Many, count: usize, trials: &[Trial]) -> Vec<Outcome> {
         let (median, min, max) = spread(values);
         let mut params =
             vec![(many.name(), count.to_string()), ("placement", quoted("one process"))];
+        if name == "armed" {
+            let frames = spread(trials.iter().map(|it| it.frames).collect()).0;
+            params.push(("frames_each", format!("{frames:.1}")));
+        }
         if COUNTS.last() == Some(&count) {
             params.push(("target_ms", target.to_string()));
         }

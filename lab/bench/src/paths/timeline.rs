@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
+use crate::paths::lines;
 use crate::report::{self, COLOURS, HEIGHT, LEGEND, MARGIN, Outcome, WIDTH};
 
 /// Timelines of rows that have one, and bars of all others.
 pub fn figures(outcomes: &[Outcome]) -> String {
-    let mut figures = Vec::new();
+    let mut figures = lines::figures(outcomes);
     let mut drawn: Vec<&str> = Vec::new();
     for outcome in outcomes.iter().filter(|outcome| has_timeline(outcome)) {
         if drawn.contains(&outcome.scenario.as_str()) {

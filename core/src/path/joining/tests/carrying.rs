@@ -26,9 +26,11 @@ impl Rig {
             if is_caller { (NONCE, nonce) } else { (nonce, NONCE) };
         let session = SessionId::own(self.session);
         let (path, counter, rail) = (0, 0, 3);
-        let claim = Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail };
+        let entropy = 0;
+        let claim =
+            Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy };
         let proof = self.bundle.key().expect("both shares are known").prove(&claim);
-        Body::Join(JoinBody { path: 0.into(), counter: 0.into(), rail, reserved: [0; 7], proof })
+        Body::Join(JoinBody { rail, ..join_body(0.into(), 0.into(), entropy, proof) })
     }
 
     fn names(&self) -> Envelope {

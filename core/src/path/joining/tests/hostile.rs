@@ -143,3 +143,59 @@ fn callers_that_join_and_prove_nothing_are_a_bounded_number() {
     assert_eq!((open(&rig), rig.core.counters().paths_joined), (1, 0));
     assert_eq!(rig.leaves_over(1), Some(FIRST));
 }
+
+/// The peer joins over a link from a source port, with the next number of a path and of an attempt. Whether it may.
+fn joins_from(rig: &mut Rig, entropy: u16, link: LinkId, number: u32) -> bool {
+    let before = rig.core.counters().paths_joined;
+    let Some(nonce) = rig.greet(link, FLAG_JOIN, rig.session) else { return false };
+    let body = rig.proof_from(entropy, nonce, PathId::of(number, false), number);
+    rig.place(link, rig.envelope(), &Body::Join(body));
+    rig.core.counters().paths_joined > before
+}
+
+#[test]
+fn a_peer_joins_over_one_rail_once_for_each_source_port_and_no_more_often_than_it_may() {
+    let mut rig = Rig::new();
+    rig.core.set_paths_max(4);
+    rig.tell_key();
+    // The session itself is over the first rail.
+    assert!(!joins_from(&mut rig, 0, link(0, 2), 1), "the rail carries a path");
+    assert!(joins_from(&mut rig, 7, link(0, 3), 2));
+    assert!(!joins_from(&mut rig, 7, link(0, 4), 3), "that port has one");
+    assert!(!joins_from(&mut rig, 0, link(0, 5), 4));
+    assert!(joins_from(&mut rig, 8, link(0, 6), 5) && joins_from(&mut rig, 7, link(1, 7), 6));
+    for (number, port) in (100..400).enumerate() {
+        let link = link(0, 10 + number as u32);
+        assert!(!joins_from(&mut rig, port, link, 10 + number as u32), "four are enough");
+    }
+    let peer = rig.peer.expect("a session");
+    let entries = rig.core.roles_of(peer).expect("several").entries();
+    let known: Vec<_> =
+        entries.iter().map(|it| (it.record.entropy, it.record.local_rail)).collect();
+    assert_eq!(known, [(0, 0), (7, 0), (8, 0), (7, 1)]);
+    assert_eq!(rig.leaves_over(1), Some(FIRST));
+    assert_eq!(rig.core.counters().violations, 0);
+}
+
+#[test]
+fn a_link_that_proves_nothing_changes_nothing() {
+    let spoils: [fn(&mut JoinBody); 5] = [
+        |body| body.proof[31] ^= 1,
+        |body| body.path = 5.into(),
+        |body| body.counter = 2.into(),
+        |body| body.rail = 4,
+        |body| body.entropy = 7.into(),
+    ];
+    let mut rig = Rig::new();
+    rig.tell_key();
+    for (number, spoil) in (1..).zip(spoils) {
+        let told = rig.join(link(1, number), 1, spoil);
+        assert_eq!((told.closed, told.downs), (vec![link(1, number)], 0));
+        assert_eq!(rig.core.counters().joins_refused, u64::from(number));
+        assert_eq!(rig.leaves_over(number), Some(FIRST));
+        rig.core.link_down(link(1, number), Fault::Closed);
+    }
+    assert_eq!(rig.core.counters().paths_joined, 0);
+    rig.join(link(1, 9), 1, |_| ());
+    assert_eq!(rig.core.counters().paths_joined, 1, "nothing stands in the way of the honest one");
+}

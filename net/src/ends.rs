@@ -1,0 +1,171 @@
+//! The alternate of a peer, given as people write it: the local rail, the address at the other end, the source port.
+
+use ropewalk_core::PeerId;
+use ropewalk_core::apm::path::PathId;
+use ropewalk_core::apm::{Rule, Wanted};
+use ropewalk_rail::binding::BindingError;
+
+use crate::endpoint::Endpoint;
+use crate::engine::Engine;
+
+/// The ends of a path, each given or left to the choice by failure domain.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathEnds {
+    /// The interface, the source address or the scheme of the rail of this side: `eth1`, `10.0.0.1`, `udp`.
+    pub rail: Option<String>,
+    /// The host at the other end, without a port: `10.0.0.2`.
+    pub remote: Option<String>,
+    /// The source port: that of a rail that was opened with `entropy=`, here or at the peer. 0: the one that the kernel chose.
+    pub entropy: Option<u16>,
+    /// The path shares no interface with the primary one.
+    pub strict: bool,
+}
+
+/// The reason why a path with such ends cannot be the alternate. Class: usage.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EndsError {
+    #[error("no path to this peer leaves by '{0}'; `ropewalk paths status` lists them")]
+    NoRail(String),
+    #[error("no path to this peer ends at '{0}'; `ropewalk paths status` lists them")]
+    NoRemote(String),
+    #[error(
+        "{0} has no entropy: its packets have no source port by which switches choose a way; leave it \
+         out, or name a rail of tcp or udp"
+    )]
+    NoEntropy(&'static str),
+    #[error(
+        "no path to this peer has the entropy {0}; open a rail with entropy={0} behind its address, \
+         and let both sides have more paths (ROPEWALK_PATHS)"
+    )]
+    UnknownEntropy(u16),
+    #[error(transparent)]
+    Refused(#[from] Rule),
+}
+
+/// The networks whose packets, or calls, have source ports.
+const WITH_PORTS: [&str; 2] = ["tcp", "udp"];
+
+/// Refuses a source port in the settings behind an address, for a network that has none.
+pub(crate) fn refuse_entropy(scheme: &str, settings: &str) -> Result<(), BindingError> {
+    let names_port = settings.split('&').any(|setting| setting.starts_with("entropy="));
+    match names_port && !WITH_PORTS.contains(&scheme) {
+        true => Err(BindingError::NoEntropy(scheme.to_string())),
+        false => Ok(()),
+    }
+}
+
+/// A path as far as its ends are known.
+struct Candidate {
+    wanted: Wanted,
+    path: PathId,
+    scheme: &'static str,
+    /// What may name its rail.
+    rails: [Option<String>; 3],
+    remote: Option<String>,
+}
+
+impl Endpoint {
+    /// Names the alternate path of a peer by its ends, as [`Endpoint::specify_path`] does by numbers. Of several that fit it
+    /// is the one that shares least with the primary path. Returns the path.
+    ///
+    /// # Errors
+    /// No path has such an end, or the rule that refuses.
+    pub fn specify_path_by(&self, peer: PeerId, ends: &PathEnds) -> Result<PathId, EndsError> {
+        let mut engine = self.locked();
+        engine.tell_time();
+        let answer = engine.specify_by(peer, ends);
+        engine.drain();
+        drop(engine);
+        self.wake_service();
+        answer
+    }
+
+    /// Names this path as the alternate of a peer.
+    ///
+    /// # Errors
+    /// The rule that refuses; [`Rule::UnknownPath`] where there is no such path.
+    pub fn specify_path_number(&self, peer: PeerId, path: PathId) -> Result<PathId, Rule> {
+        let mut engine = self.locked();
+        engine.tell_time();
+        let mut all = engine.candidates(peer);
+        all.retain(|candidate| candidate.path == path);
+        let answer = match all.first() {
+            Some(candidate) => engine.core.specify_path(peer, candidate.wanted),
+            None => Err(Rule::UnknownPath),
+        };
+        engine.drain();
+        drop(engine);
+        self.wake_service();
+        answer
+    }
+}
+
+impl Engine {
+    fn specify_by(&mut self, peer: PeerId, ends: &PathEnds) -> Result<PathId, EndsError> {
+        let mut all = self.candidates(peer);
+        if all.is_empty() {
+            return Ok(self.core.specify_path(peer, Wanted::default())?);
+        }
+        if let Some(name) = &ends.rail {
+            all.retain(|it| it.rails.iter().flatten().any(|rail| rail == name));
+            if all.is_empty() {
+                return Err(EndsError::NoRail(name.clone()));
+            }
+        }
+        if let Some(host) = &ends.remote {
+            all.retain(|it| it.remote.as_ref() == Some(host));
+            if all.is_empty() {
+                return Err(EndsError::NoRemote(host.clone()));
+            }
+        }
+        if let Some(entropy) = ends.entropy {
+            let without = |it: &Candidate| !WITH_PORTS.contains(&it.scheme);
+            if let Some(candidate) = all.first().filter(|_| entropy > 0 && all.iter().all(without))
+            {
+                return Err(EndsError::NoEntropy(candidate.scheme));
+            }
+            all.retain(|it| it.wanted.entropy == Some(entropy.into()));
+            if all.is_empty() {
+                return Err(EndsError::UnknownEntropy(entropy));
+            }
+        }
+        // The candidates come with those first that share least.
+        let mut refused = Rule::NoRoute;
+        for candidate in all {
+            let wanted = Wanted { strict: ends.strict, ..candidate.wanted };
+            match self.core.specify_path(peer, wanted) {
+                Ok(path) => return Ok(path),
+                // Each path but one is another than the primary one.
+                Err(Rule::IsPrimary) if refused != Rule::NoRoute => {}
+                Err(rule) => refused = rule,
+            }
+        }
+        Err(refused.into())
+    }
+
+    /// The paths of a peer: those that share least with the primary one first.
+    fn candidates(&self, peer: PeerId) -> Vec<Candidate> {
+        let Some(roles) = self.core.roles_of(peer) else { return Vec::new() };
+        let primary = roles.primary().and_then(|path| roles.get(path)).map(|entry| entry.record);
+        let mut records: Vec<_> = roles.entries().iter().map(|entry| entry.record).collect();
+        records.sort_by_key(|record| primary.map_or(0, |it| record.shared_domains(&it)));
+        let candidate = |record: ropewalk_core::apm::path::PathRecord| {
+            let link = self.core.path_link(peer, record.id);
+            let name = self.rail_name(record.local_rail);
+            Candidate {
+                wanted: Wanted {
+                    local_rail: Some(record.local_rail),
+                    remote_address: Some(record.remote_address),
+                    entropy: Some(record.entropy),
+                    ..Wanted::default()
+                },
+                path: record.id,
+                scheme: name.scheme,
+                rails: [name.interface, name.source, Some(name.scheme.to_string())],
+                remote: link.and_then(|link| self.rails.of(link)?.peer_host(link)),
+            }
+        };
+        records.into_iter().map(candidate).collect()
+    }
+}
