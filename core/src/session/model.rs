@@ -27,8 +27,8 @@ const QUEUED: Duration = Duration::from_micros(1500);
 const UNKNOWN_SPAN: Duration = Duration::from_millis(10);
 /// Fewer bytes tell nothing of a rate.
 pub(super) const TELLING: u64 = 16 << 10;
-/// The queue that a path holds.
-const QUEUE: Duration = Duration::from_millis(2);
+/// The queue that a path holds, besides one span.
+const QUEUE: Duration = Duration::from_micros(1500);
 /// By how much a peer may delay an acknowledgement.
 const PROMISED: Duration = Duration::from_millis(1);
 /// Twice the rate in this time is the most in flight, for shorter round trips.
@@ -196,10 +196,11 @@ impl PathModel {
         }
         let round_trip = self.round_trip().unwrap_or_default();
         let most = 2 * self.bytes_in(round_trip.max(ROUND_TRIP_MIN));
-        if self.flat < FLAT_ROUNDS {
-            return most.max(FEW);
-        }
-        self.bytes_in(round_trip + PROMISED + QUEUE).min(most).max(FEW)
+        // One span of the queue is the same for all: of two hosts over one pair of rails, which know nothing of each other,
+        // the slower one gains by that until both have as much.
+        let full = self.bytes_in(round_trip + PROMISED + QUEUE) + SPAN;
+        let growing = 2 * self.bytes_in(round_trip) * u64::from(self.flat < FLAT_ROUNDS);
+        full.max(growing).min(most).max(FEW)
     }
 
     /// Bytes that may be in flight now: few while the least round trip is measured again.
