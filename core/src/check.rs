@@ -128,6 +128,9 @@ impl Core {
         }
         self.check_links();
         self.check_names();
+        let paths = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
+        let paths = paths.flat_map(|session| session.paths.iter());
+        self.routes.controllers.check(paths.filter_map(|path| path.part()));
         let set = self.peers.iter().filter(|(_, peer)| peer.timer.is_set()).count();
         assert_eq!(self.timers.len(), set, "timers of peers that are gone");
         let sessions = self.peers.iter().filter_map(|(_, peer)| peer.session.as_ref());
@@ -340,9 +343,9 @@ impl Core {
             assert_eq!(others, 1, "paths of {id:?} with one link");
         }
         for path in session.paths.iter() {
-            if let (Some(noted), Some(reliable)) = (path.bytes_in_flight(), &session.reliable) {
+            if let (Some(part), Some(reliable)) = (path.part(), &session.reliable) {
                 let counted = path.link().map_or(0, |link| reliable.sent.bytes_over(link));
-                assert_eq!(noted, counted, "bytes of {id:?} in flight: {path:?}");
+                assert_eq!(part.in_flight(), counted, "bytes of {id:?} in flight: {path:?}");
             }
         }
         if session.paths.is_resting() {

@@ -140,7 +140,8 @@ impl Core {
             return true;
         }
         let waiting = self.operations.bytes_of(&peer.waiting.sends[send.channel as usize]);
-        session.paths.plan(bytes, bytes.saturating_add(waiting), self.now)
+        let (backlog, controllers) = (bytes.saturating_add(waiting), &self.routes.controllers);
+        session.paths.plan(bytes, backlog, controllers, self.now)
     }
 
     fn start_rendezvous(&mut self, id: OperationId, send: Send) -> bool {

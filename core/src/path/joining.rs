@@ -264,7 +264,7 @@ impl Core {
         self.links.begin_carrying(link);
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
-        let before = session.join(path, link, now);
+        let before = session.join(path, link, &mut self.routes.controllers, now);
         if session.paths.are_several() {
             session.paths.links().for_each(|link| self.outputs.push(Output::Tune { link }));
         }
@@ -274,7 +274,7 @@ impl Core {
             self.close_link(before);
             self.redirect_spans(id, before);
         }
-        self.begin_models(id);
+        self.begin_parts(id);
         self.begin_lengths(id);
         let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
         self.wake_by(id, due);

@@ -1,5 +1,5 @@
 //! Routes: a rail of ours and a remote host. All sessions with peers on that host that have a path by that rail share one
-//! stream of probes, and what one of them learns of the route.
+//! stream of probes, one controller ([`Controllers`]), and what one of them learns of the route.
 //!
 //! What is learned of a route proves nothing of another session's path: that one is probed at once, or left until it answers.
 //!
@@ -15,7 +15,7 @@ use ropewalk_base::verb::LinkId;
 use super::LinkStage;
 use crate::api::PeerId;
 use crate::engine::Core;
-use crate::session::PathCause;
+use crate::session::{Controllers, PathCause, Route as Key};
 
 /// How often news of a route are told.
 const NEWS_EVERY: Duration = Duration::from_millis(25);
@@ -23,9 +23,6 @@ const NEWS_EVERY: Duration = Duration::from_millis(25);
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// With more routes than that, those that are not used are looked for.
 const ROUTES_KEPT: usize = 64;
-
-/// A rail of ours, and the number of a host.
-type Key = (u8, u64);
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Route {
@@ -40,6 +37,8 @@ struct Route {
 pub(crate) struct Routes {
     routes: BTreeMap<Key, Route>,
     swept_at: usize,
+    /// What each of them can carry.
+    pub controllers: Controllers,
 }
 
 /// What a session learned of a route.
@@ -56,7 +55,8 @@ fn is_past(at: Option<Time>, every: Duration, now: Time) -> bool {
 
 impl Routes {
     pub fn new() -> Routes {
-        Routes { routes: BTreeMap::new(), swept_at: ROUTES_KEPT }
+        let controllers = Controllers::new();
+        Routes { routes: BTreeMap::new(), swept_at: ROUTES_KEPT, controllers }
     }
 
     fn route(&mut self, key: Key, now: Time) -> &mut Route {
@@ -102,7 +102,7 @@ impl Core {
     }
 
     /// The host at the other end of a link, as far as it says so.
-    fn route_of(&self, link: LinkId) -> Option<Key> {
+    pub(crate) fn route_of(&self, link: LinkId) -> Option<Key> {
         let host = self.links.get(link)?.hello?.host.get();
         (host != 0).then_some((link.rail, host))
     }

@@ -206,7 +206,9 @@ impl Core {
         let link = heard_over.unwrap_or(control);
         let other = match session.paths.have_suspects() {
             true => Some(control).filter(|control| *control != link),
-            false if reliable.answers_redundantly => session.paths.beside(link, 0),
+            false if reliable.answers_redundantly => {
+                session.paths.beside(link, 0, &self.routes.controllers)
+            }
             false => None,
         };
         self.emit_on(link, envelope, &body, None, Token::NONE);

@@ -59,7 +59,9 @@ impl Core {
     /// it, or the peer.
     pub(crate) fn transmit(&mut self, id: PeerId, span: u64) {
         let session = self.peers.session(id);
-        let Some((link, beside)) = session.and_then(|it| striping::links_for(it, span)) else {
+        let Some((link, beside)) =
+            session.and_then(|it| striping::links_for(it, span, &self.routes.controllers))
+        else {
             return;
         };
         self.transmit_over(id, span, link, false);
@@ -88,7 +90,7 @@ impl Core {
             && let Some(sent) = reliable.sent.send(span, link, order, now)
         {
             if counts {
-                session.paths.bytes_begun(link, sent.bytes(), now);
+                session.paths.bytes_begun(link, sent.bytes(), &mut self.routes.controllers, now);
             }
             let bulk = sent.payload.is_some_and(|payload| payload.urgency == Urgency::Bulk);
             let rides = !bulk && hears;
@@ -187,7 +189,7 @@ impl Core {
         let bytes = lost.spans.iter().map(|span| reliable.sent.bytes_of(*span)).sum();
         self.history.moved(link, lost.spans.len() as u64, bytes);
         if let Some(session) = self.peers.session_mut(id) {
-            session.paths.bytes_given_up(link);
+            session.paths.bytes_given_up(link, &mut self.routes.controllers);
         }
         lost.orders.into_iter().for_each(|order| self.forget_copy(link, order));
         lost.spans.into_iter().for_each(|span| self.transmit(id, span));

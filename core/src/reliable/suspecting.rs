@@ -85,7 +85,8 @@ impl Core {
                 self.history.delivered(&mut session.paths, over, sent_at, now);
             }
             if are_several {
-                session.paths.bytes_acknowledged(link, &acknowledged, now);
+                let controllers = &mut self.routes.controllers;
+                session.paths.bytes_acknowledged(link, &acknowledged, controllers, now);
             }
         }
         if any && let Some(bundle) = session.bundle_mut() {

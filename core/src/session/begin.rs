@@ -45,7 +45,7 @@ impl Core {
             self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
         let now = self.now;
         if goes_on && let Some(session) = self.peers.session_mut(id) {
-            session.begin_over(link, now);
+            session.begin_over(link, &mut self.routes.controllers, now);
         }
         old_links.into_iter().for_each(|old| self.close_link(old));
         self.close_older(id, link);

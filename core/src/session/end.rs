@@ -35,7 +35,7 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         if !alone {
             // What others carry needs no call; the bundle has a path in its place in its own time.
-            session.lose(link, now, Time::NEVER);
+            session.lose(link, Time::NEVER, &mut self.routes.controllers, now);
             let due = session.due();
             self.counters.paths_lost += 1;
             self.begin_lengths(id);
@@ -44,7 +44,7 @@ impl Core {
             self.sync_paths(id);
             return self.wake_by(id, due);
         }
-        session.lose(link, now, retry_at);
+        session.lose(link, retry_at, &mut self.routes.controllers, now);
         if self.config.path_wait().is_zero() {
             return self.give_up_paths(id);
         }
@@ -140,10 +140,11 @@ impl Core {
             granted: _,
             puts: _,
             outlives_links: _,
-            paths,
+            mut paths,
             bundle,
         } = session;
         self.counters.resets += 1;
+        paths.leave_parts(&mut self.routes.controllers);
         // Where one of several broke the protocol the others are well. Orders that rails have not finished know their links.
         paths.links().for_each(|link| self.close_link(link));
         let (joining, migrating) =

@@ -279,7 +279,9 @@ impl PathHealth {
     pub fn time_out(&self) -> Duration {
         let late = self.promised + self.floor + self.span_time;
         let measured = self.round_trip.map(|it| it + 4 * self.variation + late);
-        measured.unwrap_or(FIRST).min(TIME_OUT_MAX)
+        // Two spans go before the first of them is acknowledged.
+        let first = || FIRST.max(late + self.span_time);
+        measured.unwrap_or_else(first).min(TIME_OUT_MAX)
     }
 
     /// Whether something is awaited for longer than a time-out.

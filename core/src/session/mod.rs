@@ -9,6 +9,7 @@
 mod begin;
 mod bundle;
 mod confirmation;
+mod controllers;
 mod end;
 mod health;
 pub(crate) mod history;
@@ -23,6 +24,7 @@ mod standing;
 pub(crate) mod status;
 
 pub(crate) use bundle::Bundle;
+pub(crate) use controllers::{Controllers, Route};
 pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use history::History;
 pub(crate) use key::{Claim, Prover};
@@ -333,7 +335,14 @@ impl Session {
     }
 
     /// A link becomes a path of its own. Returns the link that this path had.
-    pub fn join(&mut self, path: PathId, link: LinkId, now: Time) -> Option<LinkId> {
+    pub fn join(
+        &mut self,
+        path: PathId,
+        link: LinkId,
+        controllers: &mut Controllers,
+        now: Time,
+    ) -> Option<LinkId> {
+        self.paths.leave_part(path, controllers);
         let before = self.paths.join(path, link, now);
         self.choose();
         if let Some(bundle) = self.bundle.as_mut().filter(|_| self.paths.are_several()) {
@@ -343,7 +352,8 @@ impl Session {
     }
 
     /// A new link carries it on, in place of all that it had.
-    pub fn begin_over(&mut self, link: LinkId, now: Time) {
+    pub fn begin_over(&mut self, link: LinkId, controllers: &mut Controllers, now: Time) {
+        self.paths.leave_parts(controllers);
         self.paths.begin(link);
         self.choose();
         if let Some(bundle) = &mut self.bundle {
@@ -374,7 +384,8 @@ impl Session {
     }
 
     /// A link is lost; the session goes on over another one, or over the next.
-    pub fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
+    pub fn lose(&mut self, link: LinkId, retry_at: Time, controllers: &mut Controllers, now: Time) {
+        self.paths.leave_part_over(link, controllers);
         self.paths.lose(link, now, retry_at);
         self.choose();
         self.bundle.iter_mut().for_each(|bundle| bundle.lose_path(now));

@@ -1,11 +1,12 @@
-//! What a path can carry: how many bytes a second it delivers, its least round trip, and how many bytes are in flight.
+//! What a pair of rails can carry to a host: how many bytes a second it delivers, its least round trip, and how many bytes
+//! are in flight, of all sessions together ([`super::controllers`]).
 //!
 //! The rate is the greatest of some rounds: a round counts what is acknowledged in some milliseconds. One in which the
 //! path always had enough to do may lower the rate; one in which it had not can only raise it. The bytes in flight are
 //! bounded by what a round trip needs and two milliseconds of queue, so that a path that falls silent, or becomes slow,
 //! holds back little.
 //!
-//! Invariants: time is passed in; what is in flight is what went over the path's link and is neither acknowledged nor
+//! Invariants: time is passed in; what is in flight is what went over links of the route and is neither acknowledged nor
 //! given up.
 
 use std::time::Duration;
@@ -25,9 +26,9 @@ const QUEUED: Duration = Duration::from_micros(1500);
 /// How long a span may take over a path whose rate is not known.
 const UNKNOWN_SPAN: Duration = Duration::from_millis(10);
 /// Fewer bytes tell nothing of a rate.
-const TELLING: u64 = 16 << 10;
-/// The queue that a path holds.
-const QUEUE: Duration = Duration::from_millis(2);
+pub(super) const TELLING: u64 = 16 << 10;
+/// The queue that a path holds, besides one span.
+const QUEUE: Duration = Duration::from_micros(1500);
 /// By how much a peer may delay an acknowledgement.
 const PROMISED: Duration = Duration::from_millis(1);
 /// Twice the rate in this time is the most in flight, for shorter round trips.
@@ -50,7 +51,7 @@ const LEAST_SLOT: Duration = Duration::from_millis(20);
 const UNUSED: Duration = Duration::from_secs(1);
 const UNUSED_SPANS: u32 = 200;
 
-/// The model of the path of one link.
+/// The model of the paths of one route.
 #[derive(Debug, Default)]
 pub(crate) struct PathModel {
     /// Bytes in flight.
@@ -137,7 +138,7 @@ impl Least {
 }
 
 impl PathModel {
-    /// The model of a link over which so many bytes are under way already.
+    /// The model of a route over which so many bytes are under way already.
     pub fn new(in_flight: u64, now: Time) -> PathModel {
         PathModel { in_flight, used_at: now, tries: TRIES, ..PathModel::default() }
     }
@@ -195,17 +196,17 @@ impl PathModel {
         }
         let round_trip = self.round_trip().unwrap_or_default();
         let most = 2 * self.bytes_in(round_trip.max(ROUND_TRIP_MIN));
-        if self.flat < FLAT_ROUNDS {
-            return most.max(FEW);
-        }
-        self.bytes_in(round_trip + PROMISED + QUEUE).min(most).max(FEW)
+        // One span of the queue is the same for all: of two hosts over one pair of rails, which know nothing of each other,
+        // the slower one gains by that until both have as much.
+        let full = self.bytes_in(round_trip + PROMISED + QUEUE) + SPAN;
+        let growing = 2 * self.bytes_in(round_trip) * u64::from(self.flat < FLAT_ROUNDS);
+        full.max(growing).min(most).max(FEW)
     }
 
-    /// Whether so many bytes more may be in flight. With nothing in flight any may.
-    pub fn has_room(&self, bytes: u64, now: Time) -> bool {
+    /// Bytes that may be in flight now: few while the least round trip is measured again.
+    pub fn most(&self, now: Time) -> u64 {
         let measures = self.least.is_some_and(|least| least.is_measured_again(now));
-        let most = if measures { SPAN } else { self.in_flight_max() };
-        self.in_flight == 0 || self.in_flight + bytes <= most
+        if measures { SPAN } else { self.in_flight_max() }
     }
 
     /// Whether a span has to show what the path can do: its rate is not known, or of long ago.
@@ -331,9 +332,20 @@ impl PathModel {
         }
     }
 
-    /// What is in flight is given up: it goes over other paths.
-    pub fn give_up(&mut self) {
-        (self.in_flight, self.round) = (0, None);
+    /// So many bytes were under way before they were counted here.
+    pub fn add_in_flight(&mut self, bytes: u64) {
+        self.in_flight += bytes;
+    }
+
+    /// So many of the bytes in flight go over other paths, or are of no interest any more.
+    pub fn give_up(&mut self, bytes: u64) {
+        self.in_flight -= bytes;
+        match &mut self.round {
+            Some(round) if self.in_flight > 0 => {
+                round.least_in_flight = round.least_in_flight.min(self.in_flight);
+            }
+            round => *round = None,
+        }
     }
 
     /// What it did before tells nothing any more.

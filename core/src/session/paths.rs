@@ -21,9 +21,9 @@ use ropewalk_base::verb::{LinkId, Urgency};
 use ropewalk_wire::frame::Body;
 
 use super::confirmation::Confirmation;
+use super::controllers::Part;
 use super::health::KeptHealth;
 use super::in_flight::InFlight;
-use super::model::PathModel;
 use super::status::KeptTally;
 use crate::orders::{Order, Orders};
 
@@ -61,8 +61,8 @@ pub(crate) struct Path {
     /// An operator keeps it out of use.
     is_drained: bool,
     tally: KeptTally,
-    /// What its link can carry, where there are several paths.
-    model: Option<Box<PathModel>>,
+    /// Its part of the controller of its pair of rails, where there are several paths.
+    part: Option<Part>,
 }
 
 /// What carries a path.
@@ -118,8 +118,8 @@ impl Path {
         let (in_flight, confirmation) = (InFlight::default(), Confirmation::default());
         let (health, tally) = (KeptHealth::default(), KeptTally::default());
         let (way, rail, is_drained) = (Way::Up { link }, link.rail, false);
-        let model = None;
-        Path { in_flight, way, id, rail, confirmation, health, is_drained, tally, model }
+        let part = None;
+        Path { in_flight, way, id, rail, confirmation, health, is_drained, tally, part }
     }
 
     /// The link that frames may be sent over.
@@ -284,15 +284,16 @@ impl Paths {
     }
 }
 
-/// What becomes of a path: [`super::Session`] calls these, which has to choose its inline link anew.
+/// What becomes of a path: [`super::Session`] calls these, which has to choose its inline link anew. Those that lose or
+/// change their links have left their controllers before.
 impl Paths {
     /// A link carries the session on, which its caller thinks to be without any: the first path is the only one from now
     /// on, and the others are to join anew.
     pub(super) fn begin(&mut self, link: LinkId) {
         self.more.clear();
-        let Path { way, rail, confirmation, health, model, .. } = &mut self.first;
+        let Path { way, rail, confirmation, health, .. } = &mut self.first;
         (*way, *rail, *confirmation) = (Way::Up { link }, link.rail, Confirmation::default());
-        (*health, *model) = (KeptHealth::default(), None);
+        *health = KeptHealth::default();
     }
 
     /// A link becomes the link of a path, which is a new one if there is none of this number. Returns the link that the
@@ -308,7 +309,6 @@ impl Paths {
         if before.is_some() {
             path.health.lose(now);
         }
-        path.model = None;
         path.health.hold(now);
         before
     }
@@ -359,7 +359,6 @@ impl Paths {
         if let Some(path) = self.of_link(link) {
             path.way = Way::Lost { since: now, retry_at };
             path.health.lose(now);
-            path.model = None;
         }
     }
 }

@@ -19,13 +19,19 @@ impl Core {
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
             let bytes = next.min(session.granted.frame_bytes());
+            let controllers = &self.routes.controllers;
             let room = match &session.reliable {
                 Some(it) => {
-                    let max = session.paths.bulk_bytes_max();
+                    let max = session.paths.bulk_bytes_max(controllers);
                     session.paths.with_room().is_some()
                         && it.sent.has_bulk_room(max)
                         && (!session.paths.are_several()
-                            || session.paths.plan(bytes, session.streams.left_bytes(), self.now))
+                            || session.paths.plan(
+                                bytes,
+                                session.streams.left_bytes(),
+                                controllers,
+                                self.now,
+                            ))
                 }
                 None => session.paths.has_bulk_room(next),
             };

@@ -2,6 +2,7 @@
 //!
 //! * [`mod@cut`]: a stream of ordered messages, of which a rail is cut and mended, beside TCP and MPTCP;
 //! * [`mod@striped`]: the same stream over two unequal rails, as a part of what each rail carries alone;
+//! * [`mod@fair`]: two such streams over one pair of rails, and the parts that they get;
 //! * [`mod@side`], [`ours`], [`bare`]: its processes; [`stream`], [`trace`]: its messages, and what became of them;
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
@@ -11,6 +12,7 @@
 mod arm;
 mod bare;
 mod cut;
+mod fair;
 mod kernels;
 mod latency;
 mod lines;
@@ -34,6 +36,7 @@ use crate::report::Outcome;
 pub(crate) fn serve(part: &str) -> anyhow::Result<()> {
     match part.split_once(' ').unwrap_or((part, "")) {
         ("stream", words) => side::serve(words),
+        ("pair", words) => side::serve_pair(words),
         ("rank", words) => kernels::rank::serve(words),
         (other, _) => bail!("nobody knows what '{other}' is"),
     }
@@ -49,11 +52,12 @@ pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
     latency::latency(options, emit)?;
     cut::cut(options, emit)?;
     striped::striped(options, emit)?;
+    fair::fair(options, emit)?;
     kernels::kernels(options, emit)
 }
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
-    [arm::rows(), latency::rows(), cut::rows(quick), striped::rows(quick), kernels::rows(quick)]
-        .concat()
+    let rows = [arm::rows(), latency::rows(), cut::rows(quick), striped::rows(quick)].concat();
+    [rows, fair::rows(quick), kernels::rows(quick)].concat()
 }

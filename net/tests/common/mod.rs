@@ -203,6 +203,11 @@ impl World {
         self.nodes[from].endpoint.lookup(&address).unwrap()
     }
 
+    /// The present simulated time.
+    pub fn now(&self) -> Time {
+        Time(self.clock.load(Ordering::Relaxed))
+    }
+
     pub fn step(&mut self) {
         let mut any = false;
         for node in &mut self.nodes {

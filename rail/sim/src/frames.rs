@@ -218,9 +218,12 @@ impl Network {
             let busy = path.transmission(next.frame.bytes());
             end.traffic.sent(next.frame.bytes());
             lane.window += 1;
-            lane.wire_busy = busy > Duration::ZERO;
-            let free = self.now + busy;
-            if busy > Duration::ZERO {
+            // On a shared cable it queues behind what others sent; its link may send the next one at once.
+            let queued = self.queue(from, busy);
+            let wait = queued.unwrap_or_default();
+            let free = self.now + wait + busy;
+            if queued.is_none() && busy > Duration::ZERO {
+                self.set_wire_busy(id, side);
                 self.schedule(free, Event::WireFree { connection: id, side });
             }
             let after = match release {
@@ -232,12 +235,20 @@ impl Network {
             let counters = &mut self.rails[from].counters;
             counters.frames_sent += 1;
             counters.bytes_sent += next.frame.bytes();
-            self.launch(id, 1 - side, next.frame, busy, path);
+            self.launch(id, 1 - side, next.frame, [wait, wait + busy], path);
         }
     }
 
     /// A frame is on its way to `side`; its fate is decided here.
-    fn launch(&mut self, id: u64, side: usize, mut frame: Frame, busy: Duration, path: Path) {
+    /// It leaves from the first of these times on, and has left after the second.
+    fn launch(
+        &mut self,
+        id: u64,
+        side: usize,
+        mut frame: Frame,
+        [wait, busy]: [Duration; 2],
+        path: Path,
+    ) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (reliable, ordered) = (connection.reliable, connection.ordered);
         if !reliable {
@@ -267,7 +278,7 @@ impl Network {
             self.schedule(at, Event::Arrive { connection: id, side, message });
         } else if reliable && ordered && !frame.payload.is_empty() && busy > Duration::ZERO {
             // The header is there while the payload still arrives: the peer may die in between.
-            self.send(id, side, Message::Head(frame.clone()), Duration::ZERO);
+            self.send(id, side, Message::Head(frame.clone()), wait);
             self.send(id, side, Message::Tail(frame.clone()), busy);
         } else {
             self.send(id, side, Message::Whole(frame.clone()), busy);
@@ -277,6 +288,12 @@ impl Network {
             let at = spread(at, path.reordering_delay, &mut self.random);
             let message = Message::Whole(frame);
             self.schedule(at, Event::Arrive { connection: id, side, message });
+        }
+    }
+
+    fn set_wire_busy(&mut self, id: u64, side: usize) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.ends[side].lane.wire_busy = true;
         }
     }
 

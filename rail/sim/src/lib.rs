@@ -98,6 +98,15 @@ impl SimNetwork {
         network.path(from, to)
     }
 
+    /// What these rails send, over all their links, leaves over one cable in the order of its sending. So a link has as
+    /// much of the cable as it has frames on their way, and urgent frames overtake none there. Otherwise each link has a
+    /// cable of its own.
+    pub fn share_cable(&self, names: &[&str]) {
+        let mut network = lock(&self.shared);
+        let rails: Vec<usize> = names.iter().map(|name| network.rail_index(name)).collect();
+        network.share_cable(rails.into_iter());
+    }
+
     /// Changes one direction. The names need not be in use yet.
     pub fn change_path(&self, from: &str, to: &str, change: impl FnOnce(&mut Path)) {
         let mut network = lock(&self.shared);

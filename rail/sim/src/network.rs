@@ -226,6 +226,9 @@ pub(crate) struct Network {
     pub default_path: Path,
     names: BTreeMap<String, usize>,
     paths: BTreeMap<(usize, usize), Path>,
+    /// When each cable is free, and the cable of each rail that has one.
+    cables: Vec<Time>,
+    cable_of: BTreeMap<usize, usize>,
     events: BTreeMap<(Time, u64), Event>,
     event_count: u64,
 }
@@ -242,6 +245,8 @@ impl Network {
             default_path: Path::default(),
             names: BTreeMap::new(),
             paths: BTreeMap::new(),
+            cables: Vec::new(),
+            cable_of: BTreeMap::new(),
             events: BTreeMap::new(),
             event_count: 0,
         }
@@ -284,6 +289,20 @@ impl Network {
 
     pub(crate) fn path(&self, from: usize, to: usize) -> Path {
         self.paths.get(&(from, to)).copied().unwrap_or(self.default_path)
+    }
+
+    /// What these rails send goes over one cable from now on.
+    pub(crate) fn share_cable(&mut self, rails: impl Iterator<Item = usize>) {
+        self.cables.push(Time::ZERO);
+        self.cable_of.extend(rails.map(|rail| (rail, self.cables.len() - 1)));
+    }
+
+    /// How long what a rail sends now waits for its cable, which it keeps busy for so long; `None`: it has none.
+    pub(crate) fn queue(&mut self, rail: usize, busy: Duration) -> Option<Duration> {
+        let free_at = &mut self.cables[*self.cable_of.get(&rail)?];
+        let begin = self.now.max(*free_at);
+        *free_at = begin + busy;
+        Some(begin.since(self.now))
     }
 
     /// Changes a direction; where it was blocked or healed, its connections are told.

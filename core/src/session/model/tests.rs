@@ -27,6 +27,11 @@ impl Pipe {
         Pipe { model, rate, delay, now, free_at: now, under_way, delivered: 0 }
     }
 
+    fn has_room(&self) -> bool {
+        let in_flight = self.model.in_flight();
+        in_flight == 0 || in_flight + SPAN <= self.model.most(self.now)
+    }
+
     fn send(&mut self) {
         let nanos = SPAN * 1_000_000_000 / self.rate;
         self.free_at = self.free_at.max(self.now) + Duration::from_nanos(nanos);
@@ -38,7 +43,7 @@ impl Pipe {
     fn run(&mut self, time: Duration, most: usize) {
         let until = self.now + time;
         while self.now < until {
-            while self.under_way.len() < most && self.model.has_room(SPAN, self.now) {
+            while self.under_way.len() < most && self.has_room() {
                 self.send();
             }
             let (sent_at, at) = self.under_way.pop_front().expect("an empty path has room");
@@ -127,7 +132,7 @@ fn an_unused_path_is_tried_again_and_one_that_was_given_up_is_not_known() {
     pipe.run(ms(300), usize::MAX);
     let now = pipe.now;
     assert!(!pipe.model.wants_probe(now));
-    pipe.model.give_up();
+    pipe.model.give_up(pipe.model.in_flight());
     assert_eq!(pipe.model.in_flight(), 0);
     assert!(!pipe.model.wants_probe(now) && pipe.model.wants_probe(now + ms(1001)));
     pipe.model.forget();

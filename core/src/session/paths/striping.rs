@@ -9,7 +9,8 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths};
-use crate::session::model::{Acknowledged, PathModel};
+use crate::session::controllers::{Controllers, Part};
+use crate::session::model::Acknowledged;
 
 /// Shorter spans stay on the path of control frames.
 const STRIPED_MIN: u64 = 8 << 10;
@@ -35,20 +36,28 @@ impl Path {
     }
 
     /// The time until so many bytes more are at the peer.
-    fn finish(&self, bytes: u64) -> Duration {
-        self.model.as_ref().map_or(Duration::ZERO, |model| model.finish(bytes))
+    fn finish(&self, bytes: u64, controllers: &Controllers) -> Duration {
+        let model = self.part.as_ref().and_then(|part| controllers.model(part));
+        model.map_or(Duration::ZERO, |model| model.finish(bytes))
     }
 
-    fn has_stripe_room(&self, bytes: u64, now: Time) -> bool {
-        self.model.as_ref().is_none_or(|model| model.has_room(bytes, now))
+    /// The same of all that waits, while other sessions go on.
+    fn finish_all(&self, bytes: u64, controllers: &Controllers) -> Duration {
+        self.part.as_ref().map_or(Duration::ZERO, |part| controllers.finish_all(part, bytes))
     }
 
-    fn is_known(&self) -> bool {
-        self.model.as_ref().is_some_and(|model| model.rate().is_some())
+    fn has_stripe_room(&self, bytes: u64, now: Time, controllers: &Controllers) -> bool {
+        self.part.as_ref().is_none_or(|part| controllers.has_room(part, bytes, now))
     }
 
-    fn wants_probe(&self, now: Time) -> bool {
-        self.model.as_ref().is_some_and(|model| model.wants_probe(now))
+    fn is_known(&self, controllers: &Controllers) -> bool {
+        let model = self.part.as_ref().and_then(|part| controllers.model(part));
+        model.is_some_and(|model| model.rate().is_some())
+    }
+
+    fn wants_probe(&self, now: Time, controllers: &Controllers) -> bool {
+        let model = self.part.as_ref().and_then(|part| controllers.model(part));
+        model.is_some_and(|model| model.wants_probe(now))
     }
 }
 
@@ -60,23 +69,23 @@ fn is_worth(time: Duration, other: Duration) -> bool {
 /// Choices.
 impl Paths {
     /// The link over which so many bytes are at the peer first, were they sent now. `None`: no path is up.
-    pub fn for_bytes(&self, bytes: u64) -> Option<LinkId> {
+    pub fn for_bytes(&self, bytes: u64, controllers: &Controllers) -> Option<LinkId> {
         if self.more.is_empty() {
             return self.first.up();
         }
         let usable = self.iter().filter(|path| path.is_usable());
-        let best = usable.min_by_key(|path| path.finish(bytes));
+        let best = usable.min_by_key(|path| path.finish(bytes, controllers));
         best.or_else(|| self.chosen()).and_then(Path::up)
     }
 
     /// Chooses the path of a span with a payload of so many bytes, which is made next. `backlog`: the bytes that wait to
     /// be sent, these included. False: it is not to be made before something is acknowledged.
-    pub fn plan(&mut self, bytes: u64, backlog: u64, now: Time) -> bool {
+    pub fn plan(&mut self, bytes: u64, backlog: u64, controllers: &Controllers, now: Time) -> bool {
         self.planned = PathId::NONE;
         if self.more.is_empty() || bytes < STRIPED_MIN {
             return true;
         }
-        match self.choose(bytes, backlog.max(bytes), now) {
+        match self.choose(bytes, backlog.max(bytes), controllers, now) {
             Choice::Over(id) => {
                 self.planned = id;
                 true
@@ -85,28 +94,28 @@ impl Paths {
         }
     }
 
-    fn choose(&self, bytes: u64, backlog: u64, now: Time) -> Choice {
+    fn choose(&self, bytes: u64, backlog: u64, controllers: &Controllers, now: Time) -> Choice {
         let usable = || self.iter().filter(|path| path.is_usable());
+        let has_room = |path: &Path| path.has_stripe_room(bytes, now, controllers);
         let Some(primary) = self.chosen() else { return Choice::Over(self.first.id) };
-        let over = |path: &Path| match path.has_stripe_room(bytes, now) {
+        let over = |path: &Path| match has_room(path) {
             true => Choice::Over(path.id),
             false => Choice::Wait,
         };
-        if let Some(path) = usable().find(|path| path.wants_probe(now)) {
+        if let Some(path) = usable().find(|path| path.wants_probe(now, controllers)) {
             return Choice::Over(path.id);
         }
-        let free = usable().filter(|path| path.has_stripe_room(bytes, now));
-        let Some(best) = free.min_by_key(|path| (path.finish(bytes), path.id != primary.id)) else {
-            return over(primary);
-        };
+        let free = usable().filter(|path| has_room(path));
+        let of = |path: &&Path| (path.finish(bytes, controllers), path.id != primary.id);
+        let Some(best) = free.min_by_key(of) else { return over(primary) };
         // What another path does meanwhile: all that waits.
-        let time = best.finish(bytes);
+        let time = best.finish(bytes, controllers);
         let others = usable().filter(|path| path.id != best.id);
-        let is_rival = |path: &&Path| {
-            path.id == primary.id || (path.is_known() && !path.has_stripe_room(bytes, now))
-        };
-        let rivals = others.filter(is_rival).filter(|path| !is_worth(time, path.finish(backlog)));
-        match rivals.min_by_key(|path| path.finish(backlog)) {
+        let is_rival =
+            |path: &&Path| path.id == primary.id || (path.is_known(controllers) && !has_room(path));
+        let all = |path: &&Path| path.finish_all(backlog, controllers);
+        let rivals = others.filter(is_rival).filter(|path| !is_worth(time, all(path)));
+        match rivals.min_by_key(all) {
             Some(rival) => over(rival),
             None => Choice::Over(best.id),
         }
@@ -114,13 +123,13 @@ impl Paths {
 
     /// The link for the second copy of a span of so many bytes that goes over this link: of the paths that are not
     /// suspect the one over which it is at the peer first. A path that was held back serves for that, too.
-    pub fn beside(&self, link: LinkId, bytes: u64) -> Option<LinkId> {
+    pub fn beside(&self, link: LinkId, bytes: u64, controllers: &Controllers) -> Option<LinkId> {
         let serves = |path: &&Path| {
             let is_other = path.up().is_some_and(|other| other != link);
             is_other && !path.is_drained && !path.health.is_suspect()
         };
         let others = self.iter().filter(serves);
-        others.min_by_key(|path| (!path.health.is_good(), path.finish(bytes)))?.up()
+        others.min_by_key(|path| (!path.health.is_good(), path.finish(bytes, controllers)))?.up()
     }
 
     /// The link of a path, where spans may be spread over it.
@@ -129,74 +138,101 @@ impl Paths {
     }
 
     /// Bytes of data frames that may be unacknowledged.
-    pub fn bulk_bytes_max(&self) -> u64 {
+    pub fn bulk_bytes_max(&self, controllers: &Controllers) -> u64 {
         if self.more.is_empty() {
             return BULK_BYTES;
         }
-        let models = self.iter().filter_map(|path| path.model.as_ref());
+        let parts = self.iter().filter_map(|path| path.part.as_ref());
+        let models = parts.filter_map(|part| controllers.model(part));
         let sum = models.fold(0u64, |sum, model| sum.saturating_add(model.in_flight_max()));
         sum.clamp(BULK_BYTES, BULK_BYTES_MAX)
     }
 }
 
-/// What the models are told.
+/// What the controllers are told.
 impl Paths {
-    /// Links that carry and have no model yet.
-    pub fn without_model(&self) -> Vec<LinkId> {
+    /// Links that carry and have no part of a controller yet.
+    pub fn without_part(&self) -> Vec<LinkId> {
         if self.more.is_empty() {
             return Vec::new();
         }
-        self.iter().filter(|path| path.model.is_none()).filter_map(Path::link).collect()
+        self.iter().filter(|path| path.part.is_none()).filter_map(Path::link).collect()
     }
 
-    /// The model of a link begins, over which so many bytes are under way.
-    pub fn begin_model(&mut self, link: LinkId, in_flight: u64, now: Time) {
+    /// The path of a link has a part of a controller from now on.
+    pub fn take_part(&mut self, link: LinkId, part: Part) {
         if let Some(path) = self.of_link(link) {
-            path.model = Some(Box::new(PathModel::new(in_flight, now)));
+            debug_assert!(path.part.is_none(), "a path has one part");
+            path.part = Some(part);
         }
     }
 
-    fn model_mut(&mut self, link: LinkId) -> Option<&mut PathModel> {
-        self.of_link(link)?.model.as_deref_mut()
+    /// A path has none any more: it gets another link.
+    pub fn leave_part(&mut self, id: PathId, controllers: &mut Controllers) {
+        let path = self.iter_mut().find(|path| path.id == id);
+        path.and_then(|path| path.part.take()).into_iter().for_each(|part| controllers.leave(part));
+    }
+
+    /// The path of a link has none any more: it loses the link.
+    pub fn leave_part_over(&mut self, link: LinkId, controllers: &mut Controllers) {
+        let part = self.of_link(link).and_then(|path| path.part.take());
+        part.into_iter().for_each(|part| controllers.leave(part));
+    }
+
+    /// No path has one any more.
+    pub fn leave_parts(&mut self, controllers: &mut Controllers) {
+        let parts = self.iter_mut().filter_map(|path| path.part.take());
+        parts.for_each(|part| controllers.leave(part));
     }
 
     /// A span of so many bytes goes over a link that it did not go over before.
-    pub fn bytes_begun(&mut self, link: LinkId, bytes: u64, now: Time) {
+    pub fn bytes_begun(
+        &mut self,
+        link: LinkId,
+        bytes: u64,
+        controllers: &mut Controllers,
+        now: Time,
+    ) {
         let Some(path) = self.of_link(link) else { return };
-        let Some(model) = path.model.as_deref_mut() else { return };
-        model.send(bytes, now);
-        path.health.allow(model.span_time());
+        let Some(part) = &mut path.part else { return };
+        controllers.send(part, bytes, now);
+        path.health.allow(controllers.span_time(part));
     }
 
     /// Spans that went over a link are acknowledged.
-    pub fn bytes_acknowledged(&mut self, link: LinkId, acknowledged: &Acknowledged, now: Time) {
+    pub fn bytes_acknowledged(
+        &mut self,
+        link: LinkId,
+        acknowledged: &Acknowledged,
+        controllers: &mut Controllers,
+        now: Time,
+    ) {
         let Some(path) = self.of_link(link) else { return };
-        let Some(model) = path.model.as_deref_mut() else { return };
-        model.acknowledge(acknowledged, now);
-        path.health.allow(model.span_time());
+        let Some(part) = &mut path.part else { return };
+        controllers.acknowledge(part, acknowledged, now);
+        path.health.allow(controllers.span_time(part));
         if acknowledged.sent.is_some_and(|(_, bytes)| bytes >= STRIPED_MIN) {
             path.health.carries();
         }
-        if model.in_flight() == 0 {
+        if part.in_flight() == 0 {
             // What goes next is awaited from then on.
             path.health.awaits_nothing();
         }
     }
 
     /// What went over a link goes over others.
-    pub fn bytes_given_up(&mut self, link: LinkId) {
-        if let Some(model) = self.model_mut(link) {
-            model.give_up();
-            model.forget();
+    pub fn bytes_given_up(&mut self, link: LinkId, controllers: &mut Controllers) {
+        if let Some(part) = self.of_link(link).and_then(|path| path.part.as_mut()) {
+            controllers.give_up(part);
         }
     }
 }
 
 /// What is told of them.
 impl Path {
-    /// Bytes of spans in flight, where they are counted.
-    pub fn bytes_in_flight(&self) -> Option<u64> {
-        Some(self.model.as_ref()?.in_flight())
+    /// Its part of a controller.
+    pub fn part(&self) -> Option<&Part> {
+        self.part.as_ref()
     }
 }
 

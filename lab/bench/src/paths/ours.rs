@@ -20,12 +20,21 @@ const LIMIT: Duration = Duration::from_secs(60);
 const DATA: u64 = 0;
 const SIGNAL: u64 = 1;
 
+/// What goes to one of several receivers.
+struct Pouring {
+    from: u64,
+    free: Vec<PoolBuffer>,
+    sent: u64,
+    is_done: bool,
+}
+
 /// One side.
 pub struct Ours {
     endpoint: Endpoint,
     context: Context,
     pool: Pool,
-    peer: Option<PeerId>,
+    /// Those that it sends to.
+    peers: Vec<PeerId>,
     /// Completions that came with their posts.
     early: Vec<Completed>,
 }
@@ -35,19 +44,19 @@ impl Ours {
         let endpoint = presence::open(medium, places)?;
         let context = endpoint.context(false)?;
         let pool = Pool::with_budget(64 << 20);
-        Ok(Ours { endpoint, context, pool, peer: None, early: Vec::new() })
+        Ok(Ours { endpoint, context, pool, peers: Vec::new(), early: Vec::new() })
     }
 
     pub fn url(&self) -> String {
         self.endpoint.addresses().to_string()
     }
 
-    /// Connects to the receiver.
+    /// Connects to a receiver.
     pub fn call(&mut self, other: &str) -> anyhow::Result<()> {
         let address = Address::parse(other)?;
         let peer = self.endpoint.lookup(&address);
-        self.peer = Some(peer.map_err(|fault| anyhow!("{other} is no peer: {fault}"))?);
-        self.send(SIGNAL, Memory::empty())?;
+        self.peers.push(peer.map_err(|fault| anyhow!("{other} is no peer: {fault}"))?);
+        self.send(self.peers.len() - 1, SIGNAL, Memory::empty())?;
         self.finish().map(drop)
     }
 
@@ -66,10 +75,13 @@ impl Ours {
         Ok(())
     }
 
-    fn send(&mut self, bits: u64, memory: Memory) -> anyhow::Result<()> {
-        let peer = self.peer.context("the other side is not known")?;
+    fn send(&mut self, to: usize, bits: u64, memory: Memory) -> anyhow::Result<()> {
+        let peer = *self.peers.get(to).context("the other side is not known")?;
         let (channel, level) = (Channel::Tagged, Level::Buffered);
-        let posted = self.endpoint.post_send(&self.context, peer, channel, bits, memory, level, 0);
+        let posted = {
+            let (endpoint, context, user) = (&self.endpoint, &self.context, to as u64);
+            endpoint.post_send(context, peer, channel, bits, memory, level, user)
+        };
         self.note(posted)
     }
 
@@ -116,12 +128,41 @@ impl Ours {
             };
             let is_last = monotonic_nanos() >= until;
             fill(&mut buffer, number, is_last);
-            self.send(DATA, Memory::pooled(buffer))?;
+            self.send(0, DATA, Memory::pooled(buffer))?;
             if is_last {
                 return Ok(number + 1);
             }
         }
         unreachable!("the numbers do not end")
+    }
+
+    /// Sends messages to each receiver from its time of the machine's clock on, until the last one. Returns their numbers.
+    pub fn pour_to_all(&mut self, from: &[u64], until: u64) -> anyhow::Result<Vec<u64>> {
+        let mut streams = Vec::new();
+        for from in from {
+            let free = (0..DEPTH).map(|_| self.room()).collect::<anyhow::Result<Vec<_>>>()?;
+            streams.push(Pouring { from: *from, free, sent: 0, is_done: false });
+        }
+        while !streams.iter().all(|stream| stream.is_done) {
+            for (to, stream) in streams.iter_mut().enumerate() {
+                while !stream.is_done && monotonic_nanos() >= stream.from {
+                    let Some(mut buffer) = stream.free.pop() else { break };
+                    let is_last = monotonic_nanos() >= until;
+                    fill(&mut buffer, stream.sent, is_last);
+                    self.send(to, DATA, Memory::pooled(buffer))?;
+                    (stream.sent, stream.is_done) = (stream.sent + 1, is_last);
+                }
+            }
+            // One that begins later waits for nothing of its own.
+            let early = self.early.pop();
+            let patience = Duration::from_millis(1);
+            let completed = early.or_else(|| self.endpoint.wait(&self.context, patience));
+            let Some(completed) = completed else { continue };
+            completed.outcome.map_err(|fault| anyhow!("a message failed: {fault}"))?;
+            let stream = streams.get_mut(completed.user as usize).context("an unknown message")?;
+            stream.free.push(completed.memory.into_pooled().context("a buffer is lost")?);
+        }
+        Ok(streams.iter().map(|stream| stream.sent).collect())
     }
 
     /// Frames that our protocol sent again.

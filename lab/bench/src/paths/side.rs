@@ -31,6 +31,30 @@ impl System {
     }
 }
 
+/// For another process: the part of an endpoint that sends to two receivers.
+pub fn pair_part(medium: Medium, places: &str) -> String {
+    format!("paths pair {} {places}", medium.name())
+}
+
+/// Plays the part that [`pair_part`] describes, without its first words.
+pub fn serve_pair(words: &str) -> anyhow::Result<()> {
+    let (medium, places) = words.split_once(' ').context("a sender has a medium and places")?;
+    let medium = Medium::named(medium).with_context(|| format!("'{medium}' is no medium"))?;
+    let mut side = Ours::open(medium, places)?;
+    say(&format!("url {}", side.url()))?;
+    for _ in 0..2 {
+        side.call(&other_url()?)?;
+    }
+    say("met")?;
+    let line = next_line()?.context("nobody says when to begin")?;
+    let times: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
+    let [first, second, until] = times?[..] else { bail!("'{line}' is not three times") };
+    let sent = side.pour_to_all(&[first, second], until)?;
+    say(&format!("sent {} {}", sent[0], sent[1]))?;
+    // Its endpoint has to live until the other side is done.
+    next_line().map(drop)
+}
+
 /// Prints a line for the process that started this one.
 pub fn say(line: &str) -> anyhow::Result<()> {
     println!("{line}");

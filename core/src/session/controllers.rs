@@ -1,0 +1,183 @@
+//! Controllers: one model for each pair of rails and remote host, and the sessions whose paths share it.
+//!
+//! A path holds its part of a controller: what it has in flight. The rate, the least round trip and the bound of the bytes
+//! in flight belong to the controller. A session with something to send may always have an equal part of that bound in
+//! flight. What others leave of theirs is for whoever needs more.
+//!
+//! Invariants: what a controller has in flight is the sum of its parts; a controller ends with its last part; a session
+//! with nothing in flight may always send, so that nobody has to be called when another session ends or goes idle.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+
+use super::model::{Acknowledged, PathModel, TELLING};
+
+/// Controllers of one endpoint at most; a path beyond has none, and always has room.
+const CONTROLLERS_MAX: usize = 1 << 20;
+
+/// A rail of ours, and the number of a remote host.
+pub(crate) type Route = (u8, u64);
+
+/// All controllers of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Controllers {
+    controllers: Slots<Controller>,
+    by_route: BTreeMap<Route, SlotId>,
+}
+
+#[derive(Debug)]
+struct Controller {
+    /// `None`: nobody else can share it.
+    route: Option<Route>,
+    model: PathModel,
+    /// Paths that have a part of it, and those of them that have enough in flight to need an equal part.
+    parts: u32,
+    busy: u32,
+}
+
+/// The part that a path has of a controller.
+#[derive(Debug)]
+pub(crate) struct Part {
+    of: SlotId,
+    /// Bytes in flight over this path.
+    in_flight: u64,
+}
+
+impl Part {
+    /// Bytes of the path's spans that are neither acknowledged nor given up.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    fn is_busy(&self) -> bool {
+        self.in_flight >= TELLING
+    }
+}
+
+impl Controller {
+    /// Changes what a part has in flight, and counts who is busy.
+    fn set(&mut self, part: &mut Part, in_flight: u64) {
+        let was_busy = part.is_busy();
+        part.in_flight = in_flight;
+        self.busy = self.busy + u32::from(part.is_busy()) - u32::from(was_busy);
+    }
+
+    /// Sessions that share it while this one sends.
+    fn sharers(&self, part: &Part) -> u32 {
+        self.busy + u32::from(!part.is_busy())
+    }
+}
+
+impl Controllers {
+    pub fn new() -> Controllers {
+        Controllers { controllers: Slots::with_limit(CONTROLLERS_MAX), by_route: BTreeMap::new() }
+    }
+
+    /// A path, over which so many bytes are under way, gets its part of the controller of this route; of one of its own
+    /// where there is no route.
+    pub fn join(&mut self, route: Option<Route>, in_flight: u64, now: Time) -> Option<Part> {
+        let known = route.and_then(|route| self.by_route.get(&route).copied());
+        let of = match known {
+            Some(of) => of,
+            None => {
+                let model = PathModel::new(0, now);
+                let of = self.controllers.insert(Controller { route, model, parts: 0, busy: 0 });
+                let of = of.ok()?;
+                if let Some(route) = route {
+                    self.by_route.insert(route, of);
+                }
+                of
+            }
+        };
+        let controller = self.controllers.get_mut(of)?;
+        controller.parts += 1;
+        let mut part = Part { of, in_flight: 0 };
+        controller.model.add_in_flight(in_flight);
+        controller.set(&mut part, in_flight);
+        Some(part)
+    }
+
+    /// A path is over, or has another link: what it had in flight counts no more.
+    pub fn leave(&mut self, mut part: Part) {
+        let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        controller.model.give_up(part.in_flight);
+        controller.set(&mut part, 0);
+        controller.parts -= 1;
+        if controller.parts == 0 {
+            let ended = self.controllers.remove(part.of).and_then(|ended| ended.route);
+            ended.and_then(|route| self.by_route.remove(&route));
+        }
+    }
+
+    /// The model of a part's controller.
+    #[inline]
+    pub fn model(&self, part: &Part) -> Option<&PathModel> {
+        self.controllers.get(part.of).map(|controller| &controller.model)
+    }
+
+    /// Whether a path may have so many bytes more in flight.
+    pub fn has_room(&self, part: &Part, bytes: u64, now: Time) -> bool {
+        let Some(controller) = self.controllers.get(part.of) else { return true };
+        let (most, all) = (controller.model.most(now), controller.model.in_flight());
+        let equal = most / u64::from(controller.sharers(part));
+        part.in_flight == 0 || all + bytes <= most || part.in_flight + bytes <= equal
+    }
+
+    /// The time until so many bytes more of this path are at the peer, where the others go on as they do.
+    pub fn finish_all(&self, part: &Part, bytes: u64) -> Duration {
+        let Some(controller) = self.controllers.get(part.of) else { return Duration::ZERO };
+        controller.model.finish(bytes.saturating_mul(controller.sharers(part).into()))
+    }
+
+    /// How long the longest span of a path may take, which waits for a span of each other session.
+    pub fn span_time(&self, part: &Part) -> Duration {
+        let Some(controller) = self.controllers.get(part.of) else { return Duration::ZERO };
+        controller.model.span_time().saturating_mul(controller.sharers(part))
+    }
+
+    /// A span of so many bytes goes over a path.
+    pub fn send(&mut self, part: &mut Part, bytes: u64, now: Time) {
+        let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        controller.model.send(bytes, now);
+        controller.set(part, part.in_flight + bytes);
+    }
+
+    /// Spans of a path are acknowledged.
+    pub fn acknowledge(&mut self, part: &mut Part, acknowledged: &Acknowledged, now: Time) {
+        let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        let bytes = acknowledged.bytes.min(part.in_flight);
+        controller.model.acknowledge(&Acknowledged { bytes, ..*acknowledged }, now);
+        controller.set(part, part.in_flight - bytes);
+    }
+
+    /// What a path has in flight goes over others. What its controller knew tells nothing any more, unless other sessions
+    /// have something under way there: whether that arrives is theirs to see.
+    pub fn give_up(&mut self, part: &mut Part) {
+        let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        controller.model.give_up(part.in_flight);
+        controller.set(part, 0);
+        if controller.model.in_flight() == 0 {
+            controller.model.forget();
+        }
+    }
+
+    /// Asserts what always holds, where these are all parts.
+    pub fn check<'a>(&self, parts: impl Iterator<Item = &'a Part>) {
+        let mut found: BTreeMap<SlotId, (u32, u32, u64)> = BTreeMap::new();
+        for part in parts {
+            let sum = found.entry(part.of).or_default();
+            *sum = (sum.0 + 1, sum.1 + u32::from(part.is_busy()), sum.2 + part.in_flight);
+        }
+        assert_eq!(found.len(), self.controllers.len(), "each controller has a part");
+        for (id, controller) in self.controllers.iter() {
+            let noted = (controller.parts, controller.busy, controller.model.in_flight());
+            assert_eq!(found.get(&id), Some(&noted), "parts of {:?}", controller.route);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
