@@ -65,13 +65,13 @@ fn name(number: usize, rail: usize) -> String {
 fn world(rates: [u64; RAILS]) -> World {
     let mut world = World::new(Medium::SimStream);
     world.mode = Mode::Resume;
-    for rail in 0..RAILS {
+    for (rail, rate) in rates.into_iter().enumerate() {
         let [near, far, other] = [0, 1, 2].map(|number| name(number, rail));
         world.network.share_cable(&[&near]);
         world.network.share_cable(&[&far, &other]);
         for there in [&far, &other] {
             world.network.change_paths(&near, there, |path: &mut Path| {
-                path.bytes_per_second = rates[rail];
+                path.bytes_per_second = rate;
             });
         }
     }

@@ -123,7 +123,7 @@ impl Row {
         let now = monotonic_nanos();
         let begin = now + late + nanos(WARM);
         let until = begin + nanos(time);
-        let starts = if run % 2 == 0 { [now, now + late] } else { [now + late, now] };
+        let starts = if run.is_multiple_of(2) { [now, now + late] } else { [now + late, now] };
         for sender in &mut senders {
             match self.kind {
                 Kind::Apart => sender.tell(&until.to_string())?,

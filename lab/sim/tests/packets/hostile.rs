@@ -505,11 +505,12 @@ fn a_cookie_of_another_call_opens_nothing() {
         let len = packets::seal(&mut out, Kind::Call, route, body.as_bytes(), padding, |_| ());
         node.machine.packet(station, &out[..len], NOW, &mut node.seen);
         let said = said_at(node, NOW);
-        let answers = said.iter().filter_map(|said| match packets::open(said).unwrap().packet {
-            Packet::Answer(answer) => Some((answer.refusal, answer.cookie)),
-            _ => None,
-        });
-        answers.last()
+        let mut answers =
+            said.iter().filter_map(|said| match packets::open(said).unwrap().packet {
+                Packet::Answer(answer) => Some((answer.refusal, answer.cookie)),
+                _ => None,
+            });
+        answers.next_back()
     };
     let (refusal, cookie) = ask(&mut node, 5, 50, [0; 7]).expect("an answer");
     assert_eq!(refusal, packets::REFUSAL_RETRY);
