@@ -146,7 +146,7 @@ impl Endpoint {
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
         let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
-            .with_probe_bytes(crate::migration::probe_bytes(&mut buffers));
+            .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core,

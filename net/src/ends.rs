@@ -3,10 +3,10 @@
 use ropewalk_core::PeerId;
 use ropewalk_core::apm::path::PathId;
 use ropewalk_core::apm::{Rule, Wanted};
-use ropewalk_rail::binding::BindingError;
 
 use crate::endpoint::Endpoint;
 use crate::engine::Engine;
+use crate::entropy::has_ports;
 
 /// The ends of a path, each given or left to the choice by failure domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,18 +41,6 @@ pub enum EndsError {
     UnknownEntropy(u16),
     #[error(transparent)]
     Refused(#[from] Rule),
-}
-
-/// The networks whose packets, or calls, have source ports.
-const WITH_PORTS: [&str; 2] = ["tcp", "udp"];
-
-/// Refuses a source port in the settings behind an address, for a network that has none.
-pub(crate) fn refuse_entropy(scheme: &str, settings: &str) -> Result<(), BindingError> {
-    let names_port = settings.split('&').any(|setting| setting.starts_with("entropy="));
-    match names_port && !WITH_PORTS.contains(&scheme) {
-        true => Err(BindingError::NoEntropy(scheme.to_string())),
-        false => Ok(()),
-    }
 }
 
 /// A path as far as its ends are known.
@@ -120,7 +108,7 @@ impl Engine {
             }
         }
         if let Some(entropy) = ends.entropy {
-            let without = |it: &Candidate| !WITH_PORTS.contains(&it.scheme);
+            let without = |it: &Candidate| !has_ports(it.scheme);
             if let Some(candidate) = all.first().filter(|_| entropy > 0 && all.iter().all(without))
             {
                 return Err(EndsError::NoEntropy(candidate.scheme));

@@ -19,6 +19,7 @@ mod cpu_latency;
 pub mod endpoint;
 mod ends;
 mod engine;
+mod entropy;
 mod foreign;
 pub mod host;
 pub mod local;

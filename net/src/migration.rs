@@ -34,22 +34,12 @@ pub use ropewalk_core::apm::{
     Wanted, What,
 };
 
-use ropewalk_base::memory::{BufferTable, Memory, Slice};
-use ropewalk_wire::frame::PROVE_BYTES_MAX;
-
 pub use crate::ends::{EndsError, PathEnds};
 
 use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::engine::News;
 use ropewalk_core::PeerId;
-
-/// The payload of long probes, in the table of an endpoint.
-pub(crate) fn probe_bytes(buffers: &mut BufferTable) -> Slice {
-    static BYTES: [u8; PROVE_BYTES_MAX as usize] = [0x5a; PROVE_BYTES_MAX as usize];
-    let buffer = buffers.insert(Memory::constant(&BYTES)).ok();
-    buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: BYTES.len() as u64 })
-}
 
 impl Endpoint {
     /// Names the alternate path of a peer: each part of it given, or chosen by failure domain. Legal in MIGRATED. Returns

@@ -297,7 +297,7 @@ pub fn open_with(
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
     if let Listen::At { address, .. } = listen {
-        crate::ends::refuse_entropy(scheme, parted(address).1)?;
+        crate::entropy::refuse_entropy(scheme, parted(address).1)?;
     }
     match (registered(scheme), built_in(scheme)) {
         (Some(module), _) => (module.open)(listen, options),
