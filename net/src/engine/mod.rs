@@ -51,6 +51,7 @@ use crate::engine::contexts::Contexts;
 use crate::engine::exposures::Exposures;
 use crate::engine::lateness::Lateness;
 use crate::engine::operations::OperationTable;
+pub use crate::engine::passes::SharedClock;
 use crate::engine::passes::{Pass, Passes};
 use crate::engine::rail_events::RailEvents;
 use crate::engine::rails::Rails;
@@ -68,9 +69,6 @@ pub(crate) use signals::Signals;
 
 /// Polls of all rails, at most, before what is due is done: one poll does a bounded amount of work.
 const DRAINING_POLLS_MAX: u32 = 8;
-
-/// A monotonic clock that threads share.
-pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 
 /// The parts from which an engine is made.
 pub(crate) struct EngineSetup {

@@ -7,12 +7,14 @@
 //! Invariant: after [`SHORT_PASSES_MAX`] short passes, after a tick, and after a sleep, comes one that asks for the
 //! time. A rail is passed over for [`QUIET_FOR`] at most while it sees no work.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_rail::Sight;
 
-use super::SharedClock;
+/// A monotonic clock that threads share.
+pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 
 /// Short passes at a stretch.
 const SHORT_PASSES_MAX: u32 = 15;
