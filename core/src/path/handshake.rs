@@ -177,7 +177,7 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
-        state.addresses = addresses.to_vec();
+        state.addresses = addresses.into();
         if outbound {
             self.answered(link, hello);
         } else {

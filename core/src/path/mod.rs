@@ -82,7 +82,7 @@ pub(crate) struct Link {
     /// The mode that our own greeting told.
     pub mode: u8,
     /// The addresses that the peer's greeting told: they count when the link has come to carry a session.
-    pub addresses: Vec<u8>,
+    pub addresses: Box<[u8]>,
     /// The session that we, and the peer, would go on with, if not with a new one.
     pub ours: Option<SessionId>,
     pub theirs: Option<SessionId>,
@@ -95,7 +95,7 @@ pub(crate) struct Link {
     /// Accepted and greeted on: after how many others.
     pub agreed: u64,
     /// Its place among the links that carry a session.
-    pub turn: Option<usize>,
+    pub turn: Option<u32>,
     /// The peer was asked to do without it.
     pub closing_idle: bool,
     /// The traffic when the clock's hand passed last.
@@ -156,7 +156,7 @@ pub(crate) struct PeerIdentity {
     /// The cluster of an endpoint that answered at its address and is not one of ours; 0: none did.
     pub other_cluster: u128,
     /// Its address list, as it told us over the link that carried its session last.
-    pub addresses: Vec<u8>,
+    pub addresses: Box<[u8]>,
 }
 
 impl Link {
@@ -183,7 +183,7 @@ impl Link {
             nonce,
             hello: None,
             mode: 0,
-            addresses: Vec::new(),
+            addresses: Box::default(),
             ours: None,
             theirs: None,
             windows: Windows::default(),

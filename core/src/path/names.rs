@@ -223,7 +223,7 @@ impl Core {
         if ended && live {
             peer.names.own = Name::Ended;
             peer.reachable = false;
-            peer.identity.addresses = Vec::new();
+            peer.identity.addresses = Box::default();
         }
         let keeps = live && !ended;
         let heads = self.stand_alone(id, aliases, keeps);
@@ -328,7 +328,7 @@ impl Core {
         };
         let Some(heir) = heir.filter(|_| endpoint != 0) else { return };
         if let Some(peer) = self.peers.get_mut(heir) {
-            peer.identity.addresses = told.to_vec();
+            peer.identity.addresses = told.into();
         }
         self.peers.assign(endpoint, heir);
         for link in begun {

@@ -62,7 +62,7 @@ pub(crate) struct Path {
     is_drained: bool,
     tally: KeptTally,
     /// Its part of the controller of its pair of rails, where there are several paths.
-    part: Option<Part>,
+    part: Option<Box<Part>>,
 }
 
 /// What carries a path.

@@ -11,8 +11,10 @@ const WINDOW_MIN: u32 = ACKNOWLEDGE_EVERY;
 pub const WINDOW_MAX: u32 = EARLY_MAX;
 
 /// Of the latest packets, about so many, more than one in so many has to be lost to narrow the window by itself.
-const RECENT: u32 = 256;
-const LOST_OF: u32 = 5;
+const RECENT: u16 = 256;
+const LOST_OF: u16 = 5;
+/// So many of one acknowledgement count at most.
+const COUNTED_MAX: u32 = 8192;
 /// A round trip that is so much longer than the shortest one shows a queue.
 pub(super) const QUEUE: Duration = Duration::from_millis(2);
 
@@ -26,8 +28,8 @@ pub struct CongestionWindow {
     narrowed_before: u32,
     width_before: u32,
     /// Of the latest packets: those that arrived, and those that were lost.
-    pub(super) arrived: u32,
-    lost: u32,
+    pub(super) arrived: u16,
+    lost: u16,
 }
 
 impl Default for CongestionWindow {
@@ -52,7 +54,7 @@ impl CongestionWindow {
     /// So many packets were lost, the newest of them with this number. `has_queue`: round trips show one. `next`: the number of
     /// the next packet.
     pub fn lost(&mut self, packets: u32, newest: u32, next: u32, has_queue: bool) {
-        self.lost += packets;
+        self.lost += packets.min(COUNTED_MAX) as u16;
         self.forget();
         if has_queue || self.lost > (self.arrived + self.lost) / LOST_OF {
             self.narrow(newest, next);
@@ -82,7 +84,7 @@ impl CongestionWindow {
 
     /// So many packets arrived: a window of them makes room for an eighth more.
     pub fn widen(&mut self, arrived: u32) {
-        self.arrived += arrived;
+        self.arrived += arrived.min(COUNTED_MAX) as u16;
         self.forget();
         self.grown += arrived;
         if self.grown >= self.width {

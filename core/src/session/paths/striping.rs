@@ -163,26 +163,28 @@ impl Paths {
     pub fn take_part(&mut self, link: LinkId, part: Part) {
         if let Some(path) = self.of_link(link) {
             debug_assert!(path.part.is_none(), "a path has one part");
-            path.part = Some(part);
+            path.part = Some(Box::new(part));
         }
     }
 
     /// A path has none any more: it gets another link.
     pub fn leave_part(&mut self, id: PathId, controllers: &mut Controllers) {
         let path = self.iter_mut().find(|path| path.id == id);
-        path.and_then(|path| path.part.take()).into_iter().for_each(|part| controllers.leave(part));
+        path.and_then(|path| path.part.take())
+            .into_iter()
+            .for_each(|part| controllers.leave(*part));
     }
 
     /// The path of a link has none any more: it loses the link.
     pub fn leave_part_over(&mut self, link: LinkId, controllers: &mut Controllers) {
         let part = self.of_link(link).and_then(|path| path.part.take());
-        part.into_iter().for_each(|part| controllers.leave(part));
+        part.into_iter().for_each(|part| controllers.leave(*part));
     }
 
     /// No path has one any more.
     pub fn leave_parts(&mut self, controllers: &mut Controllers) {
         let parts = self.iter_mut().filter_map(|path| path.part.take());
-        parts.for_each(|part| controllers.leave(part));
+        parts.for_each(|part| controllers.leave(*part));
     }
 
     /// A span of so many bytes goes over a link that it did not go over before.
@@ -232,7 +234,7 @@ impl Paths {
 impl Path {
     /// Its part of a controller.
     pub fn part(&self) -> Option<&Part> {
-        self.part.as_ref()
+        self.part.as_deref()
     }
 }
 

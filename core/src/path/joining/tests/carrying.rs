@@ -237,7 +237,7 @@ fn addresses_of_who_has_only_greeted_are_not_the_peers() {
     let mut rig = Rig::shared();
     let peer = rig.peer.expect("a session");
     let known = b"tcp://a:1".to_vec();
-    rig.core.peers.get_mut(peer).expect("it is there").identity.addresses = known.clone();
+    rig.core.peers.get_mut(peer).expect("it is there").identity.addresses = known.clone().into();
     for (number, envelope) in [(1, rig.names()), (2, Envelope::default())] {
         rig.greet_with(link(1, number), envelope, |_| ());
         assert_eq!(
