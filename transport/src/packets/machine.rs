@@ -123,6 +123,10 @@ pub struct Machine<S> {
     pub(super) called: HashMap<(S, u64), SlotId>,
     pub(super) half_open: VecDeque<SlotId>,
     pub(super) cookies: Cookies,
+    /// Cookies that our own calls show, since they were asked to.
+    pub(super) shown: HashMap<SlotId, Cookie>,
+    /// The secret in the packet of a stream that is being taken.
+    pub(super) their_secret: u32,
     /// Links whose last word is on its way, the oldest first, and some that are over.
     pub(super) closing: VecDeque<SlotId>,
     pub(super) readings: Slots<Reading>,
@@ -158,6 +162,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             called: HashMap::with_hasher(hash.clone()),
             half_open: VecDeque::new(),
             cookies: Cookies::default(),
+            shown: HashMap::with_hasher(HashSeed::OWN_KEYS),
+            their_secret: 0,
             closing: VecDeque::new(),
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
@@ -367,6 +373,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
         self.driver.forget(id, &state.schedule);
+        self.shown.remove(&id);
         self.early_bytes -= state.early_bytes();
         self.listed_all -= state.listed.records.len();
         self.untold_all -= state.listed.untold;
