@@ -95,7 +95,7 @@ impl Links {
     pub fn begin_carrying(&mut self, id: LinkId) {
         let turn = self.carrying.len();
         let Some(state) = self.get_mut(id).filter(|state| state.turn.is_none()) else { return };
-        state.turn = Some(turn);
+        state.turn = Some(turn as u32);
         self.carrying.push(id);
         self.fixed = 0;
     }
@@ -104,8 +104,8 @@ impl Links {
     pub fn end_carrying(&mut self, id: LinkId) {
         self.set_closing_idle(id, false);
         let Some(turn) = self.get_mut(id).and_then(|state| state.turn.take()) else { return };
-        self.carrying.swap_remove(turn);
-        let moved = self.carrying.get(turn).copied().and_then(|moved| self.get_mut(moved));
+        self.carrying.swap_remove(turn as usize);
+        let moved = self.carrying.get(turn as usize).copied().and_then(|moved| self.get_mut(moved));
         if let Some(moved) = moved {
             moved.turn = Some(turn);
         }

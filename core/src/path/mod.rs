@@ -95,14 +95,14 @@ pub(crate) struct Link {
     /// Accepted and greeted on: after how many others.
     pub agreed: u64,
     /// Its place among the links that carry a session.
-    pub turn: Option<usize>,
+    pub turn: Option<u32>,
     /// The peer was asked to do without it.
     pub closing_idle: bool,
     /// The traffic when the clock's hand passed last.
     pub traffic_seen: Option<u64>,
     /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
-    pub spared: u32,
-    pub spared_next: u32,
+    pub spared: u8,
+    pub spared_next: u8,
 }
 
 /// The addresses in a greeting.
