@@ -89,7 +89,7 @@ pub(super) struct Link<S> {
     pub call: Option<u64>,
     /// Longest packet, and what it would be where all get through.
     pub packet_bytes: usize,
-    pub longest: usize,
+    pub longest: u16,
     pub schedule: Schedule,
     /// When anything came over it last.
     pub heard_at: Time,
@@ -139,7 +139,7 @@ impl<S> Link<S> {
             stage,
             call: None,
             packet_bytes,
-            longest: packet_bytes,
+            longest: packet_bytes as u16,
             schedule: Schedule::default(),
             heard_at: Time::NEVER,
             probes: false,
@@ -361,7 +361,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                     packet_bytes = PACKET_BYTES_MIN;
                     (Kind::Call, *probe, true)
                 } else {
-                    packet_bytes = state.longest.min(call_bytes(*tries, *found));
+                    packet_bytes = usize::from(state.longest).min(call_bytes(*tries, *found));
                     state.packet_bytes = packet_bytes;
                     (Kind::Call, *call, true)
                 }

@@ -221,8 +221,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
         let Some(state) = self.links.get_mut(link) else { return };
         if matches!(state.stage, Stage::Calling { .. }) {
-            state.longest = state.longest.min(packet_bytes.max(PACKET_BYTES_MIN));
-            state.packet_bytes = state.packet_bytes.min(state.longest);
+            let longest = usize::from(state.longest).min(packet_bytes.max(PACKET_BYTES_MIN));
+            state.longest = longest as u16;
+            state.packet_bytes = state.packet_bytes.min(longest);
         }
     }
 
