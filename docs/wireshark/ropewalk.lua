@@ -1013,7 +1013,7 @@ local packet_layouts = {
 -- Bytes of a kind's layout; and whether more may follow.
 local body_bytes = {
     [0xc0] = { 24, true }, [0xc1] = { 24, true }, [0xc2] = { 32, true }, [0xc3] = { 16, false }, [0xc4] = { 56, true },
-    [0xc5] = { 16, true }, [0xc6] = { 16, false }, [0xc7] = { 4, false },
+    [0xc5] = { 16, true }, [0xc6] = { 16, false }, [0xc7] = { 8, false },
 }
 
 -- A station's name for a link: the number that the link has in this capture. Both its names lead to it once an answer

@@ -165,7 +165,7 @@ fn links_are_made_and_ended() {
             ("ropewalk.from", "3"),
             ("ropewalk.bytes", "242"),
             ("ropewalk.tag", "0x00000000"),
-            ("ropewalk.call.version", "5"),
+            ("ropewalk.call.version", "6"),
             ("_ws.expert.message", ""),
             ("ropewalk.call.packet_bytes", "1452"),
             ("ropewalk.call.tag", "0xabcdef01"),

@@ -8,9 +8,6 @@
 //! Invariants: a session that has a key is told only those who name it; a caller who proves nothing puts no other in its
 //! place while a path of it answers.
 
-use std::time::Duration;
-
-use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope, FLAG_ANSWER, FLAG_JOIN, JoinBody, Prefix, Refusal};
 
@@ -19,8 +16,6 @@ use crate::api::PeerId;
 use crate::engine::Core;
 use crate::session::{PathId, Prover};
 
-/// How long a call of the peer that proves nothing yet keeps our own from carrying the session on.
-const PROOF_WAIT: Duration = Duration::from_secs(2);
 /// What a proof is about that carries a session on: no path, and no attempt.
 const NOTHING_NAMED: (PathId, u32) = (PathId::FIRST, 0);
 
@@ -34,19 +29,8 @@ pub(crate) enum CarryingProof {
     Follows,
     /// We called, and the peer has proven it; our proof stands in place of `Confirm`.
     Given,
-    /// The peer called, and has to prove it. Until then it may expect that we prefer its link to ours.
-    Demanded { until: Time },
-}
-
-impl CarryingProof {
-    pub fn is_demanded(self) -> bool {
-        matches!(self, CarryingProof::Demanded { .. })
-    }
-
-    /// Whether an honest caller would have proven it by now.
-    pub fn is_late(self, now: Time) -> bool {
-        matches!(self, CarryingProof::Demanded { until } if until <= now)
-    }
+    /// The peer called, and has to prove it.
+    Demanded,
 }
 
 impl Core {
@@ -98,7 +82,7 @@ impl Core {
             return self.greet(link, FLAG_ANSWER, Refusal::None);
         };
         if session.is_key_shared() {
-            state.proof = CarryingProof::Demanded { until: self.now + PROOF_WAIT };
+            state.proof = CarryingProof::Demanded;
         }
         self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
         self.emit_proof_as(link, id, Prover::CarryingAcceptor, NOTHING_NAMED);

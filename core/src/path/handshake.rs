@@ -16,7 +16,7 @@ use ropewalk_wire::frame::{
 
 use super::calls::PATIENCE;
 use super::carrying::CarryingProof;
-use super::{Link, LinkStage, Links, Peer};
+use super::{Link, LinkStage, Links, Peer, Told};
 use crate::api::{Mode, Output, PeerId};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
@@ -177,7 +177,7 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
-        state.addresses = addresses.into();
+        state.told = (!addresses.is_empty()).then(|| Box::new(Told(addresses.to_vec())));
         if outbound {
             self.answered(link, hello);
         } else {
@@ -372,10 +372,7 @@ impl Core {
 
     /// Whether another link with this peer, begun by us or by it, is agreed upon.
     pub(super) fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
-        let agreed = |state: &Link| {
-            let is_late = state.proof.is_late(self.now);
-            state.outbound == outbound && state.stage == LinkStage::Agreed && !is_late
-        };
+        let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
         let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
         others.into_iter().any(|other| self.links.get(other).is_some_and(agreed))
     }
@@ -398,7 +395,7 @@ impl Core {
     pub(crate) fn is_confirmed_by(&self, link: LinkId, session: u32) -> bool {
         let Some(state) = self.links.get(link) else { return false };
         let agreed = state.stage == LinkStage::Agreed && !state.outbound;
-        let agreed = agreed && !state.proof.is_demanded();
+        let agreed = agreed && state.proof != CarryingProof::Demanded;
         let fresh = || Some(SessionId::agreed(state.nonce, state.hello?.nonce.get()));
         let tag = state.goes_on_with().or_else(fresh);
         agreed && tag.is_some_and(|tag| tag.name() == session) && self.is_lossy(link)
@@ -420,7 +417,7 @@ impl Core {
         if !agreed {
             return self.violation("an unexpected confirmation");
         }
-        if self.links.get(link).is_some_and(|state| state.proof.is_demanded()) {
+        if self.links.get(link).is_some_and(|state| state.proof == CarryingProof::Demanded) {
             self.refuse_carrying(link);
             return Placement::Drop;
         }
@@ -440,7 +437,7 @@ fn is_silent(links: &Links, link: LinkId) -> bool {
     let state = links.get(link);
     state.is_some_and(|it| {
         let greets = it.stage == LinkStage::Greeting && it.hello.is_none();
-        let proves = it.joins.is_some() || it.proof.is_demanded();
+        let proves = it.joins.is_some() || it.proof == CarryingProof::Demanded;
         !it.outbound && (greets || it.stage == LinkStage::Agreed && proves)
     })
 }

@@ -26,7 +26,7 @@ const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 /// A `CloseIdle` that is unanswered at its deadline gets this much longer, so that queues are drained first.
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Turns for which a link is passed over after `KeepOpen`, at most.
-const SPARED_MAX: u32 = 63;
+const SPARED_MAX: u8 = 63;
 
 impl Core {
     /// The schemes of the rails' addresses, by rail: by them the core sees whether it can call a peer

@@ -81,8 +81,8 @@ pub(crate) struct Link {
     pub hello: Option<HelloBody>,
     /// The mode that our own greeting told.
     pub mode: u8,
-    /// The addresses that the peer's greeting told: they count when the link has come to carry a session.
-    pub addresses: Box<[u8]>,
+    /// What the peer's greeting told: it counts when the link has come to carry a session.
+    pub told: Option<Box<Told>>,
     /// The session that we, and the peer, would go on with, if not with a new one.
     pub ours: Option<SessionId>,
     pub theirs: Option<SessionId>,
@@ -101,9 +101,13 @@ pub(crate) struct Link {
     /// The traffic when the clock's hand passed last.
     pub traffic_seen: Option<u64>,
     /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
-    pub spared: u32,
-    pub spared_next: u32,
+    pub spared: u8,
+    pub spared_next: u8,
 }
+
+/// The addresses in a greeting.
+#[derive(Debug)]
+pub(crate) struct Told(pub Vec<u8>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinkStage {
@@ -183,7 +187,7 @@ impl Link {
             nonce,
             hello: None,
             mode: 0,
-            addresses: Box::default(),
+            told: None,
             ours: None,
             theirs: None,
             windows: Windows::default(),

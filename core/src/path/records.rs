@@ -192,7 +192,8 @@ impl Core {
 
     /// The address list that a peer told over a link on which both sides have greeted, and which carries no session yet.
     pub fn addresses_over(&self, link: LinkId) -> &[u8] {
-        self.links.get(link).map_or(&[], |link| &link.addresses)
+        let told = self.links.get(link).and_then(|link| link.told.as_deref());
+        told.map_or(&[], |told| &told.0)
     }
 
     /// The peer's endpoint, where it greeted us.

@@ -52,11 +52,12 @@ impl Core {
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         state.traffic_seen = None;
-        let (outbound, addresses) = (state.outbound, std::mem::take(&mut state.addresses));
+        let outbound = state.outbound;
+        let addresses = state.told.take().map_or(Vec::new(), |told| told.0);
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.calls.succeed();
-        (peer.identity.incarnation, peer.identity.addresses) = (incarnation, addresses);
+        (peer.identity.incarnation, peer.identity.addresses) = (incarnation, addresses.into());
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);

@@ -82,17 +82,14 @@ pub(super) struct Link<S> {
     /// Our name for it, and theirs; 0 where it is not known yet.
     pub ours: u32,
     pub theirs: u32,
-    /// What a peer that does not know the link has to repeat of our packets, and we of the peer's.
+    /// What a peer that does not know the link has to repeat of our packets.
     pub secret: u32,
-    pub their_secret: u32,
     pub stage: Stage,
     /// The call by which the other began it.
     pub call: Option<u64>,
-    /// What our calls have to say, since the other has too many half-open links.
-    pub cookie: Cookie,
     /// Longest packet, and what it would be where all get through.
     pub packet_bytes: usize,
-    pub longest: usize,
+    pub longest: u16,
     pub schedule: Schedule,
     /// When anything came over it last.
     pub heard_at: Time,
@@ -139,12 +136,10 @@ impl<S> Link<S> {
             ours: 0,
             theirs,
             secret: 0,
-            their_secret: 0,
             stage,
             call: None,
-            cookie: Cookie::default(),
             packet_bytes,
-            longest: packet_bytes,
+            longest: packet_bytes as u16,
             schedule: Schedule::default(),
             heard_at: Time::NEVER,
             probes: false,
@@ -282,10 +277,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let ours = endpoint == state.endpoint;
         let is_version = body.version.get() == packets::VERSION;
         if ours && is_version && body.refusal == REFUSAL_RETRY && body.call.get() != probe {
+            let before = self.shown.insert(id, body.cookie);
             if let Stage::Calling { again_at, .. } = &mut state.stage
-                && state.cookie != body.cookie
+                && before != Some(body.cookie)
             {
-                (*again_at, state.cookie) = (Time::ZERO, body.cookie);
+                *again_at = Time::ZERO;
             }
             return self.touch(id);
         }
@@ -365,7 +361,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                     packet_bytes = PACKET_BYTES_MIN;
                     (Kind::Call, *probe, true)
                 } else {
-                    packet_bytes = state.longest.min(call_bytes(*tries, *found));
+                    packet_bytes = usize::from(state.longest).min(call_bytes(*tries, *found));
                     state.packet_bytes = packet_bytes;
                     (Kind::Call, *call, true)
                 }
@@ -387,7 +383,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             tag: state.ours.into(),
             call: call.into(),
             refusal: 0,
-            cookie: state.cookie,
+            cookie: self.shown.get(&id).copied().unwrap_or_default(),
         };
         let route = Route { to: state.endpoint, from, tag: state.theirs };
         let padding = if padded { packet_bytes - packets::overhead(kind) } else { 0 };

@@ -123,6 +123,10 @@ pub struct Machine<S> {
     pub(super) called: HashMap<(S, u64), SlotId>,
     pub(super) half_open: VecDeque<SlotId>,
     pub(super) cookies: Cookies,
+    /// Cookies that our own calls show, since they were asked to.
+    pub(super) shown: HashMap<SlotId, Cookie>,
+    /// The secret in the packet of a stream that is being taken.
+    pub(super) their_secret: u32,
     /// Links whose last word is on its way, the oldest first, and some that are over.
     pub(super) closing: VecDeque<SlotId>,
     pub(super) readings: Slots<Reading>,
@@ -158,6 +162,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             called: HashMap::with_hasher(hash.clone()),
             half_open: VecDeque::new(),
             cookies: Cookies::default(),
+            shown: HashMap::with_hasher(HashSeed::OWN_KEYS),
+            their_secret: 0,
             closing: VecDeque::new(),
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
@@ -215,8 +221,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
         let Some(state) = self.links.get_mut(link) else { return };
         if matches!(state.stage, Stage::Calling { .. }) {
-            state.longest = state.longest.min(packet_bytes.max(PACKET_BYTES_MIN));
-            state.packet_bytes = state.packet_bytes.min(state.longest);
+            let longest = usize::from(state.longest).min(packet_bytes.max(PACKET_BYTES_MIN));
+            state.longest = longest as u16;
+            state.packet_bytes = state.packet_bytes.min(longest);
         }
     }
 
@@ -367,6 +374,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
         self.driver.forget(id, &state.schedule);
+        self.shown.remove(&id);
         self.early_bytes -= state.early_bytes();
         self.listed_all -= state.listed.records.len();
         self.untold_all -= state.listed.untold;

@@ -288,7 +288,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         let (now, number) = (self.driver.now, body.number.get());
         let Some(state) = self.links.get_mut(id) else { return };
-        state.their_secret = body.secret.get();
+        self.their_secret = body.secret.get();
         let (record, offset) = (body.record.get(), body.offset.get());
         match state.receiving.look(number) {
             Arrival::Next => {
@@ -447,8 +447,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(state) = self.links.get(id) else { return };
         let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
         let (station, endpoint) = (state.station, state.endpoint);
-        let (tag, secret) = (state.ours, state.their_secret);
-        self.send_away(station, endpoint, tag, secret);
+        let tag = state.ours;
+        self.send_away(station, endpoint, tag, self.their_secret);
         self.end(id, fault);
     }
 }

@@ -453,12 +453,12 @@ fn pieces_have_numbers_that_can_be_written() {
     said_at(&mut node, NOW);
 }
 
-/// So many calls from false addresses.
-fn spoof(node: &mut Node, calls: u32, at: Time) -> usize {
+/// So many calls from false addresses, from this one on.
+fn spoof(node: &mut Node, from: u32, calls: u32, at: Time) -> usize {
     let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
     let mut said = 0;
     for station in 0..calls {
-        node.machine.packet(1_000_000 + station, &honest, at, &mut node.seen);
+        node.machine.packet(from + station, &honest, at, &mut node.seen);
         said += said_at(node, at).iter().map(Vec::len).sum::<usize>();
     }
     assert!(said <= calls as usize * honest.len(), "{said} bytes for {calls} calls");
@@ -469,9 +469,9 @@ fn spoof(node: &mut Node, calls: u32, at: Time) -> usize {
 fn calls_from_false_addresses_keep_no_genuine_one_out() {
     const CALLED: u32 = 8;
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 1000);
-    spoof(&mut node, 1000, NOW);
-    let calls = spoof(&mut node, 1000, NOW);
-    assert!(calls < 1000 * 64, "they are told to call again, and nothing is kept of them");
+    spoof(&mut node, 1000, 1000, NOW);
+    let said = spoof(&mut node, 2000, 1000, NOW);
+    assert!(said < 1000 * 64, "they are told to call again, and nothing is kept of them");
     let mut caller = Node::new(&mut Random::from_seed(2), PACKET_BYTES, 64);
     let link = caller.machine.connect(CALLED, 1, NOW).unwrap();
     // Between any two packets of the caller's come more false calls than may be half-open.
@@ -482,7 +482,7 @@ fn calls_from_false_addresses_keep_no_genuine_one_out() {
             node.machine.packet(STATION, &packet, now, &mut node.seen);
         }
         let answers = said_at(&mut node, now);
-        spoof(&mut node, 500, now);
+        spoof(&mut node, 3000, 500, now);
         for packet in answers {
             caller.machine.packet(CALLED, &packet, now, &mut caller.seen);
         }
@@ -494,7 +494,7 @@ fn calls_from_false_addresses_keep_no_genuine_one_out() {
 #[test]
 fn a_cookie_of_another_call_opens_nothing() {
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 1000);
-    spoof(&mut node, 300, NOW);
+    spoof(&mut node, 1000, 300, NOW);
     let padding = PACKET_BYTES - packets::overhead(Kind::Call);
     let ask = |node: &mut Node, station: u32, number: u64, cookie: [u8; 7]| {
         let asked = call_of(1, number, PACKET_BYTES, padding);
