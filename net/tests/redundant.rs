@@ -370,7 +370,7 @@ fn finish(
     let until = world.now() + REST;
     let quiet = |node: &Node| {
         let (held, buffers, bytes) = node.endpoint.held();
-        held == Default::default() && buffers <= 1 && bytes == 0
+        held == Default::default() && buffers <= 2 && bytes == 0
     };
     loop {
         let is_here = world.received.len() as u64 == MESSAGES && world.sent == MESSAGES;

@@ -458,6 +458,15 @@ impl SentSpans {
         self.spans.iter().filter_map(|sent| Some((&sent.payload.as_ref()?.order, sent.path)))
     }
 
+    /// All spans count against this path from now on. `took`: called with the order of each payload that counted against
+    /// another one.
+    pub fn count_against(&mut self, path: PathId, mut took: impl FnMut(&Order)) {
+        for sent in self.spans.iter_mut().filter(|sent| sent.path != path) {
+            sent.path = path;
+            sent.payload.iter().for_each(|payload| took(&payload.order));
+        }
+    }
+
     /// The spans with such a payload.
     pub fn spans_of(&self, of: impl Fn(&Order) -> bool) -> Vec<u64> {
         let such = |sent: &&Sent| sent.payload.is_some_and(|payload| of(&payload.order));

@@ -44,7 +44,7 @@ use std::time::Duration;
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::LinkId;
+use ropewalk_base::verb::{LinkId, Urgency};
 use ropewalk_wire::frame::Body;
 
 use crate::api::{CHANNELS, Channel, LOOP_LINK, OperationId};
@@ -355,6 +355,14 @@ impl Session {
     pub fn begin_over(&mut self, link: LinkId, controllers: &mut Controllers, now: Time) {
         self.paths.leave_parts(controllers);
         self.paths.begin(link);
+        if let Some(reliable) = &mut self.reliable {
+            // What the others had goes over this one. Their numbers may come again.
+            let (first, in_flight) = self.paths.first();
+            reliable.sent.count_against(first, |order| {
+                let is_bulk = order.is_bulk();
+                in_flight.begin(if is_bulk { Urgency::Bulk } else { Urgency::Urgent });
+            });
+        }
         self.choose();
         if let Some(bundle) = &mut self.bundle {
             bundle.lose_path(now);

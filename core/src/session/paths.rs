@@ -500,6 +500,11 @@ impl Paths {
         path.id
     }
 
+    /// The path that a session goes on with, and the frames that count against it.
+    pub(super) fn first(&mut self) -> (PathId, &mut InFlight) {
+        (self.first.id, &mut self.first.in_flight)
+    }
+
     /// A span that counts against a path was acknowledged.
     #[inline]
     pub fn span_ended(&mut self, id: PathId, bulk: bool) {
