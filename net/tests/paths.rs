@@ -123,20 +123,6 @@ fn a_side_that_makes_no_pass_for_a_while_suspects_nobody() {
 }
 
 #[test]
-fn a_time_out_before_the_drain_is_found_by_every_seed() {
-    let suspected = |seed: u64, plant| {
-        let outcomes = Scenario::new(seed, Plan::pausing_under_way(seed), plant).run();
-        outcomes.counters[0].paths_suspected
-    };
-    for seed in seeds_of(20) {
-        assert_eq!(suspected(seed, Plant::Nothing), 0, "seed {seed}");
-        let planted = suspected(seed, Plant::TimeoutBeforeDrain);
-        println!("seed {seed}: {planted} suspicions in 7 pauses");
-        assert!(planted > 0, "seed {seed}: the planted bug is not found");
-    }
-}
-
-#[test]
 fn of_many_rails_a_session_uses_as_many_as_it_may() {
     for (seed, rails) in [(1, 16), (2, 16), (3, 64)] {
         let plan = Plan { faults: Vec::new(), is_crossed: false, ..Plan::wide(seed, rails) };

@@ -261,24 +261,6 @@ impl Plan {
         plan
     }
 
-    /// The same over two rails that know what is acknowledged, as a kernel knows it of its own only when it is asked: of packets, whose
-    /// answers lie unread while the process makes no pass. It sends until each pause begins, so that answers are awaited.
-    pub fn pausing_under_way(seed: u64) -> Plan {
-        let mut plan = Plan { kinds: vec![Kind::Packets; 2], ..Plan::pausing(seed) };
-        (plan.packet_bytes, plan.postings) = (1400, Vec::new());
-        let pauses: Vec<Duration> = plan.faults.iter().map(|fault| fault.at).collect();
-        for pause in pauses.into_iter().skip(1) {
-            for number in 0..100 {
-                let (side, cancel) = (0, None);
-                let at = pause - Duration::from_micros(50) * number - Duration::from_nanos(1);
-                let post = Post::Send { channel: 1, len: 500, level: 0 };
-                plan.postings.push(Posting { post, side, at, cancel });
-            }
-        }
-        plan.postings.sort_by_key(|posting| posting.at);
-        plan
-    }
-
     /// Many rails, of which a session uses eight.
     pub fn wide(seed: u64, rails: usize) -> Plan {
         let plan = Plan::of(seed);
