@@ -95,7 +95,7 @@ impl Links {
     pub fn begin_carrying(&mut self, id: LinkId) {
         let turn = self.carrying.len() as u32;
         let Some(state) = self.get_mut(id).filter(|state| state.turn.is_none()) else { return };
-        state.turn = Some(turn as u32);
+        state.turn = Some(turn);
         self.carrying.push(id);
         self.fixed = 0;
     }
