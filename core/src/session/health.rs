@@ -223,6 +223,14 @@ impl PathHealth {
         (self.awaiting, self.probed_at) = (None, None);
     }
 
+    /// It is late, and all others are suspect: what is awaited is awaited from now on.
+    pub fn waits_anew(&mut self, now: Time) {
+        self.probed_at = None;
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.since = now;
+        }
+    }
+
     /// A span takes as long as that, and nothing is delivered meanwhile.
     pub fn allow(&mut self, span_time: Duration) {
         self.span_time = span_time;

@@ -117,8 +117,8 @@ impl Paths {
             return false;
         };
         if !has_other {
-            // Its peer sleeps, or there is no way to it: nobody knows which.
-            path.health.rests();
+            // Its peer sleeps, or there is no way to it: nobody knows which. It is judged again, as another path may answer.
+            path.health.waits_anew(now);
             return false;
         }
         path.health.suspect(now);

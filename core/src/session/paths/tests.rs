@@ -141,3 +141,18 @@ fn a_link_is_confirmed_until_the_peer_is_heard_over_it() {
     assert_eq!(alive.iter().filter(|alive| !**alive).count(), 1, "it is dead once");
     assert!(!alive[alive.len() - 1]);
 }
+
+#[test]
+fn a_path_that_is_late_while_the_others_are_suspect_is_judged_again() {
+    let ms = |millis: u64| Time::ZERO + Duration::from_millis(millis);
+    let mut paths = over(&[1, 2]);
+    paths.awaits(link(1), ms(0));
+    assert!(paths.suspect(link(2), ms(1)), "the peer said so");
+    let late = (1..200).find(|millis| !paths.late(ms(*millis)).is_empty()).expect("it is late");
+    assert!(!paths.suspect(link(1), ms(late)), "no other could do its work");
+    // The other one answers a moment later.
+    assert!(paths.answered(link(2), ms(late + 1)));
+    let again = (late + 1..400).find(|millis| !paths.late(ms(*millis)).is_empty());
+    let again = again.expect("what went over it is still awaited");
+    assert!(again <= 2 * late && paths.suspect(link(1), ms(again)), "{late} and {again}");
+}
