@@ -19,6 +19,9 @@ use crate::session::{Controllers, PathCause, Route as Key};
 
 /// How often news of a route are told.
 const NEWS_EVERY: Duration = Duration::from_millis(25);
+/// Whoever says that it is dead suspects the paths of others: more rarely, and none that delivered just now.
+const DEAD_EVERY: Duration = Duration::from_secs(1);
+const JUST_NOW: Duration = Duration::from_millis(100);
 /// What was not used for so long is forgotten.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// With more routes than that, those that are not used are looked for.
@@ -29,6 +32,7 @@ struct Route {
     probed_at: Option<Time>,
     /// When its sessions were told last that it may be broken, and that it is well.
     broken_at: Option<Time>,
+    dead_at: Option<Time>,
     mended_at: Option<Time>,
 }
 
@@ -84,9 +88,11 @@ impl Routes {
         let route = self.route(key, now);
         let told = match news {
             RouteNews::Well => &mut route.mended_at,
-            RouteNews::Suspect | RouteNews::Dead => &mut route.broken_at,
+            RouteNews::Suspect => &mut route.broken_at,
+            RouteNews::Dead => &mut route.dead_at,
         };
-        let is_due = news == RouteNews::Dead || is_past(*told, NEWS_EVERY, now);
+        let every = if news == RouteNews::Dead { DEAD_EVERY } else { NEWS_EVERY };
+        let is_due = is_past(*told, every, now);
         if is_due {
             *told = Some(now);
         }
@@ -139,15 +145,15 @@ impl Core {
             return;
         }
         match news {
-            RouteNews::Dead => {
+            RouteNews::Dead if !session.paths.has_delivered(link, now, JUST_NOW) => {
                 self.suspect_path(id, link, PathCause::Route);
             }
             RouteNews::Well => {
                 session.paths.probe_soon(link, now);
                 self.wake_by(id, now);
             }
-            RouteNews::Suspect if session.paths.is_suspect(link) => {}
-            RouteNews::Suspect => {
+            RouteNews::Suspect | RouteNews::Dead if session.paths.is_suspect(link) => {}
+            RouteNews::Suspect | RouteNews::Dead => {
                 let due = session.paths.asked(link, now);
                 self.emit_probe(id, link, false);
                 self.wake_by(id, due);
@@ -188,6 +194,9 @@ mod tests {
         assert!(!told(&mut routes, RouteNews::Suspect, 24));
         assert!(told(&mut routes, RouteNews::Well, 24), "that is other news");
         assert!(told(&mut routes, RouteNews::Dead, 24), "and this is worse");
+        assert!(
+            !told(&mut routes, RouteNews::Dead, 1000) && told(&mut routes, RouteNews::Dead, 1024)
+        );
         for host in 0..10_000 {
             routes.take_probe((0, host), NEWS_EVERY, at(1000 * host));
         }

@@ -186,6 +186,12 @@ impl Paths {
         self.iter().filter(|path| path.health.is_dead()).filter_map(Path::up).collect()
     }
 
+    /// Whether a link delivered something within this time.
+    pub fn has_delivered(&self, link: LinkId, now: Time, within: Duration) -> bool {
+        let path = self.iter().find(|path| path.up() == Some(link));
+        path.is_some_and(|path| now.since(path.health.delivered_at()) < within)
+    }
+
     /// The links over which nothing was heard for half of this time, and which are not suspect. Those that are suspect are
     /// probed within it.
     pub fn quiet(&mut self, every: Duration, now: Time) -> Vec<LinkId> {
