@@ -323,7 +323,10 @@ fn beside_hogs(length: Duration) {
                 let stall = stream.stall();
                 for counters in stream.end(scheme) {
                     let suspected = counters.paths_suspected;
-                    println!("{scheme}: {suspected} suspicions, {stall:?} without a message");
+                    let hourly = suspected as f64 * 3600.0 / length.as_secs_f64();
+                    println!(
+                        "{scheme}: {suspected} suspicions, {hourly:.0} an hour, {stall:?} without a message"
+                    );
                     assert_eq!((counters.paths_dead, counters.paths_lost), (0, 0), "{scheme}");
                 }
             }

@@ -73,6 +73,9 @@ const PEERS: &str = "process_peers";
 /// The test of kernels that compute for minutes.
 const KERNELS: &str = "process_large_kernels";
 
+/// The test that takes all processors for ten minutes, and its program: in `--deep`, with nothing beside it.
+const HOGS: (&str, &str) = ("process_detection", "for_ten_minutes");
+
 /// Minutes for each test that runs thousands of seeds in `--deep`: the dear ones get as far as they get.
 const SEED_MINUTES: &str = "2";
 
@@ -126,6 +129,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
             ..step("peers", 30, released(workspace, PEERS))
         });
         steps.push(step("kernels", 30, released(workspace, KERNELS)));
+        steps.push(Step { packages: packages::PROCESSES, ..step("hogs", 20, hogs(workspace)) });
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
         steps.push(step("sanitizers", 60, sanitizers(workspace)));
     }
@@ -256,7 +260,8 @@ fn in_lanes(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action>
     let test = |name: &&str| {
         let chosen = of_crates(workspace, "test")?.args(["--no-fail-fast", "--test", name]);
         let invocation = printing(chosen.args(["--", "--test-threads=1"]));
-        Some(if depth == Depth::Deep { deep(invocation) } else { invocation })
+        let all = if depth == Depth::Deep { deep(invocation) } else { invocation };
+        Some(if *name == HOGS.0 { all.args(["--skip", HOGS.1]) } else { all })
     };
     let apart = |name: &str| [SUITES, PEERS, KERNELS].contains(&name);
     let wanted = |name: &str| name.starts_with(beginning) && (name == beginning || !apart(name));
@@ -282,6 +287,15 @@ fn released(workspace: &Workspace, test: &str) -> Vec<Action> {
         actions.insert(0, Action::Run(cargo_with(&build)));
     }
     actions
+}
+
+/// Ten minutes beside programs that compute on every processor.
+fn hogs(workspace: &Workspace) -> Vec<Action> {
+    if workspace.tests(|name| name == HOGS.0).is_empty() {
+        return Vec::new();
+    }
+    let test = of_crates(workspace, "test").map(|it| it.args(["--test", HOGS.0, "--"]));
+    actions(test.map(|it| printing(it).args(["--ignored", HOGS.1])))
 }
 
 fn fuzzing(workspace: &Workspace) -> Vec<Action> {
@@ -375,6 +389,21 @@ mod tests {
         part.packages.clear();
         let names: Vec<&str> = all(&part, Depth::Normal).iter().map(|step| step.name).collect();
         assert_eq!(names, ["format", "tidy"]);
+    }
+
+    #[test]
+    fn ten_minutes_beside_hogs_are_a_step_of_their_own_in_deep() {
+        let lines_of = |depth| {
+            let steps = all(&workspace(&["process_detection"]), depth);
+            steps.iter().map(|step| (step.name, lines(step))).collect::<Vec<_>>()
+        };
+        let has = |steps: &[(&str, String)], name: &str, what: &str| {
+            steps.iter().any(|(step, lines)| *step == name && lines.contains(what))
+        };
+        let (normal, deep) = (lines_of(Depth::Normal), lines_of(Depth::Deep));
+        assert!(has(&deep, "hogs", "--ignored for_ten_minutes"));
+        assert!(!normal.iter().any(|(step, _)| *step == "hogs"));
+        assert!(has(&deep, "processes", "--skip for_ten_minutes"));
     }
 
     #[test]
