@@ -78,11 +78,13 @@ pub enum Suspicion {
     SendError(i32),
     /// The peer's machine has room for what was sent, and acknowledges none of it.
     Unacknowledged,
+    /// It spoils what goes over it, and no rail noticed: a payload failed its checksum.
+    Corrupt,
 }
 
 impl Suspicion {
     /// Names of the causes, by [`Suspicion::number`].
-    const NAMES: [&'static str; 7] = [
+    const NAMES: [&'static str; 8] = [
         "suspected.carrier_lost",
         "suspected.interface_down",
         "suspected.interface_gone",
@@ -90,6 +92,7 @@ impl Suspicion {
         "suspected.route_gone",
         "suspected.send_error",
         "suspected.unacknowledged",
+        "suspected.corrupt",
     ];
 
     /// Its number, from 1 on, as peers tell it to each other: part of the language of frames.
@@ -107,6 +110,7 @@ impl Suspicion {
             Suspicion::RouteGone,
             Suspicion::SendError(0),
             Suspicion::Unacknowledged,
+            Suspicion::Corrupt,
         ];
         all.into_iter().find(|it| it.to_wire() == number)
     }
@@ -120,6 +124,7 @@ impl Suspicion {
             Suspicion::RouteGone => 4,
             Suspicion::SendError(_) => 5,
             Suspicion::Unacknowledged => 6,
+            Suspicion::Corrupt => 7,
         }
     }
 }
@@ -152,11 +157,11 @@ mod tests {
     fn a_suspicion_is_told_by_its_number() {
         for number in 0..=u8::MAX {
             let told = Suspicion::from_wire(number);
-            assert_eq!(told.is_some(), (1..=7).contains(&number));
+            assert_eq!(told.is_some(), (1..=8).contains(&number));
             assert!(told.is_none_or(|it| it.to_wire() == number));
         }
         assert_eq!(Suspicion::SendError(101).to_wire(), 6);
-        assert_eq!(Suspicion::Unacknowledged.to_wire(), 7);
+        assert_eq!((Suspicion::Unacknowledged.to_wire(), Suspicion::Corrupt.to_wire()), (7, 8));
     }
 
     #[test]

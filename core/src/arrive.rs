@@ -4,6 +4,7 @@
 //! or belong to none, go apart.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -442,6 +443,10 @@ impl Core {
         }
         if let Some(incoming) = self.incoming.remove(slot) {
             self.undo_incoming(incoming, Fault::PeerReset);
+        }
+        if !self.is_lossy(link) {
+            // Its rail has acknowledged those bytes, and nobody would send them again soon.
+            self.suspect(link, Suspicion::Corrupt);
         }
     }
 }

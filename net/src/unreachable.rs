@@ -64,6 +64,7 @@ fn seen(cause: Suspicion) -> String {
         Suspicion::AddressGone => "the source address is gone".to_string(),
         Suspicion::RouteGone => "there is no route".to_string(),
         Suspicion::Unacknowledged => "nothing is acknowledged".to_string(),
+        Suspicion::Corrupt => "payloads fail their checksums".to_string(),
         Suspicion::SendError(0) => "sends are refused".to_string(),
         Suspicion::SendError(number) => {
             format!("sends are refused ({})", std::io::Error::from_raw_os_error(number))

@@ -33,7 +33,7 @@ pub enum PathCause {
 
 impl PathCause {
     /// Names for people and machines, by [`PathCause::number`].
-    pub const NAMES: [&'static str; 12] = [
+    pub const NAMES: [&'static str; 13] = [
         "time_out",
         "silence",
         "carrier_lost",
@@ -46,6 +46,7 @@ impl PathCause {
         "peer_told",
         "same_route",
         "unacknowledged",
+        "corrupt",
     ];
 
     fn number(self) -> usize {
@@ -62,6 +63,7 @@ impl PathCause {
             PathCause::Peer => 9,
             PathCause::Route => 10,
             PathCause::Rail(Suspicion::Unacknowledged) => 11,
+            PathCause::Rail(Suspicion::Corrupt) => 12,
         }
     }
 

@@ -90,11 +90,21 @@ impl Rig {
 
     /// A copy of the first message of the peer: where it goes.
     fn copy(&mut self, over: LinkId, attempt: u16) -> Placement {
-        let (span, payload_bytes, flags) = (2, BYTES, FLAG_REDUNDANT);
+        self.copy_with(over, attempt, FLAG_REDUNDANT, None)
+    }
+
+    fn copy_with(
+        &mut self,
+        over: LinkId,
+        attempt: u16,
+        flags: u16,
+        checksum: Option<u32>,
+    ) -> Placement {
+        let (span, payload_bytes) = (2, BYTES);
         let envelope = Envelope { span, attempt, payload_bytes, flags, ..self.envelope() };
         let body = EagerBody::whole(1, 0, Channel::Untagged as u8, Level::Buffered as u8);
         let mut header = frame::encode(envelope, &Body::Eager(body));
-        frame::seal(&mut header, None);
+        frame::seal(&mut header, checksum);
         match self.core.place(over, header.as_bytes(), BYTES) {
             Placement::Stage { bytes, token } => {
                 let buffer = BufferId(operation(1000 + u32::from(attempt)).0);
@@ -175,4 +185,19 @@ fn the_copy_that_is_whole_first_counts_whichever_hangs() {
         acks.sort_unstable();
         assert_eq!(acks, [FIRST, SECOND]);
     }
+}
+
+#[test]
+fn the_peer_is_told_at_once_of_a_path_that_spoils_payloads() {
+    let mut rig = Rig::redundant();
+    rig.ordered();
+    let Placement::Into { token, .. } = rig.copy_with(SECOND, 1, 0, Some(7)) else {
+        panic!("it is staged")
+    };
+    rig.core.received_corrupt(token);
+    let told = rig.ordered().frames.into_iter().filter_map(|frame| match frame.body {
+        Body::Suspect(word) => Some((frame.link, word.cause)),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), [(FIRST, 8)]);
 }
