@@ -666,9 +666,9 @@ fn a_get_by_frames_goes_on_when_its_path_dies_and_its_server_keeps_little() {
         assert_eq!(got.outcome, Ok(()), "seed {seed}");
         assert_bytes(&got.memory.into_pooled().unwrap(), 0, 5, &format!("seed {seed}"));
         let counters = sim.counters(1);
-        // Each span is 64 KiB at most, and nothing was asked for anew.
+        // What lay with the dead path goes again, 33 to 39 spans of 64 KiB, and nothing was asked for anew.
         let again = counters.frames_re_sent - before;
-        assert!(again <= 512, "seed {seed}: {again} spans went again");
+        assert!((1..=40).contains(&again), "seed {seed}: {again} spans went again");
         assert_eq!((counters.gets_served, counters.sessions), (1, 1), "seed {seed}");
         // They lie in the region itself: no copy was made.
         assert_eq!(counters.spans_kept, 0, "seed {seed}");
