@@ -321,7 +321,7 @@ fn cut_and_mend(
     let moved = wait("redirected", path);
     // Either side may find out first, and tell the other one.
     let cause = moved["cause"].as_str().unwrap_or_default();
-    assert!(["time_out", "silence", "peer_told"].contains(&cause), "{moved}");
+    assert!(["time_out", "silence", "unacknowledged", "peer_told"].contains(&cause), "{moved}");
     assert_ne!(moved["to"], *path, "{moved}");
     assert_eq!(moved["rail"]["interface"], net.host(0).interface(rail));
     let number = |name: &str| moved[name].as_u64().unwrap_or_else(|| panic!("{name}: {moved}"));
