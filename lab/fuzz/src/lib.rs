@@ -21,6 +21,7 @@ mod memory;
 pub mod mutate;
 mod mxoe;
 mod packets;
+mod paths;
 mod protocol;
 pub mod targets;
 

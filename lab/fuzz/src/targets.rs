@@ -75,6 +75,7 @@ pub const TARGETS: &[(&str, Target)] = &[
         attack::follow(bytes);
     }),
     ("core_frames", crate::protocol::frames),
+    ("core_paths", crate::paths::paths),
     ("packet_machine", crate::packets::packets),
     ("mxoe_machine", crate::mxoe::bodies),
     ("disk_superblock", |bytes| {
