@@ -205,7 +205,7 @@ declare(ropewalk, "ropewalk.", {
     { "call.packet_bytes", "uint16", "Longest packet", dec },
     { "call.tag", "uint32", "The sender's name for the link", hex },
     { "call.id", "uint64", "Call", hex },
-    { "call.refusal", "uint8", "Refusal", dec, { [0] = "accepted", [1] = "call again" } },
+    { "call.refusal", "uint8", "Refusal", dec, { [0] = "accepted", [1] = "nobody has the endpoint", [2] = "call again" } },
     { "ack.next", "uint32", "First packet that is missing", dec },
     { "ack.delay", "uint24", "The oldest news waited (us)", dec },
     { "ack.again", "uint8", "Came again (number modulo 255, plus 1)", dec },

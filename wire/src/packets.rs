@@ -61,7 +61,7 @@ layouts! {
         tag: U32,
         /// Chosen by the caller for this call; an answer repeats it.
         call: U64,
-        /// Of an answer: 0, or [`REFUSAL_RETRY`], or another reason.
+        /// Of an answer: 0, [`REFUSAL_NOBODY`] or [`REFUSAL_RETRY`].
         refusal: u8,
         /// Of an answer that asks to call again: what that call has to say here. 0 in others.
         cookie: [u8; COOKIE_BYTES],
@@ -224,8 +224,10 @@ pub enum PacketError {
     Checksum,
 }
 
+/// Of an answer: nobody has the endpoint.
+pub const REFUSAL_NOBODY: u8 = 1;
 /// Of an answer: the call is to come again, under the same number and with the cookie of the answer. No link is made before.
-pub const REFUSAL_RETRY: u8 = 1;
+pub const REFUSAL_RETRY: u8 = 2;
 /// Bytes of a cookie.
 pub const COOKIE_BYTES: usize = 7;
 

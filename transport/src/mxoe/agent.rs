@@ -26,7 +26,7 @@ use ropewalk_wire::mxoe::{
     INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Order, Packet, PacketError, Rendezvous,
     Sequence, Station,
 };
-use ropewalk_wire::packets::{self, CallBody, Kind, Route};
+use ropewalk_wire::packets::{self, CallBody, Kind, REFUSAL_NOBODY, Route};
 use zerocopy::IntoBytes;
 
 use super::machine::{emit, nack_of};
@@ -388,7 +388,7 @@ impl Agent {
         }
         self.counters.closed += 1;
         // Any name of a link will do, as there is none.
-        let answer = CallBody { tag: 1.into(), refusal: 1, ..*call };
+        let answer = CallBody { tag: 1.into(), refusal: REFUSAL_NOBODY, ..*call };
         let route = Route { to: opened.head.from, from: opened.head.to, tag: call.tag.get() };
         let mut out = vec![0; packets::overhead(Kind::Answer)];
         let len = packets::seal(&mut out, Kind::Answer, route, answer.as_bytes(), 0, |_| ());
