@@ -2,7 +2,7 @@
 //! of rails, and while rails fail at the same moments.
 //!
 //! * [`sort`], [`fourier`], [`wavefront`]: the kernels IS, FT, and one like LU; [`class`]: their sizes; [`random`];
-//! * [`group`]: messages and operations of all; [`rank`]: the processes; [`moments`]: when what fails.
+//! * [`group`]: messages and operations of all; [`rank`]: the processes; [`mod@moments`]: when what fails.
 //!
 //! Each result is verified in the processes: against published values, and the wavefront bit by bit against one process.
 
