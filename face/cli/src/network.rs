@@ -297,7 +297,7 @@ mod tests {
         let error = |text: &str| text.parse::<Listen>().expect_err("it is wrong");
         assert!(error("localhost:7700").contains("'localhost' is not a numeric address"));
         assert!(error("udp://7700").contains("an address and a port are needed"));
-        assert!(error("10.0.0.1:7?device=eth1").contains("interface=NAME and source=ADDRESS"));
+        assert!(error("10.0.0.1:7?device=eth1").contains("interface=NAME, source=ADDRESS"));
         assert!(error("gm://node:1").contains("unknown scheme 'gm'"));
         assert!(error("gm://node:1").contains("ether://"));
         assert!(error("mxoe://eth0/3").contains("unknown scheme 'mxoe'"));

@@ -61,11 +61,11 @@ pub struct Weight {
 /// Arguments of `ropewalk paths specify`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk paths specify 10.0.0.2:7700 --rail eth1      the path by that interface
-  ropewalk paths specify 10.0.0.2:7700 --entropy 40001  the path with that source port
-  ropewalk paths specify 10.0.0.2:7700 --strict         one that shares no interface
+  ropewalk paths specify 10.0.0.2:7700 --rail eth1      by that interface
+  ropewalk paths specify 10.0.0.2:7700 --entropy 40001  with that source port
+  ropewalk paths specify 10.0.0.2:7700 --strict         apart from the primary
 
-What is left out is chosen: the path shares the least with the one that carries. It is proven,
+What is left out is chosen: the path shares the least with the one that carries. It is proven, \
 and takes over when that one fails, or by 'ropewalk paths migrate'.")]
 pub struct Specify {
     #[command(flatten)]
