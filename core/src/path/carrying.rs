@@ -16,7 +16,7 @@ use crate::api::PeerId;
 use crate::engine::Core;
 use crate::session::{PathId, Prover};
 
-/// What a proof is about that carries a session on: no path, and no attempt.
+/// A proof that carries a session on names no path and no attempt.
 const NOTHING_NAMED: (PathId, u32) = (PathId::FIRST, 0);
 
 /// How far both sides of a link are in proving that it may carry a session on.

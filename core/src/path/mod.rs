@@ -73,7 +73,7 @@ pub(crate) struct Link {
     pub insist: bool,
     /// It was accepted, and its greeting asks to join a session.
     pub asks_to_join: bool,
-    /// Who carries the session on, if anybody, has to prove that it may.
+    /// How far both sides have proven that the link may carry the session on.
     pub proof: CarryingProof,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
@@ -81,7 +81,7 @@ pub(crate) struct Link {
     pub hello: Option<HelloBody>,
     /// The mode that our own greeting told.
     pub mode: u8,
-    /// What the peer's greeting told: it counts when the link has come to carry a session.
+    /// The addresses in the peer's greeting: they count when the link has come to carry a session.
     pub told: Option<Box<Told>>,
     /// The session that we, and the peer, would go on with, if not with a new one.
     pub ours: Option<SessionId>,
@@ -136,7 +136,7 @@ pub(crate) struct Peer {
     pub session: Option<Session>,
     pub waiting: Waiting,
     pub throttled: Throttled,
-    /// What goes to it over two paths at once.
+    /// Its channels whose messages go over two paths at once.
     pub redundant: RedundantChannels,
 }
 

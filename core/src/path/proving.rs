@@ -17,7 +17,7 @@ use crate::apm::load::ArmingId;
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 
-/// What a frame of this kind says.
+/// The contents of a frame of this kind.
 const PROBE: u8 = 0;
 const ANSWER: u8 = 1;
 const ALL_ANSWERED: u8 = 2;

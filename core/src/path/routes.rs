@@ -19,7 +19,7 @@ use crate::session::{Controllers, PathCause, Route as Key};
 
 /// How often news of a route are told.
 const NEWS_EVERY: Duration = Duration::from_millis(25);
-/// Whoever says that it is dead suspects the paths of others: more rarely, and none that delivered just now.
+/// News of a dead path makes paths of others suspect: they are told more rarely, and spare those that delivered just now.
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 const JUST_NOW: Duration = Duration::from_millis(100);
 /// What was not used for so long is forgotten.
@@ -41,7 +41,7 @@ struct Route {
 pub(crate) struct Routes {
     routes: BTreeMap<Key, Route>,
     swept_at: usize,
-    /// What each of them can carry.
+    /// The rate and the room of each route.
     pub controllers: Controllers,
 }
 

@@ -129,6 +129,7 @@ pub unsafe extern "C" fn BMI_get_info(
     })
 }
 
+// SAFETY: this is the signature of the C library.
 unsafe extern "C" {
     /// The allocator that callers free strings with.
     fn malloc(bytes: usize) -> *mut c_void;

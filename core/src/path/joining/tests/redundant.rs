@@ -17,7 +17,7 @@ struct Sent {
     token: Token,
 }
 
-/// What the core ordered.
+/// Orders of the core.
 #[derive(Default)]
 struct Ordering {
     frames: Vec<Sent>,
