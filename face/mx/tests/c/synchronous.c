@@ -64,6 +64,7 @@ static void receive_all(struct side side)
 }
 
 /* To oneself, and with a handler, by their native names. */
+#define TESTS_MAX 1000000
 static int calls, shown;
 
 static omx_unexp_handler_action_t refuse(void *context, omx_endpoint_addr_t source, uint64_t match,
@@ -90,7 +91,7 @@ static void to_oneself(struct side side)
     omx_request_t request;
     omx_status_t status;
     uint32_t result;
-    int number;
+    int number, tests;
     CHECK(omx_get_endpoint_addr(endpoint, &own) == OMX_SUCCESS);
     CHECK(omx_register_unexp_handler(endpoint, refuse, NULL) == OMX_SUCCESS);
     for (number = 0; number < LENGTHS; number++) {
@@ -103,7 +104,10 @@ static void to_oneself(struct side side)
         CHECK(status.code == (length > 0 ? OMX_MESSAGE_TRUNCATED : OMX_SUCCESS));
         /* One that waits. */
         CHECK(omx_issend(endpoint, out, length, own, 2, NULL, &request) == OMX_SUCCESS);
-        CHECK(omx_test(endpoint, &request, &status, &result) == OMX_SUCCESS && result == 0);
+        /* Another thread of the library may have the engine: then a test returns without a pass. */
+        for (tests = 0; tests == 0 || (calls < 2 && tests < TESTS_MAX); tests++) {
+            CHECK(omx_test(endpoint, &request, &status, &result) == OMX_SUCCESS && result == 0);
+        }
         CHECK(calls == 2 && shown == 0);
         CHECK(omx_irecv(endpoint, in, length, 2, ALL, NULL, NULL) == OMX_SUCCESS);
         status = ended(endpoint, request);
