@@ -134,6 +134,21 @@ fn options(arguments: &BenchArguments) -> anyhow::Result<Options> {
     })
 }
 
+/// The names of the rows that the arguments select.
+fn chosen_rows(arguments: &BenchArguments) -> Vec<String> {
+    let mut names = match arguments.name {
+        Name::Net => ropewalk_bench::net::rows(),
+        Name::Bmi => ropewalk_bench::bmi::rows(),
+        Name::Mx => ropewalk_bench::mx::rows(arguments.quick),
+        Name::Paths => ropewalk_bench::paths::rows(arguments.quick),
+        Name::Io => ropewalk_bench::io::rows(),
+        Name::Meta => ropewalk_bench::meta::rows(),
+    };
+    let only = &arguments.only;
+    names.retain(|name| only.is_empty() || only.iter().any(|part| name.contains(part)));
+    names
+}
+
 /// The error where the selection leaves nothing.
 fn no_row(arguments: &BenchArguments) -> anyhow::Error {
     anyhow!(
@@ -147,18 +162,7 @@ fn no_row(arguments: &BenchArguments) -> anyhow::Error {
 pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let options = options(arguments)?;
     if arguments.list {
-        let names = match arguments.name {
-            Name::Net => ropewalk_bench::net::rows(),
-            Name::Bmi => ropewalk_bench::bmi::rows(),
-            Name::Mx => ropewalk_bench::mx::rows(arguments.quick),
-            Name::Paths => ropewalk_bench::paths::rows(arguments.quick),
-            Name::Io => ropewalk_bench::io::rows(),
-            Name::Meta => ropewalk_bench::meta::rows(),
-        };
-        let only = &arguments.only;
-        let chosen =
-            |name: &&String| only.is_empty() || only.iter().any(|part| name.contains(part));
-        let chosen: Vec<&String> = names.iter().filter(chosen).collect();
+        let chosen = chosen_rows(arguments);
         if chosen.is_empty() {
             return Err(no_row(arguments));
         }
@@ -198,6 +202,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bail!("interrupted");
     }
     if outcomes.is_empty() {
+        if arguments.sizes.is_empty() && !chosen_rows(arguments).is_empty() {
+            bail!("nothing was measured: the rows that were chosen failed, as told above");
+        }
         return Err(no_row(arguments));
     }
     if let Some(file) = &arguments.figure {

@@ -47,7 +47,7 @@ pub fn cut(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<
             Ok(trial)
         });
         drop(networks);
-        for outcome in row.outcomes(&parties, &found) {
+        for outcome in row.outcomes(&parties, &found, &times) {
             emit(&outcome);
         }
         // They know tcp alone.

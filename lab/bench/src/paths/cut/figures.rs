@@ -4,7 +4,7 @@ use crate::host;
 use crate::lab::{quoted, version};
 use crate::paths::cut::party::Party;
 use crate::paths::cut::row::{Kind, Look, Row};
-use crate::paths::cut::trial::Trial;
+use crate::paths::cut::trial::{Times, Trial};
 use crate::paths::stream::MESSAGE_BYTES;
 use crate::paths::trace::Trace;
 use crate::paths::verdict::{Verdict, listed};
@@ -56,7 +56,14 @@ impl Figure {
 }
 
 impl Row {
-    fn figures(&self) -> Vec<Figure> {
+    /// What is told of a run: short runs end before a mended rail is back.
+    fn figures(&self, is_short: bool) -> Vec<Figure> {
+        let mut figures = self.all_figures();
+        figures.retain(|figure| !is_short || self.look == Look::Return || *figure != Figure::Back);
+        figures
+    }
+
+    fn all_figures(&self) -> Vec<Figure> {
         match (self.look, self.kind.is_cut()) {
             (Look::Return, _) => vec![Figure::Back, Figure::Gap, Figure::Goodput],
             (Look::Death, _) => {
@@ -70,9 +77,14 @@ impl Row {
     }
 
     /// Of each figure that of each party.
-    pub fn outcomes(&self, parties: &[Party], found: &[Vec<Trial>]) -> Vec<Outcome> {
+    pub fn outcomes(
+        &self,
+        parties: &[Party],
+        found: &[Vec<Trial>],
+        times: &Times,
+    ) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        for figure in self.figures() {
+        for figure in self.figures(times.is_short) {
             let values = |turn: usize| -> Vec<f64> {
                 let judged = |trial: &Trial| self.judge(figure, &parties[turn], trial).0;
                 found[turn].iter().map(judged).collect()

@@ -28,6 +28,7 @@ pub struct Times {
     after: Duration,
     /// Commands that inject a fault take their time, too.
     slack: Duration,
+    pub is_short: bool,
 }
 
 impl Times {
@@ -42,6 +43,7 @@ impl Times {
                 outage: ms(500),
                 after: ms(250),
                 slack: ms(100),
+                is_short,
             },
             false => Times {
                 warm: scaled(300, 200, 200),
@@ -49,6 +51,7 @@ impl Times {
                 outage: scaled(1000, 300, 200),
                 after: scaled(2000, 700, 600),
                 slack: ms(200),
+                is_short,
             },
         };
         let (none, long) = (Duration::ZERO, ms(2500));
@@ -162,7 +165,7 @@ impl Row {
         let mut pairs = (0..self.streams())
             .map(|stream| pair(party, topology, 2 * (stream / 2)))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let Times { warm, control, outage, after, slack } = *times;
+        let Times { warm, control, outage, after, slack, .. } = *times;
         let start = monotonic_nanos();
         let nanos = |time: Duration| time.as_nanos() as u64;
         let begin = start + nanos(warm);
