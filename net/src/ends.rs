@@ -1,8 +1,8 @@
 //! The alternate of a peer, given as people write it: the local rail, the address at the other end, the source port.
 
-use ropewalk_core::PeerId;
 use ropewalk_core::apm::path::PathId;
-use ropewalk_core::apm::{Rule, Wanted};
+use ropewalk_core::apm::{By, LoadList, Rule, Wanted};
+use ropewalk_core::{Core, PeerId};
 
 use crate::endpoint::Endpoint;
 use crate::engine::Engine;
@@ -19,6 +19,8 @@ pub struct PathEnds {
     pub entropy: Option<u16>,
     /// The path shares no interface with the primary one.
     pub strict: bool,
+    /// The path's number in the session.
+    pub path: Option<PathId>,
 }
 
 /// The reason why a path with such ends cannot be the alternate. Class: usage.
@@ -62,38 +64,50 @@ impl Endpoint {
     pub fn specify_path_by(&self, peer: PeerId, ends: &PathEnds) -> Result<PathId, EndsError> {
         let mut engine = self.locked();
         engine.tell_time();
-        let answer = engine.specify_by(peer, ends);
+        let answer = engine.choose_by(peer, ends, Core::specify_path);
         engine.drain();
         drop(engine);
         self.wake_service();
         answer
     }
 
-    /// Names this path as the alternate of a peer.
+    /// Names the alternate path of a peer by its ends, and loads it in place of one that is armed or being armed. Returns the
+    /// path, and the load for [`Endpoint::poll_loads`].
     ///
     /// # Errors
-    /// The rule that refuses; [`Rule::UnknownPath`] where there is no such path.
-    pub fn specify_path_number(&self, peer: PeerId, path: PathId) -> Result<PathId, Rule> {
+    /// As [`Endpoint::specify_path_by`]; the alternate stays as it was then.
+    pub fn replace_path_by(
+        &self,
+        peer: PeerId,
+        ends: &PathEnds,
+    ) -> Result<(PathId, LoadList), EndsError> {
         let mut engine = self.locked();
         engine.tell_time();
-        let mut all = engine.candidates(peer);
-        all.retain(|candidate| candidate.path == path);
-        let answer = match all.first() {
-            Some(candidate) => engine.core.specify_path(peer, candidate.wanted),
-            None => Err(Rule::UnknownPath),
-        };
+        let answer = engine
+            .choose_by(peer, ends, |core, peer, wanted| core.replace_path(peer, wanted, By::Poll));
         engine.drain();
         drop(engine);
         self.wake_service();
-        answer
+        answer.map(|(path, ticket)| (path, LoadList::begin(&[peer], |_| ticket)))
     }
 }
 
 impl Engine {
-    fn specify_by(&mut self, peer: PeerId, ends: &PathEnds) -> Result<PathId, EndsError> {
+    fn choose_by<T>(
+        &mut self,
+        peer: PeerId,
+        ends: &PathEnds,
+        mut specify: impl FnMut(&mut Core, PeerId, Wanted) -> Result<T, Rule>,
+    ) -> Result<T, EndsError> {
         let mut all = self.candidates(peer);
         if all.is_empty() {
-            return Ok(self.core.specify_path(peer, Wanted::default())?);
+            return Ok(specify(&mut self.core, peer, Wanted::default())?);
+        }
+        if let Some(path) = ends.path {
+            all.retain(|it| it.path == path);
+            if all.is_empty() {
+                return Err(Rule::UnknownPath.into());
+            }
         }
         if let Some(name) = &ends.rail {
             all.retain(|it| it.rails.iter().flatten().any(|rail| rail == name));
@@ -122,8 +136,8 @@ impl Engine {
         let mut refused = Rule::NoRoute;
         for candidate in all {
             let wanted = Wanted { strict: ends.strict, ..candidate.wanted };
-            match self.core.specify_path(peer, wanted) {
-                Ok(path) => return Ok(path),
+            match specify(&mut self.core, peer, wanted) {
+                Ok(answer) => return Ok(answer),
                 // Each path but one is another than the primary one.
                 Err(Rule::IsPrimary) if refused != Rule::NoRoute => {}
                 Err(rule) => refused = rule,

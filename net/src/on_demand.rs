@@ -63,8 +63,8 @@ impl Endpoint {
     }
 
     /// Opens a rail for each interface by which this address can be called, where these are several: each is a path of its
-    /// own. Where there is one, the kernel's routes may choose, also anew. `ROPEWALK_INTERFACES` names other interfaces: an
-    /// error, and nothing is opened, if this host lacks one of them.
+    /// own. Where there is one, the kernel's routes may choose, also anew. Interfaces that `ROPEWALK_INTERFACES` names are used
+    /// in place of these, also a single one: an error, and nothing is opened, if this host lacks one of them.
     pub fn reach_apart(&self, address: &Address) -> Result<(), ModuleError> {
         let schemes: BTreeSet<&str> = address.parts().map(|(scheme, _)| scheme).collect();
         for scheme in schemes.into_iter().filter(|scheme| modules::can_bind(scheme)) {
@@ -72,11 +72,12 @@ impl Endpoint {
                 let engine = self.locked();
                 engine.rails.of_scheme(scheme).filter_map(|(_, rail)| rail.bound_to()).collect()
             };
-            let wanted = match paths::interfaces()? {
+            let named = paths::interfaces()?;
+            let wanted = match named {
                 [] => ways_to(scheme, address),
                 named => named.iter().map(|name| (name.clone(), None)).collect(),
             };
-            if wanted.len() < 2 && bound.is_empty() {
+            if named.is_empty() && wanted.len() < 2 && bound.is_empty() {
                 continue;
             }
             for (interface, source) in wanted {

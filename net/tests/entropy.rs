@@ -96,7 +96,13 @@ fn two_paths_over_one_pair_of_interfaces_differ_in_their_source_ports() {
         let strict = Wanted { strict: true, ..Wanted::default() };
         assert_eq!(endpoint.specify_path(peer, strict), Err(Rule::SameFailureDomain));
         let here = || Some("127.0.0.1".to_string());
-        let ends = PathEnds { rail: here(), remote: here(), entropy: Some(entropy), strict: false };
+        let ends = PathEnds {
+            rail: here(),
+            remote: here(),
+            entropy: Some(entropy),
+            strict: false,
+            path: None,
+        };
         let refused = |ends: PathEnds| endpoint.specify_path_by(peer, &ends).expect_err("no such");
         assert_eq!(
             refused(PathEnds { entropy: Some(entropy ^ 1), ..ends.clone() }),

@@ -298,14 +298,15 @@ layouts! {
         flags: u8,
         reserved: U16,
     } 16
-    /// An arming is over, or the sender's operator drains a path, or both. A span.
+    /// An arming is over, or the sender's operator drains a path or brings it up again, or both. A span.
     WithdrawBody {
         arming: U32,
-        drained: U32,
+        path: U32,
         arming_by: u8,
-        /// `PATHS_ARMING`, `PATHS_DRAINED`.
+        /// `PATHS_ARMING`; `PATHS_DRAINED` or `PATHS_RAISED`.
         flags: u8,
-        reserved: U16,
+        /// Counts the sender's orders about the path; it wraps.
+        order: U16,
     } 12
     /// A probe of an arming. Its answer goes back over the link that it came on, with a payload as long.
     ProveBody {
@@ -325,6 +326,8 @@ pub const PATHS_MIGRATED: u8 = 1;
 pub const PATHS_ALTERNATE: u8 = 2;
 pub const PATHS_ARMING: u8 = 4;
 pub const PATHS_DRAINED: u8 = 8;
+pub const PATHS_RAISED: u8 = 16;
+pub const PATHS_REPLACES: u8 = 32;
 
 /// Kinds of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

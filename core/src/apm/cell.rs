@@ -53,7 +53,7 @@ pub enum Action {
     Disarm,
     /// The arming is over without a migration; whoever asked hears the cause.
     EndArming,
-    /// The arming, or the event's path, is of no use any more.
+    /// The arming is of no use any more; or the event's path is drained, or drained no more.
     SendWithdraw,
     MarkDrained,
     MarkUp,

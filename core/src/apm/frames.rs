@@ -4,11 +4,11 @@
 
 use ropewalk_wire::frame::{
     Body, LoadAnswerBody, LoadBody, MigrateBody, PATHS_ALTERNATE, PATHS_ARMING, PATHS_DRAINED,
-    PATHS_MIGRATED, WithdrawBody,
+    PATHS_MIGRATED, PATHS_RAISED, PATHS_REPLACES, WithdrawBody,
 };
 
 use super::load::ArmingId;
-use super::message::Message;
+use super::message::{Drain, Message};
 use super::migrate::Move;
 use super::path::{PathId, Side};
 use super::state::Rule;
@@ -65,10 +65,11 @@ impl ArmingId {
 impl Message {
     pub(crate) fn to_body(self) -> Body {
         match self {
-            Message::Load { arming, path, newest } => {
+            Message::Load { arming, path, newest, replaces } => {
                 let alternate = newest.and_then(|newest| newest.alternate);
                 let flags = flag(newest.is_some(), PATHS_MIGRATED)
-                    | flag(alternate.is_some(), PATHS_ALTERNATE);
+                    | flag(alternate.is_some(), PATHS_ALTERNATE)
+                    | flag(replaces, PATHS_REPLACES);
                 Body::Load(LoadBody {
                     arming: arming.number.into(),
                     path: path.0.into(),
@@ -94,14 +95,18 @@ impl Message {
                 flags: flag(migration.alternate.is_some(), PATHS_ALTERNATE),
                 reserved: 0.into(),
             }),
-            Message::Withdraw { arming, drained } => Body::Withdraw(WithdrawBody {
-                arming: arming.map_or(0, |arming| arming.number).into(),
-                drained: drained.map_or(0, |path| path.0).into(),
-                arming_by: arming.map_or(0, |arming| arming.by.to_wire()),
-                flags: flag(arming.is_some(), PATHS_ARMING)
-                    | flag(drained.is_some(), PATHS_DRAINED),
-                reserved: 0.into(),
-            }),
+            Message::Withdraw { arming, drain } => {
+                let is_raised = drain.is_some_and(|drain| !drain.is_drained);
+                Body::Withdraw(WithdrawBody {
+                    arming: arming.map_or(0, |arming| arming.number).into(),
+                    path: drain.map_or(0, |drain| drain.path.0).into(),
+                    arming_by: arming.map_or(0, |arming| arming.by.to_wire()),
+                    flags: flag(arming.is_some(), PATHS_ARMING)
+                        | flag(drain.is_some() && !is_raised, PATHS_DRAINED)
+                        | flag(is_raised, PATHS_RAISED),
+                    order: drain.map_or(0, |drain| drain.order).into(),
+                })
+            }
         }
     }
 
@@ -116,7 +121,8 @@ impl Message {
             alternate: alternate(body.flags, body.alternate.get()),
         };
         let newest = migrated.then_some(newest);
-        Some(Message::Load { arming, path: PathId(body.path.get()), newest })
+        let replaces = body.flags & PATHS_REPLACES != 0;
+        Some(Message::Load { arming, path: PathId(body.path.get()), newest, replaces })
     }
 
     /// As [`Message::of_load`]. A number of a rule that is not known refuses, too.
@@ -143,9 +149,12 @@ impl Message {
     pub(crate) fn of_withdraw(body: &WithdrawBody) -> Option<Message> {
         let arming = ArmingId::from_wire(body.arming_by, body.arming.get())?;
         let has = |flag: u8| body.flags & flag != 0;
+        let is_drained = has(PATHS_DRAINED);
+        let (path, order) = (PathId(body.path.get()), body.order.get());
+        let drain = Drain { path, is_drained, order };
         Some(Message::Withdraw {
             arming: has(PATHS_ARMING).then_some(arming),
-            drained: has(PATHS_DRAINED).then_some(PathId(body.drained.get())),
+            drain: (is_drained || has(PATHS_RAISED)).then_some(drain),
         })
     }
 }
@@ -188,16 +197,18 @@ mod tests {
         let alone = Move { counter: 9, by: Side::Lower, primary: path, alternate: None };
         let with = Move { alternate: Some(PathId(0)), by: Side::Higher, ..alone };
         let refused = RULES.map(|rule| Message::Refused { arming, rule });
+        let drained = Drain { path, is_drained: true, order: 0xfffe };
         let others = [
-            Message::Load { arming, path, newest: None },
-            Message::Load { arming, path, newest: Some(alone) },
-            Message::Load { arming, path, newest: Some(with) },
+            Message::Load { arming, path, newest: None, replaces: false },
+            Message::Load { arming, path, newest: Some(alone), replaces: true },
+            Message::Load { arming, path, newest: Some(with), replaces: false },
             Message::Loaded { arming },
             Message::Migrate(alone),
             Message::Migrate(with),
-            Message::Withdraw { arming: Some(arming), drained: None },
-            Message::Withdraw { arming: None, drained: Some(PathId(0)) },
-            Message::Withdraw { arming: Some(arming), drained: Some(path) },
+            Message::Withdraw { arming: Some(arming), drain: None },
+            Message::Withdraw { arming: None, drain: Some(drained) },
+            Message::Withdraw { arming: Some(arming), drain: Some(drained) },
+            Message::Withdraw { arming: None, drain: Some(Drain { is_drained: false, ..drained }) },
         ];
         for message in refused.into_iter().chain(others) {
             let body = message.to_body();

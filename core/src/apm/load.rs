@@ -23,6 +23,8 @@ pub struct Arming {
     pub acknowledged: bool,
     /// `LOAD` went out, or the peer sent one.
     pub announced: bool,
+    /// A caller wants it in place of another one.
+    pub replaces: bool,
 }
 
 impl Arming {
@@ -35,6 +37,7 @@ impl Arming {
             probes_good: false,
             acknowledged: false,
             announced: false,
+            replaces: false,
         }
     }
 

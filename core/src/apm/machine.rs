@@ -57,6 +57,8 @@ pub struct Migration {
     pub(super) load_kept: bool,
     /// A number of 32 bits is used up; the association has to end.
     pub(super) spent: bool,
+    /// The load that is asked for now takes the place of another one.
+    pub(super) loads_in_place: bool,
     tickets: u64,
     kept: Kept,
     sends_over: Option<PathId>,
@@ -75,6 +77,8 @@ pub(super) struct Given {
     pub over: Option<PathId>,
     /// The rule of a `REFUSED`.
     pub refused: Option<Rule>,
+    /// A `LOAD` takes the place of whatever arming there is.
+    pub replaces: bool,
     pub migration: Option<Move>,
     pub arm_cause: ArmCause,
     pub move_cause: MoveCause,
@@ -88,6 +92,7 @@ impl Given {
         arming: None,
         over: None,
         refused: None,
+        replaces: false,
         migration: None,
         arm_cause: ArmCause::ConnectionOver,
         move_cause: MoveCause::Manual,
@@ -110,6 +115,7 @@ impl Migration {
             load: None,
             load_kept: false,
             spent: false,
+            loads_in_place: false,
             tickets: 0,
             kept: Kept::default(),
             sends_over: None,
@@ -236,6 +242,31 @@ impl Migration {
         is_free
     }
 
+    /// Makes another path the alternate and loads it, in place of one that is armed or being armed. Returns the path; the load
+    /// ends under the ticket, of which [`Migration::request_as`] speaks.
+    ///
+    /// # Errors
+    /// The rule that refuses: what the path breaks, or the connection's state. The alternate stays as it was then.
+    pub fn replace(&mut self, ticket: Ticket, wanted: Wanted, by: By) -> Result<PathId, Rule> {
+        let path = choose(&self.roles, &wanted)?;
+        if let Some(rule) = table::refusal(self.connection, MigrationState::Migrated, Event::Load) {
+            return Err(rule);
+        }
+        if self.state == MigrationState::Armed && self.roles.alternate() == Some(path) {
+            self.end(ticket, by, Outcome::Armed { path });
+            return Ok(path);
+        }
+        self.release_alternate();
+        let specified = self.request(Request::Specify(wanted), By::Poll);
+        if let Some(Outcome::Refused(rule)) = self.poll(specified) {
+            return Err(rule);
+        }
+        self.loads_in_place = true;
+        self.request_as(ticket, Request::Load, by);
+        self.loads_in_place = false;
+        Ok(path)
+    }
+
     /// The probes of an arming are good both ways, at the full MTU, or their budget is spent.
     ///
     /// # Errors
@@ -303,8 +334,8 @@ impl Migration {
     /// side.
     pub fn handle_joined(&mut self, path: PathId) {
         self.roles.bring_up(path, DrainedBy::Peer);
-        if self.roles.is_drained_by(path, DrainedBy::Us) {
-            let message = Message::Withdraw { arming: None, drained: Some(path) };
+        if let Some(drain) = self.roles.drain_of(path).filter(|drain| drain.is_drained) {
+            let message = Message::Withdraw { arming: None, drain: Some(drain) };
             self.outputs.push_back(Output::Send { message, over: None });
         }
         self.finish();

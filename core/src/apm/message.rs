@@ -15,6 +15,8 @@ pub enum Message {
         arming: ArmingId,
         path: PathId,
         newest: Option<Move>,
+        /// A caller wants this path in place of another one that is armed, or being armed.
+        replaces: bool,
     },
     Loaded {
         arming: ArmingId,
@@ -24,9 +26,19 @@ pub enum Message {
         rule: Rule,
     },
     Migrate(Move),
-    /// An arming is over, or the sender's operator drains a path, or both.
+    /// An arming is over, or the sender's operator drains a path or brings it up again, or both.
     Withdraw {
         arming: Option<ArmingId>,
-        drained: Option<PathId>,
+        drain: Option<Drain>,
     },
+}
+
+/// What the sender's operator wants of a path now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Drain {
+    pub path: PathId,
+    /// False: it may be used again.
+    pub is_drained: bool,
+    /// Counts such orders of the sender's about this path; it wraps. Messages arrive in any order: the newest one counts.
+    pub order: u16,
 }

@@ -3,8 +3,9 @@
 use super::cause::{ArmCause, MoveCause};
 use super::load::ArmingId;
 use super::machine::{Given, Migration};
-use super::message::Message;
+use super::message::{Drain, Message};
 use super::migrate::Move;
+use super::notice::What;
 use super::path::PathId;
 use super::roles::DrainedBy;
 use super::state::{Event, Rule};
@@ -18,8 +19,9 @@ impl Migration {
     pub fn handle_message(&mut self, over: PathId, message: Message) -> Result<(), Rule> {
         let given = Given { over: Some(over), ..Given::NOTHING };
         let answer = match message {
-            Message::Load { arming, path, newest } => {
-                self.handle_load(Given { arming: Some(arming), path: Some(path), ..given }, newest)
+            Message::Load { arming, path, newest, replaces } => {
+                let given = Given { arming: Some(arming), path: Some(path), replaces, ..given };
+                self.handle_load(given, newest)
             }
             Message::Loaded { arming } => {
                 let given = Given { arming: Some(arming), ..given };
@@ -31,7 +33,7 @@ impl Migration {
                 self.step(Event::AnswerReceived, &given)
             }
             Message::Migrate(migration) => self.handle_migrate(migration),
-            Message::Withdraw { arming, drained } => self.handle_withdraw(arming, drained),
+            Message::Withdraw { arming, drain } => self.handle_withdraw(arming, drain),
         };
         self.finish();
         answer
@@ -80,24 +82,34 @@ impl Migration {
     fn handle_withdraw(
         &mut self,
         arming: Option<ArmingId>,
-        drained: Option<PathId>,
+        drain: Option<Drain>,
     ) -> Result<(), Rule> {
         let event = Event::WithdrawReceived;
         if let Some(rule) = table::refusal(self.connection, self.state, event) {
             return Err(rule);
         }
+        let changes = drain.is_some_and(|drain| self.roles.hear_drain(drain));
+        let drained = drain.filter(|drain| drain.is_drained && changes).map(|drain| drain.path);
         let arm_cause = match drained {
             Some(_) => ArmCause::Drained,
             None => ArmCause::Withdrawn,
         };
-        let answer =
-            self.step(event, &Given { arming, path: drained, arm_cause, ..Given::NOTHING });
+        let given = Given { arming, path: drained, arm_cause, ..Given::NOTHING };
+        let answer = match (arming, drain) {
+            // An order that changes nothing in the machine is none that it refuses.
+            (None, Some(_)) if drained.is_none() => Ok(()),
+            _ => self.step(event, &given),
+        };
         if let Some(arming) = arming.filter(|arming| arming.by != self.side) {
             self.heard = self.heard.max(arming.number);
         }
-        if let Some(path) = drained {
-            self.roles.drain(path, DrainedBy::Peer);
-            self.leave_bad_primary();
+        match drain.filter(|_| changes) {
+            Some(drain) if drain.is_drained => self.leave_bad_primary(),
+            // Its alternate may be this one now.
+            Some(drain) if !self.roles.is_drained(drain.path) => {
+                self.tell(What::Mended { path: drain.path });
+            }
+            _ => {}
         }
         answer
     }

@@ -5,6 +5,7 @@
 //! * A drained path never becomes primary by a decision of this side. The peer's newer migration may name one: the path
 //!   is primary then, and [`Roles::sending`] still avoids it.
 
+use super::message::Drain;
 use super::path::{Health, PathId, PathRecord};
 use super::state::Rule;
 
@@ -37,6 +38,9 @@ pub struct Entry {
     pub resting: bool,
     drained_here: bool,
     drained_there: bool,
+    /// Orders of this side's operator so far, and the peer's newest one; both wrap.
+    orders_here: u16,
+    order_there: u16,
 }
 
 impl Entry {
@@ -71,6 +75,8 @@ impl Roles {
             resting: false,
             drained_here: false,
             drained_there: false,
+            orders_here: 0,
+            order_there: 0,
         };
         self.entries.insert(at, entry);
         self.primary.get_or_insert(record.id);
@@ -216,7 +222,10 @@ impl Roles {
     pub fn drain(&mut self, path: PathId, by: DrainedBy) {
         if let Some(entry) = self.get_mut(path) {
             match by {
-                DrainedBy::Us => entry.drained_here = true,
+                DrainedBy::Us => {
+                    entry.drained_here = true;
+                    entry.orders_here = entry.orders_here.wrapping_add(1);
+                }
                 DrainedBy::Peer => entry.drained_there = true,
             }
             self.alternate = self.alternate.filter(|alternate| *alternate != path);
@@ -227,10 +236,36 @@ impl Roles {
     pub fn bring_up(&mut self, path: PathId, by: DrainedBy) {
         if let Some(entry) = self.get_mut(path) {
             match by {
-                DrainedBy::Us => entry.drained_here = false,
+                DrainedBy::Us => {
+                    entry.drained_here = false;
+                    entry.orders_here = entry.orders_here.wrapping_add(1);
+                }
                 DrainedBy::Peer => entry.drained_there = false,
             }
         }
+    }
+
+    /// What this side's operator wants of a path, for the peer.
+    pub fn drain_of(&self, path: PathId) -> Option<Drain> {
+        let entry = self.get(path)?;
+        Some(Drain { path, is_drained: entry.drained_here, order: entry.orders_here })
+    }
+
+    /// Takes an order of the peer's operator, unless a newer one came before. True if the path changes by it.
+    pub fn hear_drain(&mut self, drain: Drain) -> bool {
+        let Some(entry) = self.get_mut(drain.path) else { return false };
+        let ahead = drain.order.wrapping_sub(entry.order_there);
+        if ahead > u16::MAX / 2 {
+            return false;
+        }
+        entry.order_there = drain.order;
+        let changes = entry.drained_there != drain.is_drained;
+        if drain.is_drained {
+            self.drain(drain.path, DrainedBy::Peer);
+        } else {
+            self.bring_up(drain.path, DrainedBy::Peer);
+        }
+        changes
     }
 
     pub fn is_drained_by(&self, path: PathId, by: DrainedBy) -> bool {

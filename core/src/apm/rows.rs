@@ -132,15 +132,15 @@ pub const ROWS: &[Row] = &[
     //
     row(E::Up, NONE, ANY, &[no(R::NoConnection)]),
     row(E::Up, SETUP, ANY, &[no(R::NotYet)]),
-    row(E::Up, UP, ANY, &[Unfit, stay(&[MarkUp, TellMended])]),
+    row(E::Up, UP, ANY, &[Unfit, stay(&[MarkUp, SendWithdraw, TellMended])]),
     row(
         E::Up,
         &[Pathless],
         ANY,
         &[
             Unfit,
-            on(W::Usable, turn(Rts, &[MarkUp, MoveToPath, SendMigrate, TellResumed])),
-            stay(&[MarkUp, TellMended]),
+            on(W::Usable, turn(Rts, &[MarkUp, MoveToPath, SendMigrate, SendWithdraw, TellResumed])),
+            stay(&[MarkUp, SendWithdraw, TellMended]),
         ],
     ),
     //

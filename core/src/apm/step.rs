@@ -59,7 +59,8 @@ impl Migration {
             When::Again => names_current,
             When::Stale => self.is_stale(event, given, names_current),
             When::Crossed => {
-                self.side == Side::Lower && current.is_some_and(|arming| arming.by == self.side)
+                let is_ours = current.is_some_and(|arming| arming.by == self.side);
+                self.side == Side::Lower && is_ours && !given.replaces
             }
             When::Denied => given.refused.is_some(),
             When::Ends => {
@@ -181,7 +182,7 @@ impl Migration {
             None => self.spent = true,
         }
         let id = ArmingId { by: self.side, number: self.begun };
-        self.arming = Some(Arming::new(id, path));
+        self.arming = Some(Arming { replaces: self.loads_in_place, ..Arming::new(id, path) });
         self.announce();
     }
 
@@ -194,7 +195,7 @@ impl Migration {
         }
         self.drop_arming(step);
         if let Some(arming) = step.ended.filter(|arming| arming.by == self.side) {
-            self.send(Message::Withdraw { arming: Some(arming), drained: None }, None);
+            self.send(Message::Withdraw { arming: Some(arming), drain: None }, None);
         }
         self.roles.set_alternate(path).expect("an unfit load is refused");
         let mut arming = Arming::new(id, path);
@@ -210,9 +211,9 @@ impl Migration {
             return;
         };
         arming.announced = true;
-        let Arming { id, path, .. } = *arming;
+        let Arming { id, path, replaces, .. } = *arming;
         if id.by == self.side {
-            let load = Message::Load { arming: id, path, newest: self.newest };
+            let load = Message::Load { arming: id, path, newest: self.newest, replaces };
             self.send(load, Some(path));
             self.send(load, self.roles.primary());
         }
@@ -260,6 +261,13 @@ impl Migration {
         self.end_load(Outcome::Failed(cause));
     }
 
+    /// Ends the arming, under way or complete, so that another path may be specified. The `LOAD` that follows tells the peer.
+    pub(super) fn release_alternate(&mut self) {
+        let (event, was, from) = (Event::Specify, self.state, self.roles.primary());
+        self.end_arming(ArmCause::Overtaken, &mut Step { event, was, from, ended: None });
+        self.state = MigrationState::Migrated;
+    }
+
     fn drop_arming(&mut self, step: &mut Step) {
         if let Some(arming) = self.arming.take() {
             if arming.announced {
@@ -271,9 +279,10 @@ impl Migration {
     }
 
     fn send_withdraw(&mut self, given: &Given, step: &Step) {
-        let drained = given.path.filter(|_| step.event == Event::Drain);
-        if step.ended.is_some() || drained.is_some() {
-            self.send(Message::Withdraw { arming: step.ended, drained }, None);
+        let ordered = given.path.filter(|_| matches!(step.event, Event::Drain | Event::Up));
+        let drain = ordered.and_then(|path| self.roles.drain_of(path));
+        if step.ended.is_some() || drain.is_some() {
+            self.send(Message::Withdraw { arming: step.ended, drain }, None);
         }
     }
 

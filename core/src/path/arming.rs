@@ -11,8 +11,9 @@ use ropewalk_wire::frame::{Arrived, Body, Envelope};
 
 use crate::api::{PeerId, Plant};
 use crate::apm::cause::{ArmCause, MoveCause};
-use crate::apm::load::ArmingId;
+use crate::apm::load::{Arming, ArmingId};
 use crate::apm::path::{Family, Health};
+use crate::apm::roles::DrainedBy;
 use crate::apm::{
     By, Event, Message, Outcome, Output as Order, PathEvent, PathId, PathRecord, Request, Rule,
     Side, Wanted, What,
@@ -175,8 +176,8 @@ impl Core {
     fn load_again(&mut self, id: PeerId) {
         let Some(machine) = self.machine(id) else { return };
         let Some(arming) = machine.arming() else { return };
-        let newest = machine.newest();
-        let load = Message::Load { arming: arming.id, path: arming.path, newest }.to_body();
+        let (newest, Arming { id: number, path, replaces, .. }) = (machine.newest(), arming);
+        let load = Message::Load { arming: number, path, newest, replaces }.to_body();
         let primary = machine.roles().primary().filter(|_| !arming.heard_on_primary);
         let alternate = Some(arming.path).filter(|_| !arming.heard_on_alternate);
         for path in [alternate, primary].into_iter().flatten() {
@@ -219,8 +220,21 @@ impl Core {
             // It is joining: the peer asks again.
             return true;
         }
-        if machine.handle_message(over, message).is_err() {
+        let ordered = match message {
+            Message::Withdraw { drain, .. } => drain.map(|drain| drain.path),
+            _ => None,
+        };
+        let is_drained = |machine: &crate::apm::Migration| {
+            ordered.is_some_and(|path| machine.roles().is_drained_by(path, DrainedBy::Peer))
+        };
+        let before = is_drained(machine);
+        let is_refused = machine.handle_message(over, message).is_err();
+        let after = is_drained(machine);
+        if is_refused {
             self.counters.path_frames_refused += 1;
+        }
+        if let Some(path) = ordered.filter(|_| before != after) {
+            self.note_drain(id, path, after);
         }
         self.carry_out(id);
         true

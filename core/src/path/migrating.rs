@@ -109,6 +109,34 @@ impl Core {
         ticket
     }
 
+    /// Names the alternate of a peer and loads it, in place of one that is armed or being armed. Returns the path, and the
+    /// ticket under which the load ends.
+    ///
+    /// # Errors
+    /// The rule that refuses, as that of [`Core::specify_path`]; the alternate stays as it was then.
+    pub fn replace_path(
+        &mut self,
+        peer: PeerId,
+        wanted: Wanted,
+        by: By,
+    ) -> Result<(PathId, Ticket), Rule> {
+        let id = self.resolve(peer);
+        if self.machine(id).is_none() {
+            return Err(match self.state_without_paths(id) {
+                Connection::Reset => Rule::NoConnection,
+                _ => Rule::NoRoute,
+            });
+        }
+        let ticket = self.path_requests.ticket(by);
+        let machine = self.machine_mut(id).ok_or(Rule::NoConnection)?;
+        let replaced = machine.replace(ticket, wanted, By::Event);
+        self.carry_out(id);
+        if replaced.is_err() {
+            self.path_requests.polled.remove(&ticket);
+        }
+        replaced.map(|path| (path, ticket))
+    }
+
     /// The end of a load that was asked for with [`By::Poll`]; told once. `None` while it is under way.
     pub fn poll_load(&mut self, ticket: Ticket) -> Option<Outcome> {
         self.path_requests.ends.remove(&ticket)

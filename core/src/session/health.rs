@@ -442,9 +442,14 @@ impl PathHealth {
         *self = PathHealth { lost: lost + 1, floor, promised, cause, ..PathHealth::NOTHING };
     }
 
-    /// It is not used, for this reason; the first one counts.
+    /// It delivers nothing, for this reason. The first one counts; but what our own rail saw says more than silence, and than
+    /// the peer's word.
     pub fn note_cause(&mut self, cause: PathCause, now: Time) {
-        self.cause.get_or_insert((cause, now));
+        let (before, _) = self.cause.get_or_insert((cause, now));
+        let is_guessed = !matches!(before, PathCause::Rail(_) | PathCause::LinkLost);
+        if is_guessed && matches!(cause, PathCause::Rail(_)) {
+            *before = cause;
+        }
     }
 
     /// Why it is not used, and since when.

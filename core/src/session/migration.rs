@@ -213,7 +213,7 @@ impl Proof {
 
     /// A probe was answered. `is_long`: by an answer of full length. True if that was the last one.
     pub fn answered(&mut self, number: u8, round: u8, is_long: bool) -> bool {
-        let is_fit = number + 1 < PROBES || is_long;
+        let is_fit = number < PROBES - 1 || is_long;
         if round != self.round || number >= self.sent || self.is_good || !is_fit {
             return false;
         }
@@ -267,6 +267,16 @@ mod tests {
         let mut migrating = Migrating::new(peer, Side::Lower);
         migrating.begin_proof(ArmingId { by: Side::Lower, number: 1 }, PATH, None, at(0));
         migrating
+    }
+
+    #[test]
+    fn an_answer_to_a_probe_of_a_number_that_there_is_not_is_none() {
+        let mut migrating = Migrating::new(PeerId(SlotId { index: 1, generation: 1 }), Side::Lower);
+        migrating.begin_proof(ArmingId { by: Side::Lower, number: 1 }, PATH, None, at(0));
+        let proof = migrating.proof.as_mut().expect("it began");
+        for number in [PROBES, 127, u8::MAX] {
+            assert!(!proof.answered(number, 0, false) && !proof.answered(number, 0, true));
+        }
     }
 
     #[test]

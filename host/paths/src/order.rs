@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use ropewalk_net::migration::{By, Outcome, PathEnds, PathId, Role};
+use ropewalk_net::migration::{MigrationState, Outcome, PathEnds, PathId, Role};
 use ropewalk_net::path_status::PathView;
 use ropewalk_net::{Endpoint, PeerId};
 use serde_json::Value;
@@ -70,31 +70,29 @@ fn specify(endpoint: &Endpoint, peer: PeerId, asked: &Value) -> Result<u32, Stri
     let entropy = asked["entropy"].as_u64();
     let entropy = entropy.map(u16::try_from).transpose().map_err(|_| "an entropy is a port")?;
     let strict = asked["strict"].as_bool().unwrap_or(false);
-    let ends = PathEnds { rail: text("rail"), remote: text("to"), entropy, strict };
-    let path = endpoint.specify_path_by(peer, &ends).map_err(|error| error.to_string())?;
-    prove(endpoint, peer)?;
-    Ok(path.0)
+    let ends = PathEnds { rail: text("rail"), remote: text("to"), entropy, strict, path: None };
+    arm(endpoint, peer, &ends).map(|path| path.0)
 }
 
 /// Moves to a path, which is proven first if it is not the armed alternate.
 fn migrate(endpoint: &Endpoint, peer: PeerId, to: Option<&PathView>) -> Result<u32, String> {
-    if let Some(view) = to.filter(|view| view.status.role != Some(Role::Alternate)) {
-        let specified = endpoint.specify_path_number(peer, PathId(view.status.path));
-        specified.map_err(|rule| rule.to_string())?;
-    }
-    if to.is_some() {
-        prove(endpoint, peer)?;
+    let is_armed = endpoint.path_state(peer).migration == MigrationState::Armed;
+    match to {
+        Some(view) if view.status.role == Some(Role::Primary) => return Ok(view.status.path),
+        Some(view) if view.status.role == Some(Role::Alternate) && is_armed => {}
+        Some(view) => {
+            let path = Some(PathId(view.status.path));
+            arm(endpoint, peer, &PathEnds { path, ..PathEnds::default() })?;
+        }
+        None => {}
     }
     endpoint.migrate_path(peer).map(|path| path.0).map_err(|rule| rule.to_string())
 }
 
-/// Loads the alternate, unless it is armed.
-fn prove(endpoint: &Endpoint, peer: PeerId) -> Result<(), String> {
-    use ropewalk_net::migration::MigrationState;
-    if endpoint.path_state(peer).migration == MigrationState::Armed {
-        return Ok(());
-    }
-    let mut loads = endpoint.load_paths(&[peer], By::Poll);
+/// Makes a path the alternate, in place of another one, and waits for its proof.
+fn arm(endpoint: &Endpoint, peer: PeerId, ends: &PathEnds) -> Result<PathId, String> {
+    let replaced = endpoint.replace_path_by(peer, ends);
+    let (path, mut loads) = replaced.map_err(|error| error.to_string())?;
     let end = Instant::now() + PROOF;
     while endpoint.poll_loads(&mut loads) > 0 {
         if Instant::now() >= end {
@@ -107,6 +105,6 @@ fn prove(endpoint: &Endpoint, peer: PeerId) -> Result<(), String> {
         Some((_, Some(Outcome::Failed(cause)))) => {
             Err(format!("the path is not proven: {cause:?}"))
         }
-        _ => Ok(()),
+        _ => Ok(path),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ropewalk_base::verb::RemoteLayout;
 use ropewalk_net::migration::MigrationState::{Armed, Migrated, Rearm};
 use ropewalk_net::migration::{
-    By, MoveCause, Outcome, PathId, Policy, Role, Rule, Side, Wanted, What,
+    By, MoveCause, Outcome, PathEnds, PathId, Policy, Role, Rule, Side, Wanted, What,
 };
 use ropewalk_net::{Audience, Direction, Posted};
 
@@ -240,6 +240,65 @@ fn a_drained_path_carries_no_data_of_either_side_until_it_is_up_again() {
         endpoint.migrate_path(peer).unwrap();
         world.traffic(10);
         assert!(world.primary(0) == FIRST && world.primary(1) == FIRST, "seed {seed}");
+        world.verify();
+    }
+}
+
+#[test]
+fn a_path_that_both_sides_drained_is_armed_again_once_both_brought_it_up() {
+    for seed in 0..8 {
+        let mut world = World::met(seed, Setup::pair(Policy::KeepArmed));
+        let other = second(&world);
+        world.until("both armed", |world| world.both_are(Armed));
+        let ends = [0, 1].map(|at| (world.nodes[at].endpoint.clone(), world.peer(at, 1 - at)));
+        for (endpoint, peer) in &ends {
+            endpoint.drain_path(*peer, other).unwrap();
+        }
+        world.traffic(5);
+        // In one turn of the order, and the other.
+        for at in [seed as usize % 2, 1 - seed as usize % 2] {
+            let (endpoint, peer) = &ends[at];
+            assert_eq!(world.roles(0, 1)[1], (other, Role::Drained), "seed {seed}");
+            endpoint.up_path(*peer, other).unwrap();
+            world.traffic(5);
+        }
+        world.until("both armed", |world| world.both_are(Armed));
+        let told = |at: usize| -> Vec<&'static str> {
+            let history = ends[at].0.path_history(0).events;
+            let names = history.iter().map(|event| event.change.name());
+            names.filter(|name| ["drained", "raised"].contains(name)).collect()
+        };
+        for at in [0, 1] {
+            let mut told = told(at);
+            told.sort_unstable();
+            assert_eq!(told, ["drained", "drained", "raised", "raised"], "what both did is told");
+        }
+        world.verify();
+    }
+}
+
+#[test]
+fn an_operator_has_another_path_than_the_armed_one_whichever_side_armed_it() {
+    for seed in 0..8 {
+        let setup = Setup { rails: 3, ..Setup::pair(Policy::KeepArmed) };
+        let (mut world, at) = (World::met(seed, setup), seed as usize % 2);
+        world.until("three paths", |world| world.roles(at, 1 - at).len() == 3);
+        world.until("both armed", |world| world.both_are(Armed));
+        let (peer, endpoint) = (world.peer(at, 1 - at), world.nodes[at].endpoint.clone());
+        let of = |world: &World, wanted: Role| {
+            let roles = world.roles(at, 1 - at);
+            roles.into_iter().find(|(_, role)| *role == wanted).map(|(path, _)| path)
+        };
+        let member = of(&world, Role::Member).expect("a third path");
+        let ends = PathEnds { path: Some(member), ..PathEnds::default() };
+        let (path, mut loads) = endpoint.replace_path_by(peer, &ends).expect("it is fit");
+        assert_eq!(path, member);
+        world.until("the load", |_| endpoint.poll_loads(&mut loads) == 0);
+        let end = loads.ends().next().and_then(|(_, end)| end);
+        assert_eq!(end, Some(Outcome::Armed { path: member }), "seed {seed}");
+        assert_eq!(endpoint.migrate_path(peer), Ok(member));
+        world.traffic(10);
+        assert!(world.primary(0) == member && world.primary(1) == member, "seed {seed}");
         world.verify();
     }
 }

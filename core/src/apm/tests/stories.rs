@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::apm::cause::{ArmCause, MoveCause, ProbeFault};
+use crate::apm::message::Drain;
 use crate::apm::migrate::Move;
 use crate::apm::state::{EVENTS, MIGRATION_STATES};
 
@@ -79,7 +80,7 @@ fn a_load_sends_over_both_paths_and_arms_by_four_proofs_in_any_order() {
         ask(&mut machine, Request::Specify(Wanted::default()));
         let ticket = machine.request(Request::Load, By::Event);
         let arming = theirs(1);
-        let load = Message::Load { arming, path: SECOND, newest: None };
+        let load = Message::Load { arming, path: SECOND, newest: None, replaces: false };
         let did = outputs(&mut machine);
         assert_eq!(messages(&did), [(load, Some(SECOND)), (load, Some(FIRST))]);
         assert!(did.contains(&Output::Prove { arming, path: SECOND }));
@@ -142,7 +143,7 @@ fn a_load_in_rtr_is_sent_in_rts() {
 #[test]
 fn the_responder_answers_each_copy_and_arms_by_its_own_proof() {
     let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
-    let load = Message::Load { arming: theirs(1), path: SECOND, newest: None };
+    let load = Message::Load { arming: theirs(1), path: SECOND, newest: None, replaces: false };
     let loaded = Message::Loaded { arming: theirs(1) };
     machine.handle_message(SECOND, load).unwrap();
     assert_eq!(machine.state(), Rearm);
@@ -167,7 +168,7 @@ fn a_load_that_does_not_fit_is_refused_with_its_rule() {
     for (number, path, rule) in
         [(1, FIRST, Rule::IsPrimary), (2, SECOND, Rule::IsDrained), (3, THIRD, Rule::UnknownPath)]
     {
-        let load = Message::Load { arming: theirs(number), path, newest: None };
+        let load = Message::Load { arming: theirs(number), path, newest: None, replaces: false };
         machine.handle_message(FIRST, load).unwrap();
         let refused = Message::Refused { arming: theirs(number), rule };
         assert_eq!(messages(&outputs(&mut machine)), [(refused, Some(FIRST))]);
@@ -197,7 +198,7 @@ fn a_refused_or_spent_arming_fails_its_load_and_the_path_rests() {
         };
         let did = outputs(&mut machine);
         assert_eq!(notices(&did), [What::ArmFailed { path: SECOND, cause }]);
-        let withdraw = Message::Withdraw { arming: Some(arming), drained: None };
+        let withdraw = Message::Withdraw { arming: Some(arming), drain: None };
         assert_eq!(messages(&did), [(withdraw, None)]);
         assert_eq!(machine.poll(ticket), Some(Outcome::Failed(cause)));
         let rests = Outcome::Refused(Rule::AlternateFailed);
@@ -230,8 +231,8 @@ fn words_about_an_old_arming_change_nothing() {
     let late = [
         Message::Loaded { arming: old },
         Message::Refused { arming: old, rule: Rule::IsDrained },
-        Message::Withdraw { arming: Some(old), drained: None },
-        Message::Load { arming: old, path: SECOND, newest: None },
+        Message::Withdraw { arming: Some(old), drain: None },
+        Message::Load { arming: old, path: SECOND, newest: None, replaces: false },
     ];
     for message in late {
         assert_eq!(machine.handle_message(FIRST, message), Err(Rule::Stale));
@@ -242,9 +243,9 @@ fn words_about_an_old_arming_change_nothing() {
 #[test]
 fn a_load_after_its_own_withdrawal_is_stale() {
     let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
-    let withdraw = Message::Withdraw { arming: Some(theirs(1)), drained: None };
+    let withdraw = Message::Withdraw { arming: Some(theirs(1)), drain: None };
     assert_eq!(machine.handle_message(FIRST, withdraw), Err(Rule::Stale));
-    let load = Message::Load { arming: theirs(1), path: SECOND, newest: None };
+    let load = Message::Load { arming: theirs(1), path: SECOND, newest: None, replaces: false };
     assert_eq!(machine.handle_message(SECOND, load), Err(Rule::Stale));
     assert_eq!(machine.state(), Migrated);
 }
@@ -264,16 +265,18 @@ fn of_two_loads_the_lower_sides_counts() {
         (machine, ticket)
     };
     let (mut lower, _) = begin(Side::Lower);
-    let load = Message::Load { arming: ours(Side::Higher), path: THIRD, newest: None };
+    let load =
+        Message::Load { arming: ours(Side::Higher), path: THIRD, newest: None, replaces: false };
     lower.handle_message(THIRD, load).unwrap();
     let refused = Message::Refused { arming: ours(Side::Higher), rule: Rule::Crossed };
     assert_eq!(messages(&outputs(&mut lower)), [(refused, Some(THIRD))]);
     assert_eq!(lower.arming().unwrap().id, ours(Side::Lower));
 
     let (mut higher, ticket) = begin(Side::Higher);
-    let load = Message::Load { arming: ours(Side::Lower), path: SECOND, newest: None };
+    let load =
+        Message::Load { arming: ours(Side::Lower), path: SECOND, newest: None, replaces: false };
     higher.handle_message(SECOND, load).unwrap();
-    let withdraw = Message::Withdraw { arming: Some(ours(Side::Higher)), drained: None };
+    let withdraw = Message::Withdraw { arming: Some(ours(Side::Higher)), drain: None };
     let loaded = Message::Loaded { arming: ours(Side::Lower) };
     assert_eq!(messages(&outputs(&mut higher)), [(withdraw, None), (loaded, Some(SECOND))]);
     assert_eq!(higher.handle_message(THIRD, refused), Err(Rule::Stale));
@@ -312,13 +315,14 @@ fn of_two_migrations_the_larger_counter_wins_and_of_equal_ones_the_lower_sides()
 fn a_load_that_overtakes_its_migration_brings_it_along() {
     let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
     let newest = Move { counter: 1, by: Side::Higher, primary: SECOND, alternate: Some(FIRST) };
-    let load = Message::Load { arming: theirs(1), path: FIRST, newest: Some(newest) };
+    let load =
+        Message::Load { arming: theirs(1), path: FIRST, newest: Some(newest), replaces: false };
     machine.handle_message(FIRST, load).unwrap();
     assert_eq!(machine.roles().primary(), Some(SECOND));
     assert_eq!(machine.state(), Rearm);
     assert_eq!(machine.handle_message(SECOND, Message::Migrate(newest)), Err(Rule::Stale));
     assert_eq!(machine.state(), Rearm);
-    let old = Message::Load { arming: theirs(2), path: FIRST, newest: None };
+    let old = Message::Load { arming: theirs(2), path: FIRST, newest: None, replaces: false };
     assert_eq!(machine.handle_message(FIRST, old), Err(Rule::Stale));
 }
 
@@ -389,7 +393,7 @@ fn a_bad_standby_is_never_kept_armed() {
     assert_eq!(machine.state(), Armed);
     machine.handle_failed(SECOND).unwrap();
     assert_eq!(machine.state(), Migrated);
-    let withdraw = Message::Withdraw { arming: Some(arming), drained: None };
+    let withdraw = Message::Withdraw { arming: Some(arming), drain: None };
     assert_eq!(messages(&outputs(&mut machine)), [(withdraw, None)]);
     assert_eq!(machine.connection(), Connection::Rts, "the primary path is good");
 }
@@ -443,6 +447,10 @@ fn an_end_of_the_connection_ends_the_load_and_forgets_counters() {
     assert_eq!(machine.handle_end(Event::Drain), Err(Rule::NotYet), "that is no end");
 }
 
+fn drain(path: PathId, order: u16) -> Drain {
+    Drain { path, is_drained: true, order }
+}
+
 #[test]
 fn drain_moves_off_a_path_and_up_takes_it_back() {
     let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
@@ -458,7 +466,7 @@ fn drain_moves_off_a_path_and_up_takes_it_back() {
     let migrate =
         Message::Migrate(Move { counter: 1, by: Side::Lower, primary: SECOND, alternate: None });
     let arming = Some(ArmingId { by: Side::Lower, number: 1 });
-    let withdraw = Message::Withdraw { arming, drained: Some(FIRST) };
+    let withdraw = Message::Withdraw { arming, drain: Some(drain(FIRST, 1)) };
     assert_eq!(messages(&did), [(migrate, None), (withdraw, None)]);
     assert_eq!(ask(&mut machine, Request::Drain(FIRST)), Outcome::Refused(Rule::IsDrained));
     assert_eq!(ask(&mut machine, Request::Up(FIRST)), Outcome::Changed);
@@ -474,7 +482,7 @@ fn drain_moves_off_a_path_and_up_takes_it_back() {
 fn a_drain_of_the_peers_moves_this_side_and_ends_its_arming() {
     let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
     arm(&mut machine);
-    let withdraw = Message::Withdraw { arming: None, drained: Some(SECOND) };
+    let withdraw = Message::Withdraw { arming: None, drain: Some(drain(SECOND, 1)) };
     machine.handle_message(FIRST, withdraw).unwrap();
     assert_eq!(machine.state(), Migrated);
     assert_eq!(machine.roles().role(SECOND), Some(Role::Drained));
@@ -483,10 +491,94 @@ fn a_drain_of_the_peers_moves_this_side_and_ends_its_arming() {
     machine.handle_joined(SECOND);
     assert_eq!(machine.roles().role(SECOND), Some(Role::Member), "it joined again");
     arm(&mut machine);
-    let withdraw = Message::Withdraw { arming: None, drained: Some(FIRST) };
+    let withdraw = Message::Withdraw { arming: None, drain: Some(drain(FIRST, 1)) };
     machine.handle_message(FIRST, withdraw).unwrap();
     assert_eq!(machine.roles().primary(), Some(SECOND));
     assert_eq!(machine.roles().role(FIRST), Some(Role::Drained));
+}
+
+#[test]
+fn a_path_that_both_sides_drained_is_used_again_once_both_brought_it_up() {
+    let sides = [Side::Lower, Side::Higher];
+    let mut machines = sides.map(|side| connected(side, &[FIRST, SECOND]));
+    let send_all = |machines: &mut [Migration; 2]| {
+        for at in [0, 1, 0, 1] {
+            for (message, _) in messages(&outputs(&mut machines[at])) {
+                let _ = machines[1 - at].handle_message(FIRST, message);
+            }
+        }
+    };
+    let ask_both = |machines: &mut [Migration; 2], request: Request| {
+        machines.iter_mut().for_each(|machine| {
+            assert_eq!(ask(machine, request), Outcome::Changed, "{request:?}");
+        });
+    };
+    ask_both(&mut machines, Request::Drain(SECOND));
+    send_all(&mut machines);
+    assert_eq!(ask(&mut machines[0], Request::Up(SECOND)), Outcome::Changed);
+    send_all(&mut machines);
+    for machine in &machines {
+        assert_eq!(machine.roles().role(SECOND), Some(Role::Drained), "one drains it yet");
+    }
+    assert_eq!(ask(&mut machines[1], Request::Up(SECOND)), Outcome::Changed);
+    send_all(&mut machines);
+    for machine in &machines {
+        assert_eq!(machine.roles().role(SECOND), Some(Role::Member));
+    }
+}
+
+#[test]
+fn of_orders_about_a_path_the_newest_one_counts_in_whatever_order_they_come() {
+    let mut machine = connected(Side::Lower, &[FIRST, SECOND]);
+    let mut hear = |order: u16, is_drained: bool| {
+        let told = Drain { path: SECOND, is_drained, order };
+        let _ =
+            machine.handle_message(FIRST, Message::Withdraw { arming: None, drain: Some(told) });
+        machine.roles().role(SECOND)
+    };
+    assert_eq!(hear(2, false), Some(Role::Member));
+    assert_eq!(hear(1, true), Some(Role::Member), "an older one");
+    assert_eq!(hear(3, true), Some(Role::Drained));
+    assert_eq!(hear(2, false), Some(Role::Drained), "an older one");
+    assert_eq!(hear(0x8002, false), Some(Role::Member));
+    assert_eq!(hear(0xffff, true), Some(Role::Drained));
+    assert_eq!(hear(0, false), Some(Role::Member), "it wraps");
+}
+
+#[test]
+fn another_alternate_takes_the_place_of_an_armed_one_on_both_sides() {
+    for side in [Side::Lower, Side::Higher] {
+        let mut machine = connected(side, &[FIRST, SECOND, THIRD]);
+        arm(&mut machine);
+        outputs(&mut machine);
+        let other = match side {
+            Side::Lower => Side::Higher,
+            Side::Higher => Side::Lower,
+        };
+        let mut peer = connected(other, &[FIRST, SECOND, THIRD]);
+        arm(&mut peer);
+        outputs(&mut peer);
+        let PathRecord { local_rail, remote_address, entropy, .. } =
+            machine.roles().get(THIRD).expect("it is there").record;
+        let wanted = Wanted {
+            local_rail: Some(local_rail),
+            remote_address: Some(remote_address),
+            entropy: Some(entropy),
+            ..Wanted::default()
+        };
+        let ticket = Ticket(1 << 40);
+        assert_eq!(machine.replace(ticket, wanted, By::Poll), Ok(THIRD));
+        let long = Wanted { mtu_bytes_min: 1 << 30, ..wanted };
+        let refused = machine.replace(Ticket(2 << 40), long, By::Poll);
+        assert_eq!(refused, Err(Rule::Mtu), "nothing is given up for what is refused");
+        assert_eq!((machine.state(), machine.roles().alternate()), (Rearm, Some(THIRD)));
+        assert_eq!(machine.poll(ticket), None, "it is under way");
+        let sent = messages(&outputs(&mut machine));
+        let load = sent.iter().find(|(message, _)| matches!(message, Message::Load { .. }));
+        let (load, _) = *load.expect("a load goes out");
+        peer.handle_message(FIRST, load).unwrap();
+        assert_eq!((peer.state(), peer.roles().alternate()), (Rearm, Some(THIRD)), "{side:?}");
+    }
 }
 
 #[test]

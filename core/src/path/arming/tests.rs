@@ -176,10 +176,10 @@ fn frames_of_an_old_session_change_nothing() {
         Body::Load(load(9, PathId(0))),
         Body::Withdraw(WithdrawBody {
             arming: 0.into(),
-            drained: ITS.0.into(),
+            path: ITS.0.into(),
             arming_by: 0,
             flags: PATHS_DRAINED,
-            reserved: 0.into(),
+            order: 0.into(),
         }),
         Body::Prove(ProveBody {
             arming: 1.into(),
@@ -243,10 +243,10 @@ fn frames_that_a_peer_makes_up_never_break_what_holds() {
                 }),
                 3 => Body::Withdraw(WithdrawBody {
                     arming: first.into(),
-                    drained: second.into(),
+                    path: second.into(),
                     arming_by: by,
                     flags: flags << 1,
-                    reserved: 0.into(),
+                    order: 0.into(),
                 }),
                 _ => Body::Prove(ProveBody {
                     arming: first.into(),

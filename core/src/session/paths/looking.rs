@@ -107,7 +107,7 @@ impl Paths {
 }
 
 impl Path {
-    fn state(&self) -> LinkState {
+    pub(super) fn state(&self) -> LinkState {
         let health = self.health.look();
         match self.way {
             Way::ClosingIdle { .. } => LinkState::Closing,
@@ -116,7 +116,11 @@ impl Path {
             Way::Up { .. } => match (health.suspect_since, health.held_until) {
                 (Some(since), _) => LinkState::Suspect { since },
                 (None, Some(until)) => LinkState::HeldBack { until },
-                (None, None) => LinkState::Up,
+                // The last path stays in use, whatever is known of it.
+                (None, None) => match self.health.cause() {
+                    Some((_, since)) => LinkState::Suspect { since },
+                    None => LinkState::Up,
+                },
             },
         }
     }

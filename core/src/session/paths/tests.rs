@@ -1,4 +1,7 @@
+use ropewalk_base::health::Suspicion;
+
 use super::*;
+use crate::session::status::{LinkState, PathCause};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -42,6 +45,27 @@ fn a_path_that_loses_its_link_leaves_the_others_alone_and_gets_the_next_link() {
     assert_eq!(paths.links().collect::<Vec<_>>(), [link(4)], "the others join anew");
     assert_eq!((paths.has_lost(), paths.sole_up()), (false, Some(link(4))));
     assert_eq!((paths.due(None), paths.due(Some(at(1)))), (Time::NEVER, at(1)));
+}
+
+#[test]
+fn what_is_known_of_the_last_path_is_shown_although_it_stays_in_use() {
+    let mut paths = over(&[1, 2]);
+    let shown =
+        |paths: &Paths| -> Vec<LinkState> { paths.iter().map(|path| path.state()).collect() };
+    let carrier = PathCause::Rail(Suspicion::CarrierLost);
+    for (number, first) in [(1, PathCause::TimeOut), (2, PathCause::Peer)] {
+        paths.note_cause(link(number), first, at(number));
+        paths.note_cause(link(number), carrier, at(3));
+        paths.note_cause(link(number), PathCause::Peer, at(4));
+    }
+    assert!(paths.suspect(link(1), at(1)), "another one can do its work");
+    assert!(!paths.suspect(link(2), at(2)), "no other one can");
+    let since = |seconds| LinkState::Suspect { since: at(seconds) };
+    assert_eq!(shown(&paths), [since(1), since(2)]);
+    let causes: Vec<PathCause> = paths.losses().iter().map(|loss| loss.cause).collect();
+    assert_eq!(causes, [carrier; 2], "our own rail knows best");
+    paths.delivered(link(2), at(5), true, at(5));
+    assert_eq!(shown(&paths)[1], LinkState::Up);
 }
 
 #[test]

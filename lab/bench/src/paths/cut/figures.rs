@@ -77,12 +77,7 @@ impl Row {
     }
 
     /// Of each figure that of each party.
-    pub fn outcomes(
-        &self,
-        parties: &[Party],
-        found: &[Vec<Trial>],
-        times: &Times,
-    ) -> Vec<Outcome> {
+    pub fn outcomes(&self, parties: &[Party], found: &[Vec<Trial>], times: &Times) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for figure in self.figures(times.is_short) {
             let values = |turn: usize| -> Vec<f64> {
