@@ -2,6 +2,7 @@
 //!
 //! Rails report both and decide nothing.
 
+use std::mem::discriminant;
 use std::time::Duration;
 
 use crate::time::Time;
@@ -30,8 +31,13 @@ pub struct Health {
     pub unacknowledged_bytes: u64,
     /// Bytes that wait in the rail, or in the kernel, to leave.
     pub unsent_bytes: u64,
-    /// Packets that were sent again, and pieces that were asked for again, since the link was made.
+    /// Packets that were sent, those that went again included, and pieces that were asked for, since the link was made.
+    /// 0: the rail does not count them.
+    pub packets: u64,
+    /// Those of them that were sent, or asked for, again.
     pub losses: u64,
+    /// Packets that came whole, since the link was made; of all links of the rail where `corrupt` counts those of all.
+    pub received: u64,
     /// Corrupt packets of all links of the rail: such a packet does not say whose it is. 0 where the layer above
     /// verifies frames.
     pub corrupt: u64,
@@ -52,7 +58,9 @@ impl Health {
             delivered_bytes: 0,
             unacknowledged_bytes: 0,
             unsent_bytes: 0,
+            packets: 0,
             losses: 0,
+            received: 0,
             corrupt: 0,
             heard_at: now,
             is_peer_full: false,
@@ -82,18 +90,34 @@ pub enum Suspicion {
     Corrupt,
 }
 
+/// What the names of counters begin with.
+const COUNTED: &str = "suspected.";
+
 impl Suspicion {
-    /// Names of the causes, by [`Suspicion::number`].
-    const NAMES: [&'static str; 8] = [
-        "suspected.carrier_lost",
-        "suspected.interface_down",
-        "suspected.interface_gone",
-        "suspected.address_gone",
-        "suspected.route_gone",
-        "suspected.send_error",
-        "suspected.unacknowledged",
-        "suspected.corrupt",
+    /// All causes in the order of their numbers, and the names of their counters: the one table of causes. The order is
+    /// part of the language of frames.
+    const ALL: [(Suspicion, &'static str); 8] = [
+        (Suspicion::CarrierLost, "suspected.carrier_lost"),
+        (Suspicion::InterfaceDown, "suspected.interface_down"),
+        (Suspicion::InterfaceGone, "suspected.interface_gone"),
+        (Suspicion::AddressGone, "suspected.address_gone"),
+        (Suspicion::RouteGone, "suspected.route_gone"),
+        (Suspicion::SendError(0), "suspected.send_error"),
+        (Suspicion::Unacknowledged, "suspected.unacknowledged"),
+        (Suspicion::Corrupt, "suspected.corrupt"),
     ];
+    /// How many causes there are.
+    pub const COUNT: usize = Suspicion::ALL.len();
+
+    /// The names of all causes for people and machines, by [`Suspicion::number`].
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::ALL.into_iter().map(|(_, counted)| counted.trim_start_matches(COUNTED))
+    }
+
+    /// Its name for people and machines: `carrier_lost`.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self.number()].1.trim_start_matches(COUNTED)
+    }
 
     /// Its number, from 1 on, as peers tell it to each other: part of the language of frames.
     pub fn to_wire(self) -> u8 {
@@ -102,36 +126,21 @@ impl Suspicion {
 
     /// The inverse of [`Suspicion::to_wire`]; the number of an error is not told. `None` for numbers of later versions.
     pub fn from_wire(number: u8) -> Option<Suspicion> {
-        let all = [
-            Suspicion::CarrierLost,
-            Suspicion::InterfaceDown,
-            Suspicion::InterfaceGone,
-            Suspicion::AddressGone,
-            Suspicion::RouteGone,
-            Suspicion::SendError(0),
-            Suspicion::Unacknowledged,
-            Suspicion::Corrupt,
-        ];
-        all.into_iter().find(|it| it.to_wire() == number)
+        let place = usize::from(number).checked_sub(1)?;
+        Self::ALL.get(place).map(|(cause, _)| *cause)
     }
 
-    fn number(self) -> usize {
-        match self {
-            Suspicion::CarrierLost => 0,
-            Suspicion::InterfaceDown => 1,
-            Suspicion::InterfaceGone => 2,
-            Suspicion::AddressGone => 3,
-            Suspicion::RouteGone => 4,
-            Suspicion::SendError(_) => 5,
-            Suspicion::Unacknowledged => 6,
-            Suspicion::Corrupt => 7,
-        }
+    /// Its place among all causes, from 0 on; errors of sends have one.
+    pub fn number(self) -> usize {
+        let kind = discriminant(&self);
+        let place = Self::ALL.iter().position(|(cause, _)| discriminant(cause) == kind);
+        place.unwrap_or_default()
     }
 }
 
 /// Suspicions, counted by cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SuspicionCounts([u64; Suspicion::NAMES.len()]);
+pub struct SuspicionCounts([u64; Suspicion::COUNT]);
 
 impl SuspicionCounts {
     pub fn note(&mut self, cause: Suspicion) {
@@ -145,7 +154,7 @@ impl SuspicionCounts {
 
     /// All of them, under names for people.
     pub fn by_name(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Suspicion::NAMES.into_iter().zip(self.0)
+        Suspicion::ALL.into_iter().map(|(_, name)| name).zip(self.0)
     }
 }
 
@@ -160,6 +169,20 @@ mod tests {
             assert_eq!(told.is_some(), (1..=8).contains(&number));
             assert!(told.is_none_or(|it| it.to_wire() == number));
         }
+        let all = [
+            Suspicion::CarrierLost,
+            Suspicion::InterfaceDown,
+            Suspicion::InterfaceGone,
+            Suspicion::AddressGone,
+            Suspicion::RouteGone,
+            Suspicion::SendError(101),
+            Suspicion::Unacknowledged,
+            Suspicion::Corrupt,
+        ];
+        let numbers = all.map(Suspicion::to_wire);
+        assert_eq!(numbers, [1, 2, 3, 4, 5, 6, 7, 8], "each has a number of its own");
+        assert!(all.map(Suspicion::name).into_iter().eq(Suspicion::names()));
+        assert_eq!(Suspicion::RouteGone.name(), "route_gone");
         assert_eq!(Suspicion::SendError(101).to_wire(), 6);
         assert_eq!((Suspicion::Unacknowledged.to_wire(), Suspicion::Corrupt.to_wire()), (7, 8));
     }

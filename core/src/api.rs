@@ -218,6 +218,8 @@ pub enum Output {
     Tune { link: LinkId },
     /// Nothing comes over this link: call `path_health` with what its rail says of it.
     AskHealth { link: LinkId },
+    /// What has the rail of this link counted? Call `path_measured` with what it says.
+    Measure { link: LinkId },
     /// The path of this link is dead: end it at once, whether its peer can be told or not.
     Abandon { link: LinkId },
     /// A session with the peer began.

@@ -29,6 +29,7 @@ impl Core {
     /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
     pub fn corrupt_header(&mut self, link: LinkId) -> Placement {
         self.counters.corrupt_dropped += 1;
+        self.note_corrupt(link);
         let lossy = self.rails.of(link).is_some_and(|rail| !rail.reliable);
         if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
     }
@@ -434,8 +435,9 @@ impl Core {
         let slot = SlotId::from_u64(token.0);
         self.counters.corrupt_dropped += 1;
         let Some(incoming) = self.incoming.get(slot) else { return };
-        let link = incoming.link;
-        let session = incoming.peer.and_then(|peer| self.peers.session(peer));
+        let (link, peer) = (incoming.link, incoming.peer);
+        self.note_corrupt(link);
+        let session = peer.and_then(|peer| self.peers.session(peer));
         let repairable = session.is_some_and(|session| session.reliable.is_some());
         if !repairable {
             self.incoming.list(slot);

@@ -62,4 +62,5 @@ pub use probe::{Offer, OfferId, Waiting};
 pub use rails::RailLabel;
 pub use session::PathLoss;
 pub use session::history::{HistoryEvent, PathChange};
+pub use session::quality::{PathGrade, PathQuality};
 pub use session::status::{LinkState, PathCause, PathStatus, PathTally};

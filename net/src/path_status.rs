@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use ropewalk_base::health::Health;
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
-pub use ropewalk_core::PathStatus;
 use ropewalk_core::{PathChange, PeerId};
+pub use ropewalk_core::{PathGrade, PathQuality, PathStatus};
 
 use crate::endpoint::Endpoint;
 use crate::shared::Shared;

@@ -341,6 +341,13 @@ impl Migration {
         self.finish();
     }
 
+    /// The packets of a path say this of it, 0 to [`super::roles::SCORE_MAX`]: from now on the alternate is chosen by that.
+    pub fn note_score(&mut self, path: PathId, score: u16) {
+        if let Some(entry) = self.roles.get_mut(path) {
+            entry.score = score;
+        }
+    }
+
     /// A path is no more, for good. The primary one, and the alternate, stay known.
     pub fn forget_path(&mut self, path: PathId) {
         let is_named = |of: Option<PathId>| of == Some(path);

@@ -5,12 +5,18 @@
 //! * A drained path never becomes primary by a decision of this side. The peer's newer migration may name one: the path
 //!   is primary then, and [`Roles::sending`] still avoids it.
 
+use std::cmp::Reverse;
+
 use super::message::Drain;
 use super::path::{Health, PathId, PathRecord};
 use super::state::Rule;
 
 /// Weight of a path that nobody weighed, and the largest one.
 pub const WEIGHT_MAX: u16 = 1000;
+/// The best score of a path, and the best ones of paths that lose some of what they carry, and much of it.
+pub const SCORE_MAX: u16 = 1000;
+pub const SCORE_DEGRADED: u16 = 500;
+pub const SCORE_STANDBY: u16 = 100;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
@@ -31,6 +37,8 @@ pub struct Entry {
     pub health: Health,
     /// 0 to [`WEIGHT_MAX`]; a higher one is preferred.
     pub weight: u16,
+    /// What its packets say of it: 0 to [`SCORE_MAX`]; a higher one is better.
+    pub score: u16,
     /// It was primary, or its arming was complete. Only such a path takes over without an arming.
     pub proven: bool,
     /// Its last arming failed, and nothing good was heard of it since. It is not loaded until then, or until a caller
@@ -50,6 +58,12 @@ impl Entry {
 
     fn is_good(&self) -> bool {
         self.health == Health::Good && !self.is_drained()
+    }
+
+    /// 0: it loses nothing that is worth a word; 1: it is degraded; 2: it stands by. Scores within one of these count after
+    /// weights, which a user gives.
+    pub(super) fn badness(&self) -> u8 {
+        u8::from(self.score <= SCORE_DEGRADED) + u8::from(self.score <= SCORE_STANDBY)
     }
 }
 
@@ -71,6 +85,7 @@ impl Roles {
             record,
             health: Health::Good,
             weight: WEIGHT_MAX,
+            score: SCORE_MAX,
             proven: self.primary.is_none(),
             resting: false,
             drained_here: false,
@@ -136,14 +151,15 @@ impl Roles {
         self.get(path).is_some_and(Entry::is_good)
     }
 
-    /// The path that may take over without an arming: the alternate, or the best other one that is proven.
+    /// The path that may take over without an arming: the alternate, or the best other one that is proven. One that loses
+    /// less than the alternate comes before it.
     pub fn spare(&self) -> Option<PathId> {
         let able = |entry: &&Entry| {
             entry.proven && entry.is_good() && Some(entry.record.id) != self.primary
         };
         let best = |entry: &&Entry| {
-            let id = entry.record.id;
-            (self.alternate == Some(id), entry.weight, std::cmp::Reverse(id))
+            let (id, badness) = (entry.record.id, Reverse(entry.badness()));
+            (badness, self.alternate == Some(id), entry.weight, entry.score, Reverse(id))
         };
         self.entries.iter().filter(able).max_by_key(best).map(|entry| entry.record.id)
     }

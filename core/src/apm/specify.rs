@@ -52,7 +52,7 @@ impl Wanted {
 }
 
 /// The best path that is as wanted: it shares the fewest failure domains with the primary one, then is not suspected,
-/// then has the highest weight, then the lowest id.
+/// then loses little, then has the highest weight, then the highest score, then the lowest id.
 ///
 /// # Errors
 /// [`Rule::NoRoute`] if no path has these ends, otherwise the rule that the candidate breaks. Of several candidates it
@@ -61,7 +61,8 @@ pub fn choose(roles: &Roles, wanted: &Wanted) -> Result<PathId, Rule> {
     let primary = roles.primary().and_then(|id| roles.get(id));
     let rank = |entry: &&Entry| {
         let shared = primary.map_or(0, |primary| entry.record.shared_domains(&primary.record));
-        (shared, entry.health, Reverse(entry.weight), entry.record.id)
+        let (weight, score) = (Reverse(entry.weight), Reverse(entry.score));
+        (shared, entry.health, entry.badness(), weight, score, entry.record.id)
     };
     let named = || roles.entries().iter().filter(|entry| wanted.names(entry));
     let best = named().filter(|entry| wanted.broken_by(entry, roles).is_none()).min_by_key(rank);

@@ -70,6 +70,9 @@ impl Core {
             machine.add_path(record);
             self.carry_out(id);
         }
+        if let Some(machine) = self.machine_mut(id) {
+            machine.note_score(view.path, view.score);
+        }
         let before = before.unwrap_or(Health::Good);
         self.note_path_health(id, view.path, health_of(view, before, any_good));
     }
@@ -415,8 +418,8 @@ fn is_known(migrating: &Migrating, paths: &Paths) -> bool {
     let roles = migrating.machine.roles();
     let any_good = paths.views().any(|view| view.is_good);
     let known = |view: PathView| {
-        let before = roles.health(view.path);
-        before.is_some_and(|before| before == health_of(&view, before, any_good))
+        let Some(entry) = roles.get(view.path) else { return false };
+        entry.health == health_of(&view, entry.health, any_good) && entry.score == view.score
     };
     roles.entries().len() == paths.views().count() && paths.views().all(known)
 }

@@ -37,6 +37,12 @@ impl SpanCopy {
     }
 }
 
+impl SpanCopy {
+    pub fn sent_at(&self) -> Time {
+        self.sent_at
+    }
+}
+
 impl Copies {
     pub fn iter(&self) -> impl Iterator<Item = &SpanCopy> {
         self.first.iter().chain(&self.more)

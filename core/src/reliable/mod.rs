@@ -15,6 +15,7 @@
 //! which link a span goes), `suspecting` (paths that deliver nothing), and `session` (its timers and its end).
 
 mod copies;
+mod grading;
 mod held;
 mod holding;
 mod receiving;

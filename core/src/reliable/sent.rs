@@ -502,6 +502,12 @@ impl SentSpans {
         }
     }
 
+    /// The link over which a span went last, of those that carry, and when.
+    pub(super) fn newest_over(&self, span: u64) -> Option<(LinkId, Time)> {
+        let copy = self.get(span)?.copies.newest()?;
+        Some((copy.link, copy.sent_at()))
+    }
+
     /// Whether a span that is not acknowledged goes over no link.
     pub fn is_nowhere(&self, span: u64) -> bool {
         let nowhere = |sent: &Sent| !sent.acknowledged && sent.copies.newest().is_none();

@@ -36,6 +36,7 @@ impl Core {
             self.acknowledge_now(id);
         }
         for span in due {
+            self.note_sent_again(id, span);
             self.transmit(id, span);
         }
     }

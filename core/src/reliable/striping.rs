@@ -66,5 +66,6 @@ impl Core {
                 session.paths.take_part(link, part);
             }
         }
+        self.grade_paths(id);
     }
 }

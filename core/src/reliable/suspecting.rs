@@ -63,6 +63,9 @@ impl Core {
         let path = PathId::named(word.path.get());
         let over = session.paths.up_of(path).filter(|other| *other != link);
         let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
+        if Suspicion::from_wire(word.cause) == Some(Suspicion::Corrupt) {
+            session.paths.note_spoiled(over);
+        }
         self.counters.paths_suspected_by_peers += 1;
         self.suspect_path(id, over, PathCause::Peer);
     }
@@ -178,6 +181,8 @@ impl Core {
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(every) = session.take_look(now) else { return };
+        self.measure_paths(id);
+        let Some(session) = self.peers.session_mut(id) else { return };
         for link in session.paths.quiet(every, now) {
             if !self.can_be_silent(link) || !self.takes_probe(link, every) {
                 continue;

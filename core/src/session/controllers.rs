@@ -1,4 +1,4 @@
-//! Controllers: one model for each pair of rails and remote host, and the sessions whose paths share it.
+//! Controllers: one model for each pair of rails and remote host, its quality, and the sessions whose paths share it.
 //!
 //! A path holds its part of a controller: what it has in flight. The rate, the least round trip and the bound of the bytes
 //! in flight belong to the controller. A session with something to send may always have an equal part of that bound in
@@ -10,13 +10,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ropewalk_base::health::Health;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 
+use super::counting::Counting;
 use super::model::{Acknowledged, PathModel, TELLING};
+use super::quality::{PathGrade, PathQuality, Quality};
 
 /// Controllers of one endpoint at most; a path beyond has none, and always has room.
 const CONTROLLERS_MAX: usize = 1 << 20;
+/// Routes that nobody uses, and that did badly when they were used.
+const LEFT_MAX: usize = 64;
 
 /// A rail of ours, and the number of a remote host.
 pub(crate) type Route = (u8, u64);
@@ -26,6 +31,8 @@ pub(crate) type Route = (u8, u64);
 pub(crate) struct Controllers {
     controllers: Slots<Controller>,
     by_route: BTreeMap<Route, SlotId>,
+    /// What is known of routes that lost packets, and have no path for a while.
+    left: BTreeMap<Route, Quality>,
 }
 
 #[derive(Debug)]
@@ -33,6 +40,7 @@ struct Controller {
     /// `None`: nobody else can share it.
     route: Option<Route>,
     model: PathModel,
+    quality: Quality,
     /// Paths that have a part of it, and those of them that have enough in flight to need an equal part.
     parts: u32,
     busy: u32,
@@ -44,6 +52,7 @@ pub(crate) struct Part {
     of: SlotId,
     /// Bytes in flight over this path.
     in_flight: u64,
+    counting: Counting,
 }
 
 impl Part {
@@ -54,6 +63,21 @@ impl Part {
 
     fn is_busy(&self) -> bool {
         self.in_flight >= TELLING
+    }
+
+    /// Whether the rail of the path is to be asked now what it has counted. `is_bad`: the route does badly.
+    pub fn take_question(&mut self, is_bad: bool, now: Time) -> bool {
+        self.counting.take_question(is_bad, now)
+    }
+
+    /// The peer says that a frame which went over the path was spoiled.
+    pub fn note_spoiled(&mut self) {
+        self.counting.spoiled();
+    }
+
+    /// A frame that came over the path was spoiled.
+    pub fn note_corrupt(&mut self) {
+        self.counting.corrupt();
     }
 }
 
@@ -73,7 +97,11 @@ impl Controller {
 
 impl Controllers {
     pub fn new() -> Controllers {
-        Controllers { controllers: Slots::with_limit(CONTROLLERS_MAX), by_route: BTreeMap::new() }
+        Controllers {
+            controllers: Slots::with_limit(CONTROLLERS_MAX),
+            by_route: BTreeMap::new(),
+            left: BTreeMap::new(),
+        }
     }
 
     /// A path, over which so many bytes are under way, gets its part of the controller of this route; of one of its own
@@ -84,8 +112,11 @@ impl Controllers {
             Some(of) => of,
             None => {
                 let model = PathModel::new(0, now);
-                let of = self.controllers.insert(Controller { route, model, parts: 0, busy: 0 });
-                let of = of.ok()?;
+                let left = route.and_then(|route| self.left.remove(&route));
+                let quality = left.and_then(|mut left| left.is_worth_keeping(now).then_some(left));
+                let quality = quality.unwrap_or_else(Quality::new);
+                let controller = Controller { route, model, quality, parts: 0, busy: 0 };
+                let of = self.controllers.insert(controller).ok()?;
                 if let Some(route) = route {
                     self.by_route.insert(route, of);
                 }
@@ -94,7 +125,7 @@ impl Controllers {
         };
         let controller = self.controllers.get_mut(of)?;
         controller.parts += 1;
-        let mut part = Part { of, in_flight: 0 };
+        let mut part = Part { of, in_flight: 0, counting: Counting::default() };
         controller.model.add_in_flight(in_flight);
         controller.set(&mut part, in_flight);
         Some(part)
@@ -107,8 +138,52 @@ impl Controllers {
         controller.set(&mut part, 0);
         controller.parts -= 1;
         if controller.parts == 0 {
-            let ended = self.controllers.remove(part.of).and_then(|ended| ended.route);
-            ended.and_then(|route| self.by_route.remove(&route));
+            let Some(ended) = self.controllers.remove(part.of) else { return };
+            let Some(route) = ended.route else { return };
+            self.by_route.remove(&route);
+            if ended.quality.shown().grade > PathGrade::Good {
+                if self.left.len() >= LEFT_MAX {
+                    self.left.pop_first();
+                }
+                self.left.insert(route, ended.quality);
+            }
+        }
+    }
+
+    /// The quality of a part's route.
+    pub fn quality(&self, part: &Part) -> PathQuality {
+        self.controllers.get(part.of).map_or_else(PathQuality::default, |it| it.quality.shown())
+    }
+
+    /// The round trip of a part's route, as it was when its quality was judged last.
+    pub fn round_trip(&self, part: &Part) -> Option<Duration> {
+        self.controllers.get(part.of)?.quality.round_trip()
+    }
+
+    /// The rail of a part's path says what it has counted. `least_beside`: the least round trip of the other paths of its
+    /// session.
+    pub fn measured(
+        &mut self,
+        part: &mut Part,
+        health: Option<&Health>,
+        least_beside: Option<Duration>,
+        now: Time,
+    ) {
+        let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        let by_rail = || health?.round_trips.map(|trips| trips.least);
+        let round_trip = controller.model.round_trip().or_else(by_rail);
+        controller.quality.note_round_trips(round_trip, least_beside);
+        if let Some(counted) = part.counting.take(health) {
+            controller.quality.note(counted, now);
+        }
+    }
+
+    /// A span that went over a path at that time goes again. It is lost where the peer has what went later: else the peer may
+    /// sleep.
+    pub fn note_sent_again(&self, part: &mut Part, sent_at: Time) {
+        let model = self.controllers.get(part.of).map(|controller| &controller.model);
+        if model.is_some_and(|model| model.delivered_until() > sent_at) {
+            part.counting.lost();
         }
     }
 
@@ -142,6 +217,7 @@ impl Controllers {
     pub fn send(&mut self, part: &mut Part, bytes: u64, now: Time) {
         let Some(controller) = self.controllers.get_mut(part.of) else { return };
         controller.model.send(bytes, now);
+        part.counting.sent();
         controller.set(part, part.in_flight + bytes);
     }
 

@@ -14,6 +14,7 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 
 use super::promise::PROMISED_MIN;
+use super::quality::{PathGrade, SCORE_GAIN, SCORE_MAX};
 use super::status::PathCause;
 
 /// Part of each time-out: what the thread of a busy host comes late. The clock of such a host ticks each 4 ms, and before it
@@ -85,6 +86,9 @@ pub(crate) struct PathHealth {
     held_until: Option<Time>,
     /// How long one span may take.
     span_time: Duration,
+    /// The score of its route, and what that means, as the session has acted on them.
+    score: u16,
+    grade: PathGrade,
 }
 
 /// The health of a path, kept from when something is noted of it on: a session with one path has none.
@@ -167,6 +171,8 @@ impl PathHealth {
         used_since: Time::NEVER,
         held_until: None,
         span_time: Duration::ZERO,
+        score: SCORE_MAX,
+        grade: PathGrade::Good,
     };
 
     /// Whether the path is the first choice.
@@ -177,6 +183,33 @@ impl PathHealth {
 
     pub fn is_suspect(&self) -> bool {
         self.suspect.is_some()
+    }
+
+    /// The score of its route: of several the path with the highest one is used.
+    #[inline]
+    pub fn score(&self) -> u16 {
+        self.score
+    }
+
+    pub fn grade(&self) -> PathGrade {
+        self.grade
+    }
+
+    /// It gets nothing while a better path is up.
+    #[inline]
+    pub fn is_standby(&self) -> bool {
+        self.grade == PathGrade::Standby
+    }
+
+    /// No path is so much better that it carries in place of this one.
+    #[inline]
+    pub fn is_unbeaten(&self) -> bool {
+        self.score > SCORE_MAX - SCORE_GAIN
+    }
+
+    /// What its route does from now on.
+    pub fn set_quality(&mut self, score: u16, grade: PathGrade) {
+        (self.score, self.grade) = (score, grade);
     }
 
     /// When it last delivered, or answered.

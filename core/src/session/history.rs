@@ -11,6 +11,7 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
+use super::quality::{PathGrade, PathQuality};
 use super::status::PathCause;
 use super::{PathId, Paths, Session, SessionId};
 use crate::api::PeerId;
@@ -76,6 +77,8 @@ pub enum PathChange {
     },
     /// It may be used again: its time of being held back is over, or the session goes on over it after a loss of all.
     Mended,
+    /// Its route has another grade than before: it is degraded, stands by, or is well again.
+    Graded(PathQuality),
     /// An operator keeps it out of use, and no more.
     Drained,
     Raised,
@@ -101,6 +104,11 @@ impl PathChange {
             PathChange::Lost => "lost",
             PathChange::Held { .. } => "held",
             PathChange::Mended => "mended",
+            PathChange::Graded(quality) => match quality.grade {
+                PathGrade::Good => "recovered",
+                PathGrade::Degraded => "degraded",
+                PathGrade::Standby => "standby",
+            },
             PathChange::Drained => "drained",
             PathChange::Raised => "raised",
             PathChange::Migrated { .. } => "migrated",
@@ -286,6 +294,13 @@ impl Core {
             let Some(path) = session.paths.id_over(link) else { return };
             self.note_path(id, link, path, PathChange::Mended);
         }
+    }
+
+    /// The route of a path has another grade.
+    #[cold]
+    pub(crate) fn note_graded(&mut self, id: PeerId, link: LinkId, quality: PathQuality) {
+        let Some(path) = self.path_over(id, link) else { return };
+        self.note_path(id, link, path, PathChange::Graded(quality));
     }
 
     /// A path is suspect from now on. `awaited_since`: since when something was awaited over it.

@@ -10,6 +10,7 @@ mod begin;
 mod bundle;
 mod confirmation;
 mod controllers;
+mod counting;
 mod end;
 mod health;
 pub(crate) mod history;
@@ -20,6 +21,7 @@ mod model;
 mod pathless;
 mod paths;
 mod promise;
+pub(crate) mod quality;
 mod standing;
 pub(crate) mod status;
 

@@ -148,6 +148,11 @@ impl PathModel {
         self.in_flight
     }
 
+    /// When the newest span was sent that was acknowledged.
+    pub fn delivered_until(&self) -> Time {
+        self.sent_at
+    }
+
     /// Bytes a second, where that is known.
     pub fn rate(&self) -> Option<u64> {
         (self.rate > 0).then_some(self.rate)

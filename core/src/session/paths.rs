@@ -5,6 +5,7 @@
 //!
 //! Invariants: no two paths have one link; a path whose link is to be closed as idle, or was, has nothing in flight.
 
+mod grading;
 mod judging;
 mod looking;
 mod roles;

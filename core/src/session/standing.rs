@@ -53,6 +53,11 @@ impl Standing {
         self.at
     }
 
+    /// Whether there was traffic at the last look.
+    pub fn is_busy(&self) -> bool {
+        self.quiet == 0
+    }
+
     /// The time between two looks at present.
     pub fn every(&self) -> Duration {
         match self.quiet {

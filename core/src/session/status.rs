@@ -13,6 +13,7 @@ use ropewalk_base::verb::LinkId;
 use crate::api::PeerId;
 use crate::apm::{MigrationState, PathId as Named, Role};
 use crate::engine::Core;
+use crate::session::quality::PathQuality;
 
 /// Why a path became suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,44 +33,34 @@ pub enum PathCause {
 }
 
 impl PathCause {
-    /// Names for people and machines, by [`PathCause::number`].
-    pub const NAMES: [&'static str; 13] = [
-        "time_out",
-        "silence",
-        "carrier_lost",
-        "interface_down",
-        "interface_gone",
-        "address_gone",
-        "route_gone",
-        "send_error",
-        "link_lost",
-        "peer_told",
-        "same_route",
-        "unacknowledged",
-        "corrupt",
-    ];
+    /// Names of the causes that no rail tells, by [`PathCause::number`]; those of rails follow
+    /// ([`Suspicion::names`]).
+    const NAMES: [&'static str; 5] =
+        ["time_out", "silence", "link_lost", "peer_told", "same_route"];
+    const COUNT: usize = PathCause::NAMES.len() + Suspicion::COUNT;
 
     fn number(self) -> usize {
         match self {
             PathCause::TimeOut => 0,
             PathCause::Silence => 1,
-            PathCause::Rail(Suspicion::CarrierLost) => 2,
-            PathCause::Rail(Suspicion::InterfaceDown) => 3,
-            PathCause::Rail(Suspicion::InterfaceGone) => 4,
-            PathCause::Rail(Suspicion::AddressGone) => 5,
-            PathCause::Rail(Suspicion::RouteGone) => 6,
-            PathCause::Rail(Suspicion::SendError(_)) => 7,
-            PathCause::LinkLost => 8,
-            PathCause::Peer => 9,
-            PathCause::Route => 10,
-            PathCause::Rail(Suspicion::Unacknowledged) => 11,
-            PathCause::Rail(Suspicion::Corrupt) => 12,
+            PathCause::LinkLost => 2,
+            PathCause::Peer => 3,
+            PathCause::Route => 4,
+            PathCause::Rail(cause) => Self::NAMES.len() + cause.number(),
         }
+    }
+
+    /// The names of all causes for people and machines, in the order of their numbers.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.into_iter().chain(Suspicion::names())
     }
 
     /// Its name: `time_out`, `carrier_lost`.
     pub fn name(self) -> &'static str {
-        Self::NAMES[self.number()]
+        match self {
+            PathCause::Rail(cause) => cause.name(),
+            own => Self::NAMES[own.number()],
+        }
     }
 }
 
@@ -94,7 +85,7 @@ pub struct PathTally {
     /// How often what went over it was sent over others instead, and how long it took these to deliver again.
     pub stalls: u64,
     pub stalled: Duration,
-    suspected: [u64; PathCause::NAMES.len()],
+    suspected: [u64; PathCause::COUNT],
 }
 
 impl PathTally {
@@ -122,7 +113,7 @@ impl PathTally {
 
     /// How often it was suspected, by the names of the causes.
     pub fn suspected(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        PathCause::NAMES.into_iter().zip(self.suspected)
+        PathCause::names().zip(self.suspected)
     }
 }
 
@@ -184,6 +175,9 @@ pub struct PathStatus {
     pub role: Option<Role>,
     pub weight: Option<u16>,
     pub migration: Option<MigrationState>,
+    /// The quality of its route, a rail of ours and a remote host, which all sessions share; `None`: the path has no link,
+    /// or was always the only one.
+    pub quality: Option<PathQuality>,
     /// Smoothed, and its variation, as RFC 6298 has them; `None`: none was measured by numbered frames.
     pub round_trip: Option<(Duration, Duration)>,
     /// When the peer acknowledged something that had gone over it, or answered a probe, last.
@@ -205,7 +199,9 @@ impl Core {
             }
             let is_bundle = session.bundle().is_some_and(|bundle| bundle.key().is_some());
             let machine = self.machine(id);
-            found.extend(session.paths.look(id, endpoint, is_bundle).map(|mut status| {
+            let controllers = &self.routes.controllers;
+            let paths = session.paths.look(id, endpoint, is_bundle, controllers);
+            found.extend(paths.map(|mut status| {
                 if let Some(machine) = machine {
                     let (roles, path) = (machine.roles(), Named(status.path));
                     status.role = roles.role(path);
@@ -236,6 +232,18 @@ mod tests {
         }
         let counted: Vec<_> = tally.suspected().filter(|(_, count)| *count > 0).collect();
         assert_eq!(counted, [("time_out", 1), ("send_error", 2)]);
+        let own = [
+            PathCause::TimeOut,
+            PathCause::Silence,
+            PathCause::LinkLost,
+            PathCause::Peer,
+            PathCause::Route,
+        ];
+        let rails = (1..=Suspicion::COUNT as u8).filter_map(Suspicion::from_wire);
+        let all: Vec<_> = own.into_iter().chain(rails.map(PathCause::Rail)).collect();
+        let numbers: Vec<_> = all.iter().map(|cause| cause.number()).collect();
+        assert!(numbers.into_iter().eq(0..PathCause::COUNT), "each has a number of its own");
+        assert!(all.iter().map(|cause| cause.name()).eq(PathCause::names()));
         assert_eq!(PathCause::LinkLost.name(), "link_lost");
         assert_eq!(PathCause::Rail(Suspicion::CarrierLost).name(), "carrier_lost");
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ropewalk_base::time::Time;
 use ropewalk_net::migration::{MigrationState, MoveCause, Role};
 use ropewalk_net::path_status::{
-    PathEventView, PathEventViews, PathView, PathViews, PeerName, RailName,
+    PathEventView, PathEventViews, PathQuality, PathView, PathViews, PeerName, RailName,
 };
 use ropewalk_net::{Endpoint, LinkState, PathChange, PathTally};
 use serde_json::{Map, Value, json};
@@ -89,6 +89,11 @@ fn path_object(view: &PathView, now: Time) -> Value {
     put("state_seconds", json!(since.map(|since| now.since(since).as_secs_f64())));
     put("held_seconds_left", json!(until.map(|until| until.since(now).as_secs_f64())));
     put("used", status.is_used.into());
+    put("score", json!(status.quality.map(|quality| quality.score)));
+    put("grade", json!(status.quality.map(|quality| quality.grade.name())));
+    let rates = status.quality.map_or([None; 2], rates);
+    put("loss_ratio", json!(rates[0]));
+    put("corruption_ratio", json!(rates[1]));
     put("path_role", json!(status.role.map(role_name)));
     put("weight", json!(status.weight));
     put("migration", json!(status.migration.map(MigrationState::name)));
@@ -154,11 +159,22 @@ fn event_object(event: &PathEventView, now: Time, wall: Duration) -> Value {
         PathChange::Answered { suspect } | PathChange::Dead { suspect } => {
             put("suspect_us", micros(suspect).into());
         }
+        PathChange::Graded(quality) => {
+            let [loss, corruption] = rates(quality);
+            put("score", quality.score.into());
+            put("loss_ratio", json!(loss));
+            put("corruption_ratio", json!(corruption));
+        }
         PathChange::Held { until } => {
             put("held_us", micros(until.since(event.at)).into());
         }
     }
     object.into()
+}
+
+/// The parts of packets that are lost, and spoiled, as far as they are known.
+fn rates(quality: PathQuality) -> [Option<f64>; 2] {
+    [quality.loss_ppm, quality.corruption_ppm].map(|part| part.map(|part| f64::from(part) / 1e6))
 }
 
 fn role_name(role: Role) -> &'static str {

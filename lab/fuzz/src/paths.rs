@@ -504,6 +504,7 @@ impl<'a> Player<'a> {
             Output::Aliased { peer, .. } => self.sides[side].peer = Some(peer),
             Output::Upgrade { peer, link } => self.sides[side].core.no_upgrade(peer, link),
             Output::AskHealth { link } => self.sides[side].core.path_health(link, None),
+            Output::Measure { link } => self.sides[side].core.path_measured(link, None),
             _ => {}
         }
     }

@@ -296,6 +296,7 @@ impl<'a> Player<'a> {
             Output::Connect { peer, .. } => self.core.unreachable(peer),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
             Output::AskHealth { link } => self.core.path_health(link, None),
+            Output::Measure { link } => self.core.path_measured(link, None),
             _ => {}
         }
     }

@@ -130,6 +130,13 @@ impl Engine {
         self.core.path_health(link, health.as_ref());
     }
 
+    /// The core asks what the rail of a link has counted.
+    pub(super) fn measure(&mut self, link: LinkId) {
+        let now = self.now();
+        let health = self.rails.of_mut(link).and_then(|rail| rail.health(link, now));
+        self.core.path_measured(link, health.as_ref());
+    }
+
     /// The path of a link is dead.
     pub(super) fn abandon(&mut self, link: LinkId) {
         if let Some(rail) = self.rails.of_mut(link) {

@@ -118,6 +118,7 @@ impl Engine {
             Output::Upgrade { peer, link } => self.upgrade(peer, link),
             Output::Tune { link } => self.tune(link),
             Output::AskHealth { link } => self.tell_health(link),
+            Output::Measure { link } => self.measure(link),
             Output::Abandon { link } => self.abandon(link),
             Output::Join { peer, attempt, rails } => self.join(peer, attempt, rails),
             Output::PeerUp { peer } => self.peer_event(PeerEvent::Up(peer)),

@@ -13,7 +13,9 @@ impl Network {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (from, to) = (connection.ends[1 - side].rail, connection.ends[side].rail);
-        connection.ends[side].traffic.heard_at = now;
+        let traffic = &mut connection.ends[side].traffic;
+        traffic.heard_at = now;
+        traffic.received += u64::from(bytes > 0);
         if self.path(to, from).blocked {
             return;
         }
@@ -34,7 +36,9 @@ impl Network {
             delivered_bytes: traffic.delivered_bytes,
             unacknowledged_bytes: traffic.unacknowledged_bytes(),
             unsent_bytes: ends[side].lane.queued_bytes(),
+            packets: traffic.frames,
             losses: traffic.losses,
+            received: traffic.received,
             corrupt: 0,
             heard_at: traffic.heard_at,
             is_peer_full: false,

@@ -8,7 +8,9 @@ pub(crate) struct Traffic {
     sent_bytes: u64,
     pub delivered_bytes: u64,
     lost_bytes: u64,
+    pub frames: u64,
     pub losses: u64,
+    pub received: u64,
     pub heard_at: Time,
 }
 
@@ -16,6 +18,7 @@ impl Traffic {
     /// A frame of so many bytes is on the wire.
     pub fn sent(&mut self, bytes: u64) {
         self.sent_bytes += bytes;
+        self.frames += 1;
     }
 
     /// Such a frame was lost.

@@ -99,6 +99,8 @@ pub(super) struct Link<S> {
     /// again.
     pub delivered_bytes: u64,
     pub sent_again: u64,
+    /// All packets of the stream that went, and pieces that were asked for.
+    pub packets: u64,
 
     pub sending: Sending<Sent>,
     pub receiving: Receiving,
@@ -145,6 +147,7 @@ impl<S> Link<S> {
             probes: false,
             delivered_bytes: 0,
             sent_again: 0,
+            packets: 0,
             sending: Sending::default(),
             receiving: Receiving::default(),
             out: Outgoing::default(),

@@ -132,6 +132,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let pieces = u64::from(ask.pieces.count_ones());
                 self.counters.asked_again += pieces;
                 state.sent_again += pieces;
+                state.packets += pieces;
                 asks.narrow(now);
                 if entry.pull.misses() == 0 {
                     asks.round_trip.was_lost();
@@ -174,6 +175,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return None;
         }
         asks.under_way += count;
+        state.packets += u64::from(count);
         asks.turns = asks.turns.wrapping_add(1);
         self.feed();
         Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))

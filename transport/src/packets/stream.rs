@@ -215,11 +215,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (now, route) = (self.driver.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
-        let Link { sending, receiving, sent_again, secret, .. } = state;
+        let Link { sending, receiving, sent_again, packets, secret, .. } = state;
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
             *sent_again += 1;
+            *packets += 1;
             let leaving = write(out, route, ack, (number, *secret), sent);
             if leaving.kept.is_none() {
                 self.counters.bytes_copied += sent.payload_bytes as u64;
@@ -247,6 +248,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             self.counters.bytes_copied += sent.payload_bytes as u64;
         }
         state.sending.push(sent, now);
+        state.packets += 1;
         Some(leaving)
     }
 

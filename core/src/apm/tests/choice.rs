@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::apm::path::Health;
-use crate::apm::roles::{DrainedBy, WEIGHT_MAX};
+use crate::apm::roles::{DrainedBy, SCORE_DEGRADED, SCORE_STANDBY, WEIGHT_MAX};
 use crate::apm::specify::choose;
 
 fn roles(records: &[PathRecord]) -> Roles {
@@ -125,4 +125,26 @@ fn a_spare_is_proven_and_good() {
     assert_eq!(roles.sending(), Some(SECOND));
     roles.get_mut(SECOND).unwrap().health = Health::Failed;
     assert_eq!(roles.sending(), Some(FIRST), "none is better");
+}
+
+#[test]
+fn a_path_that_loses_packets_is_no_alternate_where_another_one_is_there() {
+    let same_card = PathRecord { local_domain: FIRST.0, ..record(SECOND) };
+    let mut roles = roles(&[record(FIRST), same_card, record(THIRD), record(PathId(6))]);
+    let any = Wanted::default();
+    roles.get_mut(THIRD).unwrap().score = 975;
+    assert_eq!(choose(&roles, &any), Ok(PathId(6)), "of equal weights the better one");
+    roles.get_mut(PathId(6)).unwrap().weight = WEIGHT_MAX - 1;
+    assert_eq!(choose(&roles, &any), Ok(THIRD), "a user weighs more than that");
+    roles.get_mut(THIRD).unwrap().score = SCORE_DEGRADED;
+    assert_eq!(choose(&roles, &any), Ok(PathId(6)), "and less than loss");
+    roles.get_mut(PathId(6)).unwrap().score = SCORE_STANDBY;
+    assert_eq!(choose(&roles, &any), Ok(THIRD));
+    for path in [THIRD, PathId(6)] {
+        roles.prove(path);
+    }
+    roles.set_alternate(PathId(6)).unwrap();
+    assert_eq!(roles.spare(), Some(THIRD), "one that loses less comes before the alternate");
+    roles.get_mut(THIRD).unwrap().score = SCORE_STANDBY - 1;
+    assert_eq!(roles.spare(), Some(PathId(6)));
 }

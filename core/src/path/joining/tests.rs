@@ -233,6 +233,7 @@ impl Rig {
                     Output::PeerUp { peer } => self.peer = Some(peer),
                     Output::PeerDown { .. } => told.downs += 1,
                     Output::AskHealth { link } => self.core.path_health(link, None),
+                    Output::Measure { link } => self.core.path_measured(link, None),
                     Output::Tune { link } => told.tuned.push(link),
                     _ => {}
                 },

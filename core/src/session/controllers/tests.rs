@@ -149,3 +149,23 @@ fn routes_have_controllers_of_their_own_and_so_have_paths_without_one() {
     assert_eq!(controllers.model(&parts[0]).unwrap().in_flight(), 200);
     assert_eq!(controllers.controllers.len(), 5);
 }
+
+#[test]
+fn a_span_that_goes_again_is_lost_where_a_later_one_arrived() {
+    let mut controllers = Controllers::new();
+    let mut part = controllers.join(Some((0, 7)), 0, Time::ZERO).unwrap();
+    let at = |millis| Time::ZERO + ms(millis);
+    (0..2000).for_each(|_| controllers.send(&mut part, SPAN, at(1)));
+    let sent_again = |controllers: &Controllers, part: &mut Part| {
+        (0..60).for_each(|_| controllers.note_sent_again(part, at(5)));
+    };
+    sent_again(&controllers, &mut part);
+    controllers.measured(&mut part, None, None, at(10));
+    assert_eq!(controllers.quality(&part).loss_ppm, Some(0), "the peer may sleep");
+    let acknowledged = Acknowledged { sent: Some((at(6), SPAN)), ..Acknowledged::default() };
+    controllers.acknowledge(&mut part, &acknowledged, at(11));
+    (0..2000).for_each(|_| controllers.send(&mut part, SPAN, at(12)));
+    sent_again(&controllers, &mut part);
+    controllers.measured(&mut part, None, None, at(20));
+    assert_eq!(controllers.quality(&part).loss_ppm, Some(15_000));
+}

@@ -20,10 +20,12 @@ impl Paths {
     }
 
     /// The links that may be used now: of those that fit the good ones, else those that are not suspect, else all. Those
-    /// that are drained only where there is no other.
+    /// that stand by, or are drained, only where there is no other.
     pub fn usable(&self, fits: impl Fn(LinkId) -> bool + Copy) -> impl Iterator<Item = LinkId> {
-        let rank =
-            |path: &Path| (path.is_drained, path.health.is_suspect(), !path.health.is_good());
+        let rank = |path: &Path| {
+            let health = &path.health;
+            (path.is_drained, health.is_suspect(), health.is_standby(), !health.is_good())
+        };
         let up = move |path: &&Path| path.up().is_some_and(fits);
         let best = self.iter().filter(up).map(rank).min();
         let is_best = move |path: &&Path| Some(rank(path)) == best;

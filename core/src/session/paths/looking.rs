@@ -5,6 +5,7 @@ use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths, Way};
 use crate::api::PeerId;
+use crate::session::controllers::Controllers;
 use crate::session::status::{LinkState, PathCause, PathStatus, PathTally};
 
 impl Paths {
@@ -82,6 +83,7 @@ impl Paths {
         peer: PeerId,
         endpoint: u128,
         is_bundle: bool,
+        controllers: &Controllers,
     ) -> impl Iterator<Item = PathStatus> {
         let used = self.chosen().map(|path| path.id);
         self.iter().map(move |path| {
@@ -98,6 +100,7 @@ impl Paths {
                 role: None,
                 weight: None,
                 migration: None,
+                quality: path.part().map(|part| controllers.quality(part)),
                 round_trip: health.round_trip,
                 delivered_at: Some(health.delivered_at).filter(|at| *at > Time::ZERO),
                 tally: *path.tally,

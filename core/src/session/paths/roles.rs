@@ -1,10 +1,13 @@
 //! What migration decides of paths, and what it sees of them.
 
+use std::cmp::Reverse;
+
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths};
 use crate::apm;
+use crate::session::quality::SCORE_GAIN;
 
 /// A path as migration sees it.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +22,8 @@ pub(crate) struct PathView {
     pub is_good: bool,
     /// When it last delivered, or since when something is awaited.
     pub heard_at: Time,
+    /// 0 to 1000, of its route.
+    pub score: u16,
 }
 
 impl Paths {
@@ -30,6 +35,7 @@ impl Paths {
             is_suspect: path.up().is_some() && path.health.is_suspect(),
             is_good: path.up().is_some() && path.health.is_good(),
             heard_at: path.health.silent_since(),
+            score: path.health.score(),
         })
     }
 
@@ -45,17 +51,24 @@ impl Paths {
         }
     }
 
-    /// The path that is used: the preferred one if it is good, else the first good one, else the first one that is not
-    /// suspect, else any. One that is drained only where there is no other.
+    /// The path that is used: the preferred one if it is good, and no other one is much better. Else of the good ones, else
+    /// of those that are not suspect, else of all, the first one with the highest score. One that stands by only where no
+    /// better one is up, and one that is drained only where there is no other.
     pub(super) fn chosen(&self) -> Option<&Path> {
         let up = || self.iter().filter(|path| path.up().is_some());
-        let used = || up().filter(|path| !path.is_drained);
-        let good = || used().filter(|path| path.health.is_good());
-        let preferred = good().find(|path| path.id == self.preferred);
-        preferred
-            .or_else(|| good().next())
-            .or_else(|| used().find(|path| !path.health.is_suspect()))
-            .or_else(|| used().next())
-            .or_else(|| up().next())
+        let is_preferred =
+            |path: &&Path| path.id == self.preferred && !path.is_drained && path.health.is_good();
+        let preferred = up().find(is_preferred);
+        if preferred.is_some_and(|path| path.health.is_unbeaten()) {
+            return preferred;
+        }
+        let rank = |path: &&Path| {
+            let health = &path.health;
+            let is_bad = (health.is_suspect(), health.is_standby(), !health.is_good());
+            (path.is_drained, is_bad, Reverse(health.score()))
+        };
+        let best = up().min_by_key(rank)?;
+        let stays = |path: &&Path| best.health.score() < path.health.score() + SCORE_GAIN;
+        preferred.filter(stays).or(Some(best))
     }
 }

@@ -11,6 +11,7 @@ use ropewalk_base::verb::LinkId;
 use super::{Path, PathId, Paths};
 use crate::session::controllers::{Controllers, Part};
 use crate::session::model::Acknowledged;
+use crate::session::quality::{SCORE_GAIN, SCORE_MAX};
 
 /// Shorter spans stay on the path of control frames.
 const STRIPED_MIN: u64 = 8 << 10;
@@ -68,12 +69,26 @@ fn is_worth(time: Duration, other: Duration) -> bool {
 
 /// Choices.
 impl Paths {
+    /// Whether spans may be spread over a path: one that stands by gets none while a better one is up.
+    fn is_open(&self, path: &Path) -> bool {
+        path.is_usable() && (!path.health.is_standby() || !self.has_better())
+    }
+
+    /// Whether a path is up that does not stand by.
+    fn has_better(&self) -> bool {
+        let is_better = |path: &Path| {
+            let is_used = path.up().is_some() && !path.is_drained;
+            is_used && !path.health.is_suspect() && !path.health.is_standby()
+        };
+        self.iter().any(is_better)
+    }
+
     /// The link over which so many bytes are at the peer first, were they sent now. `None`: no path is up.
     pub fn for_bytes(&self, bytes: u64, controllers: &Controllers) -> Option<LinkId> {
         if self.more.is_empty() {
             return self.first.up();
         }
-        let usable = self.iter().filter(|path| path.is_usable());
+        let usable = self.iter().filter(|path| self.is_open(path));
         let best = usable.min_by_key(|path| path.finish(bytes, controllers));
         best.or_else(|| self.chosen()).and_then(Path::up)
     }
@@ -95,7 +110,7 @@ impl Paths {
     }
 
     fn choose(&self, bytes: u64, backlog: u64, controllers: &Controllers, now: Time) -> Choice {
-        let usable = || self.iter().filter(|path| path.is_usable());
+        let usable = || self.iter().filter(|path| self.is_open(path));
         let has_room = |path: &Path| path.has_stripe_room(bytes, now, controllers);
         let Some(primary) = self.chosen() else { return Choice::Over(self.first.id) };
         let over = |path: &Path| match has_room(path) {
@@ -122,19 +137,26 @@ impl Paths {
     }
 
     /// The link for the second copy of a span of so many bytes that goes over this link: of the paths that are not
-    /// suspect the one over which it is at the peer first. A path that was held back serves for that, too.
+    /// suspect the one with a score that is much better, else the one over which it is at the peer first. A path that is held
+    /// back, or stands by, serves for that, too.
     pub fn beside(&self, link: LinkId, bytes: u64, controllers: &Controllers) -> Option<LinkId> {
         let serves = |path: &&Path| {
             let is_other = path.up().is_some_and(|other| other != link);
             is_other && !path.is_drained && !path.health.is_suspect()
         };
         let others = self.iter().filter(serves);
-        others.min_by_key(|path| (!path.health.is_good(), path.finish(bytes, controllers)))?.up()
+        let rank = |path: &&Path| {
+            let health = &path.health;
+            let worse = (SCORE_MAX - health.score()) / SCORE_GAIN;
+            let is_bad = (health.is_standby(), !health.is_good());
+            (is_bad, worse, path.finish(bytes, controllers))
+        };
+        others.min_by_key(rank)?.up()
     }
 
     /// The link of a path, where spans may be spread over it.
     pub fn usable_link(&self, id: PathId) -> Option<LinkId> {
-        self.iter().find(|path| path.id == id && path.is_usable()).and_then(Path::up)
+        self.iter().find(|path| path.id == id && self.is_open(path)).and_then(Path::up)
     }
 
     /// Bytes of data frames that may be unacknowledged.

@@ -36,6 +36,9 @@ Events:
   lost        its link ended
   held        it has a link again, and others are preferred for a while
   mended      it may be used as before
+  degraded    it loses or spoils packets: short messages go over better paths
+  standby     it loses so many that it gets nothing while a better one is up
+  recovered   it has lost nothing for ten seconds
   drained     an operator keeps it out of use
   raised      and no more
   migrated    traffic moved from it to another path: the cause, and what was
@@ -167,6 +170,11 @@ fn details(event: &Value) -> String {
     {
         details.push(format!("{} sent again", bytes(sent)));
     }
+    for (ratio, word) in [("loss_ratio", "lost"), ("corruption_ratio", "spoiled")] {
+        let part = event[ratio].as_f64().filter(|part| *part > 0.0);
+        details.extend(part.map(|part| format!("{:.3} % {word}", part * 100.0)));
+    }
+    details.extend(event["score"].as_u64().map(|score| format!("score {score}")));
     details.extend(micros(&event["suspect_us"]).map(|time| format!("suspect for {time}")));
     details.extend(micros(&event["held_us"]).map(|time| format!("for {time}")));
     details.join(", ")
@@ -214,5 +222,12 @@ mod tests {
         }
         event["held_us"] = 250_000.into();
         assert_eq!(cells(&told, &event)[4..], ["held", "for 250 ms"]);
+        let event = json!({
+            "event": "degraded",
+            "score": 388,
+            "loss_ratio": 0.031,
+            "corruption_ratio": 0.0,
+        });
+        assert_eq!(cells(&told, &event)[4..], ["degraded", "3.100 % lost, score 388"]);
     }
 }

@@ -77,6 +77,31 @@ const METRICS: &[Metric] = &[
         "Whether an operator keeps the path out of use.",
         Of::Is("path_role", |role| role == "drained"),
     ),
+    gauge(
+        "score",
+        "Score of the path's route by loss, corruption and round trip, 0 to 1000.",
+        Of::Number("score", 1.0),
+    ),
+    gauge(
+        "degraded",
+        "Whether the path loses packets, and short messages go over better ones.",
+        Of::Is("grade", |grade| grade == "degraded"),
+    ),
+    gauge(
+        "standby",
+        "Whether the path loses so much that it gets nothing while a better one is up.",
+        Of::Is("grade", |grade| grade == "standby"),
+    ),
+    gauge(
+        "loss_ratio",
+        "Part of the packets that were lost lately.",
+        Of::Number("loss_ratio", 1.0),
+    ),
+    gauge(
+        "corruption_ratio",
+        "Part of the packets that were spoiled lately, in the worse direction.",
+        Of::Number("corruption_ratio", 1.0),
+    ),
     gauge("weight", "Weight of the path, 0 to 1000.", Of::Number("weight", 1.0)),
     counter("frames_total", "Numbered frames that went over the path.", Of::Number("frames", 1.0)),
     counter("bytes_total", "Bytes of their payloads.", Of::Number("bytes", 1.0)),
@@ -194,6 +219,9 @@ mod tests {
             "rail": { "scheme": "tcp", "interface": "eth1" },
             "state": "suspect",
             "used": false,
+            "score": 412,
+            "grade": "degraded",
+            "loss_ratio": 0.031,
             "round_trip_us": 612,
             "frames": 7,
             "suspected": { "time_out": 2, "send_error": 1 },
@@ -215,6 +243,10 @@ mod tests {
             format!("ropewalk_path_up{{{labels}}} 1"),
             format!("ropewalk_path_suspect{{{labels}}} 1"),
             format!("ropewalk_path_used{{{labels}}} 0"),
+            format!("ropewalk_path_score{{{labels}}} 412"),
+            format!("ropewalk_path_degraded{{{labels}}} 1"),
+            format!("ropewalk_path_standby{{{labels}}} 0"),
+            format!("ropewalk_path_loss_ratio{{{labels}}} 0.031"),
             format!("ropewalk_path_round_trip_seconds{{{labels}}} 0.000612"),
             format!("ropewalk_path_frames_total{{{labels}}} 7"),
             format!("ropewalk_path_suspected_total{{{labels},cause=\"time_out\"}} 2"),
@@ -222,7 +254,9 @@ mod tests {
         ] {
             assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
         }
-        assert!(!text.contains("last_delivery_age_seconds{"), "what is not known is left out");
+        for unknown in ["last_delivery_age_seconds{", "corruption_ratio{"] {
+            assert!(!text.contains(unknown), "what is not known is left out");
+        }
         assert_eq!(super::text(&[Told { objects: Vec::new(), ..told }]), "");
     }
 

@@ -13,12 +13,13 @@ use crate::stop::Stop;
 
 /// The interval at which a waiting command checks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
-const HEADER: [&str; 10] = [
+const HEADER: [&str; 11] = [
     "path",
     "role",
     "rail",
     "to",
     "state",
+    "score",
     "round trip",
     "last delivery",
     "carried",
@@ -39,6 +40,8 @@ const HEADER: [&str; 10] = [
 A path is a pair of network rails of this process and its peer. A star marks the paths that are used now. \
 States: up; held (it came back, and others are preferred for a while); suspect (it delivers nothing, \
 and traffic goes over others); lost (it has no link; another is sought); closing and resting (it was idle).
+
+The score, 0 to 1000, falls with packets that are lost or spoiled, and with a round trip that is longer than those of other paths. Degraded: short messages go over better paths. Standby: everything does, as long as there is one.
 
 Servers, mounts and benchmarks of Ropewalk show their paths, to root and to their own user. Traffic counts the \
 payloads of messages since there have been several paths; a path that is the only one counts nothing ('-'). \
@@ -134,6 +137,7 @@ fn row(path: &Value) -> Vec<String> {
         rail_name(&path["rail"]),
         path["remote"].as_str().map_or_else(none, |remote| printable(remote.as_bytes())),
         state(path),
+        score(path),
         round_trip.unwrap_or_else(none),
         ago.unwrap_or_else(none),
         of_bytes("bytes"),
@@ -153,6 +157,15 @@ fn state(path: &Value) -> String {
         (Some(since), _) => format!("{state} for {since}"),
         (None, Some(left)) => format!("{state}, {left} left"),
         (None, None) => state,
+    }
+}
+
+/// The score, with the word for a path that others are preferred to.
+fn score(path: &Value) -> String {
+    let Some(score) = path["score"].as_u64() else { return "-".to_string() };
+    match path["grade"].as_str() {
+        None | Some("good") => score.to_string(),
+        Some(grade) => format!("{score} {}", printable(grade.as_bytes())),
     }
 }
 
@@ -181,6 +194,8 @@ mod tests {
             "held_seconds_left": null,
             "used": false,
             "path_role": "member",
+            "score": 412,
+            "grade": "degraded",
             "round_trip_us": 612,
             "variation_us": 98,
             "delivered_seconds_ago": 0.25,
@@ -194,6 +209,7 @@ mod tests {
             "tcp eth1",
             "10.1.0.2",
             "suspect for 31.2 ms",
+            "412 degraded",
             "612 us ± 98 us",
             "250 ms ago",
             "3.0 MiB",
@@ -202,7 +218,9 @@ mod tests {
         ];
         assert_eq!(row(&path), expected);
         let path = json!({ "path": 0, "used": true, "state": "up", "rail": { "scheme": "tcp" } });
-        assert_eq!(row(&path), ["0 *", "-", "tcp", "-", "up", "-", "-", "-", "-", "0"]);
+        assert_eq!(row(&path), ["0 *", "-", "tcp", "-", "up", "-", "-", "-", "-", "-", "0"]);
+        let path = json!({ "score": 1000, "grade": "good" });
+        assert_eq!(score(&path), "1000");
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5") == Ok(0.5));
     }
 }

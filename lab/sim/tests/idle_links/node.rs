@@ -344,6 +344,7 @@ impl Node {
             | Output::Path(_)
             | Output::Tune { .. } => {}
             Output::AskHealth { link } => self.core.path_health(link, None),
+            Output::Measure { link } => self.core.path_measured(link, None),
         }
     }
 
