@@ -10,6 +10,9 @@ use super::quality::{Counted, is_queued};
 /// Between two questions to the rail of a path that carries something, or does badly, and of any other one.
 const EVERY: Duration = Duration::from_millis(100);
 const EVERY_IDLE: Duration = Duration::from_secs(1);
+/// More packets between two answers are not those of probes alone, whose round trips tell of no queue: where a packet is lost,
+/// the next one is a probe that comes much later.
+const PROBES_MAX: u32 = 200;
 
 /// What the rail of a link has counted so far.
 #[derive(Debug, Clone, Copy)]
@@ -80,11 +83,11 @@ impl Counting {
         let losses_seen = seen.map_or(losses, |seen| seen.losses.max(losses));
         self.seen = Some(Seen { packets, losses: losses_seen, received, corrupt: health.corrupt });
         let seen = seen?;
-        let trips = health.round_trips;
-        if trips.is_some_and(|trips| is_queued(&trips)) {
+        let packets = if packets > 0 { more(packets, seen.packets) } else { spans };
+        let carries = spans > 0 || packets >= PROBES_MAX;
+        if carries && health.round_trips.is_some_and(|trips| is_queued(&trips)) {
             return None;
         }
-        let packets = if packets > 0 { more(packets, seen.packets) } else { spans };
         // The rail may have lost what the session sends again: that is one loss.
         let lost = lost.max(more(losses, seen.losses));
         Some(Counted {
@@ -135,11 +138,11 @@ mod tests {
         assert_eq!(counting.take(Some(&health(1000, 200, 4 * MS))), None);
         let counted = counting.take(Some(&health(1500, 202, 3 * MS))).expect("the queue is gone");
         assert_eq!((counted.sent, counted.lost), (500, 2));
-        // Some packets take long, since they go again, and others do not.
-        let mut repaired = health(2000, 260, 9 * MS);
-        repaired.round_trips.iter_mut().for_each(|trips| trips.variation = 7 * MS);
-        let counted = counting.take(Some(&repaired)).expect("no queue");
-        assert_eq!((counted.sent, counted.lost), (500, 58));
+        // A path that carries probes alone makes no queue. What repairs a loss has a long round trip.
+        let counted = counting.take(Some(&health(1600, 262, 9 * MS))).expect("probes");
+        assert_eq!((counted.sent, counted.lost), (100, 60));
+        counting.sent();
+        assert_eq!(counting.take(Some(&health(1700, 282, 9 * MS))), None, "it carries something");
     }
 
     #[test]

@@ -363,10 +363,9 @@ impl Quality {
     }
 }
 
-/// Whether losses beside such round trips are congestion: there is a queue. What repairs a loss has a long round trip, too,
-/// and others beside it have not: then they vary by as much.
+/// Whether losses beside such round trips are congestion: there is a queue.
 pub(super) fn is_queued(trips: &RoundTrips) -> bool {
-    trips.smoothed.saturating_sub(trips.variation) > trips.least + QUEUED
+    trips.smoothed > trips.least + QUEUED
 }
 
 #[cfg(test)]
