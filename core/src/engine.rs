@@ -401,18 +401,13 @@ impl Core {
     pub(crate) fn emit_on(
         &mut self,
         link: LinkId,
-        mut envelope: Envelope,
+        envelope: Envelope,
         body: &Body,
         payload: Option<Payload>,
         token: Token,
     ) {
-        if let Some(state) = self.links.get_mut(link) {
-            state.packet += 1;
-            envelope.packet = state.packet as u32;
-        }
-        let (slice, urgency) = payload
-            .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));
-        *self.outputs.push_frame(link, slice, urgency, token) = frame::encode(envelope, body);
+        let to = (&mut self.links, &mut self.outputs);
+        put_on(to, link, envelope, body, payload.as_ref(), token);
     }
 
     /// Decides how an operation ends; it does when no rail holds its memory any more.
@@ -473,4 +468,22 @@ impl Core {
         }
         self.operations.forget(id);
     }
+}
+
+/// Puts a frame on a link, which counts its frames.
+pub(crate) fn put_on(
+    (links, outputs): (&mut Links, &mut Outputs),
+    link: LinkId,
+    mut envelope: Envelope,
+    body: &Body,
+    payload: Option<&Payload>,
+    token: Token,
+) {
+    if let Some(state) = links.get_mut(link) {
+        state.packet += 1;
+        envelope.packet = state.packet as u32;
+    }
+    let (slice, urgency) =
+        payload.map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));
+    frame::encode_into(outputs.push_frame(link, slice, urgency, token), envelope, body);
 }

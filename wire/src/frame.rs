@@ -573,8 +573,13 @@ pub struct Envelope {
 /// Encodes a header. Checksums are added by [`seal`], where the medium needs them.
 pub fn encode(envelope: Envelope, body: &Body) -> Header {
     let mut header = Header::EMPTY;
-    write(&mut header, envelope, kind_of(body), body_bytes(body));
+    encode_into(&mut header, envelope, body);
     header
+}
+
+/// The same, written where the header lies.
+pub fn encode_into(header: &mut Header, envelope: Envelope, body: &Body) {
+    write(header, envelope, kind_of(body), body_bytes(body));
 }
 
 /// The same for a body of a known kind, written where the header lies.

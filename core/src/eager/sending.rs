@@ -81,7 +81,7 @@ impl Core {
             self.finish(id, Err(fault), 0);
             return true;
         }
-        if !PLANNED && session.paths.are_several() {
+        if !PLANNED && session.paths.wants_plan(send.payload.len) {
             return self.start_over_paths(id, &send);
         }
         let Some(link) = session.paths.with_room() else { return false };

@@ -9,8 +9,9 @@ use ropewalk_wire::frame::{AckBody, Body, Envelope, FLAG_REDUNDANT};
 use super::sent::{Ended, Released, SentSpans};
 use super::striping;
 use crate::api::{Channel, Output, PeerId, Plant};
-use crate::engine::Core;
+use crate::engine::{Core, put_on};
 use crate::orders::{Order, Orders, Payload};
+use crate::session::Going;
 
 impl Core {
     /// From now on messages to a peer on a channel go over two of its paths at once, where there are several, or over one.
@@ -36,11 +37,14 @@ impl Core {
         if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
             return self.refuse_unacknowledged(id);
         }
-        let path = session.paths.span_begun(payload.map(|payload| payload.urgency));
+        let (path, link) = session.paths.span_begun(payload.map(|payload| payload.urgency));
         let answers = reliable.answers_redundantly;
         let redundant = session.paths.are_several() && peer.redundant.covers(&body, answers);
         let span = reliable.sent.add(envelope, body, payload, path, redundant);
-        self.transmit(id, span);
+        match link {
+            Some(link) if !redundant => self.transmit_over(id, span, link, false),
+            _ => self.transmit(id, span),
+        }
     }
 
     /// A peer that acknowledges nothing, but makes us answer: its session ends with its links, and what
@@ -74,24 +78,21 @@ impl Core {
     pub(super) fn transmit_over(&mut self, id: PeerId, span: u64, link: LinkId, beside: bool) {
         let now = self.now;
         let after = self.resend_after(Some(link));
-        let due = SentSpans::first_look(now, after);
+        let mut due = SentSpans::first_look(now, after);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(session) = peer.session.as_mut() else { return };
         let name = session.name();
         let Some(reliable) = session.reliable.as_mut() else { return };
-        if reliable.sent.hold_back(span) || !reliable.sent.may_go(span, link) {
+        if reliable.sent.hold_back(span) {
             return;
         }
+        let Some(was_there) = reliable.sent.may_go_where(span, link) else { return };
         reliable.sent.resend_by(due);
         // Of several paths only those that the peer uses are sure to bring it an acknowledgement.
         let hears = !session.paths.are_several() || reliable.is_heard_over(link);
-        let counts = session.paths.are_several() && !reliable.sent.went_over(span, link);
         if let Ok(order) = self.orders.insert(Order::Span { peer: id, span }, link)
             && let Some(sent) = reliable.sent.send(span, link, order, now)
         {
-            if counts {
-                session.paths.bytes_begun(link, sent.bytes(), &mut self.routes.controllers, now);
-            }
             let bulk = sent.payload.is_some_and(|payload| payload.urgency == Urgency::Bulk);
             let rides = !bulk && hears;
             let placed = if rides { reliable.window.ride() } else { reliable.window.cumulative() };
@@ -100,15 +101,16 @@ impl Core {
             sent.envelope.attempt = sent.attempt.try_into().unwrap_or(u16::MAX);
             let goes_twice = sent.redundant && (beside || sent.attempt == 1);
             sent.envelope.flags = if goes_twice { FLAG_REDUNDANT } else { 0 };
-            let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
             let is_again = sent.attempt > 1 && !beside;
             self.counters.spans_redundant += u64::from(beside);
             self.counters.frames_re_sent += u64::from(is_again);
-            let bytes = payload.map_or(0, |payload| payload.slice.len);
-            session.paths.carried(link, bytes, is_again);
-            let judged = session.awaits(link, now);
-            self.emit_on(link, envelope, &body, payload, Orders::token(order));
-            self.wake_by(id, judged);
+            let bytes = sent.bytes();
+            let payload_bytes = sent.payload.map_or(0, |payload| payload.slice.len);
+            let going = Going { bytes, payload_bytes, is_again, was_there };
+            let to = (&mut self.links, &mut self.outputs);
+            let (body, payload) = (&sent.body, sent.payload.as_ref());
+            put_on(to, link, sent.envelope, body, payload, Orders::token(order));
+            due = due.min(session.goes(link, going, &mut self.routes.controllers, now));
         }
         self.wake_by(id, due);
     }

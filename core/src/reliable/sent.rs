@@ -239,6 +239,13 @@ impl SentSpans {
         self.get(span).is_some_and(|sent| sent.may_go(link))
     }
 
+    /// The same: if it may, whether it went there before, and is not lost there.
+    #[inline]
+    pub(super) fn may_go_where(&self, span: u64, link: LinkId) -> Option<bool> {
+        let sent = self.get(span).filter(|sent| sent.may_go(link))?;
+        Some(sent.copies.is_over(link))
+    }
+
     /// Whether a span goes over two paths at once.
     pub(super) fn is_redundant(&self, span: u64) -> bool {
         self.get(span).is_some_and(|sent| sent.redundant)

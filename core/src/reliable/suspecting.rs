@@ -1,6 +1,7 @@
 //! Paths that deliver nothing: what went over them goes over the others, and they are probed until they answer or are dead.
 
 use ropewalk_base::health::{Health, Suspicion};
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope, ProbeBody, SuspectBody};
 
@@ -76,29 +77,27 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(reliable) = session.reliable.as_mut() else { return };
         let are_several = session.paths.are_several();
-        let mut any = false;
+        let (mut any, mut due) = (false, Time::NEVER);
         for (link, acknowledged) in reliable.sent.take_delivered() {
             any = true;
-            let sent_at = acknowledged.sent.map(|(sent_at, _)| sent_at);
-            if let Some(sent_at) = sent_at {
-                if are_several {
-                    session.paths.delivered(link, sent_at, acknowledged.over_it, now);
-                }
+            if let Some((sent_at, _)) = acknowledged.sent {
                 let over = (session.id, link);
                 self.history.delivered(&mut session.paths, over, sent_at, now);
             }
             if are_several {
                 let controllers = &mut self.routes.controllers;
-                session.paths.bytes_acknowledged(link, &acknowledged, controllers, now);
+                due = due.min(session.paths.delivered(link, &acknowledged, controllers, now));
             }
         }
-        if any && let Some(bundle) = session.bundle_mut() {
+        let Some(bundle) = session.bundle_mut() else { return };
+        if any {
             bundle.silent_until = None;
         }
         if are_several {
-            let due = session.due();
-            let waits = session.migrating_mut().is_some_and(|it| it.proof.is_some());
-            self.wake_by(id, due);
+            let waits = bundle.migrating.as_ref().is_some_and(|it| it.proof.is_some());
+            if due < Time::NEVER {
+                self.wake_by(id, due);
+            }
             if waits {
                 self.old_spans_acknowledged(id);
             }
@@ -116,8 +115,13 @@ impl Core {
             return;
         }
         self.has_judged = true;
+        session.paths.look_at_awaited(now);
+        if session.judged_at() > now {
+            return;
+        }
         let promised = session.bundle().map_or(PROMISED_MIN, |bundle| bundle.promised.get());
         session.paths.set_floor(self.floor, promised);
+        session.paths.renew_span_times(&self.routes.controllers);
         let watched = session.paths.take_watched(now);
         for link in watched {
             if self.can_be_silent(link) && !self.orders.over(&[link], Order::is_native).is_empty() {

@@ -4,8 +4,12 @@
 //! in flight belong to the controller. A session with something to send may always have an equal part of that bound in
 //! flight. What others leave of theirs is for whoever needs more.
 //!
-//! Invariants: what a controller has in flight is the sum of its parts; a controller ends with its last part; a session
-//! with nothing in flight may always send, so that nobody has to be called when another session ends or goes idle.
+//! A few short spans tell nothing of a rate, and hardly delay anything. So a path has them aside, and its controller counts
+//! them from when they are many, or something long goes.
+//!
+//! Invariants: what a controller has in flight is the sum of what its parts have told it; a part has told it all, or has less
+//! than [`TELLING`] aside and has told it nothing; a controller ends with its last part; a session with nothing in flight may
+//! always send, so that nobody has to be called when another session ends or goes idle.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,19 +54,44 @@ struct Controller {
 #[derive(Debug)]
 pub(crate) struct Part {
     of: SlotId,
-    /// Bytes in flight over this path.
-    in_flight: u64,
+    /// Bytes in flight over this path that the controller counts.
+    told: u64,
+    /// Bytes in flight that it does not count, and since when there are such.
+    aside: u64,
+    aside_since: Time,
     counting: Counting,
 }
 
 impl Part {
     /// Bytes of the path's spans that are neither acknowledged nor given up.
+    #[inline]
     pub fn in_flight(&self) -> u64 {
-        self.in_flight
+        self.told + self.aside
+    }
+
+    /// A short span goes over the path. False, and nothing is noted, where its controller has to hear of it.
+    #[inline]
+    pub fn put_aside(&mut self, bytes: u64, now: Time) -> bool {
+        if self.told > 0 || self.aside + bytes >= TELLING {
+            return false;
+        }
+        if self.aside == 0 {
+            self.aside_since = now;
+        }
+        self.aside += bytes;
+        self.counting.sent();
+        true
+    }
+
+    /// Spans of the path are acknowledged. False, and nothing is noted, where its controller has to hear of it.
+    #[inline]
+    pub fn take_aside(&mut self, bytes: u64) -> bool {
+        self.aside = self.aside.saturating_sub(bytes);
+        self.told == 0
     }
 
     fn is_busy(&self) -> bool {
-        self.in_flight >= TELLING
+        self.told >= TELLING
     }
 
     /// Whether the rail of the path is to be asked now what it has counted. `is_bad`: the route does badly.
@@ -83,9 +112,9 @@ impl Part {
 
 impl Controller {
     /// Changes what a part has in flight, and counts who is busy.
-    fn set(&mut self, part: &mut Part, in_flight: u64) {
+    fn set(&mut self, part: &mut Part, told: u64) {
         let was_busy = part.is_busy();
-        part.in_flight = in_flight;
+        part.told = told;
         self.busy = self.busy + u32::from(part.is_busy()) - u32::from(was_busy);
     }
 
@@ -125,7 +154,8 @@ impl Controllers {
         };
         let controller = self.controllers.get_mut(of)?;
         controller.parts += 1;
-        let mut part = Part { of, in_flight: 0, counting: Counting::default() };
+        let counting = Counting::default();
+        let mut part = Part { of, told: 0, aside: 0, aside_since: now, counting };
         controller.model.add_in_flight(in_flight);
         controller.set(&mut part, in_flight);
         Some(part)
@@ -134,7 +164,7 @@ impl Controllers {
     /// A path is over, or has another link: what it had in flight counts no more.
     pub fn leave(&mut self, mut part: Part) {
         let Some(controller) = self.controllers.get_mut(part.of) else { return };
-        controller.model.give_up(part.in_flight);
+        controller.model.give_up(part.told);
         controller.set(&mut part, 0);
         controller.parts -= 1;
         if controller.parts == 0 {
@@ -198,7 +228,7 @@ impl Controllers {
         let Some(controller) = self.controllers.get(part.of) else { return true };
         let (most, all) = (controller.model.most(now), controller.model.in_flight());
         let equal = most / u64::from(controller.sharers(part));
-        part.in_flight == 0 || all + bytes <= most || part.in_flight + bytes <= equal
+        part.told == 0 || all + bytes <= most || part.told + bytes <= equal
     }
 
     /// The time until so many bytes more of this path are at the peer, where the others go on as they do.
@@ -215,26 +245,38 @@ impl Controllers {
 
     /// A span of so many bytes goes over a path.
     pub fn send(&mut self, part: &mut Part, bytes: u64, now: Time) {
+        if part.put_aside(bytes, now) {
+            return;
+        }
         let Some(controller) = self.controllers.get_mut(part.of) else { return };
+        let aside = std::mem::take(&mut part.aside);
+        if aside > 0 {
+            controller.model.send(aside, part.aside_since);
+        }
         controller.model.send(bytes, now);
         part.counting.sent();
-        controller.set(part, part.in_flight + bytes);
+        controller.set(part, part.told + aside + bytes);
     }
 
     /// Spans of a path are acknowledged.
     pub fn acknowledge(&mut self, part: &mut Part, acknowledged: &Acknowledged, now: Time) {
         let Some(controller) = self.controllers.get_mut(part.of) else { return };
-        let bytes = acknowledged.bytes.min(part.in_flight);
+        if part.take_aside(acknowledged.bytes) {
+            controller.model.measure(acknowledged.sent, now);
+            return;
+        }
+        let bytes = acknowledged.bytes.min(part.told);
         controller.model.acknowledge(&Acknowledged { bytes, ..*acknowledged }, now);
-        controller.set(part, part.in_flight - bytes);
+        controller.set(part, part.told - bytes);
     }
 
     /// What a path has in flight goes over others. What its controller knew tells nothing any more, unless other sessions
     /// have something under way there: whether that arrives is theirs to see.
     pub fn give_up(&mut self, part: &mut Part) {
         let Some(controller) = self.controllers.get_mut(part.of) else { return };
-        controller.model.give_up(part.in_flight);
+        controller.model.give_up(part.told);
         controller.set(part, 0);
+        part.aside = 0;
         if controller.model.in_flight() == 0 {
             controller.model.forget();
         }
@@ -245,7 +287,8 @@ impl Controllers {
         let mut found: BTreeMap<SlotId, (u32, u32, u64)> = BTreeMap::new();
         for part in parts {
             let sum = found.entry(part.of).or_default();
-            *sum = (sum.0 + 1, sum.1 + u32::from(part.is_busy()), sum.2 + part.in_flight);
+            assert!(part.aside < TELLING && (part.aside == 0 || part.told == 0), "{part:?}");
+            *sum = (sum.0 + 1, sum.1 + u32::from(part.is_busy()), sum.2 + part.told);
         }
         assert_eq!(found.len(), self.controllers.len(), "each controller has a part");
         for (id, controller) in self.controllers.iter() {

@@ -47,6 +47,8 @@ const LOSSES_FORGOTTEN: Duration = Duration::from_secs(60);
 /// time, until it has done well for so long.
 const FLAP: Duration = Duration::from_millis(250);
 const FLAPS_FORGOTTEN: Duration = Duration::from_secs(10);
+/// Between two short spans whose round trips are measured: those in between tell no more.
+const SAMPLE_EVERY: Duration = Duration::from_millis(1);
 
 /// That part where passes come so late.
 pub(crate) fn floor_of(lateness: Duration) -> Duration {
@@ -89,6 +91,10 @@ pub(crate) struct PathHealth {
     /// The score of its route, and what that means, as the session has acted on them.
     score: u16,
     grade: PathGrade,
+    /// The time after which the path is suspect, of all these.
+    time_out: Duration,
+    /// Before that time acknowledgements of short spans measure nothing, and change nothing but when it delivered.
+    sample_at: Time,
 }
 
 /// The health of a path, kept from when something is noted of it on: a session with one path has none.
@@ -173,6 +179,8 @@ impl PathHealth {
         span_time: Duration::ZERO,
         score: SCORE_MAX,
         grade: PathGrade::Good,
+        time_out: FIRST,
+        sample_at: Time::ZERO,
     };
 
     /// Whether the path is the first choice.
@@ -222,12 +230,27 @@ impl PathHealth {
         self.awaiting.map_or(self.delivered_at, |awaiting| awaiting.since)
     }
 
-    /// Something goes over it, and its acknowledgement is awaited. A suspect path is judged by its probes.
-    pub fn awaits(&mut self, now: Time) {
-        if self.suspect.is_some() {
-            return;
+    /// Something goes over it, and its acknowledgement is awaited. A suspect path is judged by its probes. Returns when it
+    /// is judged next, where nothing was awaited before.
+    #[inline]
+    pub fn awaits(&mut self, now: Time) -> Time {
+        if self.awaiting.is_some() || self.suspect.is_some() {
+            return Time::NEVER;
         }
-        self.awaiting.get_or_insert(Awaiting { since: now, is_looked_at: false });
+        self.awaiting = Some(Awaiting { since: now, is_looked_at: false });
+        now + self.time_out
+    }
+
+    /// Something short that went over it alone is acknowledged over it, soon after another thing of which that was measured.
+    /// False, and nothing is noted, where that is to be measured.
+    #[inline]
+    pub fn delivered_again(&mut self, now: Time) -> bool {
+        if now >= self.sample_at || self.awaiting.is_none() {
+            return false;
+        }
+        self.delivered_at = now;
+        self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+        true
     }
 
     /// Something that went over it alone, at that time, is acknowledged. `over_it`: over itself. An acknowledgement that comes
@@ -239,6 +262,7 @@ impl PathHealth {
         let at = if over_it { now } else { now.min(expected_at) };
         self.measure(if over_it { sample } else { sample.min(self.round_trip_likely()) });
         (self.delivered_at, self.excused_since) = (self.delivered_at.max(at), None);
+        self.sample_at = now + SAMPLE_EVERY;
         if self.suspect.is_none() {
             self.cause = None;
             let since = self.awaiting.map_or(at, |awaiting| awaiting.since.max(at));
@@ -266,7 +290,10 @@ impl PathHealth {
 
     /// A span takes as long as that, and nothing is delivered meanwhile.
     pub fn allow(&mut self, span_time: Duration) {
-        self.span_time = span_time;
+        if self.span_time != span_time {
+            self.span_time = span_time;
+            self.renew_time_out();
+        }
     }
 
     /// Something long that went over it alone is acknowledged.
@@ -305,24 +332,32 @@ impl PathHealth {
     fn measure(&mut self, sample: Duration) {
         let Some(smoothed) = self.round_trip else {
             (self.round_trip, self.variation) = (Some(sample), sample / 2);
-            return;
+            return self.renew_time_out();
         };
         self.variation = self.variation * 3 / 4 + smoothed.abs_diff(sample) / 4;
         self.round_trip = Some(smoothed * 7 / 8 + sample / 8);
+        self.renew_time_out();
     }
 
     /// The parts of its time-outs by which threads come late, and by which the peer delays acknowledgements.
     pub fn set_floor(&mut self, floor: Duration, promised: Duration) {
-        (self.floor, self.promised) = (floor, promised);
+        if (self.floor, self.promised) != (floor, promised) {
+            (self.floor, self.promised) = (floor, promised);
+            self.renew_time_out();
+        }
     }
 
     /// The time after which the path is suspect.
     pub fn time_out(&self) -> Duration {
+        self.time_out
+    }
+
+    fn renew_time_out(&mut self) {
         let late = self.promised + self.floor + self.span_time;
         let measured = self.round_trip.map(|it| it + 4 * self.variation + late);
         // Two spans go before the first of them is acknowledged.
         let first = || FIRST.max(late + self.span_time);
-        measured.unwrap_or_else(first).min(TIME_OUT_MAX)
+        self.time_out = measured.unwrap_or_else(first).min(TIME_OUT_MAX);
     }
 
     /// Whether something is awaited for longer than a time-out.
@@ -357,6 +392,7 @@ impl PathHealth {
     /// where that is so for too long: somebody else may have acknowledged in the peer's place.
     pub fn excuse(&mut self, now: Time) -> bool {
         let since = *self.excused_since.get_or_insert(now);
+        self.sample_at = Time::ZERO;
         if now.since(since) >= EXCUSED_MAX {
             return false;
         }
@@ -473,6 +509,7 @@ impl PathHealth {
         let PathHealth { floor, promised, cause, .. } = *self;
         let lost = if now.since(self.used_since) > LOSSES_FORGOTTEN { 0 } else { self.lost };
         *self = PathHealth { lost: lost + 1, floor, promised, cause, ..PathHealth::NOTHING };
+        self.renew_time_out();
     }
 
     /// It delivers nothing, for this reason. The first one counts; but what our own rail saw says more than silence, and than
@@ -483,6 +520,7 @@ impl PathHealth {
         if is_guessed && matches!(cause, PathCause::Rail(_)) {
             *before = cause;
         }
+        self.sample_at = Time::ZERO;
     }
 
     /// Why it is not used, and since when.
@@ -505,9 +543,9 @@ impl PathHealth {
 
     /// When something is due.
     pub fn due(&self) -> Time {
-        let late = self.awaiting.map(|awaiting| awaiting.since + self.time_out());
+        let late = self.awaiting.map(|awaiting| awaiting.since + self.time_out);
         let probe = self.suspect.map(|suspect| suspect.probe_at);
-        let silent = self.probed_at.map(|at| at + self.time_out());
+        let silent = self.probed_at.map(|at| at + self.time_out);
         [late, probe, silent, self.watch_at, self.held_until]
             .into_iter()
             .flatten()

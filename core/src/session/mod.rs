@@ -34,7 +34,7 @@ pub(crate) use migration::{Left, Migrating, Step as ProofStep};
 pub(crate) use model::Acknowledged;
 pub use pathless::PathLoss;
 pub(crate) use pathless::Pathless;
-pub(crate) use paths::{Path, PathId, PathView, Paths};
+pub(crate) use paths::{Going, Path, PathId, PathView, Paths};
 pub(crate) use promise::PROMISED_MIN;
 pub(crate) use status::PathCause;
 
@@ -261,13 +261,25 @@ impl Session {
         self.bundle.as_deref_mut()
     }
 
-    /// A span goes over a link. Returns when its path is judged next.
-    pub fn awaits(&mut self, link: LinkId, now: Time) -> Time {
-        let judged = self.paths.awaits(link, now);
+    /// A span goes over a link. Returns when its paths are judged next, where that may be sooner than before.
+    #[inline]
+    pub fn goes(
+        &mut self,
+        link: LinkId,
+        span: Going,
+        controllers: &mut Controllers,
+        now: Time,
+    ) -> Time {
+        let judged = self.paths.goes(link, span, controllers, now);
         match &mut self.bundle {
-            Some(bundle) if judged < Time::NEVER => judged.min(bundle.standing.hurry(now)),
+            Some(bundle) if self.paths.are_several() => judged.min(bundle.standing.hurry(now)),
             _ => judged,
         }
+    }
+
+    /// When its paths are to be judged, whatever else is due.
+    pub fn judged_at(&self) -> Time {
+        self.paths.judged_at().min(self.bundle().map_or(Time::NEVER, Bundle::looks_at))
     }
 
     /// Whether it is time to look at the paths over which nothing goes, and how often that is.

@@ -169,9 +169,18 @@ impl PathModel {
 
     /// How long the path takes for so many bytes; nothing where its rate is not known.
     fn time_of(&self, bytes: u64) -> Duration {
-        let nanos = u128::from(bytes) * 1_000_000_000;
-        Duration::from_nanos((nanos / u128::from(self.rate.max(1))).try_into().unwrap_or(u64::MAX))
-            * u32::from(self.rate > 0)
+        if self.rate == 0 {
+            return Duration::ZERO;
+        }
+        // Divisions of 128 bits are calls of functions.
+        let nanos = match bytes.checked_mul(1_000_000_000) {
+            Some(nanos) => nanos / self.rate,
+            None => {
+                let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate);
+                nanos.try_into().unwrap_or(u64::MAX)
+            }
+        };
+        Duration::from_nanos(nanos)
     }
 
     fn bytes_in(&self, time: Duration) -> u64 {
@@ -244,13 +253,7 @@ impl PathModel {
     /// Spans are acknowledged.
     pub fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Time) {
         self.in_flight = self.in_flight.saturating_sub(acknowledged.bytes);
-        let mut sample = None;
-        if let Some((sent_at, bytes)) = acknowledged.sent {
-            let round_trip = RoundTrip { time: now.since(sent_at), bytes };
-            self.note_round_trip(round_trip, sent_at, now);
-            self.sent_at = self.sent_at.max(sent_at);
-            sample = Some(round_trip.time);
-        }
+        let sample = self.measure(acknowledged.sent, now);
         let length = if self.flat < FLAT_ROUNDS { FIRST_ROUND } else { ROUND };
         let is_idle = self.in_flight == 0;
         let Some(round) = &mut self.round else {
@@ -265,6 +268,15 @@ impl PathModel {
             self.end_round(round, now);
             self.begin_round(now);
         }
+    }
+
+    /// A span is acknowledged that was sent at that time, and has so many bytes. Returns its round trip.
+    pub fn measure(&mut self, sent: Option<(Time, u64)>, now: Time) -> Option<Duration> {
+        let (sent_at, bytes) = sent?;
+        let round_trip = RoundTrip { time: now.since(sent_at), bytes };
+        self.note_round_trip(round_trip, sent_at, now);
+        self.sent_at = self.sent_at.max(sent_at);
+        Some(round_trip.time)
     }
 
     fn round_from(&self, since: Time) -> Round {

@@ -12,6 +12,7 @@ mod roles;
 mod striping;
 
 pub(crate) use roles::PathView;
+pub(crate) use striping::Going;
 
 use std::time::Duration;
 
@@ -280,8 +281,7 @@ impl Paths {
 
     /// When something is due. `spans`: when a span, or an acknowledgement, goes over whatever path.
     pub fn due(&self, spans: Option<Time>) -> Time {
-        let first = self.iter().map(Path::due).min().unwrap_or(Time::NEVER);
-        first.min(spans.filter(|_| self.is_up()).unwrap_or(Time::NEVER))
+        self.judged_at().min(spans.filter(|_| self.is_up()).unwrap_or(Time::NEVER))
     }
 }
 
@@ -484,21 +484,25 @@ impl Paths {
         }
     }
 
-    /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload.
+    /// A span begins, over the path that it counts against until it is acknowledged, if it has a payload. Returns that path
+    /// and its link, where it is up.
     #[inline]
-    pub fn span_begun(&mut self, urgency: Option<Urgency>) -> PathId {
+    pub fn span_begun(&mut self, urgency: Option<Urgency>) -> (PathId, Option<LinkId>) {
         let planned = urgency.map(|_| std::mem::replace(&mut self.planned, PathId::NONE));
-        let planned = planned.filter(|path| *path != PathId::NONE);
-        let chosen = || self.chosen().map_or(self.first.id, |path| path.id);
-        let id = planned.unwrap_or_else(chosen);
-        let path = match self.more.iter_mut().find(|path| path.id == id) {
-            Some(path) => path,
-            None => &mut self.first,
+        let id = match planned.filter(|path| *path != PathId::NONE) {
+            Some(planned) => planned,
+            None if self.more.is_empty() => self.first.id,
+            None => self.chosen().map_or(self.first.id, |path| path.id),
         };
+        let path = match id == self.first.id {
+            true => None,
+            false => self.more.iter_mut().find(|path| path.id == id),
+        };
+        let path = path.unwrap_or(&mut self.first);
         if let Some(urgency) = urgency {
             path.in_flight.begin(urgency);
         }
-        path.id
+        (path.id, path.up())
     }
 
     /// The path that a session goes on with, and the frames that count against it.

@@ -89,6 +89,17 @@ pub struct PathTally {
 }
 
 impl PathTally {
+    /// A span goes over it, with a payload of so many bytes.
+    #[inline]
+    pub fn carry(&mut self, bytes: u64, is_again: bool) {
+        self.frames += 1;
+        self.bytes += bytes;
+        if is_again {
+            self.frames_re_sent += 1;
+            self.bytes_re_sent += bytes;
+        }
+    }
+
     pub fn note_suspected(&mut self, cause: PathCause) {
         self.suspected[cause.number()] += 1;
     }

@@ -169,3 +169,37 @@ fn a_span_that_goes_again_is_lost_where_a_later_one_arrived() {
     controllers.measured(&mut part, None, None, at(20));
     assert_eq!(controllers.quality(&part).loss_ppm, Some(15_000));
 }
+
+fn acknowledged(bytes: u64, sent_at: Time) -> Acknowledged {
+    let (alone, sent, over_it) = (bytes, Some((sent_at, bytes)), true);
+    Acknowledged { bytes, alone, sent, over_it, is_redundant: false }
+}
+
+#[test]
+fn a_few_short_spans_count_from_when_something_long_goes() {
+    let at = |millis| Time::ZERO + ms(millis);
+    let mut controllers = Controllers::new();
+    let mut part = controllers.join(Some((1, 7)), 0, at(0)).unwrap();
+    let in_flight = |controllers: &Controllers, part: &Part| {
+        controllers.check([part].into_iter());
+        (controllers.model(part).unwrap().in_flight(), part.in_flight())
+    };
+    (0..3).for_each(|_| controllers.send(&mut part, 1000, at(0)));
+    assert_eq!(in_flight(&controllers, &part), (0, 3000));
+    controllers.acknowledge(&mut part, &acknowledged(1000, at(0)), at(2));
+    assert_eq!(in_flight(&controllers, &part), (0, 2000));
+    assert_eq!(controllers.model(&part).unwrap().round_trip(), Some(ms(2)), "it is measured");
+    controllers.send(&mut part, SPAN, at(10));
+    assert_eq!(in_flight(&controllers, &part), (SPAN + 2000, SPAN + 2000));
+    controllers.acknowledge(&mut part, &acknowledged(SPAN + 2000, at(10)), at(20));
+    assert_eq!(in_flight(&controllers, &part), (0, 0));
+    let rate = controllers.model(&part).unwrap().rate().unwrap();
+    assert_eq!(rate, (SPAN + 2000) * 50, "what was aside went ten milliseconds before");
+    // Many short ones count, too.
+    (0..20).for_each(|_| controllers.send(&mut part, 1000, at(30)));
+    assert_eq!(in_flight(&controllers, &part), (20_000, 20_000));
+    controllers.give_up(&mut part);
+    controllers.send(&mut part, 1000, at(40));
+    controllers.give_up(&mut part);
+    assert_eq!(in_flight(&controllers, &part), (0, 0));
+}

@@ -6,7 +6,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 
 use super::{Path, PathId, Paths};
-use crate::session::{PathCause, PathLoss};
+use crate::session::{Controllers, PathCause, PathLoss};
 
 impl Paths {
     #[inline]
@@ -17,6 +17,25 @@ impl Paths {
     /// The parts of time-outs by which threads come late, and by which the peer delays acknowledgements.
     pub fn set_floor(&mut self, floor: Duration, promised: Duration) {
         self.iter_mut().for_each(|path| path.health.set_floor(floor, promised));
+    }
+
+    /// Spans take as long as their routes need by now.
+    pub fn renew_span_times(&mut self, controllers: &Controllers) {
+        for path in self.iter_mut() {
+            if let Some(part) = &path.part {
+                path.health.allow(controllers.span_time(part));
+            }
+        }
+    }
+
+    /// Looks at what is awaited, by a clock that has advanced since it went.
+    pub fn look_at_awaited(&mut self, now: Time) {
+        self.iter_mut().for_each(|path| _ = path.health.is_late(now));
+    }
+
+    /// When a path is judged next, or a link is to be replaced.
+    pub fn judged_at(&self) -> Time {
+        self.iter().map(Path::due).min().unwrap_or(Time::NEVER)
     }
 
     /// The links that may be used now: of those that fit the good ones, else those that are not suspect, else all. Those
@@ -30,16 +49,6 @@ impl Paths {
         let best = self.iter().filter(up).map(rank).min();
         let is_best = move |path: &&Path| Some(rank(path)) == best;
         self.iter().filter(up).filter(is_best).filter_map(Path::up)
-    }
-
-    /// A span goes over a link. Returns when its path is judged next.
-    pub fn awaits(&mut self, link: LinkId, now: Time) -> Time {
-        if self.more.is_empty() {
-            return Time::NEVER;
-        }
-        let Some(path) = self.of_link(link) else { return Time::NEVER };
-        path.health.awaits(now);
-        path.health.due()
     }
 
     /// The rail of a link reads or writes. Returns when that is looked at.
@@ -69,13 +78,6 @@ impl Paths {
     pub fn silent(&self, now: Time) -> Vec<LinkId> {
         let silent = |path: &Path| path.up().filter(|_| path.health.is_silent(now));
         self.iter().filter_map(silent).collect()
-    }
-
-    /// The peer has a span that went over this link alone, at that time. `over_it`: it says so over the link.
-    pub fn delivered(&mut self, link: LinkId, sent_at: Time, over_it: bool, now: Time) {
-        if let Some(path) = self.of_link(link) {
-            path.health.delivered(sent_at, over_it, now);
-        }
     }
 
     /// The oldest span that is awaited over a link that is late went there at that time, if there is one. Whether the link

@@ -9,22 +9,6 @@ use crate::session::controllers::Controllers;
 use crate::session::status::{LinkState, PathCause, PathStatus, PathTally};
 
 impl Paths {
-    /// A span goes over a link, with a payload of so many bytes. A session with one path counts nothing.
-    #[inline]
-    pub fn carried(&mut self, link: LinkId, bytes: u64, is_again: bool) {
-        if self.more.is_empty() {
-            return;
-        }
-        let Some(path) = self.of_link(link) else { return };
-        let tally = &mut *path.tally;
-        tally.frames += 1;
-        tally.bytes += bytes;
-        if is_again {
-            tally.frames_re_sent += 1;
-            tally.bytes_re_sent += bytes;
-        }
-    }
-
     /// What is counted of the path of a link.
     pub fn tally_over(&mut self, link: LinkId) -> Option<&mut PathTally> {
         self.of_link(link).map(|path| &mut *path.tally)

@@ -54,7 +54,19 @@ impl Paths {
     /// The path that is used: the preferred one if it is good, and no other one is much better. Else of the good ones, else
     /// of those that are not suspect, else of all, the first one with the highest score. One that stands by only where no
     /// better one is up, and one that is drained only where there is no other.
+    #[inline]
     pub(super) fn chosen(&self) -> Option<&Path> {
+        let preferred = match self.first.id == self.preferred {
+            true => Some(&self.first),
+            false => self.more.iter().find(|path| path.id == self.preferred),
+        };
+        let best = preferred.filter(|path| path.is_usable() && path.health.is_unbeaten());
+        best.or_else(|| self.chosen_instead())
+    }
+
+    /// The same where the preferred one is not good, or another one may be much better.
+    #[inline(never)]
+    fn chosen_instead(&self) -> Option<&Path> {
         let up = || self.iter().filter(|path| path.up().is_some());
         let is_preferred =
             |path: &&Path| path.id == self.preferred && !path.is_drained && path.health.is_good();

@@ -22,6 +22,17 @@ const GAIN_PART: u32 = 20;
 const BULK_BYTES: u64 = 1 << 20;
 const BULK_BYTES_MAX: u64 = 64 << 20;
 
+/// A span that goes over a link.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Going {
+    /// What it counts, and its payload alone.
+    pub bytes: u64,
+    pub payload_bytes: u64,
+    /// It went before, over whatever link, and over this one.
+    pub is_again: bool,
+    pub was_there: bool,
+}
+
 /// Where a span goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
@@ -32,7 +43,8 @@ enum Choice {
 
 impl Path {
     /// Whether spans may be spread over it.
-    fn is_usable(&self) -> bool {
+    #[inline]
+    pub(super) fn is_usable(&self) -> bool {
         self.up().is_some() && !self.is_drained && self.health.is_good()
     }
 
@@ -93,11 +105,18 @@ impl Paths {
         best.or_else(|| self.chosen()).and_then(Path::up)
     }
 
+    /// Whether a span with a payload of so many bytes, which is made next, is to be planned. Otherwise it goes over the path
+    /// of control frames.
+    #[inline]
+    pub fn wants_plan(&mut self, bytes: u64) -> bool {
+        self.planned = PathId::NONE;
+        !self.more.is_empty() && bytes >= STRIPED_MIN
+    }
+
     /// Chooses the path of a span with a payload of so many bytes, which is made next. `backlog`: the bytes that wait to
     /// be sent, these included. False: it is not to be made before something is acknowledged.
     pub fn plan(&mut self, bytes: u64, backlog: u64, controllers: &Controllers, now: Time) -> bool {
-        self.planned = PathId::NONE;
-        if self.more.is_empty() || bytes < STRIPED_MIN {
+        if !self.wants_plan(bytes) {
             return true;
         }
         match self.choose(bytes, backlog.max(bytes), controllers, now) {
@@ -209,39 +228,63 @@ impl Paths {
         parts.for_each(|part| controllers.leave(*part));
     }
 
-    /// A span of so many bytes goes over a link that it did not go over before.
-    pub fn bytes_begun(
+    /// A span goes over a link. Returns when its path is judged next, where that may be sooner than before. A session with
+    /// one path notes nothing.
+    #[inline]
+    pub fn goes(
         &mut self,
         link: LinkId,
-        bytes: u64,
+        span: Going,
         controllers: &mut Controllers,
         now: Time,
-    ) {
-        let Some(path) = self.of_link(link) else { return };
-        let Some(part) = &mut path.part else { return };
-        controllers.send(part, bytes, now);
+    ) -> Time {
+        if self.more.is_empty() {
+            return Time::NEVER;
+        }
+        let Some(path) = self.of_link(link) else { return Time::NEVER };
+        path.tally.carry(span.payload_bytes, span.is_again);
+        let judged = path.health.awaits(now);
+        let Some(part) = path.part.as_deref_mut().filter(|_| !span.was_there) else {
+            return judged;
+        };
+        if part.put_aside(span.bytes, now) {
+            return judged;
+        }
+        controllers.send(part, span.bytes, now);
         path.health.allow(controllers.span_time(part));
+        path.health.due()
     }
 
-    /// Spans that went over a link are acknowledged.
-    pub fn bytes_acknowledged(
+    /// Spans that went over a link are acknowledged. Returns when its path is judged next, where that may be sooner than
+    /// before.
+    pub fn delivered(
         &mut self,
         link: LinkId,
         acknowledged: &Acknowledged,
         controllers: &mut Controllers,
         now: Time,
-    ) {
-        let Some(path) = self.of_link(link) else { return };
-        let Some(part) = &mut path.part else { return };
-        controllers.acknowledge(part, acknowledged, now);
-        path.health.allow(controllers.span_time(part));
+    ) -> Time {
+        let Some(path) = self.of_link(link) else { return Time::NEVER };
+        let (health, part) = (&mut *path.health, path.part.as_deref_mut());
+        let is_short = acknowledged.over_it && acknowledged.bytes < STRIPED_MIN;
+        let measures = !is_short || acknowledged.sent.is_none() || !health.delivered_again(now);
+        if let Some((sent_at, _)) = acknowledged.sent.filter(|_| measures) {
+            health.delivered(sent_at, acknowledged.over_it, now);
+        }
+        let Some(part) = part else { return health.due() };
+        let is_aside = !measures && part.take_aside(acknowledged.bytes);
+        if !is_aside {
+            controllers.acknowledge(part, acknowledged, now);
+            health.allow(controllers.span_time(part));
+        }
         if acknowledged.sent.is_some_and(|(_, bytes)| bytes >= STRIPED_MIN) {
-            path.health.carries();
+            health.carries();
         }
         if part.in_flight() == 0 {
             // What goes next is awaited from then on.
-            path.health.awaits_nothing();
+            health.awaits_nothing();
         }
+        if is_aside { Time::NEVER } else { health.due() }
     }
 
     /// What went over a link goes over others.

@@ -1,6 +1,7 @@
 use ropewalk_base::health::Suspicion;
 
 use super::*;
+use crate::session::Controllers;
 use crate::session::status::{LinkState, PathCause};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -99,10 +100,11 @@ fn frames_count_against_the_path_of_their_link_and_spans_against_their_path() {
     paths.frame_left(link(2), true);
     paths.frame_left(link(9), true);
     assert_eq!(counts(&paths), [(1, 0), (1, 0)]);
-    let span = paths.span_begun(Some(Urgency::Bulk));
+    let (span, _) = paths.span_begun(Some(Urgency::Bulk));
     paths.lose(link(1), at(1), at(2));
     assert_eq!((span, counts(&paths)), (PathId::FIRST, vec![(2, 1), (1, 0)]));
-    let other = paths.span_begun(Some(Urgency::Urgent));
+    let (other, over) = paths.span_begun(Some(Urgency::Urgent));
+    assert_eq!(over, Some(link(2)));
     paths.frame_left(link(1), false);
     assert_eq!(counts(&paths), [(2, 1), (2, 0)], "the link that was lost is no path's");
     paths.begin(link(3));
@@ -170,7 +172,8 @@ fn a_link_is_confirmed_until_the_peer_is_heard_over_it() {
 fn a_path_that_is_late_while_the_others_are_suspect_is_judged_again() {
     let ms = |millis: u64| Time::ZERO + Duration::from_millis(millis);
     let mut paths = over(&[1, 2]);
-    paths.awaits(link(1), ms(0));
+    let span = Going { bytes: 128, payload_bytes: 0, is_again: false, was_there: false };
+    paths.goes(link(1), span, &mut Controllers::new(), ms(0));
     assert!(paths.suspect(link(2), ms(1)), "the peer said so");
     let late = (1..200).find(|millis| !paths.late(ms(*millis)).is_empty()).expect("it is late");
     assert!(!paths.suspect(link(1), ms(late)), "no other could do its work");

@@ -5,6 +5,7 @@ use super::*;
 
 const SPAN: u64 = 64 << 10;
 const GIGABIT: u64 = 125_000_000;
+const LONG: Going = Going { bytes: SPAN, payload_bytes: SPAN, is_again: false, was_there: false };
 
 fn link(rail: u8) -> LinkId {
     LinkId { rail, slot: SlotId { index: 1, generation: 1 } }
@@ -30,13 +31,13 @@ fn session(rates: &[u64]) -> Session {
         let part = controllers.join(Some((rail as u8, 1)), 0, now).unwrap();
         paths.take_part(link(rail as u8), part);
         for _ in 0..10 {
-            paths.bytes_begun(link(rail as u8), SPAN, &mut controllers, now);
+            paths.goes(link(rail as u8), LONG, &mut controllers, now);
             let sent_at = now;
             now = now + Duration::from_nanos(SPAN * 1_000_000_000 / rate);
             let sent = Some((sent_at, SPAN));
             let (bytes, alone, over_it) = (SPAN, SPAN, true);
             let acknowledged = Acknowledged { bytes, alone, sent, over_it, is_redundant: false };
-            paths.bytes_acknowledged(link(rail as u8), &acknowledged, &mut controllers, now);
+            paths.delivered(link(rail as u8), &acknowledged, &mut controllers, now);
         }
     }
     Session { paths, controllers, now }
@@ -45,7 +46,7 @@ fn session(rates: &[u64]) -> Session {
 impl Session {
     fn send(&mut self, rail: u8, spans: u64) {
         for _ in 0..spans {
-            self.paths.bytes_begun(link(rail), SPAN, &mut self.controllers, self.now);
+            self.paths.goes(link(rail), LONG, &mut self.controllers, self.now);
         }
     }
 
@@ -58,7 +59,7 @@ impl Session {
         if !self.plan(SPAN, waiting * SPAN) {
             return None;
         }
-        let id = self.paths.span_begun(Some(Urgency::Bulk));
+        let (id, _) = self.paths.span_begun(Some(Urgency::Bulk));
         self.paths.span_ended(id, true);
         self.paths.usable_link(id).map(|link| link.rail)
     }
@@ -99,7 +100,7 @@ fn short_spans_and_those_of_suspect_paths_go_elsewhere() {
     let mut session = session(&[GIGABIT, GIGABIT]);
     session.send(0, 4);
     assert!(session.plan(100, 100));
-    assert_eq!(session.paths.span_begun(Some(Urgency::Urgent)), PathId::FIRST);
+    assert_eq!(session.paths.span_begun(Some(Urgency::Urgent)).0, PathId::FIRST);
     assert_eq!(session.choice(1), Some(1));
     assert!(session.paths.suspect(link(1), session.now));
     assert_eq!(session.paths.usable_link(PathId(2)), None);
