@@ -35,7 +35,7 @@ const CHILD: &str = "ROPEWALK_PATH_COSTS_CHILD";
 const WARMING: u64 = 4000;
 const COUNTED: u64 = 2000;
 /// By how many instructions in a hundred a second path may make a short message dearer. The goal is 1.
-const SHORT_MORE_MAX: u64 = 5;
+const SHORT_MORE_MAX: u64 = 4;
 
 /// Allocations of a process are counted: its tests take turns.
 static TURN: Mutex<()> = Mutex::new(());

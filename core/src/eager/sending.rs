@@ -54,7 +54,7 @@ impl Core {
         }
         let Some(peer) = self.peers.get(send.peer) else { return };
         let first = peer.waiting.sends[send.channel as usize].is_empty();
-        if first && peer.link().is_some() && self.start_send(id) {
+        if first && peer.is_up() && self.start_send(id) {
             return;
         }
         self.enqueue_send(id, send);
@@ -214,7 +214,7 @@ impl Core {
     fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
             while let Some(peer) = self.peers.get_mut(id) {
-                let is_up = peer.link().is_some();
+                let is_up = peer.is_up();
                 let queue = &mut peer.waiting.sends[channel];
                 let Some(first) = self.operations.first_of(queue).filter(|_| is_up) else { break };
                 // Before it starts: an operation may end within the call.

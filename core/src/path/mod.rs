@@ -250,6 +250,12 @@ impl Peer {
         self.session.as_ref()?.paths.control()
     }
 
+    /// Whether there is one.
+    #[inline]
+    pub fn is_up(&self) -> bool {
+        self.session.as_ref().is_some_and(|session| session.paths.is_up())
+    }
+
     /// Whether a link carries its session, if only until it is closed as idle.
     pub fn has_link(&self) -> bool {
         self.session.as_ref().is_some_and(|session| session.paths.has_link())

@@ -157,13 +157,18 @@ impl Core {
 
     /// The peer acknowledged spans. `was_full`: operations waited for room.
     fn spans_ended(&mut self, id: PeerId, was_full: bool) {
-        self.paths_delivered(id);
+        let stripes = self.paths_delivered(id);
         while let Some(ended) = self.reliable_mut(id).and_then(|it| it.sent.next_ended()) {
             self.acknowledged(id, ended);
         }
-        let let_go = self.reliable_mut(id).map_or(0..0, |reliable| reliable.sent.let_go());
+        let reliable = self.reliable_mut(id);
+        let (let_go, has_hole) = reliable.map_or((0..0, false), |reliable| {
+            (reliable.sent.let_go(), reliable.sent.oldest_hole().is_some())
+        });
         let_go.for_each(|span| self.transmit(id, span));
-        let stripes = self.fill_hole(id);
+        if stripes && has_hole {
+            self.fill_hole(id);
+        }
         if was_full || stripes {
             self.pump(id);
         }

@@ -31,13 +31,10 @@ pub(super) fn links_for(
 }
 
 impl Core {
-    /// Where half of the window waits for a span, that goes over the fastest path, too. Returns whether the session has
-    /// several paths.
-    pub(super) fn fill_hole(&mut self, id: PeerId) -> bool {
-        let Some(session) = self.peers.session(id) else { return false };
-        if !session.paths.are_several() {
-            return false;
-        }
+    /// Half of the window waits for a span: that goes over the fastest path, too.
+    #[cold]
+    pub(super) fn fill_hole(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session(id) else { return };
         let sent = session.reliable.as_ref().map(|reliable| &reliable.sent);
         let hole = sent.and_then(|sent| Some((sent, sent.oldest_hole()?)));
         let again = hole.and_then(|(sent, span)| {
@@ -47,7 +44,6 @@ impl Core {
         if let Some((span, link)) = again {
             self.transmit_over(id, span, link, false);
         }
-        true
     }
 
     /// A session has other paths than before: those that are new have their parts of controllers from now on.

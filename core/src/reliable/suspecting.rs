@@ -71,11 +71,11 @@ impl Core {
         self.suspect_path(id, over, PathCause::Peer);
     }
 
-    /// Spans were acknowledged: the paths that delivered them are well.
-    pub(super) fn paths_delivered(&mut self, id: PeerId) {
+    /// Spans were acknowledged: the paths that delivered them are well. Returns whether there are several.
+    pub(super) fn paths_delivered(&mut self, id: PeerId) -> bool {
         let now = self.now;
-        let Some(session) = self.peers.session_mut(id) else { return };
-        let Some(reliable) = session.reliable.as_mut() else { return };
+        let Some(session) = self.peers.session_mut(id) else { return false };
+        let Some(reliable) = session.reliable.as_mut() else { return false };
         let are_several = session.paths.are_several();
         let (mut any, mut due) = (false, Time::NEVER);
         for (link, acknowledged) in reliable.sent.take_delivered() {
@@ -89,7 +89,7 @@ impl Core {
                 due = due.min(session.paths.delivered(link, &acknowledged, controllers, now));
             }
         }
-        let Some(bundle) = session.bundle_mut() else { return };
+        let Some(bundle) = session.bundle_mut() else { return are_several };
         if any {
             bundle.silent_until = None;
         }
@@ -102,6 +102,7 @@ impl Core {
                 self.old_spans_acknowledged(id);
             }
         }
+        are_several
     }
 
     /// Judges the paths of a session that has several.

@@ -69,6 +69,12 @@ impl Part {
         self.told + self.aside
     }
 
+    /// Whether acknowledged spans of so many bytes were aside, and are all that is in flight.
+    #[inline]
+    pub fn is_aside(&self, bytes: u64) -> Option<bool> {
+        (self.told == 0).then_some(self.aside == bytes)
+    }
+
     /// A short span goes over the path. False, and nothing is noted, where its controller has to hear of it.
     #[inline]
     pub fn put_aside(&mut self, bytes: u64, now: Time) -> bool {

@@ -242,14 +242,18 @@ impl PathHealth {
     }
 
     /// Something short that went over it alone is acknowledged over it, soon after another thing of which that was measured.
-    /// False, and nothing is noted, where that is to be measured.
+    /// `is_last`: nothing else is under way. False, and nothing is noted, where that is to be measured.
     #[inline]
-    pub fn delivered_again(&mut self, now: Time) -> bool {
-        if now >= self.sample_at || self.awaiting.is_none() {
+    pub fn delivered_again(&mut self, is_last: bool, now: Time) -> bool {
+        let Some(awaiting) = self.awaiting.as_mut().filter(|_| now < self.sample_at) else {
             return false;
-        }
+        };
         self.delivered_at = now;
-        self.awaiting = Some(Awaiting { since: now, is_looked_at: true });
+        if is_last {
+            self.awaiting = None;
+        } else {
+            *awaiting = Awaiting { since: now, is_looked_at: true };
+        }
         true
     }
 

@@ -180,10 +180,16 @@ impl Paths {
 
     #[inline]
     fn of_link(&mut self, link: LinkId) -> Option<&mut Path> {
-        if self.first.link() == Some(link) {
+        if self.first.up() == Some(link) {
             return Some(&mut self.first);
         }
-        self.more.iter_mut().find(|path| path.link() == Some(link))
+        self.of_other_link(link)
+    }
+
+    /// The same of a link that is not the first path's, or that is to be closed as idle.
+    #[inline(never)]
+    fn of_other_link(&mut self, link: LinkId) -> Option<&mut Path> {
+        self.iter_mut().find(|path| path.link() == Some(link))
     }
 
     /// The link for control frames, and for spans, where there is one.
@@ -203,7 +209,7 @@ impl Paths {
     /// Whether frames can be sent.
     #[inline]
     pub fn is_up(&self) -> bool {
-        self.control().is_some()
+        self.first.up().is_some() || self.more.iter().any(|path| path.up().is_some())
     }
 
     /// Whether frames can be sent over this link.

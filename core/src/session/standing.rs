@@ -11,6 +11,7 @@ use ropewalk_base::time::Time;
 
 /// Between two looks: while there is traffic, and after as many looks without.
 const TRAFFIC: Duration = Duration::from_millis(25);
+const TRAFFIC_NANOS: u64 = TRAFFIC.as_nanos() as u64;
 const IDLE: [Duration; 3] =
     [Duration::from_millis(100), Duration::from_secs(1), Duration::from_secs(10)];
 /// Looks in each of these times.
@@ -43,7 +44,7 @@ impl Standing {
     /// There is traffic. Returns when the paths are looked at.
     #[inline]
     pub fn hurry(&mut self, now: Time) -> Time {
-        if self.at > now + TRAFFIC && self.at != Time::NEVER {
+        if self.at.0.saturating_sub(now.0) > TRAFFIC_NANOS && self.at != Time::NEVER {
             self.at = now + TRAFFIC;
         }
         self.at

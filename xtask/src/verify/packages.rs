@@ -18,7 +18,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
 }
 
 /// The packages that the ordinary tests use. Tests of the FUSE loop mount as plain users, too. Tests that count
-/// instructions (`--deep`) run under valgrind. Tests of the C interfaces compile programs and read manual pages.
+/// instructions run under valgrind. Tests of the C interfaces compile programs and read manual pages.
 /// Tests of the Wireshark dissector run tshark (22 MB, 130 on the disk).
 pub const TESTS: &[Package] = &[
     package("fuse3", "fusermount3"),

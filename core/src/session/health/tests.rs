@@ -278,9 +278,9 @@ fn of_short_spans_that_follow_each_other_one_is_measured_each_millisecond() {
     let mut health = steady();
     let soon = at(99) + Duration::from_micros(900);
     assert_eq!(health.awaits(at(99)), Time::NEVER, "something is awaited already");
-    assert!(health.delivered_again(soon));
+    assert!(health.delivered_again(false, soon));
     assert_eq!((health.delivered_at(), health.due()), (soon, soon + health.time_out()));
-    assert!(!health.delivered_again(at(100)));
+    assert!(!health.delivered_again(false, at(100)));
     for change in [
         (|health| health.awaits_nothing()) as fn(&mut PathHealth),
         |health| _ = health.excuse(at(100)),
@@ -290,8 +290,9 @@ fn of_short_spans_that_follow_each_other_one_is_measured_each_millisecond() {
         let mut health = steady();
         health.delivered(at(99), true, at(100));
         change(&mut health);
-        assert!(!health.delivered_again(at(100)), "{health:?}");
+        assert!(!health.delivered_again(false, at(100)), "{health:?}");
     }
-    health.awaits_nothing();
+    health.delivered(at(99), true, at(100));
+    assert!(health.delivered_again(true, at(100)) && health.due() == Time::NEVER);
     assert_eq!(health.awaits(at(101)), at(101) + health.time_out());
 }

@@ -266,17 +266,23 @@ impl Paths {
     ) -> Time {
         let Some(path) = self.of_link(link) else { return Time::NEVER };
         let (health, part) = (&mut *path.health, path.part.as_deref_mut());
-        let is_short = acknowledged.over_it && acknowledged.bytes < STRIPED_MIN;
-        let measures = !is_short || acknowledged.sent.is_none() || !health.delivered_again(now);
-        if let Some((sent_at, _)) = acknowledged.sent.filter(|_| measures) {
+        let bytes = acknowledged.bytes;
+        if bytes < STRIPED_MIN
+            && acknowledged.over_it
+            && acknowledged.sent.is_some()
+            && let Some(part) = &part
+            && let Some(is_last) = part.is_aside(bytes)
+            && health.delivered_again(is_last, now)
+        {
+            path.part.iter_mut().for_each(|part| _ = part.take_aside(bytes));
+            return Time::NEVER;
+        }
+        if let Some((sent_at, _)) = acknowledged.sent {
             health.delivered(sent_at, acknowledged.over_it, now);
         }
         let Some(part) = part else { return health.due() };
-        let is_aside = !measures && part.take_aside(acknowledged.bytes);
-        if !is_aside {
-            controllers.acknowledge(part, acknowledged, now);
-            health.allow(controllers.span_time(part));
-        }
+        controllers.acknowledge(part, acknowledged, now);
+        health.allow(controllers.span_time(part));
         if acknowledged.sent.is_some_and(|(_, bytes)| bytes >= STRIPED_MIN) {
             health.carries();
         }
@@ -284,7 +290,7 @@ impl Paths {
             // What goes next is awaited from then on.
             health.awaits_nothing();
         }
-        if is_aside { Time::NEVER } else { health.due() }
+        health.due()
     }
 
     /// What went over a link goes over others.
