@@ -240,6 +240,9 @@ impl Core {
             self.note_drain(id, path, after);
         }
         self.carry_out(id);
+        if let Message::Loaded { arming } = message {
+            self.load_answered(id, link, over, arming);
+        }
         true
     }
 

@@ -1,6 +1,6 @@
 //! The probes of an arming: they go over the path that is proven, and so do their answers.
 //!
-//! The side that began the arming probes. A probe and its answer prove both directions; when all came back the other side is
+//! The side that began the arming probes; its load is the first probe. A probe and its answer prove both directions; when all came back the other side is
 //! told. The last probe of a round is long, and so is its answer: longer than a packet of any Ethernet. Over a path that
 //! passes short packets alone it does not come through.
 //!
@@ -138,11 +138,35 @@ impl Core {
             ALL_ANSWERED => proof.told_good(),
             _ => false,
         };
-        if !is_good {
+        if is_good {
+            let told = ProveBody { is_answer: ALL_ANSWERED, ..body };
+            self.end_probes(id, link, arming, Some(told).filter(|_| body.is_answer == ANSWER));
+        }
+    }
+
+    /// The peer answered the load of an arming over a path: if that is the one which is proven, the load was a probe.
+    pub(super) fn load_answered(
+        &mut self,
+        id: PeerId,
+        link: LinkId,
+        path: PathId,
+        arming: ArmingId,
+    ) {
+        let proof = self.migrating_mut(id).and_then(|it| it.proof.as_mut());
+        let proof = proof.filter(|proof| proof.arming == arming && proof.path == path);
+        if !proof.is_some_and(|proof| proof.load_answered()) {
             return;
         }
-        if body.is_answer == ANSWER {
-            self.emit_prove_on(id, link, ProveBody { is_answer: ALL_ANSWERED, ..body }, 0);
+        let (number, arming_by) = (arming.number.into(), arming.by.to_wire());
+        let is_answer = ALL_ANSWERED;
+        let told = ProveBody { arming: number, arming_by, number: 0, is_answer, round: 0 };
+        self.end_probes(id, link, arming, Some(told));
+    }
+
+    /// All probes are answered; the peer is told so over the path, unless it said so.
+    fn end_probes(&mut self, id: PeerId, link: LinkId, arming: ArmingId, told: Option<ProveBody>) {
+        if let Some(told) = told {
+            self.emit_prove_on(id, link, told, 0);
         }
         if let Some(machine) = self.machine_mut(id) {
             let _ = machine.handle_probes(arming, Ok(()));

@@ -13,7 +13,8 @@ use crate::apm::cause::ProbeFault;
 use crate::apm::load::ArmingId;
 use crate::apm::{Connection, Migration, MigrationState, PathId, Side};
 
-/// Probes of an arming, all of which have to be answered, and the time between two. The last of them is long.
+/// Probes of an arming, all of which have to be answered, and the time between two. The last of them is long. The load that
+/// goes over the path is the first one of the first round, and its answer that one's.
 pub(crate) const PROBES: u8 = 5;
 const BETWEEN: Duration = Duration::from_millis(2);
 /// After a probe that left late the next one follows sooner, so that five take as long as they should.
@@ -70,6 +71,8 @@ pub(crate) struct Proof {
     sent: u8,
     answered: u8,
     is_good: bool,
+    /// The load is the first probe of the first round.
+    load_probes: bool,
     /// Something of any round was answered, or all of one but the long probe.
     any_answered: bool,
     short_answered: bool,
@@ -114,20 +117,24 @@ impl Migrating {
         now: Time,
     ) {
         let is_ours = arming.by == self.machine.side();
+        let loading = self.machine.arming().filter(|it| is_ours && it.id == arming);
+        let load_probes = loading.is_some_and(|it| !it.heard_on_alternate);
+        let first_at = if is_ours { now } else { now + OWN_PROBES_AFTER };
         self.proof = Some(Proof {
             arming,
             path,
             old_spans,
             round: 0,
-            sent: 0,
+            sent: u8::from(load_probes),
             answered: 0,
             is_good: false,
+            load_probes,
             any_answered: false,
             short_answered: false,
             heard: false,
             heard_long: false,
             round_at: now,
-            next_at: if is_ours { now } else { now + OWN_PROBES_AFTER },
+            next_at: if load_probes { now + BETWEEN } else { first_at },
             looks: 0,
             look_at: now + LOOK_EVERY,
         });
@@ -223,6 +230,11 @@ impl Proof {
         self.short_answered |= self.answered & short == short;
         self.is_good = self.answered == (1 << PROBES) - 1;
         self.is_good
+    }
+
+    /// The load was answered over the path. True if that was the last answer.
+    pub fn load_answered(&mut self) -> bool {
+        self.load_probes && self.answered(0, 0, false)
     }
 
     /// A probe of the peer's came over the path.

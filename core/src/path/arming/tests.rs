@@ -132,6 +132,28 @@ fn the_default_policy_arms_the_path_that_joins_and_a_migrate_of_the_peer_is_foll
 }
 
 #[test]
+fn the_load_over_the_alternate_is_the_first_of_its_probes() {
+    let mut peer = Peer::new();
+    assert_eq!(peer.state(), Rearm);
+    let probes = |frames: &[(LinkId, Body)]| {
+        let number = |(over, body): &(LinkId, Body)| match body {
+            Body::Prove(probe) if probe.is_answer == 0 => Some((*over, probe.number, probe.round)),
+            _ => None,
+        };
+        frames.iter().filter_map(number).collect::<Vec<_>>()
+    };
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        let frames = peer.wait(2);
+        seen.extend(probes(&frames));
+    }
+    assert_eq!(seen, [1, 2, 3, 4].map(|number| (SECOND, number, 0)));
+    // Without an answer to the load all five go again.
+    let again: Vec<_> = (0..60).flat_map(|_| probes(&peer.wait(2))).collect();
+    assert_eq!(again[..5], [0, 1, 2, 3, 4].map(|number| (SECOND, number, 1)));
+}
+
+#[test]
 fn an_older_migration_a_stale_load_and_an_unknown_path_change_nothing() {
     let mut peer = Peer::new();
     peer.agree();
