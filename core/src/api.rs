@@ -352,6 +352,8 @@ pub enum Plant {
     TimeoutBeforeDrain,
     /// The policy does not load an alternate again after traffic has moved.
     RearmForgotten,
+    /// A session with spans that comes to rest forgets that the peer lacks some of them.
+    ForgottenSpans,
 }
 
 impl Default for Config {
@@ -418,6 +420,8 @@ pub struct Counters {
     /// Sessions that lost their link since they were idle, and that got a new one.
     pub sessions_idle_closed: u64,
     pub sessions_resumed: u64,
+    /// Paths that idle sessions left, since there were too many links, while another one stayed.
+    pub paths_rested: u64,
     /// Links that became further paths of their sessions, those that proved nothing, and paths that lost their links
     /// while others carried on.
     pub paths_joined: u64,

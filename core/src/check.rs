@@ -351,7 +351,7 @@ impl Core {
         if session.paths.is_resting() {
             let quiet = session.paths.is_settled() && session.unfinished.is_empty();
             let quiet = quiet && announces == 0;
-            let calm = under_way == UnderWay::default() && session.reliable.is_none();
+            let calm = under_way == UnderWay::default() && !session.is_awaited();
             assert!(quiet && calm, "{id:?} is idle-closed with work under way");
         }
         for (fetching, operation) in &session.fetching {

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{Medium, World};
+use common::{Medium, World, bound_rails};
 use ropewalk_base::ids::EndpointId;
 use ropewalk_net::{Channel, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
@@ -41,10 +41,13 @@ fn receive(world: &mut World, at: usize, source: Option<PeerId>, user: u64) {
 #[test]
 fn scarce_child() {
     let Ok(given) = std::env::var(CHILD) else { return };
+    let (paths, given) = given.split_once(' ').unwrap();
     let (path, addresses) = given.split_once(' ').unwrap();
     let mut world = World::new(Medium::Tcp);
     // Its numbers begin where its parent's do.
-    world.add_with(|config| config.endpoint = EndpointId(1 << 32));
+    world.add_over_all(bound_rails(paths.parse().unwrap()), |config| {
+        config.endpoint = EndpointId(1 << 32);
+    });
     let own = world.nodes[0].endpoint.addresses().to_string();
     std::fs::write(format!("{path}.ready"), own).unwrap();
     std::fs::rename(format!("{path}.ready"), path).unwrap();
@@ -88,7 +91,8 @@ fn scarce_child() {
     let (core, rails) = world.nodes[0].endpoint.counters();
     assert_eq!((core.resets, core.violations), (0, 0));
     assert!(core.sessions_idle_closed > 2 * PEERS as u64 - ROOM);
-    assert!(rails[0].1.links_up - rails[0].1.links_down <= ROOM);
+    let links = rails.iter().map(|(_, counters)| counters.links_up - counters.links_down);
+    assert!(links.sum::<u64>() <= ROOM);
 }
 
 struct Reaped(Child);
@@ -112,19 +116,28 @@ fn answer(world: &mut World) {
 
 #[test]
 fn a_process_without_descriptors_still_speaks_with_everybody() {
+    speak_with_everybody(1);
+}
+
+#[test]
+fn a_process_without_descriptors_still_speaks_with_peers_that_may_have_two_paths() {
+    speak_with_everybody(2);
+}
+
+/// `paths`: how many each peer may have.
+fn speak_with_everybody(paths: usize) {
     let mut world = World::new(Medium::Tcp);
     for _ in 0..2 * PEERS {
-        world.add();
+        world.add_over_all(bound_rails(paths), |_| {});
     }
-    let addresses: Vec<String> = world.nodes[..PEERS]
-        .iter()
-        .map(|node| node.endpoint.addresses().split(',').next().unwrap().to_string())
-        .collect();
-    let name = format!("ropewalk-scarce-{}", std::process::id());
+    let addresses: Vec<&str> =
+        world.nodes[..PEERS].iter().map(|node| node.endpoint.addresses()).collect();
+    let addresses = addresses.join(" ");
+    let name = format!("ropewalk-scarce-{paths}-{}", std::process::id());
     let path = std::env::temp_dir().join(name).to_str().unwrap().to_string();
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "scarce_child", "--test-threads", "1"])
-        .env(CHILD, format!("{path} {}", addresses.join(" ")))
+        .env(CHILD, format!("{paths} {path} {addresses}"))
         .spawn()
         .unwrap();
     let mut child = Reaped(child);

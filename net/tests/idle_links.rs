@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::{Medium, World, check};
+use common::{Medium, World, bound_rails, check};
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{EndpointId, Incarnation};
 use ropewalk_base::random::Random;
 use ropewalk_base::verb::RemoteLayout;
-use ropewalk_net::{Audience, Channel, Direction, Level, Oversize, PeerId};
+use ropewalk_net::{Audience, Channel, Counters, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
 use ropewalk_rail_tcp::TcpConfig;
 
@@ -112,12 +112,26 @@ fn an_idle_link_is_closed_and_made_again_over_every_medium_and_nobody_notices() 
 
 #[test]
 fn forty_peers_over_eight_sockets() {
+    let counters = forty_peers(1);
+    assert!(counters.sessions_resumed > 100);
+}
+
+#[test]
+fn forty_peers_with_two_paths_over_eight_sockets() {
+    let counters = forty_peers(2);
+    let resumed = counters.sessions_resumed;
+    assert!(resumed > 40 && counters.paths_joined > 0, "{counters:?}");
+}
+
+/// Messages of a hub and its peers, each over so many rails. The counters of the hub.
+fn forty_peers(paths: usize) -> Counters {
     const PEERS: usize = 40;
     const LINKS: u64 = 8;
     let mut world = World::new(Medium::Tcp);
-    world.add_with(|config| config.core.links_max = LINKS as usize);
-    for _ in 0..PEERS {
-        world.add();
+    for node in 0..=PEERS {
+        world.add_over_all(bound_rails(paths), |config| {
+            config.core.links_max = if node == 0 { LINKS as usize } else { usize::MAX };
+        });
     }
     let to: Vec<PeerId> = (1..=PEERS).map(|peer| world.peer(0, peer)).collect();
     let from: Vec<PeerId> = (1..=PEERS).map(|peer| world.peer(peer, 0)).collect();
@@ -138,7 +152,8 @@ fn forty_peers_over_eight_sockets() {
         node.endpoint.check();
     }
     let counters = world.nodes[0].endpoint.counters().0;
-    assert!(counters.sessions_resumed > 100 && counters.sessions <= PEERS as u64);
+    assert!(counters.sessions <= PEERS as u64);
+    counters
 }
 
 #[test]

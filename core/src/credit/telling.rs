@@ -25,8 +25,9 @@ impl Core {
             }
             return;
         };
-        // While its link is lost, a session that resumes keeps the news for the next one.
-        if session.lent.free(charge) && (session.paths.is_up() || session.reliable.is_some()) {
+        // While its link is lost, a session that resumes keeps the news for the next one. One that rests tells them then.
+        let keeps = session.reliable.is_some() && !session.paths.is_resting();
+        if session.lent.free(charge) && (session.paths.is_up() || keeps) {
             self.tell_credit(id);
         }
     }

@@ -52,7 +52,7 @@ impl Core {
         let gone: Vec<PathId> =
             known.filter(|path| views.iter().all(|view| view.path != *path)).collect();
         for path in gone {
-            self.note_path_health(id, path, Health::Failed);
+            self.note_path_health(id, path, Health::Failed, true);
             if let Some(machine) = self.machine_mut(id) {
                 machine.forget_path(path);
             }
@@ -74,11 +74,12 @@ impl Core {
             machine.note_score(view.path, view.score);
         }
         let before = before.unwrap_or(Health::Good);
-        self.note_path_health(id, view.path, health_of(view, before, any_good));
+        self.note_path_health(id, view.path, health_of(view, before, any_good), !view.rests);
     }
 
-    /// The machine learns how a path is, if that is news.
-    fn note_path_health(&mut self, id: PeerId, path: PathId, health: Health) {
+    /// The machine learns how a path is, if that is news. `tells`: users do, too. For the machine a path that rests has
+    /// failed, which is a fault in nobody's eyes.
+    fn note_path_health(&mut self, id: PeerId, path: PathId, health: Health, tells: bool) {
         let now = self.now;
         let Some(machine) = self.machine_mut(id) else { return };
         let Some(before) = machine.roles().health(path).filter(|before| *before != health) else {
@@ -92,6 +93,7 @@ impl Core {
         };
         match health {
             Health::Suspect => self.tell_of_path(PathEvent::new(id, What::Suspect { path }, now)),
+            Health::Failed if !tells => {}
             Health::Failed => self.tell_of_path(PathEvent::new(id, What::Failed { path }, now)),
             Health::Good if before == Health::Failed => {
                 // A new link: what it failed at before says nothing.

@@ -65,7 +65,7 @@ impl Core {
                 false if foreign => self.end_session(id, lost),
                 false => {
                     self.note_lost(id, link);
-                    self.session_link_lost(id, link);
+                    self.session_link_lost(id, link, state.offered);
                 }
             };
         }

@@ -21,6 +21,9 @@ impl Core {
         if !peer.is_idle_or_rests() {
             return;
         }
+        if peer.session.as_ref().is_some_and(|session| session.reliable.is_some()) {
+            return self.wake(id);
+        }
         if peer.reachable || !peer.identity.addresses.is_empty() {
             self.connect_next(id, 0);
         } else {
@@ -194,10 +197,13 @@ impl Core {
             session.paths.retry(now, Time::NEVER);
             return;
         };
-        if now.since(since) >= self.config.path_wait() {
+        let is_woken = session.paths.is_woken();
+        if now.since(since) >= self.config.wait_of(session) {
             return self.give_up_paths(id);
         }
-        if session.paths.retry(now, now + wait) == 0 || !peer.reachable {
+        // One that rested was left by the consent of two who can call each other.
+        let reachable = peer.reachable || is_woken;
+        if session.paths.retry(now, now + wait) == 0 || !reachable {
             return;
         }
         // One call at a time: the next way is tried when this one has had its time, or is refused.

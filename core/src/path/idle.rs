@@ -3,7 +3,7 @@
 //! A side that wants to close an idle link sends `CloseIdle` and nothing after it. The other side answers with
 //! `CloseIdle` if it is idle, too, and each can call the other again; else with `KeepOpen`. A `CloseIdle` is its sender's
 //! last frame on the link, so an idle-closed session has nothing on its way: numbers, credits, posted receives and
-//! staged messages stay as they are, and no frame has to be kept.
+//! staged messages stay as they are, and no frame has to be kept. Sessions with spans promise less: see [`super::resting`].
 //!
 //! Invariants: an idle-closed session has no frame, stream, access or RTS of either side under way; it
 //! is carried on only over a link whose greetings both name it.
@@ -16,7 +16,6 @@ use ropewalk_wire::frame::{Body, Envelope};
 use super::{LinkStage, Peer, evictable};
 use crate::api::*;
 use crate::engine::Core;
-use crate::remote::UnderWay;
 use crate::session::Session;
 
 /// Links that one look for idle ones examines.
@@ -27,6 +26,7 @@ const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
 const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Turns for which a link is passed over after `KeepOpen`, at most.
 const SPARED_MAX: u8 = 63;
+pub(super) const NEVER_CLOSED: &str = "a session that cannot be idle-closed";
 
 impl Core {
     /// The schemes of the rails' addresses, by rail: by them the core sees whether it can call a peer
@@ -85,8 +85,10 @@ impl Core {
         }
         let Some(state) = self.links.get(link) else { return false };
         let Some(id) = state.peer.filter(|id| self.may_close_idle(*id, link)) else { return false };
-        let Some(peer) = self.peers.get(id) else { return false };
-        let traffic = peer.traffic().wrapping_add(state.packet);
+        let Some(session) = self.peers.session(id) else { return false };
+        // Probes are no traffic, which only sessions with spans have.
+        let frames = session.reliable.as_ref().map_or(state.packet, |spans| spans.traffic());
+        let traffic = session.traffic().wrapping_add(frames);
         let Some(state) = self.links.get_mut(link) else { return false };
         let quiet = state.traffic_seen == Some(traffic);
         state.traffic_seen = Some(traffic);
@@ -94,7 +96,10 @@ impl Core {
             state.spared = state.spared.saturating_sub(1);
             return false;
         }
-        self.ask_to_close_idle(id, link);
+        match self.peers.session(id).is_some_and(|session| session.reliable.is_some()) {
+            true => self.ask_to_rest(id, link),
+            false => self.ask_to_close_idle(id, link),
+        }
         true
     }
 
@@ -102,20 +107,30 @@ impl Core {
     fn is_ever_idle_closed(&self, link: LinkId) -> bool {
         let peer = self.links.get(link).and_then(|state| state.peer);
         let session = peer.and_then(|id| self.peers.session(self.resolve(id)));
-        session.is_none_or(|session| session.reliable.is_none() && !session.is_foreign())
+        session.is_none_or(|session| match session.reliable {
+            None => !session.is_foreign(),
+            Some(_) => self.ever_rests(session, link),
+        })
     }
 
-    /// Whether the session may do without its link for now, as far as this side can tell.
-    fn may_close_idle(&self, id: PeerId, link: LinkId) -> bool {
+    /// Whether the session may do without the link for now, as far as this side can tell.
+    pub(super) fn may_close_idle(&self, id: PeerId, link: LinkId) -> bool {
         let Some(peer) = self.peers.get(id) else { return false };
         let Some(session) = peer.session.as_ref() else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
-        let up = session.paths.sole_up() == Some(link) && session.reliable.is_none() && live;
-        let ours = up && !session.is_foreign();
-        ours && !self.closing
-            && peer.is_idle()
-            && self.greeting.len > 0
-            && self.can_call(peer, link)
+        if !live || self.closing || !peer.is_idle() {
+            return false;
+        }
+        if session.reliable.is_some() {
+            return self.may_rest(id, peer, session, link);
+        }
+        let ours = session.paths.sole_up() == Some(link) && !session.is_foreign();
+        ours && self.may_be_without_link(peer, link)
+    }
+
+    /// Whether each side could make a link to the other one, as far as this side can tell.
+    pub(super) fn may_be_without_link(&self, peer: &Peer, link: LinkId) -> bool {
+        self.greeting.len > 0 && self.can_call(peer, link)
     }
 
     /// Whether we could make a link to this peer ourselves.
@@ -134,7 +149,7 @@ impl Core {
     }
 
     /// A frame of the session, whatever its stage.
-    fn emit_apart(&mut self, id: PeerId, link: LinkId, body: &Body) {
+    pub(super) fn emit_apart(&mut self, id: PeerId, link: LinkId, body: &Body) {
         let Some(session) = self.peers.session(id).map(Session::name) else { return };
         let envelope = Envelope { session, ..Envelope::default() };
         self.emit_on(link, envelope, body, None, Token::NONE);
@@ -144,8 +159,11 @@ impl Core {
     pub(crate) fn arrive_close_idle(&mut self, link: LinkId, id: PeerId) -> Placement {
         let Some(peer) = self.peers.get(id) else { return Placement::Drop };
         let Some(session) = peer.session.as_ref() else { return Placement::Drop };
-        if session.reliable.is_some() || link == LOOP_LINK {
-            return self.violation("a session that cannot be idle-closed");
+        if link == LOOP_LINK {
+            return self.violation(NEVER_CLOSED);
+        }
+        if session.reliable.is_some() {
+            return self.arrive_rest(link, id);
         }
         if session.paths.is_closing() {
             if !peer.is_settled() {
@@ -163,13 +181,19 @@ impl Core {
 
     /// The peer needs the link that we would have closed as idle.
     pub(crate) fn arrive_keep_open(&mut self, link: LinkId, id: PeerId) -> Placement {
+        let asked = self.links.get(link).is_some_and(|state| state.closing_idle);
         let session = self.peers.session_mut(id);
-        let Some(deferred) = session.and_then(|session| session.keep_open(link)) else {
+        let deferred = session.and_then(|session| match session.reliable {
+            None => session.keep_open(link),
+            Some(_) => asked.then(Vec::new),
+        });
+        let Some(deferred) = deferred else {
             return self.violation("an answer to what was not asked");
         };
         self.counters.idle_closes_refused += 1;
         self.links.set_closing_idle(link, false);
         if let Some(state) = self.links.get_mut(link) {
+            state.offered = false;
             state.spared_next = (2 * state.spared_next + 1).min(SPARED_MAX);
             state.spared = state.spared_next;
         }
@@ -203,7 +227,8 @@ impl Core {
         let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.calls.end();
-        peer.session.iter_mut().for_each(|session| session.rest(since, posts));
+        let controllers = &mut self.routes.controllers;
+        peer.session.iter_mut().for_each(|session| session.rest(since, posts, controllers));
         if !peer.reachable {
             self.evictable.add_idle(id, &mut peer.eviction, since);
         }
@@ -322,27 +347,13 @@ impl Core {
 }
 
 impl Peer {
-    /// Changes with every message, access and answer, together with the frames of its link.
-    fn traffic(&self) -> u64 {
-        self.session.as_ref().map_or(0, |session| {
-            let messages = session.send_next.iter().chain(&session.receive_next);
-            messages.fold(session.accesses.begun, |sum, next| sum.wrapping_add(*next))
-        })
-    }
-
     /// Whether nothing of either side is under way, as far as this side can tell.
-    fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         !self.has_waiting() && self.is_settled()
     }
 
     /// Whether nothing is under way that the other side waits for, or could.
     fn is_settled(&self) -> bool {
-        self.session.as_ref().is_none_or(|session| {
-            session.paths.is_settled()
-                && session.accesses.under_way == UnderWay::default()
-                && session.unfinished.is_empty()
-                && session.assembling.is_empty()
-                && session.lent.has_no_rendezvous()
-        })
+        self.session.as_ref().is_none_or(Session::is_settled)
     }
 }

@@ -140,7 +140,8 @@ impl Core {
     /// Somebody called us for one more path of a session.
     pub(super) fn asked_to_join(&mut self, link: LinkId, hello: &HelloBody) {
         let Some(id) = self.wanted_by(link, hello) else {
-            return self.refuse_link(link, Refusal::Duplicate);
+            self.refuse_link(link, Refusal::Duplicate);
+            return self.wake_for(link, hello);
         };
         let Some(state) = self.links.get_mut(link) else { return };
         (state.stage, state.joins) = (LinkStage::Agreed, Some(id));
@@ -207,6 +208,8 @@ impl Core {
         let is_apart = !outbound && self.is_apart(id, link, named.0, entropy);
         let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
         let named = match outbound {
+            // It has come to rest since this call began.
+            _ if session.paths.is_resting() => None,
             true => session.name_path(link),
             false => session.take_path(link, named, is_apart),
         };

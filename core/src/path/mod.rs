@@ -20,6 +20,7 @@ mod newcomers;
 mod peers;
 mod proving;
 mod records;
+mod resting;
 mod routes;
 mod timers;
 
@@ -98,6 +99,8 @@ pub(crate) struct Link {
     pub turn: Option<u32>,
     /// The peer was asked to do without it.
     pub closing_idle: bool,
+    /// The same, and it has not answered, or not before the link was lost: the peer may rest.
+    pub offered: bool,
     /// The traffic when the clock's hand passed last.
     pub traffic_seen: Option<u64>,
     /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
@@ -196,6 +199,7 @@ impl Link {
             agreed: 0,
             turn: None,
             closing_idle: false,
+            offered: false,
             traffic_seen: None,
             spared: 0,
             spared_next: 0,

@@ -100,6 +100,11 @@ impl Reliable {
         self.sent.next_number().wrapping_add(self.window.cumulative())
     }
 
+    /// Whether all that was sent is acknowledged, and all that came has been told of and has had its turn.
+    pub fn is_quiet(&self) -> bool {
+        !self.sent.are_awaited() && self.window.acknowledge_at().is_none() && self.held.len() == 0
+    }
+
     /// When something is due: an acknowledgement, or a span that goes again.
     pub fn deadline(&self) -> Option<Time> {
         let due = [self.window.acknowledge_at(), self.sent.resend_at()];

@@ -32,29 +32,7 @@ impl Core {
             session.paths.heard(link);
         }
         if span == 0 {
-            return match body {
-                Arrived::Ack(ack) => {
-                    self.arrive_ack(id, link, ack);
-                    Placement::Drop
-                }
-                Arrived::Probe(probe) => {
-                    self.arrive_probe(id, link, *probe);
-                    Placement::Drop
-                }
-                Arrived::Suspect(word) => {
-                    self.arrive_suspect(id, link, *word);
-                    Placement::Drop
-                }
-                Arrived::Prove(prove) => self.place_prove(id, link, prefix, prove),
-                Arrived::Load(_) | Arrived::LoadAnswer(_) => {
-                    if self.arrive_of_paths(id, link, body) {
-                        return Placement::Drop;
-                    }
-                    self.violation(NO_MACHINE)
-                }
-                Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
-                _ => self.violation("a frame with an effect has no span"),
-            };
+            return self.arrive_beside(link, id, prefix, body);
         }
         if payload_bytes > SPAN_BYTES_MAX {
             return self.violation("a span over the limit");
@@ -99,6 +77,41 @@ impl Core {
             Placement::Violation(_) => {}
         }
         placement
+    }
+
+    /// A frame of a session with spans that is none: it is lost with its link.
+    fn arrive_beside(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: Arrived<'_>,
+    ) -> Placement {
+        match body {
+            Arrived::Ack(ack) => {
+                self.arrive_ack(id, link, ack);
+                Placement::Drop
+            }
+            Arrived::Probe(probe) => {
+                self.arrive_probe(id, link, *probe);
+                Placement::Drop
+            }
+            Arrived::Suspect(word) => {
+                self.arrive_suspect(id, link, *word);
+                Placement::Drop
+            }
+            Arrived::Prove(prove) => self.place_prove(id, link, prefix, prove),
+            Arrived::Load(_) | Arrived::LoadAnswer(_) => {
+                if self.arrive_of_paths(id, link, body) {
+                    return Placement::Drop;
+                }
+                self.violation(NO_MACHINE)
+            }
+            Arrived::Goodbye | Arrived::CloseIdle | Arrived::KeepOpen => {
+                self.dispatch(link, id, prefix, body, prefix.payload_bytes.get())
+            }
+            _ => self.violation("a frame with an effect has no span"),
+        }
     }
 
     fn awaits(&mut self, id: PeerId, span: u64) -> bool {
@@ -187,6 +200,7 @@ impl Core {
 
     /// Tells the peer which of its spans are here.
     pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
+        self.look_soon(id);
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(control) = session.paths.control() else { return };
         let name = session.name();

@@ -41,6 +41,9 @@ impl Core {
         let answers = reliable.answers_redundantly;
         let redundant = session.paths.are_several() && peer.redundant.covers(&body, answers);
         let span = reliable.sent.add(envelope, body, payload, path, redundant);
+        if session.paths.is_resting() {
+            return self.want_session(id);
+        }
         match link {
             Some(link) if !redundant => self.transmit_over(id, span, link, false),
             _ => self.transmit(id, span),

@@ -187,6 +187,7 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(every) = session.take_look(now) else { return };
         self.measure_paths(id);
+        self.widen(id);
         let Some(session) = self.peers.session_mut(id) else { return };
         for link in session.paths.quiet(every, now) {
             if !self.can_be_silent(link) || !self.takes_probe(link, every) {
@@ -223,12 +224,13 @@ impl Core {
     }
 
     /// A path is dead: its link ends here, whether the peer hears of it or not.
-    fn path_dead(&mut self, id: PeerId, link: LinkId) {
+    pub(crate) fn path_dead(&mut self, id: PeerId, link: LinkId) {
+        let offered = self.links.get(link).is_some_and(|state| state.offered);
         self.counters.paths_dead += 1;
         self.note_dead(id, link);
         self.close_link(link);
         self.outputs.push(Output::Abandon { link });
-        self.session_link_lost(id, link);
+        self.session_link_lost(id, link, offered);
     }
 
     /// Asks whether somebody hears this link, or answers that.

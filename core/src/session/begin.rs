@@ -44,8 +44,9 @@ impl Core {
         let id =
             self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
         let now = self.now;
+        let mut rested = false;
         if goes_on && let Some(session) = self.peers.session_mut(id) {
-            session.begin_over(link, &mut self.routes.controllers, now);
+            rested = session.begin_over(link, &mut self.routes.controllers, now);
         }
         old_links.into_iter().for_each(|old| self.close_link(old));
         self.close_older(id, link);
@@ -64,7 +65,7 @@ impl Core {
         }
         self.begin_lengths(id);
         match goes_on {
-            true => self.go_on(id),
+            true => self.go_on(id, rested),
             false => self.offer_paths(id, link),
         }
         self.begin_confirmation(id, link, outbound, lossy);
@@ -77,15 +78,18 @@ impl Core {
         self.close_surplus();
     }
 
-    /// A new link carries a session on.
-    fn go_on(&mut self, id: PeerId) {
-        let Some(session) = self.peers.session_mut(id) else { return };
-        match session.reliable {
-            None => self.resume_idle(id),
-            Some(_) => {
+    /// A new link carries a session on. `rested`: it was idle-closed before.
+    fn go_on(&mut self, id: PeerId, rested: bool) {
+        let Some(session) = self.peers.session(id) else { return };
+        let has_spans = session.reliable.is_some();
+        if has_spans {
+            if !rested {
                 self.note_carried_on(id);
-                self.resume_spans(id);
             }
+            self.resume_spans(id);
+        }
+        if !has_spans || rested {
+            self.resume_idle(id);
         }
     }
 

@@ -16,6 +16,7 @@ use super::migration::Migrating;
 use super::paths::PathId;
 use super::promise::Promise;
 use super::standing::Standing;
+use crate::apm::MigrationState;
 
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
@@ -67,6 +68,8 @@ pub(crate) struct Bundle {
     has_added: bool,
     /// A path was lost, and none added since.
     has_lost: bool,
+    /// Paths rest while another one stays, and none is sought: the traffic by then.
+    narrowed_at: Option<u64>,
 }
 
 /// A path that we are about to add.
@@ -106,6 +109,7 @@ impl Bundle {
             wait: WAIT,
             has_added: false,
             has_lost: false,
+            narrowed_at: None,
         }
     }
 
@@ -160,7 +164,7 @@ impl Bundle {
     pub fn due(&self) -> Time {
         let joins = match &self.attempt {
             Some(attempt) => attempt.until,
-            None if self.adds && !self.is_asked => self.next_at,
+            None if self.adds && !self.is_asked && self.narrowed_at.is_none() => self.next_at,
             None => Time::NEVER,
         };
         joins.min(self.migrating.as_ref().map_or(Time::NEVER, |it| it.due()))
@@ -179,7 +183,7 @@ impl Bundle {
     /// The way that is to be tried now.
     pub fn next_way(&self, now: Time) -> Option<u32> {
         let is_free = self.attempt.is_none() && !self.is_asked;
-        let is_due = self.adds && is_free && self.next_at <= now;
+        let is_due = self.adds && is_free && self.narrowed_at.is_none() && self.next_at <= now;
         is_due.then_some(self.way)
     }
 
@@ -252,11 +256,37 @@ impl Bundle {
 
     /// A path was lost: the next round begins soon, and each after it in its time.
     pub fn lose_path(&mut self, now: Time) {
-        (self.wait, self.has_lost) = (WAIT, true);
+        (self.wait, self.has_lost, self.narrowed_at) = (WAIT, true, None);
         if self.key.is_some() {
             self.way = 0;
             self.next_at = self.next_at.min(now + WAIT);
         }
+    }
+
+    /// A path rests, since all is idle and there are too many links: none is sought until there is more traffic than this.
+    pub fn narrow(&mut self, traffic: u64) {
+        self.narrowed_at.get_or_insert(traffic);
+    }
+
+    /// Whether there is more traffic than when paths came to rest. Then they are sought from now on.
+    pub fn widens(&mut self, traffic: u64, now: Time) -> bool {
+        let widens = self.narrowed_at.take_if(|before| *before != traffic).is_some();
+        if widens {
+            (self.way, self.wait, self.next_at) = (0, WAIT, now);
+        }
+        widens
+    }
+
+    /// Whether nothing is under way with its key, its paths and their migration.
+    pub fn is_calm(&self) -> bool {
+        let migrates =
+            |it: &Migrating| it.proof.is_some() || it.machine.state() == MigrationState::Rearm;
+        self.key.is_some()
+            && self.attempt.is_none()
+            && !self.is_asked
+            && self.silent_until.is_none()
+            && self.doubted_since.is_none()
+            && !self.migrating.as_deref().is_some_and(migrates)
     }
 
     /// Whether an attempt of the peer's is newer than all that it has proven before. It counts as proven from now on.
@@ -393,6 +423,20 @@ mod tests {
         };
         let proof = low.key().unwrap().prove(&claim);
         assert!(high.key().unwrap().holds(&claim, &proof));
+    }
+
+    #[test]
+    fn paths_that_rest_are_sought_with_the_next_traffic_or_the_next_loss() {
+        let mut bundle = agreed(true);
+        bundle.narrow(7);
+        bundle.narrow(8);
+        assert!(!bundle.widens(7, at(1)));
+        assert_eq!((bundle.due(), bundle.next_way(at(5))), (Time::NEVER, None));
+        assert!(bundle.widens(8, at(6)) && !bundle.widens(9, at(7)));
+        assert_eq!((bundle.due(), bundle.next_way(at(6))), (at(6), Some(0)));
+        bundle.narrow(9);
+        bundle.lose_path(at(10));
+        assert_eq!(bundle.due(), at(6));
     }
 
     #[test]

@@ -21,9 +21,10 @@ impl Core {
         }
     }
 
-    /// A link of a running session is gone. The session ends where it has no other one and does not outlive it.
-    pub(crate) fn session_link_lost(&mut self, id: PeerId, link: LinkId) {
-        let now = self.now;
+    /// A link of a running session is gone. The session ends where it has no other one and does not outlive it. `offered`: we
+    /// have offered to do without it.
+    pub(crate) fn session_link_lost(&mut self, id: PeerId, link: LinkId, offered: bool) {
+        let (now, posts) = (self.now, self.matching.posts());
         let retry_at = now + self.config.resend_after * 4;
         let Some(session) = self.peers.session_mut(id) else { return };
         let alone = session.paths.links().all(|other| other == link);
@@ -45,7 +46,11 @@ impl Core {
             return self.wake_by(id, due);
         }
         session.lose(link, retry_at, &mut self.routes.controllers, now);
-        if self.config.path_wait().is_zero() {
+        if offered || session.paths.has_resting() {
+            // The peer may have come to rest, and would call nobody.
+            session.wake(now, retry_at, posts);
+        }
+        if self.config.path_wait().is_zero() && !session.paths.is_woken() {
             return self.give_up_paths(id);
         }
         self.wake_by(id, retry_at);
@@ -66,8 +71,10 @@ impl Core {
             // A call that was made before another link came to carry it.
             return;
         }
-        if let Some(since) = self.peers.session(id).and_then(|session| session.paths.lost_since()) {
-            let given_up = self.now.since(since) >= self.config.path_wait();
+        if let Some(session) = self.peers.session(id)
+            && let Some(since) = session.paths.lost_since()
+        {
+            let given_up = self.now.since(since) >= self.config.wait_of(session);
             if fault == Fault::Unreachable && !given_up {
                 // The next try comes with the timer, until the peer is given up.
                 return;

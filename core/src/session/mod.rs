@@ -52,7 +52,7 @@ use ropewalk_wire::frame::Body;
 use crate::api::{CHANNELS, Channel, LOOP_LINK, OperationId};
 use crate::credit::{Granted, Lent, Windows};
 use crate::reliable::Reliable;
-use crate::remote::{Accesses, Puts};
+use crate::remote::{Accesses, Puts, UnderWay};
 use crate::streams::Streams;
 
 /// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
@@ -361,12 +361,15 @@ impl Session {
         self.choose();
         if let Some(bundle) = self.bundle.as_mut().filter(|_| self.paths.are_several()) {
             bundle.standing.begin(now);
+            // Its peer lives.
+            bundle.silent_until = None;
         }
         before
     }
 
-    /// A new link carries it on, in place of all that it had.
-    pub fn begin_over(&mut self, link: LinkId, controllers: &mut Controllers, now: Time) {
+    /// A new link carries it on, in place of all that it had. True where it rested until then, or until it was called for.
+    pub fn begin_over(&mut self, link: LinkId, controllers: &mut Controllers, now: Time) -> bool {
+        let rested = self.paths.is_resting() || self.paths.is_woken();
         self.paths.leave_parts(controllers);
         self.paths.begin(link);
         if let Some(reliable) = &mut self.reliable {
@@ -383,6 +386,7 @@ impl Session {
             bundle.standing.end();
             bundle.end_doubt();
         }
+        rested
     }
 
     /// The peer was asked, at the latest then, to do without a link.
@@ -400,9 +404,62 @@ impl Session {
     }
 
     /// It is idle-closed, if it is not already, after so many posts of receives.
-    pub fn rest(&mut self, now: Time, posts: u64) {
+    pub fn rest(&mut self, now: Time, posts: u64, controllers: &mut Controllers) {
+        self.paths.leave_parts(controllers);
         self.paths.rest(now, posts);
         self.choose();
+        if let Some(bundle) = &mut self.bundle {
+            bundle.standing.end();
+            bundle.end_doubt();
+            bundle.silent_until = None;
+        }
+    }
+
+    /// The path of a link rests, while others stay.
+    pub fn rest_over(
+        &mut self,
+        link: LinkId,
+        controllers: &mut Controllers,
+        now: Time,
+        posts: u64,
+    ) {
+        self.paths.leave_part_over(link, controllers);
+        self.paths.rest_over(link, now, posts);
+        let traffic = self.traffic();
+        self.bundle.iter_mut().for_each(|bundle| bundle.narrow(traffic));
+    }
+
+    /// Somebody sends, and it rests, or its peer may: it looks for a link from now on.
+    pub fn wake(&mut self, now: Time, retry_at: Time, posts: u64) {
+        self.paths.wake(now, retry_at, posts);
+    }
+
+    /// Changes with every message, access and answer.
+    pub fn traffic(&self) -> u64 {
+        let messages = self.send_next.iter().chain(&self.receive_next);
+        messages.fold(self.accesses.begun, |sum, next| sum.wrapping_add(*next))
+    }
+
+    /// Whether nothing is under way that the other side waits for, or could.
+    pub fn is_settled(&self) -> bool {
+        self.paths.is_settled()
+            && self.accesses.under_way == UnderWay::default()
+            && self.unfinished.is_empty()
+            && self.assembling.is_empty()
+            && self.lent.has_no_rendezvous()
+    }
+
+    /// Whether the peer lacks a span, as far as it has said.
+    pub fn is_awaited(&self) -> bool {
+        self.reliable.as_ref().is_some_and(|reliable| reliable.sent.are_awaited())
+    }
+
+    /// Whether nothing is under way of what spans and several paths need: all is acknowledged, no path is being joined,
+    /// proven or doubted.
+    pub fn is_calm(&self) -> bool {
+        let spans = self.reliable.as_ref().is_none_or(|reliable| reliable.is_quiet());
+        let bundle = self.bundle.as_ref().is_none_or(|bundle| bundle.is_calm());
+        spans && bundle && !self.paths.have_suspects()
     }
 
     /// A link is lost; the session goes on over another one, or over the next.

@@ -12,6 +12,7 @@ use ropewalk_base::time::Time;
 
 use crate::api::{Config, Output, PeerId};
 use crate::engine::Core;
+use crate::session::Session;
 use crate::session::status::PathCause;
 
 /// Peers that were given up of which is known why.
@@ -35,6 +36,14 @@ impl Config {
     /// How long a session is without a path before it ends.
     pub fn path_wait(&self) -> Duration {
         self.path_wait.unwrap_or(self.give_up_after)
+    }
+
+    /// The same for a session that is without one now. One that rested has lost nothing, and is called for at least once.
+    pub(crate) fn wait_of(&self, session: &Session) -> Duration {
+        match self.path_wait() {
+            Duration::ZERO if session.paths.is_woken() => self.give_up_after,
+            wait => wait,
+        }
     }
 }
 
@@ -76,8 +85,11 @@ impl Core {
     /// No path of a session is answered, and nothing says that its peer sleeps.
     pub(crate) fn all_are_silent(&mut self, id: PeerId) {
         let now = self.now;
-        let until = now + self.config.path_wait().max(SILENCE_MIN);
+        let wait = self.config.path_wait();
         let Some(session) = self.peers.session_mut(id) else { return };
+        // Where paths rest there are other ways, by which it is called.
+        let wait = if session.paths.has_resting() { SILENCE_MIN } else { wait.max(SILENCE_MIN) };
+        let until = now + wait;
         let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
         let Some(bundle) = session.bundle_mut().filter(|_| owes) else { return };
         let until = *bundle.silent_until.get_or_insert(until);
@@ -93,10 +105,15 @@ impl Core {
         if !owes {
             bundle.silent_until = None;
         }
-        let is_over = bundle.silent_until.is_some_and(|until| until <= now);
-        if is_over {
-            self.give_up_paths(id);
+        if bundle.silent_until.take_if(|until| *until <= now).is_none() {
+            return false;
         }
-        is_over
+        if !session.paths.has_resting() {
+            self.give_up_paths(id);
+            return true;
+        }
+        let links: Vec<_> = session.paths.links().collect();
+        links.into_iter().for_each(|link| self.path_dead(id, link));
+        true
     }
 }

@@ -8,6 +8,7 @@
 mod grading;
 mod judging;
 mod looking;
+mod resting;
 mod roles;
 mod striping;
 
@@ -86,10 +87,12 @@ enum Way {
         since: Time,
         since_post: u64,
     },
-    /// The link was lost; the session goes on over the next one.
+    /// The link was lost; the session goes on over the next one. Where its peer may rest: after how many posts of receives
+    /// that began.
     Lost {
         since: Time,
         retry_at: Time,
+        rested: Option<u64>,
     },
 }
 
@@ -244,45 +247,18 @@ impl Paths {
         self.iter().any(|path| matches!(path.way, Way::ClosingIdle { .. }))
     }
 
-    /// Whether no path has a link since all were idle.
-    pub fn is_resting(&self) -> bool {
-        self.resting_since().is_some()
-    }
-
-    /// Since when that is so.
-    pub fn resting_since(&self) -> Option<Time> {
-        let since = |path: &Path| match path.way {
-            Way::Resting { since, .. } => Some(since),
-            _ => None,
-        };
-        self.latest(since)
-    }
-
-    /// After how many posts of receives the session was idle-closed, where it is.
-    pub fn resting_since_post(&self) -> Option<u64> {
-        self.iter().find_map(|path| match path.way {
-            Way::Resting { since_post, .. } => Some(since_post),
-            _ => None,
-        })
-    }
-
     /// Whether a path has lost its link.
     pub fn has_lost(&self) -> bool {
         self.iter().any(|path| matches!(path.way, Way::Lost { .. }))
     }
 
-    /// Since when all paths are without the links that they lost.
+    /// Since when the session is without any link, where a path has lost the last one.
     pub fn lost_since(&self) -> Option<Time> {
         let since = |path: &Path| match path.way {
             Way::Lost { since, .. } => Some(since),
             _ => None,
         };
-        self.latest(since)
-    }
-
-    /// The latest of these times, where every path has one.
-    fn latest(&self, of: impl Fn(&Path) -> Option<Time>) -> Option<Time> {
-        self.iter().map(of).reduce(|latest, time| Some(latest?.max(time?))).flatten()
+        self.iter().filter_map(since).max().filter(|_| !self.has_link())
     }
 
     /// When something is due. `spans`: when a span, or an acknowledgement, goes over whatever path.
@@ -320,9 +296,9 @@ impl Paths {
         before
     }
 
-    /// The path over this rail of ours that has lost its link.
+    /// The path over this rail of ours that has lost its link, or rests.
     pub fn lost_over(&self, rail: u8) -> Option<PathId> {
-        let lost = |path: &&Path| path.rail == rail && matches!(path.way, Way::Lost { .. });
+        let lost = |path: &&Path| path.rail == rail && path.link().is_none();
         self.iter().find(lost).map(|path| path.id)
     }
 
@@ -353,18 +329,10 @@ impl Paths {
         Some(deferred)
     }
 
-    /// No path needs a link from now on. What waited for an answer is for a peer that waits for none of it.
-    pub(super) fn rest(&mut self, now: Time, posts: u64) {
-        let since_post = self.resting_since_post().unwrap_or(posts);
-        for path in self.iter_mut() {
-            path.way = Way::Resting { since: now, since_post };
-        }
-    }
-
     /// A link is lost, which is to be replaced.
     pub(super) fn lose(&mut self, link: LinkId, now: Time, retry_at: Time) {
         if let Some(path) = self.of_link(link) {
-            path.way = Way::Lost { since: now, retry_at };
+            path.way = Way::Lost { since: now, retry_at, rested: None };
             path.health.lose(now);
         }
     }

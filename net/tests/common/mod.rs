@@ -12,6 +12,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::context::Completed;
 use ropewalk_net::endpoint::SharedClock;
+use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
@@ -295,6 +296,17 @@ impl World {
             Err((_, fault)) => panic!("a post was refused: {fault}"),
         }
     }
+}
+
+/// Rails over tcp, of which each may fail alone: a session has a path over each.
+pub fn bound_rails(count: usize) -> Vec<Box<dyn Rail>> {
+    let open = |number: usize| {
+        let host = format!("127.0.0.{}", number + 1);
+        let address = format!("{host}:0?source={host}");
+        let listen = Listen::At { address: &address, exactly: true };
+        modules::open("tcp", &listen).expect("the loopback interface has it")
+    };
+    (0..count).map(open).collect()
 }
 
 /// A rail with MXoE behind UDP, whose peers have to give the key 7.

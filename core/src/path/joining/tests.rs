@@ -24,6 +24,7 @@ mod carrying;
 mod deciding;
 mod hostile;
 mod redundant;
+mod resting;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;
@@ -41,6 +42,8 @@ pub(in crate::path) struct Told {
     exposed: Vec<(LinkId, RemoteKey)>,
     pub(in crate::path) downs: usize,
     tuned: Vec<LinkId>,
+    /// How often the peer is to be called.
+    calls: usize,
 }
 
 impl Told {
@@ -235,6 +238,7 @@ impl Rig {
                     Output::AskHealth { link } => self.core.path_health(link, None),
                     Output::Measure { link } => self.core.path_measured(link, None),
                     Output::Tune { link } => told.tuned.push(link),
+                    Output::Connect { .. } => told.calls += 1,
                     _ => {}
                 },
             }

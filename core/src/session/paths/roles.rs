@@ -17,6 +17,8 @@ pub(crate) struct PathView {
     pub rail: u8,
     /// Where it is up.
     pub link: Option<LinkId>,
+    /// It has no link, and needs none as long as nobody sends.
+    pub rests: bool,
     pub is_suspect: bool,
     /// It is neither suspect nor held back.
     pub is_good: bool,
@@ -32,6 +34,7 @@ impl Paths {
             path: apm::PathId(path.id.name()),
             rail: path.rail,
             link: path.up(),
+            rests: path.rests(),
             is_suspect: path.up().is_some() && path.health.is_suspect(),
             is_good: path.up().is_some() && path.health.is_good(),
             heard_at: path.health.silent_since(),

@@ -152,6 +152,26 @@ fn an_idle_path_waits_for_the_answer_and_rests_after_it() {
 }
 
 #[test]
+fn a_path_that_rests_beside_others_is_no_lost_one() {
+    let mut paths = over(&[1, 2]);
+    paths.rest_over(link(2), at(1), 3);
+    assert_eq!((paths.resting_since(), paths.resting_since_post()), (None, None));
+    assert!(paths.has_resting() && !paths.is_resting() && !paths.has_lost() && paths.is_up());
+    assert_eq!((paths.sole_up(), paths.due(None)), (Some(link(1)), Time::NEVER));
+    paths.lose(link(1), at(5), at(6));
+    assert_eq!((paths.lost_since(), paths.is_resting()), (Some(at(5)), false));
+    assert!(!paths.is_woken(), "nobody knows that its peer may rest");
+    paths.wake(at(5), at(6), 9);
+    assert!(paths.is_woken() && !paths.has_resting());
+    assert_eq!((paths.resting_since_post(), paths.due(None)), (Some(9), at(6)));
+    paths.begin(link(3));
+    assert!(!paths.is_woken() && paths.resting_since_post().is_none());
+    paths.rest(at(7), 11);
+    paths.wake(at(8), at(9), 12);
+    assert_eq!((paths.resting_since_post(), paths.lost_since()), (Some(11), Some(at(8))));
+}
+
+#[test]
 fn a_link_is_confirmed_until_the_peer_is_heard_over_it() {
     let mut paths = over(&[1, 2]);
     paths.confirmed(link(2), Some(at(1)));

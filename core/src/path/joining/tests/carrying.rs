@@ -11,7 +11,7 @@ const LONG: Duration = Duration::from_secs(3);
 
 impl Rig {
     /// Both sides have the key, and know it of each other.
-    fn shared() -> Rig {
+    pub(super) fn shared() -> Rig {
         let mut rig = Rig::new();
         rig.tell_key();
         let envelope = rig.envelope();
@@ -20,7 +20,7 @@ impl Rig {
     }
 
     /// The peer's proof that a call of its own, or its answer to ours, carries the session on.
-    fn carrying_proof(&self, prover: Prover, nonce: u32) -> Body {
+    pub(super) fn carrying_proof(&self, prover: Prover, nonce: u32) -> Body {
         let is_caller = prover == Prover::CarryingCaller;
         let (caller_nonce, acceptor_nonce) =
             if is_caller { (NONCE, nonce) } else { (nonce, NONCE) };
@@ -33,12 +33,12 @@ impl Rig {
         Body::Join(JoinBody { rail, ..join_body(0.into(), 0.into(), entropy, proof) })
     }
 
-    fn names(&self) -> Envelope {
+    pub(super) fn names(&self) -> Envelope {
         Envelope { flags: FLAG_INSIST, ..self.envelope() }
     }
 
     /// We call the peer, whose only path is lost. The nonce of our greeting.
-    fn call_again(&mut self, over: LinkId) -> u32 {
+    pub(super) fn call_again(&mut self, over: LinkId) -> u32 {
         let peer = self.peer.expect("a session");
         let called = Called { way: 0, is_alone: true, is_told: false };
         self.core.connecting(peer, over, called);
