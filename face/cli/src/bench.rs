@@ -41,15 +41,24 @@ enum Name {
     Meta,
 }
 
-/// Arguments of `ropewalk bench`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "Examples:
   ropewalk bench net --quick           measures all transports in two minutes
   ropewalk bench io --only mount.write --only mount.read
   ropewalk bench mx --list             prints the names of rows
+  ropewalk bench paths --only cut.silent.1g.tcp --runs 20 --figure cut.svg
 
 Each row of the result has the median, least and greatest value of its runs. A ratio compares Ropewalk \
-with the system that it names.")]
+with the system that it names.";
+
+/// Rows of `bench paths` are many, and shall reach something.
+fn examples_and_rows() -> String {
+    let rows = ropewalk_bench::paths::guide();
+    format!("{EXAMPLES}\n\nRows of 'ropewalk bench paths', each run by --only NAME:\n{rows}")
+}
+
+/// Arguments of `ropewalk bench`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, after_long_help = examples_and_rows())]
 pub struct BenchArguments {
     /// The benchmark to run.
     #[arg(value_enum)]

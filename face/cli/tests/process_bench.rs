@@ -350,6 +350,36 @@ fn process_a_stream_over_a_rail_that_is_cut_is_measured_beside_tcp_and_drawn() {
 }
 
 #[test]
+fn process_the_iteration_that_meets_a_cut_is_told_apart_for_channels_and_for_endpoints() {
+    if !makes_namespaces() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("latency.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let rows = bench(&["paths", "--only", "latency.cut", "--figure", file]);
+    let names = ["channels", "endpoints"].map(|many| (many, format!("latency.cut.{many}.tcp")));
+    for (many, name) in &names {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name.as_str()).collect();
+        let beside: Vec<_> = own.iter().map(|row| row["params"]["beside"].as_str()).collect();
+        assert_eq!(beside, [Some("none"), Some("cut")], "{rows:?}");
+        let number = |row: &serde_json::Value, of: &str| row["params"][of].as_f64().unwrap_or(-1.0);
+        for row in &own {
+            assert!(number(row, many) >= 64.0 && number(row, "at_cut_us") > 0.0, "{row}");
+            assert!(row["median"].as_f64().is_some_and(|mean| mean > 0.0), "{row}");
+        }
+        // A path was cut, and the message that met that waited for its time-out.
+        let [without, with] = own[..] else { unreachable!("there are two") };
+        assert!(number(with, "suspected") > 0.0, "{with}");
+        assert!(number(with, "at_cut_us") > 1000.0, "{with}, {without}");
+        let verdict = with["params"]["verdict"].as_str().unwrap_or_default();
+        assert!(verdict.starts_with("reach 30 ms: "), "{with}");
+    }
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    assert_eq!(drawn.matches("<polyline").count(), 4 * names.len(), "{drawn}");
+}
+
+#[test]
 fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
     if !makes_namespaces() {
         return;

@@ -7,12 +7,14 @@
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
 //! * [`mod@latency`]: latencies while traffic moves, and while a rail is cut, between a [`pair`];
+//! * [`guide`]: what rows are there;
 //! * [`presence`]: endpoints of ours; [`timeline`], [`lines`]: pictures; [`verdict`]: what rows shall reach.
 
 mod arm;
 mod bare;
 mod cut;
 mod fair;
+mod guide;
 mod kernels;
 mod latency;
 mod lines;
@@ -56,8 +58,52 @@ pub fn paths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resul
     kernels::kernels(options, emit)
 }
 
+fn kinds() -> Vec<guide::Kin> {
+    let cut = [latency::kin(), cut::kin()].concat();
+    [vec![arm::kin()], cut, vec![striped::kin(), fair::kin(), kernels::kin()]].concat()
+}
+
+/// All rows for people, by kind: what they measure, and what they shall reach.
+pub fn guide() -> String {
+    guide::text(&kinds())
+}
+
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
     let rows = [arm::rows(), latency::rows(), cut::rows(quick), striped::rows(quick)].concat();
     [rows, fair::rows(quick), kernels::rows(quick)].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a row has such a name.
+    fn is_of(names: &str, row: &str) -> bool {
+        let (names, words): (Vec<&str>, Vec<&str>) =
+            (names.split('.').collect(), row.split('.').collect());
+        let stands_for = |name: &str, word: &str| match guide::VALUES.iter().find(|it| it.0 == name)
+        {
+            Some((_, values)) => values.split([',', ':', ' ', '(', ')']).any(|value| value == word),
+            None => name == word,
+        };
+        names.len() == words.len() && names.iter().zip(&words).all(|(a, b)| stands_for(a, b))
+    }
+
+    #[test]
+    fn each_row_is_described_once_here_and_in_the_documentation() {
+        let (rows, kinds) = (rows(false), kinds());
+        for row in &rows {
+            let such = kinds.iter().filter(|kin| is_of(kin.names, row));
+            assert_eq!(such.count(), 1, "{row}");
+        }
+        let page = include_str!("../../../docs/paths.md");
+        for kin in &kinds {
+            assert!(rows.iter().any(|row| is_of(kin.names, row)), "{} is no row", kin.names);
+            assert!(page.contains(&format!("`{}`", kin.names)), "{} is not in paths.md", kin.names);
+        }
+        for (name, values) in guide::VALUES {
+            assert!(page.contains(name), "{name}: {values}");
+        }
+    }
 }

@@ -55,8 +55,8 @@ impl Ranks {
         }
     }
 
-    /// The lines that they wrote to standard error.
-    fn why(&self) -> String {
+    /// The lines that they wrote to standard error, each after a line break.
+    pub fn why(&self) -> String {
         let mut text = String::new();
         // The reader of this may be behind.
         while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(200)) {

@@ -16,9 +16,10 @@ use ropewalk_net::{
     Address, Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
 };
 use ropewalk_rail::Rail;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::lab::{Options, alternate, quoted, version};
+use crate::paths::guide::Kin;
+use crate::paths::pair::{Many, allow_files};
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
 
@@ -31,39 +32,33 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: usize = 128;
 const ADDRESSES: [&str; 2] = ["127.0.0.1", "127.0.0.2"];
 
-/// What there are many of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Many {
-    Channels,
-    Endpoints,
+/// What its rows measure.
+pub fn kin() -> Kin {
+    let [[arm, migrate], [arm_all, migrate_all]] = Many::ALL.map(targets);
+    Kin {
+        names: "arm.MANY.tcp",
+        what: "times of arming and of moving for 1 to 512 (figures 5 and 6)",
+        reach: format!(
+            "512 channels {arm} and {migrate} ms, endpoints {arm_all} and {migrate_all} ms"
+        ),
+    }
 }
 
-impl Many {
-    const ALL: [Many; 2] = [Many::Channels, Many::Endpoints];
+fn row(many: Many) -> String {
+    format!("arm.{}.tcp", many.name())
+}
 
-    fn name(self) -> &'static str {
-        match self {
-            Many::Channels => "channels",
-            Many::Endpoints => "endpoints",
-        }
-    }
-
-    fn row(self) -> String {
-        format!("arm.{}.tcp", self.name())
-    }
-
-    /// The most milliseconds that 512 shall take to arm, and to move.
-    fn targets(self) -> [f64; 2] {
-        match self {
-            Many::Channels => [12.0, 1.0],
-            Many::Endpoints => [80.0, 30.0],
-        }
+/// The most milliseconds that 512 shall take to arm, and to move.
+fn targets(many: Many) -> [f64; 2] {
+    match many {
+        Many::Channels => [12.0, 1.0],
+        Many::Endpoints => [80.0, 30.0],
     }
 }
 
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
-    Many::ALL.map(Many::row).to_vec()
+    Many::ALL.map(row).to_vec()
 }
 
 /// Measures the rows that are wanted.
@@ -71,12 +66,12 @@ pub fn rows() -> Vec<String> {
 /// # Errors
 /// An endpoint cannot be opened, or a message was not delivered after the move.
 pub fn arm(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<()> {
-    for many in Many::ALL.into_iter().filter(|many| options.wanted(&many.row())) {
+    for many in Many::ALL.into_iter().filter(|many| options.wanted(&row(*many))) {
         allow_files();
         let most = if options.quick { QUICK_MAX } else { usize::MAX };
         let counts: Vec<usize> = COUNTS.into_iter().filter(|count| *count <= most).collect();
         let names: Vec<String> =
-            counts.iter().map(|count| format!("{}: {count}", many.row())).collect();
+            counts.iter().map(|count| format!("{}: {count}", row(many))).collect();
         let found = alternate(options, options.runs(), &names, |turn, _| trial(many, counts[turn]));
         for (count, trials) in counts.iter().zip(&found) {
             for outcome in outcomes(many, *count, trials) {
@@ -85,13 +80,6 @@ pub fn arm(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<
         }
     }
     Ok(())
-}
-
-/// Each endpoint has two sockets that listen, two that are connected, and three descriptors to sleep on.
-fn allow_files() {
-    let limit = getrlimit(Resource::Nofile);
-    // Without enough of them the larger counts fail, and say so.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Milliseconds from MIGRATED to ARMED of all, and back, on both sides; and the frames of both sides for each arming.
@@ -292,7 +280,7 @@ fn outcomes(many: Many, count: usize, trials: &[Trial]) -> Vec<Outcome> {
     if trials.is_empty() {
         return Vec::new();
     }
-    let [arm, migrate] = many.targets();
+    let [arm, migrate] = targets(many);
     let figures: [(&str, Of, f64); 2] =
         [("armed", |it| it.armed, arm), ("migrated", |it| it.migrated, migrate)];
     let outcome = |(name, of, target): (&str, Of, f64)| {
@@ -308,7 +296,7 @@ fn outcomes(many: Many, count: usize, trials: &[Trial]) -> Vec<Outcome> {
             params.push(("target_ms", target.to_string()));
         }
         Outcome {
-            scenario: format!("{}.{name}", many.row()),
+            scenario: format!("{}.{name}", row(many)),
             system: OURS,
             version: version(),
             medium: "tcp",

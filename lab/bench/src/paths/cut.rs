@@ -12,16 +12,54 @@ mod trial;
 use anyhow::bail;
 
 use crate::lab::{Options, alternate};
-use crate::paths::cut::figures::may_be_damaged;
+use crate::paths::cut::figures::{LEFT_REACH, may_be_damaged};
 use crate::paths::cut::party::parties;
-use crate::paths::cut::row::{Look, Row, rows_of};
+use crate::paths::cut::row::{Kind, Look, Rate, Row, rows_of};
 use crate::paths::cut::trial::Times;
+use crate::paths::guide::Kin;
 use crate::paths::presence::Medium;
 use crate::report::Outcome;
 
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
     rows_of(quick).iter().map(Row::name).collect()
+}
+
+/// What they measure.
+pub fn kin() -> Vec<Kin> {
+    let stall = |kind, medium, rate| Row { look: Look::Fault, kind, rate, medium }.stall_reach();
+    // Of packets; over tcp; over tcp where rails are slow.
+    let each = |kind: Kind| {
+        let of = |medium, rate| stall(kind, medium, rate);
+        let (packets, tcp) = (of(Medium::Udp, Rate::Usual), of(Medium::Tcp, Rate::Usual));
+        format!("{} {packets} ms (tcp {tcp}, 50m {})", kind.name(), of(Medium::Tcp, Rate::Slow))
+    };
+    let stalls = Kind::ALL.map(each).join(", ");
+    let back = |medium| {
+        let (look, kind, rate) = (Look::Return, Kind::Silent, Rate::Usual);
+        Row { look, kind, rate, medium }.back_reach()
+    };
+    vec![
+        Kin {
+            names: "cut.FAULT.RATE.MEDIUM",
+            what: "a stream around a fault of a rail, beside TCP and MPTCP: stall, failover, \
+                   what is left, back, goodput",
+            reach: format!(
+                "a stall of {stalls}, beyond its own gap; {LEFT_REACH} % of what is left"
+            ),
+        },
+        Kin {
+            names: "back.silent.1g.MEDIUM",
+            what: "the time until a mended rail is used",
+            reach: format!("{} ms, ether {} ms", back(Medium::Tcp), back(Medium::Ether)),
+        },
+        Kin {
+            names: "dead.FAULT.1g.MEDIUM",
+            what: "a rail that stays dead (silent, carrier), over tcp beside Open MPI and MPICH, \
+                   too, for 60 s",
+            reach: "as cut".into(),
+        },
+    ]
 }
 
 /// Measures the rows that are wanted.

@@ -23,6 +23,7 @@ use ropewalk_netns::{Topology, TopologyConfig};
 use tempfile::NamedTempFile;
 
 use crate::lab::{Options, alternate, quoted, version};
+use crate::paths::guide::Kin;
 use crate::paths::kernels::class::{Class, Kernel};
 use crate::paths::kernels::moments::{Disturbance, HOSTS, Moment, RAILS, moments};
 use crate::paths::presence::{Medium, with_neighbours};
@@ -64,6 +65,16 @@ fn rows_of(quick: bool) -> Vec<Row> {
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
     rows_of(quick).iter().map(Row::name).collect()
+}
+
+/// What they measure.
+pub fn kin() -> Kin {
+    Kin {
+        names: "kernels.KERNEL.CLASS.MEDIUM.CHANNELS",
+        what: "parallel programs in 4 namespaces with 2 processes each, verified, while rails \
+               fail, or are drained at the same moments",
+        reach: format!("a fault costs {FAULT_MS} ms beyond a drain"),
+    }
 }
 
 /// Measures the rows that are wanted.

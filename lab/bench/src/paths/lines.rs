@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::paths::pair::Many;
 use crate::report::{COLOURS, HEIGHT, LEGEND, MARGIN, Outcome, WIDTH};
 
 /// A line: its name, and its points.
@@ -28,27 +29,35 @@ pub fn figures(outcomes: &[Outcome]) -> Vec<String> {
         let title = format!("latency (us) of every iteration, {bytes} bytes, {channels} channels");
         figures.push(picture(&title, &lines.collect::<Vec<Line>>(), false));
     }
-    let by_size = |beside: &str, of: &dyn Fn(&Outcome) -> f64| -> Vec<(f64, f64)> {
-        let such =
-            |it: &&Outcome| it.scenario.starts_with("latency.cut") && it.param("beside") == beside;
-        let size = |it: &Outcome| it.param("bytes").parse().unwrap_or(0.0);
-        outcomes.iter().filter(such).map(|it| (size(it), of(it))).collect()
+    for many in Many::ALL {
+        figures.extend(by_size(many, outcomes));
+    }
+    figures
+}
+
+/// Figure 8: the iteration that meets the cut of a rail, and the others, beside those without a cut.
+fn by_size(many: Many, outcomes: &[Outcome]) -> Option<String> {
+    let count = |it: &Outcome| it.param(many.name()).to_string();
+    let is_such = |it: &&Outcome| it.scenario.starts_with("latency.cut") && !count(it).is_empty();
+    let first = outcomes.iter().find(is_such)?;
+    let number = |it: &Outcome, name: &str| it.param(name).parse().unwrap_or(0.0);
+    let line = |beside: &str, of: &dyn Fn(&Outcome) -> f64| -> Vec<(f64, f64)> {
+        let such = outcomes.iter().filter(is_such).filter(|it| it.param("beside") == beside);
+        such.map(|it| (number(it, "bytes"), of(it))).collect()
     };
-    let named = |it: &Outcome, name: &str| it.param(name).parse().unwrap_or(0.0);
     let lines: Vec<Line> = [
-        ("mean, no cut", by_size("none", &|it| it.median)),
-        ("mean, a rail is cut", by_size("cut", &|it| it.median)),
-        ("the middle one, no cut", by_size("none", &|it| named(it, "at_cut_us"))),
-        ("the one that meets the cut", by_size("cut", &|it| named(it, "at_cut_us"))),
+        ("mean, no cut", line("none", &|it| it.median)),
+        ("mean of the others", line("cut", &|it| it.median)),
+        ("the middle one, no cut", line("none", &|it| number(it, "at_cut_us"))),
+        ("the one that meets the cut", line("cut", &|it| number(it, "at_cut_us"))),
     ]
     .map(|(name, points)| (name.to_string(), points))
     .into_iter()
     .filter(|(_, points)| !points.is_empty())
     .collect();
-    if !lines.is_empty() {
-        figures.push(picture("latency (us) by bytes, 512 channels", &lines, true));
-    }
-    figures
+    let title =
+        format!("latency (us) by bytes while a rail is cut, {} {}", count(first), many.name());
+    Some(picture(&title, &lines, true))
 }
 
 fn numbers(list: &str) -> Vec<f64> {
@@ -143,21 +152,24 @@ mod tests {
             let common = [("channels", channels), ("bytes", "128"), ("beside", beside), list];
             outcome("latency.transition.tcp", &common)
         };
-        let cut = |bytes: &str, beside: &str| {
+        let cut = |many: &'static str, bytes: &str, beside: &str| {
             let at_cut = ("at_cut_us", "9000");
-            outcome("latency.cut.tcp", &[("bytes", bytes), ("beside", beside), at_cut])
+            let common = [(many, "512"), ("bytes", bytes), ("beside", beside), at_cut];
+            outcome(&format!("latency.cut.{many}.tcp"), &common)
         };
         let drawn = figures(&[
             every("1", "none"),
             every("1", "transitions"),
             every("512", "none"),
-            cut("1", "none"),
-            cut("1", "cut"),
-            cut("1024", "cut"),
+            cut("channels", "1", "none"),
+            cut("channels", "1", "cut"),
+            cut("channels", "1024", "cut"),
+            cut("endpoints", "1", "cut"),
         ]);
-        assert_eq!(drawn.len(), 3);
+        assert_eq!(drawn.len(), 4);
         let lines: Vec<usize> = drawn.iter().map(|svg| svg.matches("<polyline").count()).collect();
-        assert_eq!(lines, [2, 1, 4]);
+        assert_eq!(lines, [2, 1, 4, 2]);
+        assert!(drawn[3].contains("512 endpoints"), "{}", drawn[3]);
         assert!(drawn.iter().all(|svg| !svg.contains("NaN") && !svg.contains("inf")), "{drawn:?}");
         assert!(figures(&[]).is_empty());
     }

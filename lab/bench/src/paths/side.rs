@@ -50,7 +50,7 @@ pub fn serve_pair(words: &str) -> anyhow::Result<()> {
     let times: Result<Vec<u64>, _> = line.split(' ').map(str::parse).collect();
     let [first, second, until] = times?[..] else { bail!("'{line}' is not three times") };
     let sent = side.pour_to_all(&[first, second], until)?;
-    say(&format!("sent {} {}", sent[0], sent[1]))?;
+    say(&format!("sent {} {} {}", sent[0], sent[1], side.frames_re_sent()))?;
     // Its endpoint has to live until the other side is done.
     next_line().map(drop)
 }

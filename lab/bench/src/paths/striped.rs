@@ -10,6 +10,7 @@ use ropewalk_netns::{Fault, FaultKind, Injected, Topology, TopologyConfig};
 use crate::host::{self, monotonic_nanos};
 use crate::lab::{Options, alternate, quoted, version};
 use crate::paths::bare::{join_rails, tune};
+use crate::paths::guide::Kin;
 use crate::paths::presence::Medium;
 use crate::paths::side::System;
 use crate::paths::stream::{Arrivals, MESSAGE_BYTES};
@@ -108,6 +109,16 @@ fn rows_of(quick: bool) -> Vec<Row> {
 /// The names of all rows, or of those that are measured where it has to be quick.
 pub fn rows(quick: bool) -> Vec<String> {
     rows_of(quick).iter().map(Row::name).collect()
+}
+
+/// What they measure.
+pub fn kin() -> Kin {
+    let each = |kind: &Kind| format!("{} {} %", kind.name(), kind.target());
+    Kin {
+        names: "stripe.PAIR.MEDIUM",
+        what: "a stream over two rails, as a part of what each carries alone",
+        reach: Kind::ALL.iter().map(each).collect::<Vec<_>>().join(", "),
+    }
 }
 
 /// Measures the rows that are wanted.

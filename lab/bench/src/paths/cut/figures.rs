@@ -14,7 +14,7 @@ use crate::series::{OURS, spread};
 /// After so many nanoseconds of a fault, what is left of the rails shall be in use.
 const NOTICE: u64 = 50_000_000;
 /// The part of it in percent.
-const LEFT_REACH: f64 = 95.0;
+pub const LEFT_REACH: f64 = 95.0;
 /// What counts as no stall, in ms beyond the gap of the undisturbed stream.
 const NO_STALL: f64 = 5.0;
 

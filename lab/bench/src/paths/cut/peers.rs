@@ -19,8 +19,10 @@ use crate::report::Outcome;
 
 /// Who has not delivered all messages by then, counted from the fault, hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Ranks know each other by then.
-const START: Duration = Duration::from_secs(5);
+/// Ranks know each other by then, on a busy machine, too.
+const START: Duration = Duration::from_secs(15);
+/// So much of what an MPI says is told where it does not start.
+const SAID_MAX: usize = 300;
 const LOOK: Duration = Duration::from_millis(20);
 /// Frames that a rail has sent if it carries messages.
 const USED: u64 = 500;
@@ -35,7 +37,7 @@ struct Found {
     used: usize,
 }
 
-/// Runs each MPI once. What does not work is named on stderr.
+/// Runs each MPI once. Where one does not start, its row says why.
 pub fn measure(row: &Row, times: &Times, options: &Options) -> anyhow::Result<Vec<Outcome>> {
     let place = tempfile::Builder::new().prefix("ropewalk-mpi-").tempdir()?;
     let mut outcomes = Vec::new();
@@ -48,7 +50,12 @@ pub fn measure(row: &Row, times: &Times, options: &Options) -> anyhow::Result<Ve
         let topology = row.network(&party)?;
         match run(row, times, &mpi, &topology, place.path()) {
             Ok(found) => outcomes.push(outcome(row, &mpi, &found)),
-            Err(error) => eprintln!("{}: {} failed: {error:#}", row.name(), mpi.name()),
+            Err(error) => {
+                let said = format!("does not start: {error:#}");
+                eprintln!("{}: {} {said}", row.name(), mpi.name());
+                let params = params(row, &in_a_line(&said));
+                outcomes.push(told(row, &mpi, START.as_secs_f64() * 1e3, params));
+            }
         }
     }
     Ok(outcomes)
@@ -66,7 +73,8 @@ fn run(
     let ranks = mpi.stream(topology, until, &file)?;
     let deadline = Instant::now() + START;
     while read(&file).0.len() < 100 {
-        ensure!(Instant::now() < deadline, "no messages within {START:?}");
+        let is_late = Instant::now() >= deadline || ranks.have_ended();
+        ensure!(!is_late, "no messages within {START:?}{}", ranks.why());
         std::thread::sleep(LOOK);
     }
     let begin = monotonic_nanos();
@@ -117,18 +125,28 @@ fn outcome(row: &Row, mpi: &Mpi, found: &Found) -> Outcome {
         Found { has_failed: true, .. } => format!("fails after {stall:.0} ms"),
         _ => format!("hangs ({} s)", LIMIT.as_secs()),
     };
-    let params = vec![
+    let mut params = params(row, &said);
+    params.extend([
+        ("used_rails", found.used.to_string()),
+        ("hangs", (!found.is_done && !found.has_failed).to_string()),
+        ("goodput_mbs", format!("{:.1}", found.trace.goodput())),
+        ("control_gap_ms", format!("{:.2}", found.trace.control_gap())),
+    ]);
+    told(row, mpi, stall, params)
+}
+
+fn params(row: &Row, said: &str) -> Vec<(&'static str, String)> {
+    vec![
         ("bytes", MESSAGE_BYTES.to_string()),
         ("placement", quoted("namespaces")),
         ("rate", quoted(row.rate.name())),
         ("rails", RAILS.to_string()),
-        ("used_rails", found.used.to_string()),
         ("fault", quoted(row.kind.name())),
-        ("hangs", (!found.is_done && !found.has_failed).to_string()),
-        ("goodput_mbs", format!("{:.1}", found.trace.goodput())),
-        ("control_gap_ms", format!("{:.2}", found.trace.control_gap())),
-        ("verdict", quoted(&said)),
-    ];
+        ("verdict", quoted(said)),
+    ]
+}
+
+fn told(row: &Row, mpi: &Mpi, stall: f64, params: Vec<(&'static str, String)>) -> Outcome {
     Outcome {
         scenario: format!("{}.stall", row.name()),
         system: mpi.name(),
@@ -146,6 +164,13 @@ fn outcome(row: &Row, mpi: &Mpi, found: &Found) -> Outcome {
     }
 }
 
+/// What programs say, as a part of a line that stands between quotation marks.
+fn in_a_line(said: &str) -> String {
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let plain = words.join(" ").replace(['"', '\\'], "'");
+    plain.chars().filter(|it| !it.is_control()).take(SAID_MAX).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,5 +185,11 @@ mod tests {
         assert_eq!(read(&file), (vec![5, 9], false));
         std::fs::write(&file, &words).expect("it is written");
         assert_eq!(read(&file), (vec![5, 9], true));
+    }
+
+    #[test]
+    fn what_an_mpi_says_fits_into_a_row() {
+        assert_eq!(in_a_line("no \"a\\b\"\n  there\u{1b}"), "no 'a'b' there");
+        assert_eq!(in_a_line(&"x".repeat(1000)).len(), SAID_MAX);
     }
 }
