@@ -2,6 +2,7 @@ use ropewalk_base::health::Suspicion;
 
 use super::*;
 use crate::session::Controllers;
+use crate::session::model::Acknowledged;
 use crate::session::status::{LinkState, PathCause};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -65,7 +66,9 @@ fn what_is_known_of_the_last_path_is_shown_although_it_stays_in_use() {
     assert_eq!(shown(&paths), [since(1), since(2)]);
     let causes: Vec<PathCause> = paths.losses().iter().map(|loss| loss.cause).collect();
     assert_eq!(causes, [carrier; 2], "our own rail knows best");
-    paths.delivered(link(2), at(5), true, at(5));
+    let sent = Some((at(5), 128));
+    let acknowledged = Acknowledged { bytes: 128, sent, over_it: true, ..Default::default() };
+    paths.delivered(link(2), &acknowledged, &mut Controllers::new(), at(5));
     assert_eq!(shown(&paths)[1], LinkState::Up);
 }
 

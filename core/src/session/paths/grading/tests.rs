@@ -2,7 +2,10 @@ use ropewalk_base::slots::SlotId;
 
 use super::*;
 use crate::session::paths::PathId;
+use crate::session::paths::striping::Going;
 use crate::session::quality::SCORE_MAX;
+
+const SHORT: Going = Going { bytes: 99, payload_bytes: 0, is_again: false, was_there: false };
 
 fn link(rail: u8) -> LinkId {
     LinkId { rail, slot: SlotId { index: 1, generation: 1 } }
@@ -118,7 +121,9 @@ fn a_session_learns_what_its_routes_do_once() {
     for step in 0..30u64 {
         let now = Time::ZERO + std::time::Duration::from_millis(100) * step as u32;
         (health.packets, health.losses) = (400 * step, 20 * step);
-        [0, 1].iter().for_each(|rail| paths.bytes_begun(link(*rail), 99, &mut controllers, now));
+        for rail in [0, 1] {
+            paths.goes(link(rail), SHORT, &mut controllers, now);
+        }
         assert_eq!(paths.next_question(true, now), Some(link(0)));
         assert_eq!(paths.next_question(true, now), Some(link(1)));
         assert_eq!(paths.next_question(true, now), None, "each is asked once");

@@ -40,7 +40,8 @@ fn session(rates: &[u64]) -> Session {
             paths.delivered(link(rail as u8), &acknowledged, &mut controllers, now);
         }
     }
-    Session { paths, controllers, now }
+    // The least round trips were measured again meanwhile.
+    Session { paths, controllers, now: now + Duration::from_millis(100) }
 }
 
 impl Session {
