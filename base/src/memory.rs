@@ -11,6 +11,12 @@
 //!   all access here goes through raw pointers;
 //! * read-only memory is never written: for writing, its slices resolve to nothing.
 
+mod element;
+mod update;
+
+pub use element::{Element, Operator, Shape};
+pub use update::{NeedsLock, Update};
+
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
