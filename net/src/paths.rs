@@ -48,9 +48,19 @@ pub fn interfaces() -> Result<&'static [String], ModuleError> {
     if let Some(named) = NAMED.get() {
         return Ok(named);
     }
-    let text = read(INTERFACES_VARIABLE).unwrap_or_default();
+    let text = read(INTERFACES_VARIABLE);
+    let is_empty = text.as_ref().is_some_and(|text| text.replace(',', "").trim().is_empty());
+    let text = text.unwrap_or_default();
     let named = named(&text, || ropewalk_rail_ether::interfaces().into_iter().map(|it| it.name))?;
-    Ok(NAMED.get_or_init(|| named))
+    Ok(NAMED.get_or_init(|| {
+        if is_empty {
+            eprintln!(
+                "ropewalk: {INTERFACES_VARIABLE}='{text}' names no interface: it counts as if it was \
+                 not set"
+            );
+        }
+        named
+    }))
 }
 
 /// The names in a text with commas between. `there`: those of the interfaces of this host, asked for where one is named.
@@ -79,11 +89,27 @@ fn from_environment() -> usize {
     static SAID: OnceLock<usize> = OnceLock::new();
     *SAID.get_or_init(|| {
         let Some(text) = read(PATHS_VARIABLE) else { return 0 };
-        text.trim().parse().unwrap_or_else(|_| {
-            eprintln!("ropewalk: {PATHS_VARIABLE}='{text}' is no number of paths, like 2");
-            0
-        })
+        let (allowed, complaint) = allowed(&text);
+        if let Some(complaint) = complaint {
+            eprintln!("ropewalk: {complaint}");
+        }
+        allowed
     })
+}
+
+/// How many paths a text allows, 0 where it says nothing that makes sense; and what is wrong with it.
+fn allowed(text: &str) -> (usize, Option<String>) {
+    let said = format!("{PATHS_VARIABLE}='{text}'");
+    match text.trim().parse::<usize>() {
+        Ok(number) if (1..=MOST).contains(&number) => (number, None),
+        Ok(number) if number > MOST => {
+            (MOST, Some(format!("{said} is more than a session can have: {MOST} counts")))
+        }
+        _ => {
+            let range = format!("is no number of paths from 1 to {MOST}");
+            (0, Some(format!("{said} {range}, like 2: it counts as if it was not set")))
+        }
+    }
 }
 
 /// How long the environment has a session wait for a path; `None` where it says nothing, or nothing that makes sense.
@@ -93,7 +119,10 @@ pub(crate) fn wait() -> Option<Duration> {
         let text = read(WAIT_VARIABLE)?;
         let seconds = text.trim().parse().ok().filter(|it| (0.0..=WAIT_SECONDS_MAX).contains(it));
         if seconds.is_none() {
-            eprintln!("ropewalk: {WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400");
+            eprintln!(
+                "ropewalk: {WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400: it \
+                 counts as if it was not set"
+            );
         }
         seconds.map(Duration::from_secs_f64)
     })
@@ -107,6 +136,20 @@ fn read(variable: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_of_paths_that_makes_no_sense_is_told_with_what_counts() {
+        assert_eq!(allowed(" 2 "), (2, None));
+        assert_eq!(allowed("64"), (64, None));
+        for wrong in ["x", "0", "-1", ""] {
+            let (paths, complaint) = allowed(wrong);
+            assert_eq!(paths, 0);
+            let complaint = complaint.expect("it is told");
+            assert!(complaint.contains("from 1 to 64") && complaint.contains("counts as if"));
+        }
+        let (paths, complaint) = allowed("99");
+        assert_eq!((paths, complaint.unwrap().contains("64 counts")), (64, true));
+    }
 
     #[test]
     fn a_wrong_name_of_an_interface_is_named_with_those_that_there_are() {

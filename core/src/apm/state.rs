@@ -117,7 +117,7 @@ pub enum Rule {
     Loading,
     #[error("an alternate path is loaded: migrate to it, or drain it, before you load another")]
     Loaded,
-    #[error("no alternate path is armed: load one first")]
+    #[error("no alternate path is armed: specify one, or wait until one is")]
     NotArmed,
     #[error("no alternate path is being loaded")]
     NotLoading,
@@ -139,7 +139,7 @@ pub enum Rule {
     Crossed,
     #[error("the connection has no such path")]
     UnknownPath,
-    #[error("the path is the primary one: name another")]
+    #[error("the path is the primary one and carries already: name another")]
     IsPrimary,
     #[error("the path is drained: bring it up first")]
     IsDrained,

@@ -177,6 +177,14 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         }
         return chosen.iter().try_for_each(|name| say!("{name}"));
     }
+    if let Some(file) = &arguments.figure {
+        // Whoever measures for minutes learns now that the picture cannot be written.
+        std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
     for signal in stop::signals() {
         // The first one ends it in good order, the second one at once.
         register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;

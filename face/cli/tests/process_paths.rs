@@ -83,7 +83,10 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
     let process = server.pid().as_raw_nonzero().to_string();
     let asked = |words: &[&str]| paths(&[words, &["--process", &process]].concat());
     assert!(well(asked(&["status"])).contains("no session with another endpoint"));
-    assert_eq!(well(asked(&["status", "--json"])) + &well(asked(&["status", "--prometheus"])), "");
+    assert_eq!(well(asked(&["status", "--json"])), "");
+    let silent = format!("ropewalk_path_process_silent{{process=\"{process}\"}}");
+    let metrics = well(asked(&["status", "--prometheus"]));
+    assert!(metrics.ends_with(&format!("{silent} 0\n")) && !metrics.contains("path_up"));
 
     let caller = endpoint(
         &["127.0.0.1:0?source=127.0.0.1", "127.0.0.2:0?source=127.0.0.2"].map(String::from),
@@ -132,6 +135,12 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
     rustix::process::kill_process(server.pid(), rustix::process::Signal::STOP).unwrap();
     let error = badly(asked(&["status"]));
     assert!(error.contains("does not answer: it may be stopped"), "{error}");
+    // Among others it is a metric, so that the collector's file is written; a table fails.
+    let begin = Instant::now();
+    let metrics = paths(&["status", "--prometheus"]).output().unwrap().stdout;
+    assert!(String::from_utf8(metrics).unwrap().contains(&format!("{silent} 1\n")));
+    assert!(begin.elapsed() < Duration::from_secs(10), "processes are asked at once");
+    assert!(!paths(&["status"]).output().unwrap().status.success());
     caller.close();
 }
 
@@ -180,13 +189,26 @@ fn orders(peer: &str, second: &Value, asked: &dyn Fn(&[&str]) -> Command) {
         (&["drain", id, "0"], "no other can"),
         (&["drain", id, "77"], &format!("there is no path 77: there are 0, {second}")),
         (&["up", id, "0"], "the path is not drained"),
-        (&["migrate", id], "no alternate path is armed"),
+        (&["migrate", id], "no alternate path is armed: specify one"),
+        (&["migrate", id, &number], "the path is drained: bring it up first"),
+        (
+            &["drain", id, "0", "--endpoint", "data server 7"],
+            "there is no endpoint 'data server 7'",
+        ),
+        (&["drain", "--rail", "eth9"], "there are tcp 127.0.0.1, tcp 127.0.0.2"),
         (&["migrate", "10.9.9.9:7"], "no session with a peer '10.9.9.9:7'"),
     ] {
         let error = badly(asked(words));
         assert!(error.contains(said), "{words:?}: {error}");
     }
     assert!(badly(paths(&["weight", id, &number, "1001"])).contains("invalid value '1001'"));
+    assert!(well(asked(&["migrate", id, "0"])).contains("path 0 to "));
+    assert!(well(asked(&["migrate", "--rail", "127.0.0.1"])).contains("carries already"));
+    let by_rail =
+        |word| well(asked(&[word, "--rail", "127.0.0.2", "--endpoint", "metadata server"]));
+    assert!(by_rail("up").contains("may be used"));
+    assert!(by_rail("up").contains("nothing was to be done"));
+    assert!(by_rail("drain").contains("is drained"));
     assert!(well(asked(&["up", id, &number])).contains("may be used"));
     let history = objects(&well(asked(&["history", "--json"])));
     let names: Vec<&str> = history.iter().filter_map(|it| it["event"].as_str()).collect();

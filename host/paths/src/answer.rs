@@ -29,7 +29,7 @@ pub fn to(question: &str) -> Value {
             history(endpoint, asked["after"][&id].as_u64().unwrap_or(0), object);
         }),
         Some(what) if order::is_one(what) => match order::carry_out(what, &asked) {
-            Ok(path) => json!({ "path": path }),
+            Ok(done) => json!({ "path": done.path, "already": done.already }),
             Err(cause) => refused(&cause),
         },
         _ => refused("this process does not know such a question: it may be of another version"),
@@ -60,7 +60,8 @@ fn program() -> String {
 }
 
 fn status(endpoint: &Endpoint, object: &mut Object) {
-    let PathViews { now, paths } = endpoint.path_status();
+    let PathViews { now, mut paths } = endpoint.path_status();
+    shown::remember(endpoint.identity().endpoint, &mut paths);
     let paths: Vec<Value> = paths.iter().map(|path| path_object(path, now)).collect();
     object.insert("paths".into(), paths.into());
 }

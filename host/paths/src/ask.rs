@@ -1,11 +1,11 @@
 //! The side of a command: it finds the processes that show their paths, and asks them.
 
 use std::io::{ErrorKind, Read, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::Value;
 
 use crate::NAME;
@@ -37,12 +37,31 @@ pub enum AskError {
     Foreign { process: u32, user: u32 },
     #[error("process {0} does not answer: it may be stopped, or at its end")]
     Silent(u32),
+    /// So many wait for its answer that not even its number is known.
+    #[error("a process here takes no further question about its paths: it may be stopped")]
+    Full,
     #[error("process {process} refused: {cause}")]
     Refused { process: u32, cause: String },
     #[error("process {0} gave an answer that is none: it may be of another version")]
     Unreadable(u32),
     #[error("cannot ask process {process}: {cause}")]
     System { process: u32, cause: String },
+}
+
+impl AskError {
+    /// The process, where it is known.
+    pub fn process(&self) -> Option<u32> {
+        match self {
+            AskError::NoProcess(process)
+            | AskError::NotShown(process, _)
+            | AskError::Foreign { process, .. }
+            | AskError::Silent(process)
+            | AskError::Refused { process, .. }
+            | AskError::Unreadable(process)
+            | AskError::System { process, .. } => Some(*process),
+            AskError::Full => None,
+        }
+    }
 }
 
 /// A socket at which a process shows its paths.
@@ -54,42 +73,62 @@ struct Found {
 
 /// Asks a process. `question`: one JSON object.
 pub fn ask(process: u32, question: &Value) -> Result<Answer, AskError> {
-    let found = found().into_iter().find(|found| found.process == process);
-    let Some(found) = found else {
-        let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
-        return Err(match name {
-            Ok(name) => AskError::NotShown(process, format!(" ({})", name.trim_end())),
-            Err(_) => AskError::NoProcess(process),
-        });
-    };
-    found.ask(question)
+    let mut all = found();
+    if let Some(index) = all.iter().position(|it| it.as_ref().is_ok_and(|it| it.process == process))
+    {
+        return all.swap_remove(index).and_then(|found| found.ask(question));
+    }
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+    Err(match name {
+        Ok(_) if all.iter().any(Result::is_err) => AskError::Silent(process),
+        Ok(name) => AskError::NotShown(process, format!(" ({})", name.trim_end())),
+        Err(_) => AskError::NoProcess(process),
+    })
 }
 
-/// Asks all processes of this network namespace that show their paths, by their numbers.
+/// Asks all processes of this network namespace that show their paths, by their numbers. They are asked at once: one that
+/// is stopped delays no other.
 pub fn ask_all(question: &Value) -> Vec<Result<Answer, AskError>> {
-    found().into_iter().map(|found| found.ask(question)).collect()
+    let all = found();
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = all
+            .into_iter()
+            .map(|found| scope.spawn(|| found.and_then(|found| found.ask(question))))
+            .collect();
+        asked.into_iter().map(|thread| thread.join().expect("it does not panic")).collect()
+    })
 }
 
-/// Sorted by process.
-fn found() -> Vec<Found> {
+/// Sorted by process; those whose number is not known come first.
+fn found() -> Vec<Result<Found, AskError>> {
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let mut names: Vec<&str> = names.filter(|name| name.starts_with(NAME)).collect();
     // Sockets that are being told something are in the table, too.
     names.sort_unstable();
     names.dedup();
-    let mut found: Vec<Found> = names.into_iter().filter_map(call).collect();
-    found.sort_by_key(|found| found.process);
+    let mut found: Vec<_> = names.into_iter().filter_map(call).collect();
+    found.sort_by_key(|found| found.as_ref().map_or(0, |found| found.process));
     found
 }
 
 /// `None`: nobody has this name any more, or the process that had it has ended and left the socket to a child.
-fn call(name: &str) -> Option<Found> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()?;
+fn call(name: &str) -> Option<Result<Found, AskError>> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
+    // A call waits where the process is stopped and others wait already.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+    match connect(&socket, &address) {
+        Ok(()) => {}
+        Err(rustix::io::Errno::AGAIN) => return Some(Err(AskError::Full)),
+        Err(_) => return None,
+    }
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false).ok()?;
     let owner = socket_peercred(&stream).ok()?;
     let process = owner.pid.as_raw_nonzero().get().cast_unsigned();
     let lives = std::path::Path::new("/proc").join(process.to_string()).exists();
-    lives.then(|| Found { process, user: owner.uid.as_raw(), stream })
+    lives.then(|| Ok(Found { process, user: owner.uid.as_raw(), stream }))
 }
 
 impl Found {

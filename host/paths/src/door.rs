@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
 use ropewalk_net::{Door, Endpoint, host, threads};
@@ -44,6 +44,13 @@ struct Doors {
 
 static DOORS: Mutex<Doors> = Mutex::new(Doors { listener: Weak::new(), is_watched: false });
 
+/// What is wrong with the variable was told.
+static TOLD: Once = Once::new();
+
+fn unclear(text: &str) -> String {
+    format!("{SHOW_VARIABLE}='{text}' is neither 0 nor 1: paths are shown; 0 has them hidden")
+}
+
 /// Shows the paths of an endpoint, under this role, to root and the user of this process, as long as the endpoint is
 /// open. Without a descriptor, or a thread where it needs one, it is not shown, nor where the environment says so
 /// (`ROPEWALK_SHOW_PATHS=0`). The socket's name is one of the network namespace in which this thread was when it showed the
@@ -51,8 +58,12 @@ static DOORS: Mutex<Doors> = Mutex::new(Doors { listener: Weak::new(), is_watche
 ///
 /// It costs a descriptor of the process; and a thread, where the endpoint has no service thread.
 pub fn show(endpoint: &Endpoint, role: &str) {
-    if std::env::var_os(SHOW_VARIABLE).is_some_and(|value| value == "0") {
-        return;
+    let said = std::env::var_os(SHOW_VARIABLE);
+    let said = said.as_ref().map(|value| value.to_string_lossy());
+    match said.as_deref() {
+        Some("0") => return,
+        Some(text) if text != "1" => TOLD.call_once(|| eprintln!("ropewalk: {}", unclear(text))),
+        _ => {}
     }
     shown::add(endpoint, role);
     let mut doors = DOORS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,4 +148,15 @@ fn attend(mut stream: &UnixStream) -> io::Result<()> {
     let mut question = String::new();
     BufReader::new(stream.take(QUESTION_BYTES_MAX)).read_line(&mut question)?;
     stream.write_all(answer::to(&question).to_string().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_hides_nothing_is_told_with_the_one_that_does() {
+        assert!(unclear("no").contains("ROPEWALK_SHOW_PATHS='no' is neither 0 nor 1"));
+        assert!(unclear("no").contains("0 has them hidden"));
+    }
 }

@@ -1,9 +1,11 @@
 //! The endpoints of this process that are shown.
 
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use ropewalk_base::ids::EndpointId;
 use ropewalk_net::Endpoint;
-use ropewalk_net::path_status::WeakEndpoint;
+use ropewalk_net::path_status::{PathView, WeakEndpoint};
 
 struct Shown {
     endpoint: WeakEndpoint,
@@ -32,4 +34,25 @@ pub fn open() -> Vec<(Endpoint, String)> {
         Some((endpoint, shown.role.clone()))
     });
     open.collect()
+}
+
+/// Of each path of an endpoint, by its peer and number: the host at the other end when somebody asked last.
+static REMOTES: Mutex<BTreeMap<EndpointId, Remotes>> = Mutex::new(BTreeMap::new());
+
+type Remotes = BTreeMap<(EndpointId, u32), String>;
+
+/// Gives paths that have lost their links the hosts at their other ends, as they were seen before.
+pub fn remember(endpoint: EndpointId, paths: &mut [PathView]) {
+    let mut all = REMOTES.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = all.remove(&endpoint).unwrap_or_default();
+    let mut now = Remotes::new();
+    for view in paths {
+        let key = (view.peer.endpoint, view.status.path);
+        view.remote = view.remote.take().or_else(|| before.get(&key).cloned());
+        now.extend(view.remote.clone().map(|remote| (key, remote)));
+    }
+    let open: Vec<EndpointId> =
+        open().iter().map(|(endpoint, _)| endpoint.identity().endpoint).collect();
+    all.retain(|endpoint, _| open.contains(endpoint));
+    all.insert(endpoint, now);
 }

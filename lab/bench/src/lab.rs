@@ -283,7 +283,10 @@ pub(crate) fn alternate<T>(
             match act(turn, run) {
                 Ok(one) => found[turn].push(one),
                 Err(error) => {
-                    eprintln!("{} failed: {error:#}", names[turn]);
+                    // Ctrl-C ends the processes of a measurement, too.
+                    if !options.is_interrupted() {
+                        eprintln!("{} failed: {error:#}", names[turn]);
+                    }
                     failed[turn] = true;
                 }
             }

@@ -181,7 +181,8 @@ fn conditions(main: &Outcome) -> Vec<String> {
         ("not_back", "not back"),
     ] {
         let value = main.param(name);
-        all.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
+        let speaks = !value.is_empty() && (name, value) != ("not_back", "0");
+        all.extend(speaks.then(|| format!("{value} {unit}")));
     }
     all
 }

@@ -3,20 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use ropewalk_client::Timestamp;
 use serde_json::{Value, json};
 
-use super::found::{Told, Which, micros, peer_name, rail_name, text};
-use crate::remote::text::{exact_time, printable};
-use crate::report::{bytes, print, print_json, say, table};
+use super::found::{Heard, Told, Which, micros, moment, peer_name, rail_name, text};
+use crate::remote::text::printable;
+use crate::report::{bytes, complain, print, print_json, say, table};
 use crate::stop::Stop;
 
 /// Between two looks for new events.
 const PAUSE: Duration = Duration::from_millis(200);
 const HEADER: [&str; 6] = ["time", "process", "peer", "path", "event", "details"];
-/// Characters of a time that are shown: to the millisecond.
-const TIME_SHOWN: usize = "2026-01-31 23:59:59.999".len();
-
 /// Arguments of `ropewalk paths history`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -32,8 +28,8 @@ Events:
   redirected  others have its traffic, and one of them delivers again: the stall
               since the suspicion or the loss, and what was sent again
   answered    a suspect path is well
-  dead        a suspect path was given up; another link is sought
-  lost        its link ended
+  dead        a suspect path was given up: it is lost, and another link is sought
+  lost        its link ended: it is lost, and another one is sought
   held        it has a link again, and others are preferred for a while
   mended      it may be used as before
   degraded    it loses or spoils packets: short messages go over better paths
@@ -62,25 +58,34 @@ type Line<'a> = (&'a Told, &'a Value);
 /// Shows events, once or until Ctrl-C.
 pub fn run(arguments: &History) -> anyhow::Result<()> {
     let (mut told_of, mut after) = (BTreeSet::new(), BTreeMap::new());
-    let told = look(arguments, &mut after, &mut told_of)?;
+    let which = &arguments.which;
+    let heard = look(arguments, &mut after, &mut told_of)?;
+    let lines = in_order(&heard.told);
+    // A peer that nobody knows has no events either.
+    let known = if lines.is_empty() && which.peer.is_some() && !heard.answered.is_empty() {
+        which.check(&which.ask(&json!({ "do": "status" }), "paths", &mut told_of)?)
+    } else {
+        which.check(&heard)
+    };
     if !arguments.follow {
-        if told.is_empty() && !arguments.json {
+        known?;
+        if heard.answered.is_empty() && !arguments.json {
             return say!("no process shows paths in this network namespace");
         }
-        let lines = in_order(&told);
-        if lines.is_empty() {
-            // A peer that nobody knows has no events either.
-            let paths = arguments.which.ask(&json!({ "do": "status" }), "paths", &mut told_of)?;
-            arguments.which.check(&paths)?;
-        }
-        return show(arguments, &lines);
+        show(arguments, &lines)?;
+        return heard.complete();
+    }
+    if let Err(error) = known {
+        complain!("ropewalk: {error:#}; waiting for it");
+    } else if heard.answered.is_empty() {
+        complain!("ropewalk: no process shows paths in this network namespace: waiting for one");
     }
     let stop = Stop::watch()?;
-    show_lines(arguments, &in_order(&told))?;
+    show_lines(arguments, &lines)?;
     while !stop.is_asked() {
         std::thread::sleep(PAUSE);
-        let told = look(arguments, &mut after, &mut told_of)?;
-        show_lines(arguments, &in_order(&told))?;
+        let heard = look(arguments, &mut after, &mut told_of)?;
+        show_lines(arguments, &in_order(&heard.told))?;
     }
     Ok(())
 }
@@ -89,17 +94,17 @@ pub fn run(arguments: &History) -> anyhow::Result<()> {
 fn look(
     arguments: &History,
     after: &mut BTreeMap<String, u64>,
-    told_of: &mut BTreeSet<u32>,
-) -> anyhow::Result<Vec<Told>> {
+    told_of: &mut BTreeSet<String>,
+) -> anyhow::Result<Heard> {
     let question = json!({ "do": "history", "after": after });
-    let told = arguments.which.ask(&question, "events", told_of)?;
-    for endpoint in &told {
+    let heard = arguments.which.ask(&question, "events", told_of)?;
+    for endpoint in &heard.told {
         let last = endpoint.objects.iter().filter_map(|event| event["number"].as_u64()).max();
         if let Some(last) = last {
             after.insert(endpoint.endpoint.clone(), last);
         }
     }
-    Ok(told)
+    Ok(heard)
 }
 
 fn in_order(told: &[Told]) -> Vec<Line<'_>> {
@@ -139,18 +144,11 @@ fn cells(told: &Told, event: &Value) -> [String; 6] {
     [
         moment(event["time"].as_f64().unwrap_or(0.0)),
         format!("{} {}", told.process, told.role),
-        peer_name(&event["peer"]),
+        peer_name(event),
         format!("{} ({})", event["path"], rail_name(&event["rail"])),
         text(&event["event"]),
         details(event),
     ]
-}
-
-/// Seconds since 1970 as a moment.
-fn moment(seconds: f64) -> String {
-    let nanos = ((seconds.fract() * 1e9) as u32).min(999_999_999);
-    let text = exact_time(Timestamp { seconds: seconds as i64, nanos });
-    text.chars().take(TIME_SHOWN).collect()
 }
 
 fn details(event: &Value) -> String {
@@ -159,7 +157,9 @@ fn details(event: &Value) -> String {
         details.push(format!("to path {to}"));
     }
     details.extend(event["cause"].as_str().map(|cause| printable(cause.as_bytes())));
-    details.extend(micros(&event["detection_us"]).map(|time| format!("detected in {time}")));
+    // A path at rest had nothing to deliver.
+    let detection = Some(&event["detection_us"]).filter(|time| **time != 0);
+    details.extend(detection.and_then(micros).map(|time| format!("detected in {time}")));
     details.extend(micros(&event["stall_us"]).map(|time| format!("stall {time}")));
     if let Some(spans) = event["spans_re_sent"].as_u64() {
         let sent = bytes(event["bytes_re_sent"].as_u64().unwrap_or(0));
@@ -216,6 +216,8 @@ mod tests {
             "to path 2, time_out, detected in 6.2 ms, stall 1.9 ms, 34 spans with 33.2 KiB sent again",
         ];
         assert_eq!(cells(&told, &event), expected);
+        event["detection_us"] = 0.into();
+        assert!(!cells(&told, &event)[5].contains("detected"), "a path at rest");
         event["event"] = "held".into();
         for gone in ["to", "cause", "detection_us", "stall_us", "spans_re_sent", "bytes_re_sent"] {
             event[gone] = Value::Null;

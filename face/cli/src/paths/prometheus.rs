@@ -2,11 +2,14 @@
 //!
 //! Times are in seconds, as Prometheus has them. Counters of a path begin anew when its session does.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
+use ropewalk_host_paths::AskError;
+use ropewalk_net::PathTally;
 use serde_json::Value;
 
-use super::found::Told;
+use super::found::{Heard, Told, short};
 
 /// How a value of a path is found.
 enum Of {
@@ -49,6 +52,11 @@ const METRICS: &[Metric] = &[
         "held_back",
         "Whether the path came back and is held back.",
         Of::Is("state", |state| state == "held"),
+    ),
+    gauge(
+        "idle",
+        "Whether the path has no link since it was idle.",
+        Of::Is("state", |state| state == "closing" || state == "resting"),
     ),
     gauge("used", "Whether traffic goes over the path now.", Of::Is("used", |used| used == true)),
     gauge("round_trip_seconds", "Smoothed round trip.", Of::Number("round_trip_us", MICROS)),
@@ -138,55 +146,118 @@ const METRICS: &[Metric] = &[
     ),
 ];
 
-/// All paths that were told of.
-pub fn text(told: &[Told]) -> String {
+/// The paths of all sessions with several that were told of, and the processes that did not answer.
+pub fn text(heard: &Heard) -> String {
     let mut text = String::new();
-    if told.iter().all(|it| it.objects.is_empty()) {
+    silent(heard, &mut text);
+    let all = || heard.told.iter().flat_map(|it| it.objects.iter().map(move |path| (it, path)));
+    let several = || all().filter(|(_, path)| path["several"] == true);
+    let paths: Vec<(String, &Value)> =
+        several().map(|(told, path)| (labels(told, path), path)).collect();
+    if paths.is_empty() {
         return text;
     }
-    for Metric { name, kind, help, of } in METRICS {
-        let _ = writeln!(text, "# HELP ropewalk_path_{name} {help}");
-        let _ = writeln!(text, "# TYPE ropewalk_path_{name} {kind}");
-        let paths = told.iter().flat_map(|it| it.objects.iter().map(move |path| (it, path)));
-        for (endpoint, path) in paths {
-            let labels = labels(endpoint, path);
-            let mut sample = |more: &str, value: f64| {
-                let _ = writeln!(text, "ropewalk_path_{name}{{{labels}{more}}} {value}");
-            };
-            match of {
-                Of::Number(field, unit) => {
-                    path[field].as_f64().into_iter().for_each(|it| sample("", it / unit));
-                }
-                Of::Is(field, is) => sample("", f64::from(u8::from(is(&path[field])))),
-                Of::ByCause(field) => {
-                    for (cause, count) in path[field].as_object().into_iter().flatten() {
-                        let cause = format!(",cause=\"{}\"", escaped(cause));
-                        sample(&cause, count.as_f64().unwrap_or(0.0));
-                    }
-                }
-            }
-        }
+    let _ = writeln!(
+        text,
+        "# HELP ropewalk_path_info Names of the path, of its process and of its peer."
+    );
+    let _ = writeln!(text, "# TYPE ropewalk_path_info gauge");
+    for ((labels, _), (told, path)) in paths.iter().zip(several()) {
+        let _ = writeln!(text, "ropewalk_path_info{{{labels},{}}} 1", names(told, path));
+    }
+    for metric in METRICS {
+        samples(metric, &paths, &mut text);
     }
     text
 }
 
+/// Whether each process answered; those whose number is not known are left out.
+fn silent(heard: &Heard, text: &mut String) {
+    let unheard: BTreeSet<u32> = heard
+        .unheard
+        .iter()
+        .filter(|error| !matches!(error, AskError::Foreign { .. }))
+        .map(|error| error.process().unwrap_or(0))
+        .collect();
+    if unheard.is_empty() && heard.answered.is_empty() {
+        return;
+    }
+    let name = "ropewalk_path_process_silent";
+    let _ = writeln!(
+        text,
+        "# HELP {name} Whether the process did not answer; 0 is one of unknown number."
+    );
+    let _ = writeln!(text, "# TYPE {name} gauge");
+    for (processes, value) in [(&heard.answered, 0), (&unheard, 1)] {
+        for process in processes {
+            let _ = writeln!(text, "{name}{{process=\"{process}\"}} {value}");
+        }
+    }
+}
+
+fn samples(metric: &Metric, paths: &[(String, &Value)], text: &mut String) {
+    let Metric { name, kind, help, of } = metric;
+    let _ = writeln!(text, "# HELP ropewalk_path_{name} {help}");
+    let _ = writeln!(text, "# TYPE ropewalk_path_{name} {kind}");
+    for (labels, path) in paths {
+        let mut sample = |more: &str, value: f64| {
+            let _ = writeln!(text, "ropewalk_path_{name}{{{labels}{more}}} {value}");
+        };
+        match of {
+            Of::Number(field, unit) => {
+                path[field].as_f64().into_iter().for_each(|it| sample("", it / unit));
+            }
+            Of::Is(field, is) => sample("", f64::from(u8::from(is(&path[field])))),
+            Of::ByCause(field) => {
+                // All causes from the beginning on, so that the first suspicion is an increase.
+                let known = PathTally::default();
+                let known = known.suspected().map(|(cause, _)| cause);
+                let told = path[field].as_object().into_iter().flat_map(|it| it.keys());
+                let causes: BTreeSet<&str> = known.chain(told.map(String::as_str)).collect();
+                for cause in causes {
+                    let more = format!(",cause=\"{}\"", escaped(cause));
+                    sample(&more, path[field][cause].as_f64().unwrap_or(0.0));
+                }
+            }
+        }
+    }
+}
+
+/// What tells a path from all others, and stays while it is there.
 fn labels(told: &Told, path: &Value) -> String {
-    let (peer, rail) = (&path["peer"], &path["rail"]);
-    let plain = |value: &Value| value.as_str().unwrap_or_default().to_string();
-    let labels = [
+    let rail = &path["rail"];
+    written(&[
         ("process", told.process.to_string()),
-        ("program", told.program.clone()),
         ("role", told.role.clone()),
-        ("endpoint", told.endpoint.clone()),
-        ("peer", plain(&peer["endpoint"])),
-        ("peer_address", plain(&peer["address"])),
+        ("endpoint", short(&told.endpoint)),
+        ("peer", short(&plain(&path["peer"]["endpoint"]))),
         ("path", path["path"].to_string()),
-        ("scheme", plain(&rail["scheme"])),
         ("interface", plain(&rail["interface"])),
         ("source", plain(&rail["source"])),
-        ("remote", plain(&path["remote"])),
-    ];
-    let labels = labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(&value)));
+    ])
+}
+
+/// Further names. The host at the other end is not among them: it may be known later.
+fn names(told: &Told, path: &Value) -> String {
+    let (peer, rail) = (&path["peer"], &path["rail"]);
+    written(&[
+        ("program", told.program.clone()),
+        ("endpoint_id", told.endpoint.clone()),
+        ("peer_id", plain(&peer["endpoint"])),
+        ("peer_address", plain(&peer["address"])),
+        ("scheme", plain(&rail["scheme"])),
+    ])
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_string()
+}
+
+/// Labels; one without a value is none.
+fn written(labels: &[(&str, String)]) -> String {
+    let labels = labels.iter().filter(|(_, value)| !value.is_empty());
+    let labels: Vec<String> =
+        labels.map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
     labels.join(",")
 }
 
@@ -216,6 +287,7 @@ mod tests {
         let path = json!({
             "peer": { "endpoint": "ab", "address": "tcp://[::1]:7\"\\\n" },
             "path": 2,
+            "several": true,
             "rail": { "scheme": "tcp", "interface": "eth1" },
             "state": "suspect",
             "used": false,
@@ -234,12 +306,25 @@ mod tests {
             role: "data server 1".to_string(),
             objects: vec![path],
         };
-        let text = text(std::slice::from_ref(&told));
-        let labels = "process=\"77\",program=\"ropewalk\",role=\"data server 1\",endpoint=\"12\",\
-             peer=\"ab\",peer_address=\"tcp://[::1]:7\\\"\\\\\\n\",path=\"2\",scheme=\"tcp\",\
-             interface=\"eth1\",source=\"\",remote=\"\"";
+        let mut single = told.objects[0].clone();
+        single["path"] = 0.into();
+        single["several"] = false.into();
+        let objects = vec![told.objects[0].clone(), single];
+        let mut heard = Heard { told: vec![Told { objects, ..told }], ..Heard::default() };
+        heard.answered.insert(77);
+        heard.unheard = vec![AskError::Silent(78), AskError::Foreign { process: 79, user: 0 }];
+        let text = text(&heard);
+        let labels = "process=\"77\",role=\"data server 1\",endpoint=\"12\",peer=\"ab\",\
+             path=\"2\",interface=\"eth1\"";
+        let names = "program=\"ropewalk\",endpoint_id=\"12\",peer_id=\"ab\",\
+             peer_address=\"tcp://[::1]:7\\\"\\\\\\n\",scheme=\"tcp\"";
         for line in [
             "# TYPE ropewalk_path_suspected_total counter".to_string(),
+            "ropewalk_path_process_silent{process=\"77\"} 0".to_string(),
+            "ropewalk_path_process_silent{process=\"78\"} 1".to_string(),
+            format!("ropewalk_path_info{{{labels},{names}}} 1"),
+            format!("ropewalk_path_suspected_total{{{labels},cause=\"carrier_lost\"}} 0"),
+            format!("ropewalk_path_idle{{{labels}}} 0"),
             format!("ropewalk_path_up{{{labels}}} 1"),
             format!("ropewalk_path_suspect{{{labels}}} 1"),
             format!("ropewalk_path_used{{{labels}}} 0"),
@@ -257,7 +342,11 @@ mod tests {
         for unknown in ["last_delivery_age_seconds{", "corruption_ratio{"] {
             assert!(!text.contains(unknown), "what is not known is left out");
         }
-        assert_eq!(super::text(&[Told { objects: Vec::new(), ..told }]), "");
+        assert!(!text.contains("path=\"0\""), "a session with one path is left out");
+        assert!(!text.contains("\"79\""), "a process of another user is his");
+        heard.told[0].objects[0]["remote"] = "10.0.0.2".into();
+        assert_eq!(super::text(&heard), text, "a series goes on where a path is lost");
+        assert_eq!(super::text(&Heard::default()), "");
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! `ropewalk paths status`.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::found::{Told, Which, duration, micros, peer_name, rail_name, text};
+use super::found::{Heard, Told, Which, duration, micros, moment, peer_name, rail_name, text};
 use super::prometheus;
 use crate::remote::text::printable;
-use crate::report::{bytes, print, print_json, say, table};
+use crate::report::{bytes, columns, fits, print, print_json, say, table, wrapped};
 use crate::stop::Stop;
 
 /// The interval at which a waiting command checks whether it shall end.
@@ -31,7 +31,8 @@ const HEADER: [&str; 11] = [
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk paths status                        all processes of this host
-  ropewalk paths status 10.0.0.2:7700          the paths to one peer
+  ropewalk paths status 10.0.0.2               the paths to peers of one host
+  ropewalk paths status --several              without peers with one path
   ropewalk paths status --process 4711 --json  an object for each path
   ropewalk paths status --watch 1              again each second, until Ctrl-C
   ropewalk paths status --prometheus           for the text collector of
@@ -55,6 +56,9 @@ pub struct Status {
     /// Print counters and gauges as Prometheus reads them.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
+    /// Show only sessions with several paths.
+    #[arg(long)]
+    several: bool,
     /// Show the paths again after every SECONDS, until Ctrl-C.
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, value_parser = seconds, conflicts_with = "prometheus")]
     watch: Option<f64>,
@@ -71,11 +75,17 @@ fn seconds(text: &str) -> Result<f64, String> {
 pub fn run(arguments: &Status) -> anyhow::Result<()> {
     let mut told_of = BTreeSet::new();
     let Some(pause) = arguments.watch.map(Duration::from_secs_f64) else {
-        return show(arguments, &mut told_of);
+        let heard = show(arguments, &mut told_of)?;
+        // Prometheus reads of a silent process in a metric.
+        return if arguments.prometheus { Ok(()) } else { heard.complete() };
     };
     let stop = Stop::watch()?;
     loop {
         let begin = Instant::now();
+        if !arguments.json {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            say!("---- {} UTC", moment(now.as_secs_f64()))?;
+        }
         show(arguments, &mut told_of)?;
         while !stop.is_asked() && begin.elapsed() < pause {
             std::thread::sleep(LOOK.min(pause.saturating_sub(begin.elapsed())));
@@ -86,20 +96,32 @@ pub fn run(arguments: &Status) -> anyhow::Result<()> {
     }
 }
 
-fn show(arguments: &Status, told_of: &mut BTreeSet<u32>) -> anyhow::Result<()> {
-    let told = arguments.which.ask(&json!({ "do": "status" }), "paths", told_of)?;
-    arguments.which.check(&told)?;
+fn show(arguments: &Status, told_of: &mut BTreeSet<String>) -> anyhow::Result<Heard> {
+    let mut heard = arguments.which.ask(&json!({ "do": "status" }), "paths", told_of)?;
     if arguments.prometheus {
-        return print(prometheus::text(&told).as_bytes());
+        print(prometheus::text(&heard).as_bytes())?;
+        arguments.which.check(&heard)?;
+        return Ok(heard);
+    }
+    arguments.which.check(&heard)?;
+    if arguments.several {
+        for endpoint in &mut heard.told {
+            endpoint.objects.retain(|path| path["several"] == true);
+        }
+        heard.told.retain(|endpoint| !endpoint.is_empty());
     }
     if arguments.json {
+        let told = &heard.told;
         let paths = told.iter().flat_map(|it| it.objects.iter().map(|path| it.named(path)));
-        return paths.into_iter().try_for_each(|path| print_json(&path));
+        paths.into_iter().try_for_each(|path| print_json(&path))?;
+    } else if heard.answered.is_empty() {
+        say!("no process shows paths in this network namespace")?;
+    } else if heard.told.is_empty() {
+        say!("no session here has several paths")?;
+    } else {
+        heard.told.iter().try_for_each(print_endpoint)?;
     }
-    if told.is_empty() {
-        return say!("no process shows paths in this network namespace");
-    }
-    told.iter().try_for_each(print_endpoint)
+    Ok(heard)
 }
 
 fn print_endpoint(told: &Told) -> anyhow::Result<()> {
@@ -112,11 +134,36 @@ fn print_endpoint(told: &Told) -> anyhow::Result<()> {
         let paths = left.iter().take_while(of_peer).count();
         let (of_peer, others) = left.split_at(paths);
         let only = if first["several"] == true { "" } else { " by one path" };
-        say!("{}, to {}{only}:", told.name(), peer_name(&first["peer"]))?;
-        print(format!("{}\n", table(&HEADER, of_peer.iter().map(row).collect())).as_bytes())?;
+        say!("{}, to {}{only}:", told.name(), peer_name(first))?;
+        let rows = of_peer.iter().map(row).collect();
+        print(format!("{}\n", fitting(rows, columns())).as_bytes())?;
         left = others;
     }
     Ok(())
+}
+
+/// The columns that stand in the table also where it has to be narrow; the others stand below it.
+const BRIEF: [&str; 5] = ["path", "role", "rail", "state", "carried"];
+
+/// The table in so many columns of the terminal.
+fn fitting(rows: Vec<Vec<String>>, columns: usize) -> String {
+    let whole = table(&HEADER, rows.clone()).to_string();
+    if fits(&whole, columns) {
+        return whole;
+    }
+    let is_brief = |column: &usize| BRIEF.contains(&HEADER[*column]);
+    let brief = |row: &Vec<String>| {
+        (0..HEADER.len()).filter(is_brief).map(|column| row[column].clone()).collect()
+    };
+    let header: Vec<&str> = (0..HEADER.len()).filter(is_brief).map(|it| HEADER[it]).collect();
+    let mut text = table(&header, rows.iter().map(brief).collect()).to_string();
+    for row in rows {
+        let others = (0..HEADER.len()).filter(|column| !is_brief(column) && row[*column] != "-");
+        let others = others.map(|column| format!("{} {}", HEADER[column], row[column]));
+        let line = format!("path {}: {}", row[0], others.collect::<Vec<_>>().join("; "));
+        text += &format!("\n{}", wrapped(&line, columns, "    "));
+    }
+    text
 }
 
 fn row(path: &Value) -> Vec<String> {
@@ -171,7 +218,7 @@ fn score(path: &Value) -> String {
 
 /// How often, with the causes.
 fn suspected(counts: &Value) -> String {
-    let counts = counts.as_object().into_iter().flatten();
+    let counts = counts.as_object().into_iter().flatten().filter(|(_, count)| **count != 0);
     let counts: Vec<String> =
         counts.map(|(cause, count)| format!("{} {count}", printable(cause.as_bytes()))).collect();
     if counts.is_empty() { "0".to_string() } else { counts.join(", ") }
@@ -218,7 +265,11 @@ mod tests {
         ];
         assert_eq!(row(&path), expected);
         let path = json!({ "path": 0, "used": true, "state": "up", "rail": { "scheme": "tcp" } });
-        assert_eq!(row(&path), ["0 *", "-", "tcp", "-", "up", "-", "-", "-", "-", "-", "0"]);
+        let row = row(&path);
+        assert_eq!(row, ["0 *", "-", "tcp", "-", "up", "-", "-", "-", "-", "-", "0"]);
+        assert!(fits(&fitting(vec![row.clone()], 200), 200));
+        let narrow = fitting(vec![row; 2], 80);
+        assert!(fits(&narrow, 80) && narrow.contains("path 0 *: suspected 0"), "{narrow}");
         let path = json!({ "score": 1000, "grade": "good" });
         assert_eq!(score(&path), "1000");
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5") == Ok(0.5));
