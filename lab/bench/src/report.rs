@@ -431,6 +431,12 @@ mod tests {
         assert!(text.contains("  ropewalk: wait spin, bytes 8\n"), "{text}");
         assert!(text.contains("5.50 s/1000") && text.lines().count() == 4, "{text}");
         assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
+        for (late, is_told) in [("0", false), ("2", true)] {
+            let params = vec![("not_back", late.to_string())];
+            let mut table = Table::default();
+            let text = table.add(&Outcome { params, ..outcome.clone() }) + &table.finish();
+            assert_eq!(text.contains("not back"), is_told, "{text}");
+        }
         let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
         let bars = bars(&[other]);
         assert!(bars.contains("12345 1/s") && bars.contains("width=\"300.0\""), "{bars}");
