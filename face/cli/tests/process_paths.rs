@@ -128,7 +128,7 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
         metrics.lines().filter(|line| line.starts_with(&up) && line.ends_with(" 1")).count(),
         2
     );
-    assert!(well(asked(&["history"])).contains(" joined "));
+    assert!(well(asked(&["history"])).contains(" joined"));
 
     orders(&id, &event["path"], &asked);
     refusals(&asked);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::found::{Heard, Told, Which, micros, moment, peer_name, rail_name, text};
 use crate::remote::text::printable;
-use crate::report::{bytes, complain, print, print_json, say, table};
+use crate::report::{bytes, columns, complain, fits, print, print_json, say, table, wrapped};
 use crate::stop::Stop;
 
 /// Between two looks for new events.
@@ -28,7 +28,8 @@ Events:
   redirected  others have its traffic, and one of them delivers again: the stall
               since the suspicion or the loss, and what was sent again
   answered    a suspect path is well
-  dead        a suspect path was given up: it is lost, and another link is sought
+  dead        a suspect path was given up: it is lost, and another link is
+              sought
   lost        its link ended: it is lost, and another one is sought
   held        it has a link again, and others are preferred for a while
   mended      it may be used as before
@@ -122,8 +123,24 @@ fn show(arguments: &History, lines: &[Line<'_>]) -> anyhow::Result<()> {
     if lines.is_empty() {
         return say!("nothing happened to a path");
     }
-    let rows = lines.iter().map(|(told, event)| cells(told, event).to_vec()).collect();
-    print(format!("{}\n", table(&HEADER, rows)).as_bytes())
+    let rows = lines.iter().map(|(told, event)| cells(told, event)).collect();
+    print(format!("{}\n", fitting(rows, columns())).as_bytes())
+}
+
+/// A table, or lines where it is wider than the terminal.
+fn fitting(rows: Vec<[String; 6]>, columns: usize) -> String {
+    let whole = table(&HEADER, rows.iter().map(|row| row.to_vec()).collect()).to_string();
+    if fits(&whole, columns) {
+        return whole;
+    }
+    let lines: Vec<String> =
+        rows.into_iter().map(|row| wrapped(&sentence(row), columns, "    ")).collect();
+    lines.join("\n")
+}
+
+fn sentence([time, process, peer, path, event, details]: [String; 6]) -> String {
+    let details = if details.is_empty() { details } else { format!(": {details}") };
+    format!("{time} process {process}, {peer}, path {path} {event}{details}")
 }
 
 /// A line for each event.
@@ -132,9 +149,7 @@ fn show_lines(arguments: &History, lines: &[Line<'_>]) -> anyhow::Result<()> {
         if arguments.json {
             print_json(&told.named(event))?;
         } else {
-            let [time, process, peer, path, event, details] = cells(told, event);
-            let details = if details.is_empty() { details } else { format!(": {details}") };
-            say!("{time} process {process}, {peer}, path {path} {event}{details}")?;
+            say!("{}", sentence(cells(told, event)))?;
         }
     }
     Ok(())
@@ -216,6 +231,9 @@ mod tests {
             "to path 2, time_out, detected in 6.2 ms, stall 1.9 ms, 34 spans with 33.2 KiB sent again",
         ];
         assert_eq!(cells(&told, &event), expected);
+        let text = |columns| fitting(vec![cells(&told, &event)], columns);
+        assert!(text(300).contains('│') && !text(80).contains('│'));
+        assert!(fits(&text(80), 80) && text(80).contains("path 0 (tcp eth1) redirected:"));
         event["detection_us"] = 0.into();
         assert!(!cells(&told, &event)[5].contains("detected"), "a path at rest");
         event["event"] = "held".into();

@@ -105,8 +105,8 @@ pub struct Specify {
 #[command(after_help = "Examples:
   ropewalk paths migrate 10.0.0.2:7700      to the spare path that is armed
   ropewalk paths migrate 10.0.0.2:7700 2    to path 2, which is proven before
-  ropewalk paths migrate --rail eth0        all sessions of the processes here to
-                                            a path over eth0
+  ropewalk paths migrate --rail eth0        all sessions of the processes here,
+                                            to a path over eth0
 
 The peer follows. Messages go on without a loss and in order.")]
 pub struct Migrate {
