@@ -57,7 +57,7 @@ struct Candidate {
 
 impl Endpoint {
     /// Names the alternate path of a peer by its ends, as [`Endpoint::specify_path`] does by numbers. Of several that fit it
-    /// is the one that shares least with the primary path. Returns the path.
+    /// is the one that shares least with the primary path, then the heaviest. Returns the path.
     ///
     /// # Errors
     /// No path has such an end, or the rule that refuses.
@@ -146,12 +146,15 @@ impl Engine {
         Err(refused.into())
     }
 
-    /// The paths of a peer: those that share least with the primary one first.
+    /// The paths of a peer: those that share least with the primary one first, of these the heavier ones.
     fn candidates(&self, peer: PeerId) -> Vec<Candidate> {
         let Some(roles) = self.core.roles_of(peer) else { return Vec::new() };
         let primary = roles.primary().and_then(|path| roles.get(path)).map(|entry| entry.record);
-        let mut records: Vec<_> = roles.entries().iter().map(|entry| entry.record).collect();
-        records.sort_by_key(|record| primary.map_or(0, |it| record.shared_domains(&it)));
+        let mut entries: Vec<_> = roles.entries().iter().collect();
+        entries.sort_by_key(|entry| {
+            let shared = primary.map_or(0, |it| entry.record.shared_domains(&it));
+            (shared, std::cmp::Reverse(entry.weight))
+        });
         let candidate = |record: ropewalk_core::apm::path::PathRecord| {
             let link = self.core.path_link(peer, record.id);
             let name = self.rail_name(record.local_rail);
@@ -168,6 +171,6 @@ impl Engine {
                 remote: link.and_then(|link| self.rails.of(link)?.peer_host(link)),
             }
         };
-        records.into_iter().map(candidate).collect()
+        entries.into_iter().map(|entry| candidate(entry.record)).collect()
     }
 }

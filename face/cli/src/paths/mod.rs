@@ -22,7 +22,7 @@ pub enum Paths {
     Drain(orders::Drain),
     /// Lets a path be used again after 'ropewalk paths drain'.
     Up(orders::Up),
-    /// Weighs a path: of several spare paths the heavier one takes over.
+    /// Weighs a path: the heavier ones are chosen first as alternates.
     Weight(orders::Weight),
     /// Chooses the path that takes over next, by its ends, and proves it.
     Specify(orders::Specify),

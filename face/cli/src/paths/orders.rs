@@ -61,9 +61,10 @@ pub struct Up {
 /// Arguments of `ropewalk paths weight`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
-  ropewalk paths weight 10.0.0.2:7700 2 100    path 2 takes over last
+  ropewalk paths weight 10.0.0.2:7700 2 100    path 2 is chosen last
 
-A path weighs 1000 if nobody says otherwise.")]
+A path weighs 1000 if nobody says otherwise. An alternate that is armed stays:
+'ropewalk paths specify PEER' chooses anew.")]
 pub struct Weight {
     #[command(flatten)]
     to: Peer,
