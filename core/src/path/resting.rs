@@ -105,8 +105,9 @@ impl Core {
         self.close_link(link);
         self.redirect_spans(id, link);
         let forgets = self.config.plant == Plant::ForgottenSpans;
-        let lacks = self.peers.session(id).is_some_and(Session::is_awaited);
-        // Something was sent, or posted, after the offer.
+        let lacks = |session: &Session| session.is_awaited() || !session.is_settled();
+        let lacks = self.peers.session(id).is_some_and(lacks);
+        // Something was sent, posted or begun by the peer after the offer.
         if self.peers.get(id).is_some_and(Peer::has_waiting) || lacks && !forgets {
             self.want_session(id);
         }

@@ -11,6 +11,7 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use ropewalk_base::health::Suspicion;
 use ropewalk_base::time::Time;
 
 use super::promise::PROMISED_MIN;
@@ -520,8 +521,8 @@ impl PathHealth {
     /// the peer's word.
     pub fn note_cause(&mut self, cause: PathCause, now: Time) {
         let (before, _) = self.cause.get_or_insert((cause, now));
-        let is_guessed = !matches!(before, PathCause::Rail(_) | PathCause::LinkLost);
-        if is_guessed && matches!(cause, PathCause::Rail(_)) {
+        let is_seen = |cause: PathCause| matches!(cause, PathCause::Rail(seen) if seen != Suspicion::Unacknowledged);
+        if is_seen(cause) && !is_seen(*before) && *before != PathCause::LinkLost {
             *before = cause;
         }
         self.sample_at = Time::ZERO;

@@ -63,8 +63,7 @@ pub struct Up {
 #[command(after_help = "Example:
   ropewalk paths weight 10.0.0.2:7700 2 100    path 2 is chosen last
 
-A path weighs 1000 if nobody says otherwise. An alternate that is armed stays:
-'ropewalk paths specify PEER' chooses anew.")]
+A path weighs 1000 if nobody says otherwise. An armed alternate stays.")]
 pub struct Weight {
     #[command(flatten)]
     to: Peer,
