@@ -13,6 +13,7 @@
 
 pub mod abandon;
 pub mod checksum;
+pub mod descriptor;
 pub mod disk;
 pub mod error;
 pub mod executor;

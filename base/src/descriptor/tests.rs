@@ -1,0 +1,147 @@
+//! Descriptors against plain lists of the offsets of their bytes.
+
+use super::*;
+use crate::random::Random;
+
+/// The offset of each byte, in order.
+fn flat(descriptor: &Descriptor, count: u64, from: u64) -> Vec<i64> {
+    let pieces = descriptor.pieces(count, from);
+    pieces.flat_map(|piece| piece.offset..piece.offset + piece.bytes as i64).collect()
+}
+
+/// A type made at random, and the offsets of its bytes as MPI says them.
+fn random(random: &mut Random, depth: u32) -> (Descriptor, Vec<i64>) {
+    let (descriptor, bytes) = match random.below(if depth == 0 { 1 } else { 4 }) {
+        0 => {
+            let bytes = random.below(9);
+            (Descriptor::contiguous(bytes).unwrap(), (0..bytes as i64).collect())
+        }
+        1 => {
+            let (inner, own) = self::random(random, depth - 1);
+            let (count, stride) = (random.below(5), random.below(60) as i64 - 20);
+            let turns = (0..count as i64).flat_map(|turn| {
+                own.iter().map(move |at| at + turn * stride).collect::<Vec<i64>>()
+            });
+            (inner.repeated(count, stride).unwrap(), turns.collect())
+        }
+        2 => {
+            let parts: Vec<_> = (0..random.below(4))
+                .map(|_| {
+                    let by = random.below(100) as i64 - 50;
+                    (by, self::random(random, depth - 1))
+                })
+                .collect();
+            let named: Vec<(i64, &Descriptor)> =
+                parts.iter().map(|(by, (part, _))| (*by, part)).collect();
+            let bytes = parts.iter().flat_map(|(by, (_, own))| own.iter().map(move |at| at + by));
+            (Descriptor::joined(&named).unwrap(), bytes.collect())
+        }
+        _ => {
+            let (inner, own) = self::random(random, depth - 1);
+            (inner.resized(random.below(40) as i64 - 10).unwrap(), own)
+        }
+    };
+    (descriptor, bytes)
+}
+
+#[test]
+fn a_walk_meets_the_bytes_of_a_type_in_order_from_wherever_it_begins() {
+    let mut overlapping = [0; 2];
+    for seed in 0..3000 {
+        let mut dice = Random::from_seed(seed);
+        let (descriptor, own) = random(&mut dice, 4);
+        let count = dice.below(4);
+        let extent = descriptor.extent();
+        let turns = (0..count as i64).flat_map(|turn| own.iter().map(move |at| at + turn * extent));
+        let all: Vec<i64> = turns.collect();
+        assert_eq!(descriptor.len(), own.len() as u64, "seed {seed}");
+        for from in 0..=all.len() + 1 {
+            let rest = all.get(from..).unwrap_or_default();
+            assert_eq!(flat(&descriptor, count, from as u64), rest, "seed {seed} from {from}");
+        }
+        let bounds = descriptor.bounds(count).expect("it is small");
+        match (all.iter().min(), all.iter().max()) {
+            (Some(least), Some(most)) => assert_eq!(bounds, *least..most + 1, "seed {seed}"),
+            _ => assert_eq!(bounds, 0..0, "seed {seed}"),
+        }
+        let mut sorted = all.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let overlaps = sorted.len() < all.len();
+        assert_eq!(descriptor.may_overlap(count), overlaps, "seed {seed}");
+        overlapping[usize::from(overlaps)] += 1;
+        let sent = descriptor.encode();
+        assert_eq!(Descriptor::decode(&sent).as_ref(), Ok(&descriptor), "seed {seed}");
+    }
+    assert!(overlapping.iter().all(|many| *many > 300), "{overlapping:?}");
+}
+
+#[test]
+fn what_touches_is_one_piece() {
+    let double = Descriptor::contiguous(8).unwrap();
+    let row = double.repeated(100, 8).unwrap();
+    assert_eq!(row.encode().len(), 8 + shape::NODE_BYTES, "one run");
+    let matrix = row.repeated(50, 800).unwrap();
+    assert_eq!(matrix.pieces(1, 0).collect::<Vec<_>>(), [Piece { offset: 0, bytes: 40_000 }]);
+    let column = double.repeated(50, 800).unwrap();
+    assert_eq!((column.len(), column.extent()), (400, 49 * 800 + 8));
+    assert_eq!(column.pieces(1, 0).count(), 50);
+    let columns = column.resized(8).unwrap();
+    assert_eq!(columns.bounds(100), Some(0..40_000));
+    assert!(!columns.may_overlap(100) && columns.clone().resized(4).unwrap().may_overlap(2));
+    let halves = Descriptor::joined(&[(0, &double), (8, &double)]).unwrap();
+    assert_eq!(halves.pieces(2, 4).collect::<Vec<_>>(), [Piece { offset: 4, bytes: 28 }]);
+}
+
+#[test]
+fn what_reaches_too_far_or_is_too_large_is_none() {
+    let byte = Descriptor::contiguous(1).unwrap();
+    assert_eq!(Descriptor::contiguous(u64::MAX), Err(Malformed::TooFar));
+    assert_eq!(byte.repeated(u64::MAX, 2), Err(Malformed::TooFar));
+    assert_eq!(byte.repeated(2, i64::MIN), Err(Malformed::TooFar));
+    assert_eq!(byte.repeated(u64::MAX, 0), Err(Malformed::TooFar), "as many bytes");
+    assert_eq!(Descriptor::joined(&[(i64::MAX, &byte)]), Err(Malformed::TooFar));
+    assert_eq!(byte.clone().resized(i64::MIN), Err(Malformed::TooFar));
+    let far = byte.clone().resized(1 << 40).unwrap();
+    assert_eq!((far.bounds(1 << 15).is_some(), far.bounds(1 << 17)), (true, None));
+    let mut deep = byte.repeated(2, 3).unwrap();
+    for level in 1..DEPTH_MAX {
+        deep = deep.repeated(2, 3_i64.pow(level as u32 + 1)).unwrap();
+    }
+    assert_eq!(deep.pieces(1, 0).count(), 1 << DEPTH_MAX);
+    assert_eq!(deep.repeated(2, 1 << 30), Err(Malformed::TooDeep));
+    let scattered: Vec<(i64, &Descriptor)> = (0..1000).map(|at| (2 * at, &byte)).collect();
+    let many = Descriptor::joined(&scattered).unwrap();
+    assert_eq!(many.pieces(1, 0).count(), 1000);
+    assert_eq!(Descriptor::joined(&[(0, &many), (1, &many)]), Err(Malformed::TooMany));
+}
+
+#[test]
+fn bytes_that_a_peer_makes_up_are_a_descriptor_that_holds_or_none() {
+    let mut random = Random::from_seed(7);
+    let mut found = [0; 2];
+    for round in 0..40_000 {
+        let (descriptor, _) = self::random(&mut random, 3);
+        let mut bytes = descriptor.encode();
+        for _ in 0..=random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            bytes[at] = random.next_u64() as u8;
+        }
+        if round % 5 == 0 {
+            bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        }
+        let Ok(descriptor) = Descriptor::decode(&bytes) else {
+            found[0] += 1;
+            continue;
+        };
+        found[1] += 1;
+        let Some(bounds) = descriptor.bounds(2) else { continue };
+        let from = random.below(descriptor.len().saturating_mul(2).max(1));
+        for piece in descriptor.pieces(2, from).take(500) {
+            let end = piece.offset + piece.bytes as i64;
+            assert!(piece.bytes > 0 && bounds.start <= piece.offset && end <= bounds.end);
+        }
+        let _ = descriptor.may_overlap(2);
+    }
+    assert!(found.iter().all(|many| *many > 3000), "{found:?}");
+}
