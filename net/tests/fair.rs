@@ -1,26 +1,18 @@
 //! Two associations over one pair of rails: each gets a fair part of both, whoever came first and whoever sends.
 
 mod common;
-#[path = "scenario/seeds.rs"]
-mod seeds;
 
 use std::time::Duration;
 
 use common::{Medium, World, pattern};
-use ropewalk_base::ids::{EndpointId, Incarnation};
-use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::{Channel, Level, Mode, Oversize, PeerId};
 use ropewalk_rail::Rail;
-use ropewalk_rail_sim::{Path, Release, SimConfig, SimNetwork};
+use ropewalk_rail_sim::{Path, Release, SimConfig};
 
 /// Bytes a second of 1 Gbit/s.
 const GIGABIT: u64 = 125_000_000;
 const RAILS: usize = 2;
-/// Milliseconds from the beginning of the later stream to when parts count.
-const SETTLED: u64 = 150;
-/// Seeds of a deep run at most: each takes seconds.
-const SEEDS_MAX: u64 = 400;
 /// The hosts of the first endpoint and of the two others.
 const HOSTS: [u64; 2] = [100, 200];
 
@@ -69,55 +61,17 @@ fn name(number: usize, rail: usize) -> String {
     format!("f{number}-{rail}")
 }
 
-/// A network, and what goes over it.
-#[derive(Debug, Clone, Copy)]
-struct Plan {
-    seed: u64,
-    rates: [u64; RAILS],
-    latency: Duration,
-    way: Way,
-    streams: [Stream; 2],
-    /// When parts count, in milliseconds.
-    during: [u64; 2],
-}
-
-impl Plan {
-    /// The same network each time, with the latency of a quiet local one.
-    fn usual(rates: [u64; RAILS], way: Way, streams: [Stream; 2], during: [u64; 2]) -> Plan {
-        Plan { seed: 7, rates, latency: Duration::from_micros(50), way, streams, during }
-    }
-
-    /// Rails, lengths of messages, and who comes later, by chance. Parts count for a second, soon after the later one came.
-    fn of(seed: u64) -> Plan {
-        let mut random = Random::from_seed(seed);
-        let mut of = |most: u64| random.below(most);
-        let slower = [1, 1, 2, 2, 3];
-        let rates = [0; RAILS].map(|_| GIGABIT / slower[of(5) as usize]);
-        let latency = Duration::from_micros(10 + of(300));
-        let way = if of(4) == 0 { Way::Out } else { Way::In };
-        let late = if of(2) == 0 { 0 } else { 100 + of(400) };
-        let is_late = of(2);
-        let streams = [0, 1].map(|number| {
-            let bytes = (16 << 10) << of(7);
-            let depth = (4 << 20) / bytes as u64;
-            Stream { bytes, depth, from: ms(late * u64::from(number == is_late)) }
-        });
-        Plan { seed, rates, latency, way, streams, during: [late + SETTLED, late + SETTLED + 1000] }
-    }
-}
-
 /// The first endpoint, and two on another host, with a cable for each rail and direction.
-fn world(plan: &Plan) -> World {
+fn world(rates: [u64; RAILS]) -> World {
     let mut world = World::new(Medium::SimStream);
-    world.network = SimNetwork::new(plan.seed);
     world.mode = Mode::Resume;
-    for (rail, rate) in plan.rates.into_iter().enumerate() {
+    for (rail, rate) in rates.into_iter().enumerate() {
         let [near, far, other] = [0, 1, 2].map(|number| name(number, rail));
         world.network.share_cable(&[&near]);
         world.network.share_cable(&[&far, &other]);
         for there in [&far, &other] {
             world.network.change_paths(&near, there, |path: &mut Path| {
-                (path.bytes_per_second, path.latency) = (rate, plan.latency);
+                path.bytes_per_second = rate;
             });
         }
     }
@@ -132,9 +86,6 @@ fn world(plan: &Plan) -> World {
         world.add_over_all(rails, |config| {
             config.core.paths_max = RAILS;
             config.host = HOSTS[number.min(1)];
-            let own = number as u64 + 1;
-            (config.endpoint, config.incarnation) = (EndpointId(own.into()), Incarnation(own));
-            config.seed = plan.seed << 2 | own;
         });
     }
     world
@@ -229,42 +180,31 @@ fn pour(world: &mut World, mut flows: [Flow; 2], time: Duration) -> ([Flow; 2], 
     }
 }
 
-/// What came of a plan.
-#[derive(Debug, Clone, PartialEq)]
-struct Found {
-    /// The part of the first stream, and both together of what the rails carry, in percent.
-    first: f64,
-    sum: f64,
-    suspected: u64,
-    /// When the last message was there.
-    end: Time,
-}
-
-fn play(plan: &Plan) -> Found {
-    let Plan { rates, way, streams, during: [from, to], .. } = *plan;
-    let mut world = world(plan);
+/// The parts that two streams get between these times, and both together of what the rails carry, in percent.
+fn parts(rates: [u64; RAILS], way: Way, streams: [Stream; 2], [from, to]: [u64; 2]) -> [f64; 2] {
+    let mut world = world(rates);
     let flows = [0, 1].map(|place| flow(&mut world, way, 1 + place, streams[place]));
     let (flows, begin) = pour(&mut world, flows, ms(to));
     let bytes = flows.map(|flow| {
         let inside = |time: &&Time| (ms(from)..ms(to)).contains(&time.since(begin));
         (flow.times.iter().filter(inside).count() * flow.stream.bytes) as f64
     });
-    let both = bytes[0] + bytes[1];
+    let sum = bytes[0] + bytes[1];
     let carried = (rates[0] + rates[1]) as f64 * (to - from) as f64 / 1e3;
-    let counters = world.nodes.iter().map(|node| node.endpoint.counters().0);
-    let suspected = counters.map(|counters| counters.paths_suspected).sum();
-    let (first, sum) = (100.0 * bytes[0] / both, 100.0 * both / carried);
-    println!("{first:.1} % of {sum:.1} %, {suspected} suspicions: {plan:?}");
-    Found { first, sum, suspected, end: world.now() }
+    let found = [100.0 * bytes[0] / sum, 100.0 * sum / carried];
+    println!("{rates:?}, {way:?}, {streams:?}: {:.1} % of {:.1} %", found[0], found[1]);
+    let suspected: u64 =
+        world.nodes.iter().map(|node| node.endpoint.counters().0.paths_suspected).sum();
+    // Senders that know nothing of each other hold a queue each, and one that begins surprises the other.
+    assert!(suspected == 0 || way == Way::In, "{suspected} suspicions");
+    found
 }
 
 /// Asserts that both get a fair part of all.
 fn assert_fair(rates: [u64; RAILS], way: Way, streams: [Stream; 2], during: [u64; 2]) {
-    let Found { first, sum, suspected, .. } = play(&Plan::usual(rates, way, streams, during));
-    // Senders that know nothing of each other hold a queue each, and one that begins surprises the other.
-    // Beside long messages of another session a time-out is too early at times: two in a second.
-    assert!(suspected <= 2 || way == Way::In, "{suspected} suspicions");
-    let parts = if way == Way::Out { 40.0..60.0 } else { 30.0..70.0 };
+    let [first, sum] = parts(rates, way, streams, during);
+    // Those with controllers of their own come near to the limits of 25 and 75.
+    let parts = if way == Way::Out { 40.0..60.0 } else { 20.0..80.0 };
     assert!(parts.contains(&first) && sum > 93.0, "{first} % of {sum} %");
 }
 
@@ -297,26 +237,4 @@ fn an_association_that_joins_late_gets_its_part_soon_and_leaves_it_again() {
 #[test]
 fn associations_over_slow_rails_are_fair_and_none_is_suspect() {
     assert_fair([GIGABIT / 20; 2], Way::Out, [SHORT; 2], [300, 2000]);
-}
-
-/// The limits of the issue, and what both have to carry of what the rails carry, in percent.
-#[test]
-fn whatever_rails_and_streams_each_of_two_gets_a_quarter_soon_after_the_other_one_came() {
-    let all = seeds::seeds(6);
-    let all = if all.end - all.start == 1 { all } else { 0..all.end.min(SEEDS_MAX) };
-    seeds::each(
-        all,
-        |seed| {
-            let found = play(&Plan::of(seed));
-            let Found { first, sum, .. } = found;
-            assert!((25.0..75.0).contains(&first) && sum > 85.0, "{found:?}: {:?}", Plan::of(seed));
-        },
-        |()| {},
-    );
-}
-
-#[test]
-fn a_seed_gives_the_same_run_each_time() {
-    let plan = Plan { during: [100, 200], ..Plan::of(3) };
-    assert_eq!(play(&plan), play(&plan));
 }

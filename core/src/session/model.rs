@@ -6,10 +6,6 @@
 //! bounded by what a round trip needs and two milliseconds of queue, so that a path that falls silent, or becomes slow,
 //! holds back little.
 //!
-//! Others may send over the same rails, who know nothing of this one. Whoever comes later finds their queue, and would take it
-//! for a longer way and hold more in flight. So the least round trip is measured soon again, with little in flight, and those
-//! who see their queue become shorter by that join in.
-//!
 //! Invariants: time is passed in; what is in flight is what went over links of the route and is neither acknowledged nor
 //! given up.
 
@@ -31,10 +27,8 @@ const QUEUED: Duration = Duration::from_micros(1500);
 const UNKNOWN_SPAN: Duration = Duration::from_millis(10);
 /// Fewer bytes tell nothing of a rate.
 pub(super) const TELLING: u64 = 16 << 10;
-/// The queue that a path holds, and spans besides.
-const QUEUE: Duration = Duration::from_micros(1000);
-/// At this rate in bytes a second; at others, since it grows with the root of the rate, slow ones have more.
-const QUEUE_RATE: u64 = 125_000_000;
+/// The queue that a path holds, besides one span.
+const QUEUE: Duration = Duration::from_micros(1500);
 /// By how much a peer may delay an acknowledgement.
 const PROMISED: Duration = Duration::from_millis(1);
 /// Twice the rate in this time is the most in flight, for shorter round trips.
@@ -53,13 +47,6 @@ const TRIES_GROWING: u8 = 4;
 /// How long a least round trip counts. Then it is measured again, for a while with little in flight.
 const LEAST_FOR: Duration = Duration::from_secs(10);
 const LEAST_SLOT: Duration = Duration::from_millis(20);
-const LEAST_SPANS: u32 = 6;
-/// The same after the first round trip, and so many times as long after each that follows: who comes late measures the queue of
-/// others first.
-const FIRST_SLOT: Duration = Duration::from_millis(50);
-const SLOTS_GROW: u32 = 4;
-/// From the end of a slot to one with others at least.
-const SLOTS_APART: Duration = Duration::from_millis(50);
 /// A path that nobody used for so long gets a span, since it may have become faster; more rarely where a span takes long.
 const UNUSED: Duration = Duration::from_secs(1);
 const UNUSED_SPANS: u32 = 200;
@@ -82,9 +69,6 @@ pub(crate) struct PathModel {
     least: Option<Least>,
     /// The least of the present time, and of spans that went while it was measured again.
     later: [Option<RoundTrip>; 2],
-    slot: Slot,
-    /// The least round trip of the last round, where that was full and none was idle since.
-    queued: Duration,
     /// When the newest span was sent that was acknowledged.
     sent_at: Time,
     used_at: Time,
@@ -110,15 +94,6 @@ struct Round {
 struct Least {
     round_trip: RoundTrip,
     since: Time,
-}
-
-/// When the least round trip is measured again.
-#[derive(Debug, Clone, Copy, Default)]
-struct Slot {
-    from: Time,
-    /// When the one before ended, and the time to the next one after this one.
-    ended: Time,
-    wait: Duration,
 }
 
 /// A round trip, and the bytes of the span that it took.
@@ -154,6 +129,14 @@ impl Acknowledged {
     }
 }
 
+impl Least {
+    /// Whether it is so old at a moment that it is measured again then.
+    fn is_measured_again(self, at: Time) -> bool {
+        let age = at.since(self.since);
+        age >= LEAST_FOR && age < LEAST_FOR + LEAST_SLOT
+    }
+}
+
 impl PathModel {
     /// The model of a route over which so many bytes are under way already.
     pub fn new(in_flight: u64, now: Time) -> PathModel {
@@ -178,23 +161,6 @@ impl PathModel {
     /// The round trip of an empty span on an empty path, where any was measured.
     pub fn round_trip(&self) -> Option<Duration> {
         self.least.map(|least| self.without_bytes(least.round_trip))
-    }
-
-    /// The round trip of the longest span on an empty path. It is not made of parts, since the rate of this one is less than the
-    /// path's where others send, too: with that less would be left, the less it has.
-    fn span_way(&self) -> Duration {
-        let of = |least: Least| {
-            let RoundTrip { time, bytes } = least.round_trip;
-            let whole = time + self.time_of(SPAN.saturating_sub(bytes));
-            // Where a span takes long, few of them are in flight whatever the way.
-            whole.min(self.without_bytes(least.round_trip) + ROUND_TRIP_MIN)
-        };
-        self.least.map_or(Duration::ZERO, of)
-    }
-
-    /// Whether a round trip is not longer than another one, apart from the time of their spans' bytes.
-    fn is_least(&self, one: RoundTrip, other: RoundTrip) -> bool {
-        one.time + self.time_of(other.bytes) <= other.time + self.time_of(one.bytes)
     }
 
     fn without_bytes(&self, round_trip: RoundTrip) -> Duration {
@@ -237,43 +203,24 @@ impl PathModel {
         self.time_of(ahead) + self.round_trip().unwrap_or_default() / 2
     }
 
-    /// Bytes of the queue that it holds, one span besides.
-    fn queue(&self) -> u64 {
-        let root = (u128::from(self.rate) * u128::from(QUEUE_RATE)).isqrt();
-        (root * QUEUE.as_nanos() / 1_000_000_000).try_into().unwrap_or(u64::MAX)
-    }
-
     /// Bytes that may be in flight.
     pub fn in_flight_max(&self) -> u64 {
         if self.rate == 0 {
             return UNKNOWN_MAX;
         }
-        let way = self.span_way();
-        let most = 2 * self.bytes_in(way.max(ROUND_TRIP_MIN));
-        // Spans of the queue are the same for all: of two hosts over one pair of rails, which know nothing of each other, the
-        // slower one gains by them until both have as much.
-        let full = self.bytes_in(way + PROMISED) + self.queue() + SPAN;
-        let growing = 2 * self.bytes_in(way) * u64::from(self.flat < FLAT_ROUNDS);
+        let round_trip = self.round_trip().unwrap_or_default();
+        let most = 2 * self.bytes_in(round_trip.max(ROUND_TRIP_MIN));
+        // One span of the queue is the same for all: of two hosts over one pair of rails, which know nothing of each other,
+        // the slower one gains by that until both have as much.
+        let full = self.bytes_in(round_trip + PROMISED + QUEUE) + SPAN;
+        let growing = 2 * self.bytes_in(round_trip) * u64::from(self.flat < FLAT_ROUNDS);
         full.max(growing).min(most).max(FEW)
     }
 
     /// Bytes that may be in flight now: few while the least round trip is measured again.
     pub fn most(&self, now: Time) -> u64 {
-        if self.is_measured_again(now) { SPAN } else { self.in_flight_max() }
-    }
-
-    /// How long the least round trip is measured again: a slow path takes longer to drain.
-    fn slot_time(&self) -> Duration {
-        LEAST_SLOT.max(self.time_of(SPAN) * LEAST_SPANS)
-    }
-
-    fn is_measured_again(&self, at: Time) -> bool {
-        self.is_measured_between(at, at)
-    }
-
-    fn is_measured_between(&self, since: Time, until: Time) -> bool {
-        let from = self.slot.from;
-        self.least.is_some() && since < from + self.slot_time() && from <= until
+        let measures = self.least.is_some_and(|least| least.is_measured_again(now));
+        if measures { SPAN } else { self.in_flight_max() }
     }
 
     /// Whether a span has to show what the path can do: its rate is not known, or of long ago.
@@ -298,7 +245,6 @@ impl PathModel {
             self.used_at = now;
         }
         if self.in_flight == 0 {
-            self.queued = Duration::ZERO;
             self.round = Some(Round { was_idle: true, ..self.round_from(now) });
         }
         self.in_flight += bytes;
@@ -344,16 +290,14 @@ impl PathModel {
     }
 
     /// Whether the path had enough to do all the time: there was always more in flight than it needs, or a queue.
-    fn was_full(&self, round: &Round, now: Time) -> bool {
+    fn was_full(&self, round: &Round) -> bool {
         let needed = self.bytes_in(self.round_trip().unwrap_or_default() + PROMISED);
         let has_queue = || {
             let least = self.least.map(|least| least.round_trip.time);
             let queue = least.zip(round.round_trip).map(|(least, now)| now.saturating_sub(least));
             queue.is_some_and(|queue| queue >= QUEUED)
         };
-        let measured = self.is_measured_between(round.since, now);
-        let was_busy =
-            !round.was_idle && !round.is_redundant && !measured && round.least_in_flight > 0;
+        let was_busy = !round.was_idle && !round.is_redundant && round.least_in_flight > 0;
         was_busy && (round.least_in_flight >= needed || has_queue())
     }
 
@@ -367,8 +311,7 @@ impl PathModel {
         }
         let rate = u128::from(round.delivered) * 1_000_000_000 / nanos;
         let rate = u64::try_from(rate).unwrap_or(u64::MAX).max(1);
-        let was_full = self.was_full(&round, now);
-        self.queued = round.round_trip.filter(|_| was_full).unwrap_or_default();
+        let was_full = self.was_full(&round);
         self.tries = self.tries.saturating_sub(1);
         if !was_full && rate <= self.rate {
             return;
@@ -386,44 +329,24 @@ impl PathModel {
     fn note_round_trip(&mut self, round_trip: RoundTrip, sent_at: Time, now: Time) {
         let Some(least) = self.least else {
             self.least = Some(Least { round_trip, since: now });
-            self.slot = Slot { from: now + FIRST_SLOT, ended: now, wait: FIRST_SLOT * SLOTS_GROW };
             return;
         };
-        if self.is_least(round_trip, least.round_trip) {
+        if self.without_bytes(round_trip) <= self.without_bytes(least.round_trip) {
             (self.least, self.later) = (Some(Least { round_trip, since: now }), [None; 2]);
-        } else {
-            for (place, counts) in [(0, true), (1, self.is_measured_again(sent_at))] {
-                let is_less = |other: RoundTrip| round_trip.time < other.time;
-                if counts && self.later[place].is_none_or(is_less) {
-                    self.later[place] = Some(round_trip);
-                }
+            return;
+        }
+        for (place, counts) in [(0, true), (1, least.is_measured_again(sent_at))] {
+            let is_less = |other: RoundTrip| round_trip.time < other.time;
+            if counts && self.later[place].is_none_or(is_less) {
+                self.later[place] = Some(round_trip);
             }
         }
-        if now >= self.slot.from + self.slot_time() {
-            self.end_slot(round_trip, now);
-        } else if now < self.slot.from && self.is_left(round_trip, now) {
-            self.slot.from = now;
-        }
-    }
-
-    /// Whether a queue became so much shorter that it was somebody else's, who measures now: this one joins in, so that both
-    /// find no queue.
-    fn is_left(&self, round_trip: RoundTrip, now: Time) -> bool {
-        let least = self.least.map_or(Duration::MAX, |least| least.round_trip.time);
-        let has_queue = self.queued.saturating_sub(least) >= QUEUED;
-        let is_shorter = round_trip.time < self.queued * 4 / 5;
-        has_queue && is_shorter && now.since(self.slot.ended) >= SLOTS_APART
-    }
-
-    fn end_slot(&mut self, last: RoundTrip, now: Time) {
-        let [any, slot] = std::mem::take(&mut self.later);
-        if self.least.is_some_and(|least| now.since(least.since) >= LEAST_FOR) {
+        if now.since(least.since) >= LEAST_FOR + LEAST_SLOT {
             // Longer ways than a slot drain no queue in it, and need none.
-            let round_trip = slot.or(any).unwrap_or(last);
+            let [any, slot] = std::mem::take(&mut self.later);
+            let round_trip = slot.or(any).unwrap_or(round_trip);
             self.least = Some(Least { round_trip, since: now });
         }
-        let wait = self.slot.wait;
-        self.slot = Slot { from: now + wait, ended: now, wait: LEAST_FOR.min(wait * SLOTS_GROW) };
     }
 
     /// So many bytes were under way before they were counted here.
