@@ -227,6 +227,8 @@ impl Core {
         }
         let ordered = match message {
             Message::Withdraw { drain, .. } => drain.map(|drain| drain.path),
+            // It may overtake the word that the path is drained no more.
+            Message::Load { path, .. } => Some(path),
             _ => None,
         };
         let is_drained = |machine: &crate::apm::Migration| {

@@ -90,8 +90,8 @@ impl Core {
         let frames = session.reliable.as_ref().map_or(state.packet, |spans| spans.traffic());
         let traffic = session.traffic().wrapping_add(frames);
         let Some(state) = self.links.get_mut(link) else { return false };
-        let quiet = state.traffic_seen == Some(traffic);
-        state.traffic_seen = Some(traffic);
+        let quiet = state.traffic_seen == traffic;
+        state.traffic_seen = traffic;
         if !quiet || state.spared > 0 {
             state.spared = state.spared.saturating_sub(1);
             return false;

@@ -262,7 +262,7 @@ impl Core {
     fn join(&mut self, id: PeerId, link: LinkId, path: PathId) {
         self.links.set_peer(link, id);
         let Some(state) = self.links.get_mut(link) else { return };
-        (state.stage, state.joins, state.traffic_seen) = (LinkStage::Up, None, None);
+        (state.stage, state.joins, state.traffic_seen) = (LinkStage::Up, None, u64::MAX);
         state.proven = None;
         self.links.begin_carrying(link);
         let now = self.now;

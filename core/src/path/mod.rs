@@ -101,8 +101,8 @@ pub(crate) struct Link {
     pub closing_idle: bool,
     /// The same, and it has not answered, or not before the link was lost: the peer may rest.
     pub offered: bool,
-    /// The traffic when the clock's hand passed last.
-    pub traffic_seen: Option<u64>,
+    /// The traffic when the clock's hand passed last; `u64::MAX`: it has not passed.
+    pub traffic_seen: u64,
     /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
     pub spared: u8,
     pub spared_next: u8,
@@ -200,7 +200,7 @@ impl Link {
             turn: None,
             closing_idle: false,
             offered: false,
-            traffic_seen: None,
+            traffic_seen: u64::MAX,
             spared: 0,
             spared_next: 0,
         }

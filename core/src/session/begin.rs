@@ -52,7 +52,7 @@ impl Core {
         self.close_older(id, link);
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        state.traffic_seen = None;
+        state.traffic_seen = u64::MAX;
         let outbound = state.outbound;
         let addresses = state.told.take().map_or(Vec::new(), |told| told.0);
         let lossy = self.is_lossy(link);
