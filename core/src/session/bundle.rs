@@ -44,6 +44,8 @@ pub(crate) struct Bundle {
     pub migrating: Option<Box<Migrating>>,
     /// When it ends, since all its paths are silent and it owes something.
     pub silent_until: Option<Time>,
+    /// That time is a short one, since paths rest by which the peer can be called.
+    pub silent_briefly: bool,
     key: Option<Key>,
     /// The span that tells our share.
     told_by: Option<u64>,
@@ -93,6 +95,7 @@ impl Bundle {
             standing: Standing::new(),
             migrating: None,
             silent_until: None,
+            silent_briefly: false,
             key: None,
             told_by: None,
             doubted_since: None,

@@ -88,11 +88,14 @@ impl Core {
         let wait = self.config.path_wait();
         let Some(session) = self.peers.session_mut(id) else { return };
         // Where paths rest there are other ways, by which it is called.
-        let wait = if session.paths.has_resting() { SILENCE_MIN } else { wait.max(SILENCE_MIN) };
-        let until = now + wait;
+        let is_brief = session.paths.has_resting();
+        let until = now + if is_brief { SILENCE_MIN } else { wait.max(SILENCE_MIN) };
         let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
         let Some(bundle) = session.bundle_mut().filter(|_| owes) else { return };
-        let until = *bundle.silent_until.get_or_insert(until);
+        let until = *bundle.silent_until.get_or_insert_with(|| {
+            bundle.silent_briefly = is_brief;
+            until
+        });
         self.wake_by(id, until);
     }
 
@@ -109,6 +112,13 @@ impl Core {
             return false;
         }
         if !session.paths.has_resting() {
+            let was_brief =
+                session.bundle_mut().is_some_and(|it| std::mem::take(&mut it.silent_briefly));
+            if was_brief {
+                // The paths that rested are called by now, or are lost as well.
+                self.all_are_silent(id);
+                return false;
+            }
             self.give_up_paths(id);
             return true;
         }
