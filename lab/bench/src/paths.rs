@@ -7,7 +7,7 @@
 //! * [`mod@kernels`]: kernels of parallel programs while rails fail;
 //! * [`mod@arm`]: times of arming and of moving;
 //! * [`mod@latency`]: latencies while traffic moves, and while a rail is cut, between a [`pair`];
-//! * [`guide`]: what rows are there;
+//! * [`mod@guide`]: what rows are there;
 //! * [`presence`]: endpoints of ours; [`timeline`], [`lines`]: pictures; [`verdict`]: what rows shall reach.
 
 mod arm;
