@@ -77,7 +77,7 @@ impl Descriptor {
         let mut nodes = Vec::with_capacity(own.len() + 1);
         nodes.push(Node::Loop { offset: 0, count, stride, nodes: own.len() });
         nodes.extend(own);
-        // What a resized type has beside its data counts, too.
+        // The gaps of a resized type count, too.
         let turns = i128::from(count).saturating_sub(1).max(0);
         let extent = i128::from(stride).abs() * turns + i128::from(self.extent);
         Descriptor::made(&nodes, Some(extent))

@@ -90,7 +90,7 @@ pub enum Suspicion {
     Corrupt,
 }
 
-/// What the names of counters begin with.
+/// The beginning of the names of counters.
 const COUNTED: &str = "suspected.";
 
 impl Suspicion {

@@ -80,7 +80,7 @@ pub(super) struct Shape {
     bytes: u64,
 }
 
-/// What is known of some nodes next to each other.
+/// Nodes next to each other, their bytes of data and their bounds.
 #[derive(Default)]
 struct Part {
     nodes: Vec<Node>,
@@ -250,7 +250,7 @@ impl Part {
         Ok(())
     }
 
-    /// What is in a loop of one turn.
+    /// The nodes of a loop of one turn take its place.
     fn add_inline(
         &mut self,
         offset: i64,

@@ -192,13 +192,13 @@ impl Operator {
     }
 }
 
-/// What has a sum and a product.
+/// Values with a sum and a product.
 pub(super) trait Arithmetic: Copy {
     fn sum(self, other: Self) -> Self;
     fn product(self, other: Self) -> Self;
 }
 
-/// What has an order.
+/// Values with an order.
 pub(super) trait Ordered: Copy {
     fn least(self, other: Self) -> Self;
     fn greatest(self, other: Self) -> Self;
@@ -206,7 +206,7 @@ pub(super) trait Ordered: Copy {
     fn order(self, other: Self, nan_first: bool) -> Ordering;
 }
 
-/// What has bits, and is true or false.
+/// Values with bits, each true or false.
 pub(super) trait Bits: Copy {
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;

@@ -1,6 +1,6 @@
 //! The memory executor: accumulates, fetching updates and compare-and-swap on exposed memory.
 //!
-//! Whoever executes an atomic operation does it here: an origin over shared memory, the service thread for a peer, an
+//! All atomic operations are executed here: by an origin over shared memory, the service thread for a peer, an
 //! endpoint for itself. Memory is of one of two regimes, chosen when it is exposed. Under [`Update::apply`] this process is
 //! the only one that executes, one operation at a time: bulk updates are loops over plain copies, which the compiler turns
 //! into vector instructions. Under [`Update::apply_shared`] several processes execute at once, by the processor's atomic
