@@ -249,6 +249,13 @@ impl Controllers {
         controller.model.span_time().saturating_mul(controller.sharers(part))
     }
 
+    /// Since when something is awaited over a path that is awaited there since `since`: a route delivers in order, and what
+    /// other sessions sent before that time comes first. While such things come, the route does well.
+    pub fn awaited_since(&self, part: &Part, since: Time) -> Time {
+        let model = self.model(part).filter(|model| model.delivered_until() < since);
+        model.map_or(since, |model| since.max(model.delivered_at()))
+    }
+
     /// A span of so many bytes goes over a path.
     pub fn send(&mut self, part: &mut Part, bytes: u64, now: Time) {
         if part.put_aside(bytes, now) {

@@ -293,6 +293,13 @@ impl PathHealth {
         }
     }
 
+    /// What is awaited is awaited since a later time, if anything is.
+    pub fn waits(&mut self, later: impl FnOnce(Time) -> Time) {
+        if let Some(awaiting) = &mut self.awaiting {
+            awaiting.since = later(awaiting.since);
+        }
+    }
+
     /// A span takes as long as that, and nothing is delivered meanwhile.
     pub fn allow(&mut self, span_time: Duration) {
         if self.span_time != span_time {

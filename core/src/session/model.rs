@@ -71,6 +71,8 @@ pub(crate) struct PathModel {
     later: [Option<RoundTrip>; 2],
     /// When the newest span was sent that was acknowledged.
     sent_at: Time,
+    /// When an acknowledgement of it came last over the route itself.
+    delivered_at: Time,
     used_at: Time,
 }
 
@@ -151,6 +153,11 @@ impl PathModel {
     /// When the newest span was sent that was acknowledged.
     pub fn delivered_until(&self) -> Time {
         self.sent_at
+    }
+
+    /// When something was acknowledged last over the route itself.
+    pub fn delivered_at(&self) -> Time {
+        self.delivered_at
     }
 
     /// Bytes a second, where that is known.
@@ -254,6 +261,9 @@ impl PathModel {
     pub fn acknowledge(&mut self, acknowledged: &Acknowledged, now: Time) {
         self.in_flight = self.in_flight.saturating_sub(acknowledged.bytes);
         let sample = self.measure(acknowledged.sent, now);
+        if sample.is_some() && acknowledged.over_it {
+            self.delivered_at = now;
+        }
         let length = if self.flat < FLAT_ROUNDS { FIRST_ROUND } else { ROUND };
         let is_idle = self.in_flight == 0;
         let Some(round) = &mut self.round else {

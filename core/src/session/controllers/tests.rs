@@ -203,3 +203,23 @@ fn a_few_short_spans_count_from_when_something_long_goes() {
     controllers.give_up(&mut part);
     assert_eq!(in_flight(&controllers, &part), (0, 0));
 }
+
+#[test]
+fn what_other_sessions_sent_before_is_waited_for_while_it_comes() {
+    let mut controllers = Controllers::new();
+    let mut join = |bytes: u64| controllers.join(Some((1, 7)), bytes, Time::ZERO).unwrap();
+    let (mut other, part) = (join(2 * SPAN), join(0));
+    let at = |millis: u64| Time::ZERO + ms(millis);
+    let mut acknowledge = |sent_at: Time, over_it: bool, now: Time| {
+        let sent = Some((sent_at, SPAN));
+        let acknowledged =
+            Acknowledged { bytes: SPAN, alone: SPAN, sent, over_it, is_redundant: false };
+        controllers.acknowledge(&mut other, &acknowledged, now);
+        controllers.awaited_since(&part, at(2))
+    };
+    // An acknowledgement by another way tells nothing of when it came; one over the route does.
+    assert_eq!(acknowledge(at(0), false, at(8)), at(2));
+    assert_eq!(acknowledge(at(1), true, at(9)), at(9), "older things come");
+    // What was sent later has overtaken it: it is late, or lost.
+    assert_eq!(acknowledge(at(3), true, at(10)), at(2));
+}

@@ -19,11 +19,12 @@ impl Paths {
         self.iter_mut().for_each(|path| path.health.set_floor(floor, promised));
     }
 
-    /// Spans take as long as their routes need by now.
+    /// Spans take as long as their routes need by now, and wait for what other sessions sent there before.
     pub fn renew_span_times(&mut self, controllers: &Controllers) {
         for path in self.iter_mut() {
             if let Some(part) = &path.part {
                 path.health.allow(controllers.span_time(part));
+                path.health.waits(|since| controllers.awaited_since(part, since));
             }
         }
     }
