@@ -4,7 +4,6 @@
 //! or belong to none, go apart.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::health::Suspicion;
 use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -435,7 +434,7 @@ impl Core {
         let slot = SlotId::from_u64(token.0);
         self.counters.corrupt_dropped += 1;
         let Some(incoming) = self.incoming.get(slot) else { return };
-        let (link, peer) = (incoming.link, incoming.peer);
+        let (link, peer, span) = (incoming.link, incoming.peer, incoming.span);
         self.note_corrupt(link);
         let session = peer.and_then(|peer| self.peers.session(peer));
         let repairable = session.is_some_and(|session| session.reliable.is_some());
@@ -447,8 +446,7 @@ impl Core {
             self.undo_incoming(incoming, Fault::PeerReset);
         }
         if !self.is_lossy(link) {
-            // Its rail has acknowledged those bytes, and nobody would send them again soon.
-            self.suspect(link, Suspicion::Corrupt);
+            self.suspect_spoiled(link, span);
         }
     }
 }

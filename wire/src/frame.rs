@@ -255,14 +255,16 @@ layouts! {
         is_answer: u8,
         reserved: [u8; 7],
     } 8
-    /// The sender's rail sees that a path of this session is broken. Goes over the other paths.
+    /// The sender's rail sees that a path of this session is broken. Goes over the other paths, if there are any.
     SuspectBody {
         /// The path's number.
         path: U32,
         /// The cause (`Suspicion::to_wire` of base); receivers take unknown ones for some cause.
         cause: u8,
         reserved: [u8; 3],
-    } 8
+        /// The number of a span that came over the path and was spoiled, or 0. It goes again.
+        span: U64,
+    } 16
     /// Load a path as the alternate. Goes over that path and over the primary one, and is lost with them.
     LoadBody {
         /// The arming's number: grows with each of the side that began it.
@@ -908,17 +910,21 @@ mod tests {
 
     #[test]
     fn a_word_about_a_broken_path_has_its_own_length_only() {
-        let body = SuspectBody { path: 0x0102_0304.into(), cause: 3, reserved: [0; 3] };
+        let (path, span) = (0x0102_0304.into(), 0x0506.into());
+        let body = SuspectBody { path, cause: 3, reserved: [0; 3], span };
         let header = encode(Envelope::default(), &Body::Suspect(body));
         let bytes = header.as_bytes();
-        assert_eq!((bytes[0], &bytes[40..]), (Kind::Suspect as u8, &[4, 3, 2, 1, 3, 0, 0, 0][..]));
+        assert_eq!(
+            (bytes[0], &bytes[40..]),
+            (Kind::Suspect as u8, &[4, 3, 2, 1, 3, 0, 0, 0, 6, 5, 0, 0, 0, 0, 0, 0][..])
+        );
         let (_, decoded) = decode(bytes).unwrap();
         assert!(matches!(decoded, Arrived::Suspect(it) if it.path.get() == 0x0102_0304));
-        for length in 40..56 {
+        for length in 40..64 {
             let mut other = bytes.to_vec();
             other.resize(length, 0);
             other[1] = length as u8;
-            assert_eq!(decode(&other).is_ok(), length == 48, "{length} bytes");
+            assert_eq!(decode(&other).is_ok(), length == 56, "{length} bytes");
         }
     }
 

@@ -256,6 +256,12 @@ impl SentSpans {
         self.get(span).is_some_and(|sent| sent.copies.is_over(link))
     }
 
+    /// Whether a span is not acknowledged, and went last over a link.
+    pub(super) fn went_last_over(&self, span: u64, link: LinkId) -> bool {
+        let newest = |sent: &Sent| sent.copies.newest().map(|copy| copy.link);
+        self.get(span).filter(|sent| !sent.acknowledged).and_then(newest) == Some(link)
+    }
+
     /// A copy of a span goes over a link now, under this order.
     pub(super) fn send(
         &mut self,

@@ -4,7 +4,7 @@ use ropewalk_base::verb::LinkId;
 
 use crate::api::PeerId;
 use crate::engine::Core;
-use crate::session::{Controllers, Session};
+use crate::session::{Controllers, Path, PathId, Session};
 
 /// The link for a span: at first that of the path that was chosen for it, later the one over which it is at the peer
 /// first, if that link's rail has no copy. And the link over which it goes at the same time, if it is redundant.
@@ -44,6 +44,19 @@ impl Core {
         if let Some((span, link)) = again {
             self.transmit_over(id, span, link, false);
         }
+    }
+
+    /// The peer says over a link that a span came spoiled over a path. It goes again, unless it went elsewhere since: over
+    /// another path if there is one.
+    #[cold]
+    pub(super) fn span_spoiled(&mut self, id: PeerId, link: LinkId, path: PathId, span: u64) {
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(sent) = session.reliable.as_ref().map(|reliable| &reliable.sent) else { return };
+        let over = session.paths.iter().find(|it| it.id() == path).and_then(Path::up);
+        let Some(over) = over.filter(|over| sent.went_last_over(span, *over)) else { return };
+        let best = session.paths.for_bytes(sent.bytes_of(span), &self.routes.controllers);
+        let best = best.filter(|best| *best != over).unwrap_or(link);
+        self.transmit_over(id, span, best, false);
     }
 
     /// A session has other paths than before: those that are new have their parts of controllers from now on.

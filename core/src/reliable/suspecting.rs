@@ -16,8 +16,25 @@ const SILENT: u8 = 0;
 
 impl Core {
     /// A rail suspects the path of a link.
-    #[cold]
     pub fn suspect(&mut self, link: LinkId, cause: Suspicion) {
+        self.suspect_for(link, cause, 0);
+    }
+
+    /// The payload of a span, or of what has no number, came spoiled over a link whose rail loses nothing: the rail has
+    /// acknowledged its bytes, so the peer is told.
+    #[cold]
+    pub(crate) fn suspect_spoiled(&mut self, link: LinkId, span: u64) {
+        let Some(state) = self.links.get(link) else { return };
+        let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        let Some(session) = self.peers.session(id) else { return };
+        if !session.paths.are_several() && span > 0 {
+            return self.tell_suspect_over(&[link], id, link, Suspicion::Corrupt.to_wire(), span);
+        }
+        self.suspect_for(link, Suspicion::Corrupt, span);
+    }
+
+    #[cold]
+    fn suspect_for(&mut self, link: LinkId, cause: Suspicion, span: u64) {
         let Some(state) = self.links.get(link) else { return };
         self.counters.suspected.note(cause);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
@@ -25,7 +42,7 @@ impl Core {
         if !self.peers.session(id).is_some_and(|session| carries(&session.paths)) {
             return;
         }
-        self.tell_suspect(id, link, cause.to_wire());
+        self.tell_suspect(id, link, cause.to_wire(), span);
         let now = self.now;
         if let Some(session) = self.peers.session_mut(id) {
             session.paths.note_cause(link, PathCause::Rail(cause), now);
@@ -44,28 +61,46 @@ impl Core {
 
     /// Tells the peer over the other paths what we see of this one: the peer may see nothing of it, and have its credit
     /// for us there.
-    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: u8) {
+    fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: u8, span: u64) {
         let Some(session) = self.peers.session(id) else { return };
-        let Some(path) = session.paths.id_over(link) else { return };
         let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
         let others: Vec<LinkId> = others.collect();
+        self.tell_suspect_over(&others, id, link, cause, span);
+    }
+
+    fn tell_suspect_over(
+        &mut self,
+        links: &[LinkId],
+        id: PeerId,
+        link: LinkId,
+        cause: u8,
+        span: u64,
+    ) {
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(path) = session.paths.id_over(link) else { return };
         let envelope = Envelope { session: session.name(), ..Envelope::default() };
-        let body = SuspectBody { path: path.name().into(), cause, reserved: [0; 3] };
-        for other in others {
-            self.emit_on(other, envelope, &Body::Suspect(body), None, Token::NONE);
+        let (path, span) = (path.name().into(), span.into());
+        let body = Body::Suspect(SuspectBody { path, cause, reserved: [0; 3], span });
+        for over in links {
+            self.emit_on(*over, envelope, &body, None, Token::NONE);
         }
     }
 
     /// The peer's rail sees that a path is broken: it is suspect, and our probes decide. A word that comes over the path that
-    /// it is about is wrong, and one about a path that has no link is late.
+    /// it is about is wrong, and one about a path that has no link is late. But a span that was spoiled is as good as lost,
+    /// and goes again whatever is believed of the path.
     pub(super) fn arrive_suspect(&mut self, id: PeerId, link: LinkId, word: SuspectBody) {
         let now = self.now;
-        let Some(session) = self.peers.session_mut(id) else { return };
         let path = PathId::named(word.path.get());
+        self.span_spoiled(id, link, path, word.span.get());
+        let Some(session) = self.peers.session_mut(id) else { return };
         let over = session.paths.up_of(path).filter(|other| *other != link);
-        let Some(over) = over.filter(|over| session.paths.is_told_of(*over, now)) else { return };
+        let Some(over) = over else { return };
         if Suspicion::from_wire(word.cause) == Some(Suspicion::Corrupt) {
             session.paths.note_spoiled(over);
+        }
+        if !session.paths.is_told_of(over, now) {
+            return;
         }
         self.counters.paths_suspected_by_peers += 1;
         self.suspect_path(id, over, PathCause::Peer);
@@ -175,7 +210,7 @@ impl Core {
         }
         let cause = session.paths.silence_over(link, now);
         if self.suspect_path(id, link, cause) {
-            self.tell_suspect(id, link, SILENT);
+            self.tell_suspect(id, link, SILENT, 0);
         } else if !sleeps {
             self.all_are_silent(id);
         }

@@ -28,7 +28,7 @@ const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
 /// Bytes of a header behind its prefix, by kind: from `Eager` to `Suspect`.
 const BODY_BYTES: [usize; 24] =
-    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 8];
+    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 16];
 const PROBE: u8 = frame::Kind::Probe as u8;
 const MIGRATE: u8 = frame::Kind::Migrate as u8;
 const WITHDRAW: u8 = frame::Kind::Withdraw as u8;

@@ -25,6 +25,7 @@ mod deciding;
 mod hostile;
 mod redundant;
 mod resting;
+mod spoiled;
 
 pub(in crate::path) const FIRST: LinkId = link(0, 1);
 const NONCE: u32 = 11;
@@ -426,7 +427,8 @@ fn probe() -> Body {
 /// The peer says over a link that a path is broken; frames by which we react.
 fn say_broken(rig: &mut Rig, over: LinkId, path: PathId, cause: u8) -> Vec<(LinkId, Body)> {
     let envelope = Envelope { session: rig.session, ..Envelope::default() };
-    let body = SuspectBody { path: path.name().into(), cause, reserved: [0; 3] };
+    let path = path.name().into();
+    let body = SuspectBody { path, cause, reserved: [0; 3], span: 0.into() };
     let mut frames = rig.place(over, envelope, &Body::Suspect(body)).frames;
     rig.core.run_due();
     frames.extend(rig.told().frames);

@@ -1,5 +1,8 @@
 //! What a side is told, and when: frames that overtake each other, and sends that wait for their bytes to be there.
 
+use ropewalk_base::health::Suspicion;
+use ropewalk_wire::frame::SuspectBody;
+
 use super::*;
 
 impl Rig {
@@ -59,6 +62,32 @@ fn a_sender_is_not_told_of_bytes_that_are_spoiled() {
     rig.core.received_corrupt(token);
     rig.drain();
     assert_eq!(rig.told(), []);
+    // The sender hears which span it was: the link loses nothing, so nobody else would send it again soon.
+    let words = rig.frames.iter().filter_map(|frame| match &frame.body {
+        Body::Suspect(word) => Some((frame.link, word.span.get())),
+        _ => None,
+    });
+    assert_eq!(words.collect::<Vec<_>>(), [(ONE, 1)]);
+}
+
+#[test]
+fn a_span_that_came_spoiled_over_the_only_path_goes_again_at_once() {
+    let mut rig = Rig::new();
+    rig.send(1);
+    let sent = rig.frames.iter().find(|frame| matches!(frame.body, Body::Eager(_)));
+    let (span, token) = sent.map(|frame| (frame.prefix.span.get(), frame.token)).unwrap();
+    let cause = Suspicion::Corrupt.to_wire();
+    let word = SuspectBody { path: 0.into(), cause, reserved: [0; 3], span: span.into() };
+    let envelope = Envelope { session: rig.session, ..Envelope::default() };
+    let again = |rig: &mut Rig| {
+        rig.frames.clear();
+        rig.place(ONE, envelope, &Body::Suspect(word));
+        rig.messages()
+    };
+    assert!(again(&mut rig).is_empty(), "the rail has it yet");
+    rig.core.done(token);
+    rig.drain();
+    assert_eq!(again(&mut rig).len(), 1);
 }
 
 #[test]

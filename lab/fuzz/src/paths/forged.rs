@@ -8,7 +8,7 @@ use ropewalk_wire::frame::{self, Body, Envelope, Kind};
 use super::{Frame, Player};
 
 /// Bytes of a body, by kind: from `Key` to `Suspect`.
-const BODY_BYTES: [usize; 9] = [24, 48, 8, 24, 8, 16, 12, 8, 8];
+const BODY_BYTES: [usize; 9] = [24, 48, 8, 24, 8, 16, 12, 8, 16];
 
 impl Player<'_> {
     /// A frame of the kinds of paths, with any body.

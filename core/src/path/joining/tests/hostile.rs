@@ -100,8 +100,8 @@ fn path_frames_of_strangers_change_nothing() {
     rig.join(link(1, 1), 1, |_| ());
     let before = rig.core.held();
     let proof = rig.proof(1, PathId::of(2, false), 7);
-    let word =
-        SuspectBody { path: 0.into(), cause: Suspicion::RouteGone.to_wire(), reserved: [0; 3] };
+    let (cause, span) = (Suspicion::RouteGone.to_wire(), 1.into());
+    let word = SuspectBody { path: 0.into(), cause, reserved: [0; 3], span };
     let bodies: [Body; 5] = [
         proof.into(),
         probe(),
