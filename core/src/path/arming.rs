@@ -245,6 +245,9 @@ impl Core {
         }
         self.carry_out(id);
         if let Message::Loaded { arming } = message {
+            if !is_refused {
+                self.note_carried(id, link);
+            }
             self.load_answered(id, link, over, arming);
         }
         true

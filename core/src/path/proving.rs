@@ -119,6 +119,7 @@ impl Core {
 
     /// A probe, or an answer, is here with all of its bytes.
     pub(crate) fn arrive_prove(&mut self, id: PeerId, link: LinkId, body: ProveBody, bytes: u32) {
+        let now = self.now;
         let Some(arming) = ArmingId::from_wire(body.arming_by, body.arming.get()) else { return };
         let is_loaded = self.is_loaded_over(id, link, arming);
         let long_bytes = self.long_bytes(link);
@@ -129,18 +130,33 @@ impl Core {
         }
         let proof = self.migrating_mut(id).and_then(|it| it.proof.as_mut());
         let Some(proof) = proof.filter(|proof| is_loaded && proof.arming == arming) else { return };
+        let has_carried = match body.is_answer {
+            ANSWER => proof.has_asked(body.number, body.round),
+            told => told == ALL_ANSWERED,
+        };
         let is_good = match body.is_answer {
             PROBE => {
-                proof.hear(is_long);
+                proof.hear(is_long, now);
                 false
             }
             ANSWER => proof.answered(body.number, body.round, bytes >= long_bytes),
             ALL_ANSWERED => proof.told_good(),
             _ => false,
         };
+        if has_carried {
+            self.note_carried(id, link);
+        }
         if is_good {
             let told = ProveBody { is_answer: ALL_ANSWERED, ..body };
             self.end_probes(id, link, arming, Some(told).filter(|_| body.is_answer == ANSWER));
+        }
+    }
+
+    /// Something that was asked over a link came back over it: no standing probe has to ask that now.
+    pub(super) fn note_carried(&mut self, id: PeerId, link: LinkId) {
+        let now = self.now;
+        if let Some(session) = self.peers.session_mut(id) {
+            session.paths.note_carried(link, now);
         }
     }
 

@@ -466,6 +466,13 @@ impl PathHealth {
         self.delivered_at = now;
     }
 
+    /// Something that was asked over it, and is no such probe, came back. Whether it is suspect its own probes decide.
+    pub fn note_carried(&mut self, now: Time) {
+        if self.suspect.is_none() {
+            self.delivered_at = now;
+        }
+    }
+
     /// Whether it is to be probed now; the next probe follows in its time. `others`: when another path delivered last.
     /// `idle`: how often paths are looked at over which nothing goes.
     pub fn take_probe(&mut self, others: Time, idle: Duration, now: Time) -> bool {

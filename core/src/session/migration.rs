@@ -19,8 +19,8 @@ pub(crate) const PROBES: u8 = 5;
 const BETWEEN: Duration = Duration::from_millis(2);
 /// After a probe that left late the next one follows sooner, so that five take as long as they should.
 const BETWEEN_MIN: Duration = Duration::from_millis(1);
-/// The side that began an arming probes, and tells the other one that all were answered. If no such word came after this
-/// time, that side probes, too.
+/// The side that began an arming probes, and tells the other one that all were answered. If for this time neither such a word
+/// came nor a probe, that side probes, too: armings that take long, since there are many, need no more frames for that.
 const OWN_PROBES_AFTER: Duration = Duration::from_millis(30);
 /// How long the answers of a round of probes may take, before the next round.
 const ROUND: Duration = Duration::from_millis(100);
@@ -66,6 +66,8 @@ pub(crate) struct Proof {
     pub path: PathId,
     /// The spans up to this one were sent before the arming; `None` once the peer has them all.
     pub old_spans: Option<u64>,
+    /// The peer began the arming, and probes.
+    is_theirs: bool,
     /// The number of the round, of probes sent in it, and those answered, by bit.
     round: u8,
     sent: u8,
@@ -124,6 +126,7 @@ impl Migrating {
             arming,
             path,
             old_spans,
+            is_theirs: !is_ours,
             round: 0,
             sent: u8::from(load_probes),
             answered: 0,
@@ -221,7 +224,7 @@ impl Proof {
     /// A probe was answered. `is_long`: by an answer of full length. True if that was the last one.
     pub fn answered(&mut self, number: u8, round: u8, is_long: bool) -> bool {
         let is_fit = number < PROBES - 1 || is_long;
-        if round != self.round || number >= self.sent || self.is_good || !is_fit {
+        if !self.has_asked(number, round) || self.is_good || !is_fit {
             return false;
         }
         self.any_answered = true;
@@ -238,9 +241,18 @@ impl Proof {
     }
 
     /// A probe of the peer's came over the path.
-    pub fn hear(&mut self, is_long: bool) {
+    pub fn hear(&mut self, is_long: bool, now: Time) {
         self.heard = true;
         self.heard_long |= is_long;
+        // The peer is at it.
+        if self.is_theirs && (self.round, self.sent) == (0, 0) {
+            self.next_at = self.next_at.max(now + OWN_PROBES_AFTER);
+        }
+    }
+
+    /// Whether an answer is one to a probe of this round.
+    pub fn has_asked(&self, number: u8, round: u8) -> bool {
+        round == self.round && number < self.sent
     }
 
     /// The peer says that all of its probes were answered, so both directions are good. It counts if a long one came here.
@@ -338,7 +350,7 @@ mod tests {
         };
         assert_eq!(spent(&mut proving()), Some(Step::Spent(ProbeFault::NoRoute)));
         let mut deaf = proving();
-        deaf.proof.as_mut().unwrap().hear(false);
+        deaf.proof.as_mut().unwrap().hear(false, at(0));
         assert_eq!(spent(&mut deaf), Some(Step::Spent(ProbeFault::OneWayOut)));
     }
 
@@ -377,15 +389,32 @@ mod tests {
         assert_eq!((migrating.due(), migrating.next_step(at(19))), (at(20), None));
         let proof = migrating.proof.as_mut().unwrap();
         assert!(!proof.told_good(), "no long probe came");
-        proof.hear(false);
+        proof.hear(false, at(0));
         assert!(!proof.told_good());
-        proof.hear(true);
+        proof.hear(true, at(0));
         assert!(proof.told_good() && !proof.told_good());
         assert_eq!(migrating.next_step(at(100)), None);
         migrating.begin_proof(theirs, PATH, None, at(0));
         assert_eq!(migrating.next_step(at(20)), None);
         let first = Step::Probe { number: 0, round: 0, is_long: false };
         assert_eq!((migrating.due(), migrating.next_step(at(30))), (at(30), Some(first)));
+    }
+
+    #[test]
+    fn the_other_side_of_an_arming_waits_as_long_as_probes_come() {
+        let mut migrating = proving();
+        let theirs = ArmingId { by: Side::Higher, number: 1 };
+        migrating.begin_proof(theirs, PATH, None, at(0));
+        for millis in [20, 40, 60, 80] {
+            assert_eq!(migrating.next_step(at(millis)), None);
+            migrating.proof.as_mut().unwrap().hear(false, at(millis));
+        }
+        assert_eq!(migrating.next_step(at(109)), None);
+        let probe = |number| Step::Probe { number, round: 0, is_long: false };
+        assert_eq!(migrating.next_step(at(110)), Some(probe(0)));
+        // Its own ones, once begun, go on.
+        migrating.proof.as_mut().unwrap().hear(false, at(111));
+        assert_eq!(migrating.next_step(at(112)), Some(probe(1)));
     }
 
     #[test]

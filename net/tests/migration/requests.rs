@@ -83,6 +83,33 @@ fn a_path_is_specified_loaded_and_migrated_to_by_hand_under_traffic_both_ways() 
     }
 }
 
+/// One thread that drives hundreds of endpoints makes a pass of each now and then. If armings that take longer for that needed
+/// more frames, they would take longer yet.
+#[test]
+fn an_arming_needs_no_more_frames_where_passes_are_rare() {
+    // A pass each so many milliseconds; and paths over which nothing goes are looked at each 100 ms, and each second.
+    for (every, idle) in [1, 4, 8, 12, 16].into_iter().flat_map(|every| [(every, 30), (every, 600)])
+    {
+        let mut world = World::met(every, Setup::pair(Policy::Nothing));
+        world.wait(Duration::from_millis(idle));
+        let peer = world.peer(0, 1);
+        let armed = What::Armed { path: world.specify(0) };
+        let before = world.frames();
+        let mut loads = world.nodes[0].endpoint.load_paths(&[peer], By::Poll);
+        let mut passes = 0;
+        while world.nodes[0].endpoint.poll_loads(&mut loads) > 0
+            || world.nodes[1].count(|what| *what == armed) == 0
+        {
+            world.step_rarely(Duration::from_millis(every));
+            passes += 1;
+            assert!(passes < 100, "{every} ms: {:?}", world.roles(0, 1));
+        }
+        // Two loads, four probes, an answer to each, and the word that all came back.
+        let frames = world.frames() - before;
+        assert_eq!(frames, 13, "a pass each {every} ms, after {idle} ms");
+    }
+}
+
 #[test]
 fn the_way_back_is_loaded_without_another_choice() {
     let mut world = World::met(1, Setup::pair(Policy::Nothing));

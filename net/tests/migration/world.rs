@@ -163,6 +163,23 @@ impl World {
         }
     }
 
+    /// One pass of each, and the next ones after this time: as where one thread drives many.
+    pub fn step_rarely(&mut self, every: Duration) {
+        for node in &mut self.nodes {
+            node.endpoint.progress();
+            node.events.extend(std::iter::from_fn(|| node.endpoint.next_path_event()));
+        }
+        let next = self.now() + every;
+        self.clock.store(next.0, Ordering::Relaxed);
+        self.network.set_now(next);
+    }
+
+    /// Frames that all have sent so far.
+    pub fn frames(&self) -> u64 {
+        let rails = self.nodes.iter().flat_map(|node| node.endpoint.counters().1);
+        rails.map(|(_, counters)| counters.frames_sent).sum()
+    }
+
     pub fn now(&self) -> Time {
         Time(self.clock.load(Ordering::Relaxed))
     }

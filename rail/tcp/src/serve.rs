@@ -3,8 +3,9 @@
 //! A caller that spins gets its answer from one `recv` on the link that had all recent traffic; every
 //! few passes, and always where there is no such link, the epoll set is asked for the others.
 //!
-//! Invariants: a pass does a bounded amount of work; a link that ends is reported once, after the
-//! outcomes of its orders, and its socket is closed by then.
+//! Invariants: a pass does a bounded amount of work, and hears all of some hundreds of links that have little to say (with a
+//! few of them a pass, who drives many endpoints in turn would make more rounds the more there are, and each would be longer);
+//! a link that ends is reported once, after the outcomes of its orders, and its socket is closed by then.
 
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
@@ -29,6 +30,9 @@ use crate::socket;
 
 /// Events of one look at the epoll set.
 const EVENTS: usize = 64;
+/// A pass looks again after a look that was full, so often at most, and until so many bytes have come.
+const LOOKS_MAX: usize = 8;
+const PASS_BYTES_MAX: u64 = 4 << 20;
 /// Links accepted in one poll.
 const ACCEPTS_MAX: usize = 32;
 /// Passes over the hot link for each look at the epoll set.
@@ -71,12 +75,27 @@ impl TcpRail {
     /// Serves everybody whom the epoll set names, each for a bounded turn.
     fn serve_events(&mut self, report: &mut dyn Report) -> bool {
         self.passes_since_wait = 0;
+        let before = self.counters.bytes_received;
+        let mut progress = false;
+        for _ in 0..LOOKS_MAX {
+            let (served, is_full) = self.serve_some(report);
+            progress |= served;
+            if !is_full || self.counters.bytes_received - before >= PASS_BYTES_MAX {
+                break;
+            }
+        }
+        progress
+    }
+
+    /// One look at the epoll set: whether anything happened, and whether there may be more.
+    fn serve_some(&mut self, report: &mut dyn Report) -> (bool, bool) {
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         self.counters.system_calls += 1;
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
-            return false;
+            return (false, false);
         };
+        let is_full = events.len() == EVENTS;
         let mut progress = false;
         for event in events {
             progress |= match event.data.u64() {
@@ -89,7 +108,7 @@ impl TcpRail {
                 name => self.serve(SlotId::from_u64(name), event.flags, report),
             };
         }
-        progress
+        (progress, is_full)
     }
 
     /// Serves one link.

@@ -5,6 +5,8 @@
 //! Invariants: the kernel is asked only while something that was sent may be unacknowledged, once in a time-out; sending costs no
 //! system call. The kernel hears acknowledgements by itself, so that a late pass makes nobody look silent.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use ropewalk_base::health::RoundTrips;
@@ -121,29 +123,45 @@ impl Stall {
     }
 }
 
-/// The links that are looked at, and when the next one is.
+/// The links that are looked at, the next one first: a look at one costs nothing for the others.
+///
+/// Invariant: a link has one entry while something that it sent may be unacknowledged. One that is gone may have one until its
+/// time.
 #[derive(Debug)]
 pub struct Stalls {
-    pub watched: Vec<SlotId>,
-    pub due: Time,
+    watched: BinaryHeap<Reverse<(Time, SlotId)>>,
 }
 
 impl Stalls {
     pub fn new() -> Stalls {
-        Stalls { watched: Vec::new(), due: Time::NEVER }
+        Stalls { watched: BinaryHeap::new() }
     }
 
+    /// When the next one is looked at.
     pub fn due(&self) -> Time {
-        self.due
+        self.watched.peek().map_or(Time::NEVER, |Reverse((at, _))| *at)
     }
 
     /// A link sent something.
     #[inline]
     pub fn sent(&mut self, slot: SlotId, stall: &mut Stall, now: Time) {
         if let Some(look_at) = stall.sent(now) {
-            self.watched.push(slot);
-            self.due = self.due.min(look_at);
+            self.look_at(slot, look_at);
         }
+    }
+
+    /// A link is looked at then.
+    pub fn look_at(&mut self, slot: SlotId, at: Time) {
+        self.watched.push(Reverse((at, slot)));
+    }
+
+    /// Takes out a link whose time has come.
+    pub fn take_due(&mut self, now: Time) -> Option<SlotId> {
+        let Reverse((at, _)) = self.watched.peek()?;
+        if *at > now {
+            return None;
+        }
+        self.watched.pop().map(|Reverse((_, slot))| slot)
     }
 }
 
@@ -214,5 +232,34 @@ mod tests {
         let mut stall = Stall::new(false);
         stall.measured(Some(RoundTrips::default()));
         assert_eq!(stall.time_out, SLACK_UNTUNED);
+    }
+
+    #[test]
+    fn of_many_links_those_are_looked_at_whose_time_has_come_and_no_others() {
+        const LINKS: u64 = 500;
+        let slot = |index| SlotId { index, generation: 1 };
+        let mut stalls = Stalls::new();
+        let mut all: Vec<Stall> = (0..LINKS).map(|_| Stall::new(true)).collect();
+        for (index, stall) in all.iter_mut().enumerate().rev() {
+            stalls.sent(slot(index as u32), stall, at(index as u64));
+            stalls.sent(slot(index as u32), stall, at(index as u64 + 1));
+        }
+        let first = all[0].look_at().expect("it is watched");
+        assert_eq!((stalls.due(), stalls.take_due(at(0))), (first, None));
+        let mut looks = 0;
+        for millis in 0..=LINKS {
+            let now = first + Duration::from_millis(millis);
+            while let Some(SlotId { index, .. }) = stalls.take_due(now) {
+                assert_eq!(u64::from(index), millis);
+                looks += 1;
+                let stall = &mut all[index as usize];
+                assert!(!stall.saw(Sight { is_all: index > 0, ..awaited(7) }, now));
+                // The first one has sent something that is not acknowledged yet.
+                stall.look_at().into_iter().for_each(|next| {
+                    stalls.look_at(slot(index), next + LOOK_MAX);
+                });
+            }
+        }
+        assert_eq!((looks, stalls.watched.len()), (LINKS, 1));
     }
 }

@@ -3,7 +3,6 @@
 use std::os::fd::AsFd;
 
 use ropewalk_base::health::Suspicion;
-use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
 use ropewalk_rail::Report;
 
@@ -17,36 +16,31 @@ impl TcpRail {
     #[cold]
     pub(crate) fn look_for_stalls(&mut self, report: &mut dyn Report) -> bool {
         let (now, mut any) = (self.now, false);
-        let mut watched = std::mem::take(&mut self.stalls.watched);
-        self.stalls.due = Time::NEVER;
-        watched.retain(|slot| {
-            let link = self.links.get_mut(*slot);
+        while let Some(slot) = self.stalls.take_due(now) {
+            let link = self.links.get_mut(slot);
             let Some((stall, socket)) = link.and_then(|link| {
                 let socket = link.socket.as_ref().filter(|_| link.state == State::Up)?;
                 Some((link.stall.as_mut()?, socket))
             }) else {
-                return false;
+                continue;
             };
-            if stall.look_at().is_some_and(|at| at <= now) {
-                self.counters.system_calls += 1;
-                self.statistics.stall_looks += 1;
-                let Some(info) = Info::of(socket.as_fd()) else {
-                    stall.end();
-                    return false;
-                };
-                stall.measured(info.round_trips());
-                if stall.saw(seen(&info), now) {
-                    any = true;
-                    let link = LinkId { rail: self.index, slot: *slot };
-                    report.suspect(link, Suspicion::Unacknowledged);
-                }
+            self.counters.system_calls += 1;
+            self.statistics.stall_looks += 1;
+            let Some(info) = Info::of(socket.as_fd()) else {
+                stall.end();
+                continue;
+            };
+            stall.measured(info.round_trips());
+            if stall.saw(seen(&info), now) {
+                any = true;
+                let link = LinkId { rail: self.index, slot };
+                report.suspect(link, Suspicion::Unacknowledged);
             }
-            let next = stall.look_at();
-            self.stalls.due = self.stalls.due.min(next.unwrap_or(Time::NEVER));
-            next.is_some()
-        });
-        watched.append(&mut self.stalls.watched);
-        self.stalls.watched = watched;
+            if let Some(next) = stall.look_at() {
+                debug_assert!(next > now, "one look at a link in a pass");
+                self.stalls.look_at(slot, next);
+            }
+        }
         any
     }
 }

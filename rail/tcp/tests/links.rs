@@ -10,7 +10,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::verb::{Ordered, Urgency};
 use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::recorder::Event;
-use ropewalk_rail::conformance::scene::Scene;
+use ropewalk_rail::conformance::scene::{Pair, Scene};
 use ropewalk_rail_tcp::{TcpConfig, TcpError, TcpRail};
 
 #[test]
@@ -189,4 +189,24 @@ fn health_tells_a_peer_that_does_not_read_from_one_that_is_gone() {
         let health = full(scene);
         !health.is_peer_full && health.unacknowledged_bytes == 0 && health.unsent_bytes == 0
     });
+}
+
+/// Who drives hundreds of endpoints in turn makes one poll of each in a round.
+#[test]
+fn one_poll_hears_hundreds_of_links_that_have_little_to_say() {
+    const LINKS: u64 = 400;
+    let mut loopback = Loopback::new("127.0.0.1:0");
+    let mut scene = Scene::new(&mut loopback, 2);
+    let pairs: Vec<Pair> = (0..LINKS).map(|_| scene.link(0, 1)).collect();
+    scene.settle();
+    for pair in pairs {
+        scene.send(pair, 1, 8, Urgency::Urgent);
+    }
+    // Over loopback all is here when the calls return.
+    let before = scene.counters(1);
+    scene.poll(1);
+    let after = scene.counters(1);
+    assert_eq!(after.frames_received - before.frames_received, LINKS);
+    // Each is read once, and asked for together with 63 others.
+    assert_eq!(after.system_calls - before.system_calls, LINKS + LINKS.div_ceil(64));
 }

@@ -161,6 +161,13 @@ impl Paths {
         was_suspect
     }
 
+    /// Something that was asked over a link, and is no probe of its health, came back.
+    pub fn note_carried(&mut self, link: LinkId, now: Time) {
+        if let Some(path) = self.of_link(link) {
+            path.health.note_carried(now);
+        }
+    }
+
     /// The links that are to be probed now: all, where a suspect one is due, since one counts as dead only while another
     /// delivers. `idle`: how often paths are looked at over which nothing goes.
     pub fn probes(&mut self, idle: Duration, now: Time) -> Vec<LinkId> {

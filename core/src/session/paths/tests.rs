@@ -206,3 +206,16 @@ fn a_path_that_is_late_while_the_others_are_suspect_is_judged_again() {
     let again = again.expect("what went over it is still awaited");
     assert!(again <= 2 * late && paths.suspect(link(1), ms(again)), "{late} and {again}");
 }
+
+#[test]
+fn a_path_that_carried_an_answer_just_now_needs_no_standing_probe() {
+    let mut paths = over(&[1, 2]);
+    let (every, heard) = (SECOND, at(10) + SECOND / 4);
+    paths.note_carried(link(2), heard);
+    assert_eq!(paths.quiet(every, heard + every / 4), [link(1)]);
+    assert_eq!(paths.quiet(every, heard + every / 2), [link(1), link(2)]);
+    // What its own probes have to decide, it does not.
+    assert!(paths.suspect(link(2), at(11)));
+    paths.note_carried(link(2), at(12));
+    assert!(paths.is_suspect(link(2)) && !paths.has_delivered(link(2), at(12), SECOND));
+}
