@@ -1,8 +1,9 @@
 //! How long it takes to arm alternates, and to move to them, against the number of channels of one association, and against
 //! the number of endpoints with an association each (figures 5 and 6 of the paper).
 //!
-//! All endpoints are in this process, over two addresses of the loopback interface, and one thread drives them. A channel is a
-//! pair of match bits with a receive, which gets a message after the move.
+//! All endpoints are in this process, over two addresses of the loopback interface, and one thread drives them. They say that
+//! they are on two hosts, as those of the paper are: what associations with one host share they share here. A channel is a pair
+//! of match bits with a receive, which gets a message after the move.
 
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,8 @@ struct World {
     peers: Vec<PeerId>,
 }
 
-fn open() -> anyhow::Result<Side> {
+/// `host`: the number of its machine.
+fn open(host: u64) -> anyhow::Result<Side> {
     let rail = |address: &&str| -> anyhow::Result<Box<dyn Rail>> {
         let place = format!("{address}:0?source={address}");
         let listen = Listen::At { address: &place, exactly: true };
@@ -113,7 +115,7 @@ fn open() -> anyhow::Result<Side> {
     };
     let rails = ADDRESSES.iter().map(rail).collect::<anyhow::Result<Vec<_>>>()?;
     let mut config = EndpointConfig::new(ClusterId(77));
-    config.host = 0;
+    config.host = host;
     config.service_thread = false;
     config.core.mode = Mode::Resume;
     config.core.paths_max = ADDRESSES.len();
@@ -126,8 +128,8 @@ fn open() -> anyhow::Result<Side> {
 impl World {
     /// So many endpoints with an association each to one that all of them know, with two paths.
     fn new(count: usize) -> anyhow::Result<World> {
-        let server = open()?;
-        let clients = (0..count).map(|_| open()).collect::<anyhow::Result<Vec<_>>>()?;
+        let server = open(1)?;
+        let clients = (0..count).map(|_| open(2)).collect::<anyhow::Result<Vec<_>>>()?;
         let address = Address::parse(server.endpoint.addresses())?;
         let mut peers = Vec::new();
         for client in &clients {
