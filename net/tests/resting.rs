@@ -12,6 +12,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_core::Plant;
+use ropewalk_net::migration::{ArmCause, By, MigrationState, Outcome, Policy, Role, Wanted};
 use ropewalk_net::{Audience, Channel, Counters, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::Rail;
 use ropewalk_rail_sim::{Cut, SimConfig, SimNetwork};
@@ -277,4 +278,124 @@ fn spans_that_are_forgotten_when_a_session_comes_to_rest_are_missed() {
     };
     let found = (0..10).find(fails).expect("one of ten seeds finds it");
     println!("found by seed {found}");
+}
+
+/// Two endpoints with two rails each, of which the first may have so few links that their session leaves its second path
+/// (one), or rests (none).
+fn idle_pair(seed: u64, links_max: usize, specifies: bool) -> (World, [PeerId; 2]) {
+    let mut world = World::new(Medium::SimStream);
+    world.network = SimNetwork::new(seed);
+    for node in 0..2 {
+        let rail = |rail| -> Box<dyn Rail> {
+            Box::new(world.network.rail(&rail_name(node, rail), SimConfig::stream()))
+        };
+        let rails = (0..RAILS).map(rail).collect();
+        world.add_over_all(rails, |config| {
+            // Either side may be the one that adds paths.
+            config.endpoint = EndpointId((node as u128 + u128::from(seed)) % 2 + 1);
+            config.incarnation = Incarnation(1);
+            config.seed = seed * 100 + node as u64;
+            config.core.paths_max = RAILS;
+            config.core.path_policy = Policy::Nothing;
+            config.core.links_max = if node == 0 { links_max } else { usize::MAX };
+        });
+    }
+    let peers = [world.peer(0, 1), world.peer(1, 0)];
+    for (node, peer) in world.nodes.iter().zip(peers) {
+        node.endpoint.connect(peer);
+    }
+    let joined = |world: &mut World, at: usize| {
+        world.nodes[at].endpoint.path_entries(peers[at]).len() == RAILS
+    };
+    world.until("two paths", |world| joined(world, 0) && joined(world, 1));
+    if specifies {
+        for (node, peer) in world.nodes.iter().zip(peers) {
+            node.endpoint.specify_path(peer, Wanted::default()).expect("it is fit");
+        }
+    }
+    let rests = |counters: Counters| match links_max {
+        0 => counters.sessions_idle_closed > 0,
+        _ => counters.paths_rested > 0,
+    };
+    world.until("rest", |world| world.nodes.iter().all(|it| rests(it.endpoint.counters().0)));
+    world.pass(Duration::from_secs(2));
+    (world, peers)
+}
+
+/// Loads the alternate of a node; its end, and how long that took.
+fn load(world: &mut World, at: usize, peer: PeerId) -> (Outcome, Duration) {
+    let begin = world.now();
+    let mut loads = world.nodes[at].endpoint.load_paths(&[peer], By::Poll);
+    world.until("the load", |world| {
+        assert!(world.now().since(begin) < Duration::from_secs(60), "the load never ends");
+        world.nodes[at].endpoint.poll_loads(&mut loads) == 0
+    });
+    let end = loads.ends().next().and_then(|(_, end)| end).expect("it ended");
+    (end, world.now().since(begin))
+}
+
+#[test]
+fn a_load_wakes_the_paths_that_rest_and_ends_armed() {
+    // A path that rests beside the one that carries, and a session that rests as a whole.
+    for (seed, links_max) in (0..16).map(|seed| (seed, seed as usize / 2 % 2)) {
+        let (at, specifies) = (seed as usize / 4 % 2, seed / 8 == 0);
+        let (mut world, peers) = idle_pair(seed, links_max, specifies);
+        let peer = peers[at];
+        let (end, took) = load(&mut world, at, peer);
+        let Outcome::Armed { path } = end else { panic!("seed {seed}: {end:?} after {took:?}") };
+        assert!(took < Duration::from_millis(400), "seed {seed}: {took:?}");
+        let endpoint = &world.nodes[at].endpoint;
+        let state = endpoint.path_state(peer).migration;
+        assert_eq!(state, MigrationState::Armed, "seed {seed}");
+        assert_eq!(endpoint.migrate_path(peer), Ok(path), "seed {seed}");
+        let entries = endpoint.path_entries(peer);
+        let moved = entries.iter().find(|(_, role)| *role == Role::Primary);
+        assert_eq!(moved.map(|(entry, _)| entry.record.id), Some(path));
+        // And nobody keeps the session from resting again.
+        world.pass(Duration::from_secs(5));
+        let links: i64 = {
+            let rails = world.nodes[0].endpoint.counters().1;
+            rails.iter().map(|(_, it)| it.links_up as i64 - it.links_down as i64).sum()
+        };
+        assert_eq!(links, links_max as i64, "seed {seed}");
+        for node in &world.nodes {
+            node.endpoint.check();
+            let counters = node.endpoint.counters().0;
+            assert_eq!((counters.violations, counters.resets), (0, 0), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_load_of_paths_that_rest_and_do_not_come_up_fails_and_the_session_goes_on() {
+    for (seed, links_max) in (0..8).map(|seed| (seed, seed as usize / 2 % 2)) {
+        let at = seed as usize / 4;
+        let (mut world, peers) = idle_pair(seed, links_max, true);
+        for other in 0..RAILS {
+            for (from, to) in [(1, other), (other, 1)] {
+                for (near, far) in [(0, 1), (1, 0)] {
+                    let (from, to) = (rail_name(near, from), rail_name(far, to));
+                    world.network.change_path(&from, &to, |path| path.refuse = true);
+                }
+            }
+        }
+        let (end, took) = load(&mut world, at, peers[at]);
+        assert_eq!(end, Outcome::Failed(ArmCause::NoneCameUp), "seed {seed}: {took:?}");
+        assert!(took < Duration::from_secs(3), "seed {seed}: {took:?}");
+        let ([peer, source], user) = (peers, 5);
+        let (into, memory) = (world.memory(100, 0), world.memory(100, 1));
+        let node = &world.nodes[1];
+        let (channel, cut) = (Channel::Tagged, Oversize::Truncate);
+        let source = Some(source);
+        let posted =
+            node.endpoint.post_receive(&node.context, channel, source, 0, 0, into, cut, user);
+        world.posted(1, posted);
+        let node = &world.nodes[0];
+        let level = Level::Matched;
+        let posted = node.endpoint.post_send(&node.context, peer, channel, 0, memory, level, user);
+        world.posted(0, posted);
+        assert_eq!(world.take(0, user).outcome, Ok(()), "seed {seed}");
+        check(world.take(1, user).memory, 100, 1);
+        world.nodes.iter().for_each(|node| node.endpoint.check());
+    }
 }

@@ -16,6 +16,8 @@ pub enum ArmCause {
     /// A migration came first.
     Overtaken,
     NoPath,
+    /// The other paths rested, since the connection was idle, and the one that is wanted did not come up in time.
+    NoneCameUp,
     /// The connection ended.
     ConnectionOver,
 }

@@ -456,6 +456,15 @@ impl Migration {
         }
     }
 
+    /// Whether a load would find no path: the alternate has failed, or there is none, and no path that could be it.
+    pub fn lacks_alternate(&self) -> bool {
+        let lacks = match self.roles.alternate() {
+            Some(path) => self.roles.health(path) == Some(Health::Failed),
+            None => choose(&self.roles, &Wanted::default()).is_err(),
+        };
+        lacks && self.state == MigrationState::Migrated && self.load.is_none()
+    }
+
     fn unfit_for_load(&self) -> Option<Rule> {
         if self.load_kept {
             return Some(Rule::Loading);

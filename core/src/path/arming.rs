@@ -137,6 +137,10 @@ impl Core {
     /// A session ends, and its machine with it: whoever waits for something hears so.
     pub(crate) fn migration_over(&mut self, id: PeerId, migrating: Option<Box<Migrating>>) {
         if let Some(mut migrating) = migrating {
+            if let Some(waking) = migrating.waking.take() {
+                let over = Outcome::Failed(ArmCause::ConnectionOver);
+                self.end_request(id, waking.ticket, over);
+            }
             let _ = migrating.machine.handle_end(Event::ConnectionError);
             while let Some(order) = migrating.machine.next_output() {
                 if let Order::Notice(notice) = order {
@@ -150,6 +154,7 @@ impl Core {
     /// Does what is due for the migration of a session.
     pub(super) fn run_migration(&mut self, id: PeerId) {
         let now = self.now;
+        self.run_waking(id);
         while let Some(path) = self.migrating_mut(id).and_then(|it| it.take_rested(now)) {
             let Some(machine) = self.machine_mut(id) else { return };
             if machine.roles().health(path) == Some(Health::Good) {
@@ -215,6 +220,9 @@ impl Core {
             _ => None,
         };
         let Some(message) = message else { return false };
+        if self.asked_to_seek(id, &message) {
+            return true;
+        }
         let Some(session) = self.peers.session(id) else { return true };
         let view = session.paths.views().find(|view| view.link == Some(link));
         let Some(over) = view.map(|view| view.path) else { return true };
@@ -255,6 +263,7 @@ impl Core {
 
     /// Does what the machine of a session wants.
     pub(crate) fn carry_out(&mut self, id: PeerId) {
+        let now = self.now;
         while let Some(order) = self.machine_mut(id).and_then(|machine| machine.next_output()) {
             match order {
                 Order::Send { message, over: Some(path) } => {
@@ -281,6 +290,7 @@ impl Core {
         let Some(session) = self.peers.session_mut(id) else { return };
         let Some(migrating) = session.migrating_mut() else { return };
         migrating.end_proof();
+        migrating.waking.iter_mut().for_each(|waking| waking.look(now));
         session.keep_out_drained();
         let due = session.due();
         self.wake_by(id, due);

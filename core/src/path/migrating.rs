@@ -84,9 +84,13 @@ impl Core {
     /// ([`What::Done`]) or to [`Core::poll_load`], also if it is a refusal. Legal in MIGRATED.
     ///
     /// While the connection is being set up the load is kept. It begins when there is a second path, which is specified then.
+    /// Paths that rest, since the session is idle, are woken, and the load begins when the alternate is up.
     pub fn load_path(&mut self, peer: PeerId, by: By) -> Ticket {
         let id = self.resolve(peer);
         let ticket = self.path_requests.ticket(by);
+        if self.load_rested(id, ticket) {
+            return ticket;
+        }
         if let Some(machine) = self.machine_mut(id) {
             machine.request_as(ticket, Request::Load, By::Event);
             self.carry_out(id);

@@ -23,6 +23,7 @@ mod records;
 mod resting;
 mod routes;
 mod timers;
+mod waking;
 
 pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
@@ -33,6 +34,7 @@ pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
 pub(crate) use routes::{RouteNews, Routes};
 pub(crate) use timers::Timers;
+pub(crate) use waking::Waking;
 
 pub(crate) use calls::CallStage;
 

@@ -280,10 +280,29 @@ impl Bundle {
         widens
     }
 
+    /// Paths that rest are wanted, whatever the traffic: they are sought from now on.
+    pub fn seek(&mut self, now: Time) {
+        if self.narrowed_at.take().is_some() {
+            (self.way, self.wait, self.next_at) = (0, WAIT, now);
+        }
+    }
+
+    /// Whether this side adds the paths.
+    pub fn adds(&self) -> bool {
+        self.adds
+    }
+
+    /// Whether a path was lost, and this side has added none since.
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
     /// Whether nothing is under way with its key, its paths and their migration.
     pub fn is_calm(&self) -> bool {
-        let migrates =
-            |it: &Migrating| it.proof.is_some() || it.machine.state() == MigrationState::Rearm;
+        let migrates = |it: &Migrating| {
+            let proves = it.proof.is_some() || it.machine.state() == MigrationState::Rearm;
+            proves || it.waking.is_some()
+        };
         self.key.is_some()
             && self.attempt.is_none()
             && !self.is_asked

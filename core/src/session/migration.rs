@@ -12,6 +12,7 @@ use crate::api::PeerId;
 use crate::apm::cause::ProbeFault;
 use crate::apm::load::ArmingId;
 use crate::apm::{Connection, Migration, MigrationState, PathId, Side};
+use crate::path::Waking;
 
 /// Probes of an arming, all of which have to be answered, and the time between two. The last of them is long. The load that
 /// goes over the path is the first one of the first round, and its answer that one's.
@@ -39,6 +40,8 @@ pub(crate) struct Migrating {
     rests: Vec<Rest>,
     /// The path that traffic left last since it was bad.
     pub left: Option<Left>,
+    /// A load that waits for a path that rests.
+    pub waking: Option<Waking>,
 }
 
 /// What traffic left, and at what cost.
@@ -107,7 +110,7 @@ impl Migrating {
         for connection in [Connection::Init, Connection::Rtr, Connection::Rts] {
             machine.set_connection(connection).expect("the order of a set-up");
         }
-        Migrating { machine, proof: None, rests: Vec::new(), left: None }
+        Migrating { machine, proof: None, rests: Vec::new(), left: None, waking: None }
     }
 
     /// A path is to be proven. `old_spans`: the last span that was sent before, if the peer lacks one of those.
@@ -173,7 +176,8 @@ impl Migrating {
     /// When something is due.
     pub fn due(&self) -> Time {
         let proof = self.proof.as_ref().map_or(Time::NEVER, Proof::due);
-        self.rests.iter().map(|rest| rest.until).fold(proof, Time::min)
+        let first = proof.min(self.waking.as_ref().map_or(Time::NEVER, Waking::due));
+        self.rests.iter().map(|rest| rest.until).fold(first, Time::min)
     }
 
     /// What is to be done now; to be asked until there is nothing more.

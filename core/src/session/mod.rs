@@ -434,6 +434,12 @@ impl Session {
         self.paths.wake(now, retry_at, posts);
     }
 
+    /// Whether it has paths that rest, or lost them all and has one again: others are to join.
+    pub fn awaits_paths(&self) -> bool {
+        let has_one = !self.paths.are_several() && self.bundle().is_some_and(Bundle::has_lost);
+        self.paths.has_resting() || self.paths.is_woken() || has_one
+    }
+
     /// Changes with every message, access and answer.
     pub fn traffic(&self) -> u64 {
         let messages = self.send_next.iter().chain(&self.receive_next);

@@ -176,6 +176,9 @@ fn cause_words(cause: ArmCause) -> String {
         ArmCause::Drained => "it was drained meanwhile: bring it up first",
         ArmCause::Overtaken => "traffic moved to another path meanwhile: ask again",
         ArmCause::NoPath => "no path carries now: wait until one is mended",
+        ArmCause::NoneCameUp => {
+            "it rested, and did not come up in time: check its network, and ask again"
+        }
         ArmCause::ConnectionOver => "the session has ended",
     };
     words.to_string()
