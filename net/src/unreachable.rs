@@ -27,7 +27,7 @@ impl Engine {
         }
         let now = self.core.now();
         let mut text = format!("no path to {}", self.name_of(peer));
-        for (number, PathLoss { rail, cause, since }) in losses.into_iter().enumerate() {
+        for (number, PathLoss { rail, cause, since, .. }) in losses.into_iter().enumerate() {
             let mark = if number == 0 { ':' } else { ';' };
             let (rail, cause) = (self.rail_and_place(rail), cause_text(cause));
             let _ = write!(text, "{mark} rail {rail}: {cause} for {}", time_text(now.since(since)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Medium, World, check};
 use ropewalk_base::error::Fault;
-use ropewalk_net::{Channel, Completed, Level, Mode, Oversize, PeerId};
+use ropewalk_net::{Channel, Completed, Level, Mode, Oversize, PathCause, PathChange, PeerId};
 use ropewalk_rail::Rail;
 use ropewalk_rail_sim::{Cut, SimConfig};
 
@@ -123,6 +123,16 @@ impl Pair {
         (0..2).for_each(|rail| self.set(how, rail, true));
     }
 
+    /// The events of the first endpoint about having no path.
+    fn want_of_paths(&self) -> Vec<PathChange> {
+        let events = self.world.nodes[0].endpoint.path_history(0).events;
+        let is_such = |change: &PathChange| {
+            let is_without = matches!(change, PathChange::NoPath { .. } | PathChange::Ended { .. });
+            is_without || matches!(change, PathChange::Resumed { .. })
+        };
+        events.into_iter().map(|event| event.change).filter(is_such).collect()
+    }
+
     fn take_all(&mut self) -> [Vec<Completed>; 2] {
         [0, 1].map(|node| (0..COUNT).map(|number| self.world.take(node, number)).collect())
     }
@@ -150,6 +160,18 @@ fn paths_that_are_gone_for_ten_seconds_lose_nothing_when_one_is_mended() {
             }
             let counters = pair.world.nodes[0].endpoint.counters().0;
             assert_eq!((counters.sessions, counters.resets), (1, 0), "{how:?}, rail {mended}");
+            // Who looks later sees that there was no path, why, and for how long.
+            let want: Vec<_> = pair.want_of_paths();
+            let [PathChange::NoPath { cause }, PathChange::Resumed { without }] = want[..] else {
+                panic!("{how:?}, rail {mended}: {want:?}");
+            };
+            let causes = match how {
+                Break::Silence => [PathCause::TimeOut, PathCause::Silence],
+                Break::Loss => [PathCause::LinkLost; 2],
+            };
+            assert!(causes.contains(&cause), "{how:?}, rail {mended}: {cause:?}");
+            let about = 9900 * MS..=13 * SECOND;
+            assert!(about.contains(&without), "{how:?}, rail {mended}: {without:?}");
         }
     }
 }
@@ -184,6 +206,25 @@ fn each_operation_ends_once_when_no_path_comes_back_in_time() {
         assert!(why.starts_with(&said), "{why}");
         for rail in 0..2 {
             assert!(why.contains(&format!("rail sim {}: {cause}", name(0, rail))), "{why}");
+        }
+        let want = pair.want_of_paths();
+        assert!(matches!(want[0], PathChange::NoPath { .. }), "{how:?}: {want:?}");
+        let events = pair.world.nodes[0].endpoint.path_history(0).events;
+        let ended: Vec<_> = events
+            .iter()
+            .filter_map(|event| match event.change {
+                PathChange::Ended { cause, gone } => Some((event.rail.index, cause, gone)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!((want.len(), ended.len()), (3, 2), "{how:?}: each path has an end: {want:?}");
+        for (rail, (index, cause, gone)) in (0..).zip(ended) {
+            let causes = match how {
+                Break::Silence => [PathCause::TimeOut, PathCause::Silence],
+                Break::Loss => [PathCause::LinkLost; 2],
+            };
+            assert!(index == rail && causes.contains(&cause), "{how:?}: {index} {cause:?}");
+            assert!((2500 * MS..4 * SECOND).contains(&gone), "{how:?}: {gone:?}");
         }
         // What the receiver was given is whole.
         pair.world.pass(5 * SECOND);

@@ -273,6 +273,7 @@ impl Core {
         }
         self.counters.paths_joined += 1;
         self.note_joined(id, link);
+        self.note_resumed(id);
         if let Some(before) = before {
             self.close_link(before);
             self.redirect_spans(id, before);

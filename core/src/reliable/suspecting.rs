@@ -125,9 +125,7 @@ impl Core {
             }
         }
         let Some(bundle) = session.bundle_mut() else { return are_several };
-        if any {
-            bundle.silent_until = None;
-        }
+        let was_silent = any && bundle.silent_until.take().is_some();
         if are_several {
             let waits = bundle.migrating.as_ref().is_some_and(|it| it.proof.is_some());
             if due < Time::NEVER {
@@ -136,6 +134,9 @@ impl Core {
             if waits {
                 self.old_spans_acknowledged(id);
             }
+        }
+        if was_silent {
+            self.note_resumed(id);
         }
         are_several
     }
@@ -287,16 +288,17 @@ impl Core {
         }
         self.note_answered(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
+        let mut was_silent = false;
         if let Some(bundle) = session.bundle_mut() {
-            bundle.silent_until = None;
+            was_silent = bundle.silent_until.take().is_some();
             bundle.end_doubt();
         }
-        if !session.paths.are_several() {
-            return;
-        }
-        if session.paths.answered(link, now) {
+        if session.paths.are_several() && session.paths.answered(link, now) {
             self.share_news(id, link, RouteNews::Well);
             self.sync_paths(id);
+        }
+        if was_silent {
+            self.note_resumed(id);
         }
     }
 }

@@ -86,6 +86,7 @@ impl Core {
             if !rested {
                 self.note_carried_on(id);
             }
+            self.note_resumed(id);
             self.resume_spans(id);
         }
         if !has_spans || rested {

@@ -34,6 +34,7 @@ impl Core {
         }
         let left = self.leaving(id, link);
         let Some(session) = self.peers.session_mut(id) else { return };
+        let path = session.paths.id_over(link);
         if !alone {
             // What others carry needs no call; the bundle has a path in its place in its own time.
             session.lose(link, Time::NEVER, &mut self.routes.controllers, now);
@@ -52,6 +53,9 @@ impl Core {
         }
         if self.config.path_wait().is_zero() && !session.paths.is_woken() {
             return self.give_up_paths(id);
+        }
+        if let Some(path) = path {
+            self.note_no_path(id, link.rail, path, now);
         }
         self.wake_by(id, retry_at);
         self.sync_paths(id);
@@ -79,6 +83,7 @@ impl Core {
                 // The next try comes with the timer, until the peer is given up.
                 return;
             }
+            self.note_ended(id);
             // The peer would prefer one of these to its own later ones, and wait for it in vain.
             self.close_attempts(id);
         }
@@ -151,6 +156,7 @@ impl Core {
             bundle,
         } = session;
         self.counters.resets += 1;
+        self.forget_without(number);
         paths.leave_parts(&mut self.routes.controllers);
         // Where one of several broke the protocol the others are well. Orders that rails have not finished know their links.
         paths.links().for_each(|link| self.close_link(link));

@@ -13,7 +13,7 @@ use ropewalk_base::verb::LinkId;
 
 use super::quality::{PathGrade, PathQuality};
 use super::status::PathCause;
-use super::{PathId, Paths, Session, SessionId};
+use super::{PathId, PathLoss, Paths, Session, SessionId};
 use crate::api::PeerId;
 use crate::apm::cause::MoveCause;
 use crate::apm::{self, What};
@@ -21,8 +21,12 @@ use crate::engine::Core;
 
 /// Events that are kept.
 const EVENTS_MAX: usize = 128;
+/// Ends of sessions that are kept although more events came since.
+const ENDS_MAX: usize = 32;
 /// Stalls that are not over, of all sessions. Of more the oldest is forgotten.
 const STALLS_MAX: usize = 64;
+/// Sessions without a path of which it is known since when. Of more the oldest is forgotten.
+const WITHOUT_MAX: usize = 64;
 
 /// An event of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +81,19 @@ pub enum PathChange {
     },
     /// It may be used again: its time of being held back is over, or the session goes on over it after a loss of all.
     Mended,
+    /// It was the last path of its session: none is left for now, and operations wait.
+    NoPath {
+        cause: PathCause,
+    },
+    /// Its session goes on over it, after so long without a path.
+    Resumed {
+        without: Duration,
+    },
+    /// Its session has ended for want of a path. This one was not used for that cause, for so long.
+    Ended {
+        cause: PathCause,
+        gone: Duration,
+    },
     /// Its route has another grade than before: it is degraded, stands by, or is well again.
     Graded(PathQuality),
     /// An operator keeps it out of use, and no more.
@@ -104,6 +121,9 @@ impl PathChange {
             PathChange::Lost => "lost",
             PathChange::Held { .. } => "held",
             PathChange::Mended => "mended",
+            PathChange::NoPath { .. } => "no_path",
+            PathChange::Resumed { .. } => "resumed",
+            PathChange::Ended { .. } => "ended",
             PathChange::Graded(quality) => match quality.grade {
                 PathGrade::Good => "recovered",
                 PathGrade::Degraded => "degraded",
@@ -120,8 +140,12 @@ impl PathChange {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     events: VecDeque<HistoryEvent>,
+    /// Ends of sessions, which are older than all of these.
+    ends: VecDeque<HistoryEvent>,
     noted: u64,
     stalls: Vec<Stall>,
+    /// Sessions without a path, and since when.
+    without: Vec<(PeerId, SessionId, Time)>,
 }
 
 /// What went over a path goes over others, of which none has delivered since.
@@ -144,14 +168,44 @@ impl History {
         self.noted += 1;
         event.number = self.noted;
         if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
+            self.leave_oldest();
         }
         self.events.push_back(event);
     }
 
+    /// The oldest event goes, unless it says why a session is no more: some of these stay.
+    fn leave_oldest(&mut self) {
+        let is_end = |event: &HistoryEvent| matches!(event.change, PathChange::Ended { .. });
+        let Some(end) = self.events.pop_front().filter(is_end) else { return };
+        if self.ends.len() == ENDS_MAX {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(end);
+    }
+
     /// The events behind this number that are still kept.
     fn after(&self, number: u64) -> impl Iterator<Item = &HistoryEvent> {
-        self.events.iter().filter(move |event| event.number > number)
+        self.ends.iter().chain(&self.events).filter(move |event| event.number > number)
+    }
+
+    /// A session is without a path since then. False where that was known.
+    fn begin_without(&mut self, id: PeerId, session: SessionId, since: Time) -> bool {
+        let is_same =
+            |(peer, other, _): &(PeerId, SessionId, Time)| (*peer, *other) == (id, session);
+        if self.without.iter().any(is_same) {
+            return false;
+        }
+        if self.without.len() == WITHOUT_MAX {
+            self.without.remove(0);
+        }
+        self.without.push((id, session, since));
+        true
+    }
+
+    /// It has one, or has ended: since when it had none.
+    fn end_without(&mut self, session: SessionId) -> Option<Time> {
+        let at = self.without.iter().position(|(_, other, _)| *other == session)?;
+        Some(self.without.remove(at).2)
     }
 
     fn begin_stall(&mut self, stall: Stall) {
@@ -229,8 +283,12 @@ impl Core {
     }
 
     fn note_path(&mut self, id: PeerId, link: LinkId, path: PathId, change: PathChange) {
+        self.note_over(id, link.rail, path, change);
+    }
+
+    fn note_over(&mut self, id: PeerId, rail: u8, path: PathId, change: PathChange) {
         let endpoint = self.peers.get(id).map_or(0, |peer| peer.identity.endpoint);
-        let (at, path, rail) = (self.now, path.name(), link.rail);
+        let (at, path) = (self.now, path.name());
         self.history.note(HistoryEvent { number: 0, at, peer: id, endpoint, path, rail, change });
     }
 
@@ -283,6 +341,47 @@ impl Core {
         let Some(link) = self.peer_link(id) else { return };
         let Some(path) = self.path_over(id, link) else { return };
         self.note_path(id, link, path, PathChange::Mended);
+    }
+
+    /// The path of a link was the last one of its session that delivers, which is without one since then.
+    #[cold]
+    pub(crate) fn note_no_path(&mut self, id: PeerId, rail: u8, path: PathId, since: Time) {
+        let Some(session) = self.peers.session(id) else { return };
+        let lost = session.paths.losses();
+        let cause = lost.into_iter().find(|loss| loss.path == path.name());
+        let cause = cause.map_or(PathCause::LinkLost, |loss| loss.cause);
+        if self.history.begin_without(id, session.id, since) {
+            self.note_over(id, rail, path, PathChange::NoPath { cause });
+        }
+    }
+
+    /// A session has a path, over which it goes on; it may have been without one.
+    pub(crate) fn note_resumed(&mut self, id: PeerId) {
+        if self.history.without.is_empty() {
+            return;
+        }
+        let Some(session) = self.peers.session(id).map(|session| session.id) else { return };
+        let Some(link) = self.peer_link(id) else { return };
+        let Some(path) = self.path_over(id, link) else { return };
+        let Some(since) = self.history.end_without(session) else { return };
+        let without = self.now.since(since);
+        self.note_path(id, link, path, PathChange::Resumed { without });
+    }
+
+    /// A session ends for want of a path.
+    #[cold]
+    pub(crate) fn note_ended(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(session) = self.peers.session(id) else { return };
+        for PathLoss { rail, path, cause, since } in session.paths.losses() {
+            let change = PathChange::Ended { cause, gone: now.since(since) };
+            self.note_over(id, rail, PathId::named(path), change);
+        }
+    }
+
+    /// A session is over, for whatever reason.
+    pub(crate) fn forget_without(&mut self, session: SessionId) {
+        self.history.end_without(session);
     }
 
     /// Paths need not be held back any more.
@@ -441,6 +540,33 @@ mod tests {
             [last - 1, last]
         );
         assert_eq!(history.after(last).count(), 0);
+    }
+
+    #[test]
+    fn the_last_ends_of_sessions_stay_when_other_events_go() {
+        let mut history = History::default();
+        let change = PathChange::Ended { cause: PathCause::LinkLost, gone: Duration::ZERO };
+        let end = |path| HistoryEvent { change, ..event(path) };
+        (0..ENDS_MAX as u32 + 2).for_each(|path| history.note(end(path)));
+        (0..3 * EVENTS_MAX as u32).for_each(|path| history.note(event(path)));
+        let kept: Vec<_> = history.after(0).map(|it| it.number).collect();
+        assert_eq!((kept.len(), kept[0]), (ENDS_MAX + EVENTS_MAX, 3));
+        assert!(kept.is_sorted());
+        assert_eq!(history.after(kept[ENDS_MAX - 1]).count(), EVENTS_MAX);
+    }
+
+    #[test]
+    fn a_session_is_without_a_path_once_and_few_are_remembered() {
+        let mut history = History::default();
+        let (peer, session) = (event(0).peer, SessionId::own);
+        assert!(history.begin_without(peer, session(5), at(1)));
+        assert!(!history.begin_without(peer, session(5), at(2)));
+        assert_eq!(history.end_without(session(5)), Some(at(1)));
+        assert_eq!(history.end_without(session(5)), None);
+        for number in 0..2 * WITHOUT_MAX as u32 {
+            history.begin_without(peer, session(2 * number + 1), at(3));
+        }
+        assert_eq!((history.without.len(), history.end_without(session(1))), (WITHOUT_MAX, None));
     }
 
     #[test]

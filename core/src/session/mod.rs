@@ -385,6 +385,8 @@ impl Session {
             bundle.lose_path(now);
             bundle.standing.end();
             bundle.end_doubt();
+            // Its peer lives.
+            bundle.silent_until = None;
         }
         rested
     }

@@ -19,10 +19,14 @@ use crate::session::status::PathCause;
 const KEPT: usize = 64;
 /// Silence alone, of all paths while something is owed, ends no session before.
 const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// Silence for less is no event: the peer may compute.
+const SILENCE_TOLD: Duration = Duration::from_secs(1);
 
 /// A path that is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathLoss {
+    /// The number of the path in its session.
+    pub path: u32,
     /// Our rail.
     pub rail: u8,
     pub cause: PathCause,
@@ -64,6 +68,10 @@ impl Core {
         let Some(session) = self.peers.session(id) else { return };
         let losses = session.paths.losses();
         let links: Vec<_> = session.paths.links().collect();
+        if session.paths.has_link() {
+            // Silence; of lost links the end of the session tells.
+            self.note_ended(id);
+        }
         self.forget_losses(id);
         if self.pathless.len() >= KEPT {
             self.pathless.pop_front();
@@ -85,11 +93,11 @@ impl Core {
     /// No path of a session is answered, and nothing says that its peer sleeps.
     pub(crate) fn all_are_silent(&mut self, id: PeerId) {
         let now = self.now;
-        let wait = self.config.path_wait();
-        let Some(session) = self.peers.session_mut(id) else { return };
+        let Some(session) = self.peers.session(id) else { return };
         // Where paths rest there are other ways, by which it is called.
         let is_brief = session.paths.has_resting();
-        let until = now + if is_brief { SILENCE_MIN } else { wait.max(SILENCE_MIN) };
+        let until = now + self.silence_max(is_brief);
+        let Some(session) = self.peers.session_mut(id) else { return };
         let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
         let Some(bundle) = session.bundle_mut().filter(|_| owes) else { return };
         let until = *bundle.silent_until.get_or_insert_with(|| {
@@ -99,14 +107,39 @@ impl Core {
         self.wake_by(id, until);
     }
 
+    /// How long a session whose paths are all silent goes on.
+    fn silence_max(&self, is_brief: bool) -> Duration {
+        if is_brief { SILENCE_MIN } else { self.config.path_wait().max(SILENCE_MIN) }
+    }
+
+    /// All paths of a session may be silent for so long that it is without one.
+    fn look_at_silence(&mut self, id: PeerId) {
+        let Some(session) = self.peers.session(id) else { return };
+        let Some(bundle) = session.bundle() else { return };
+        let Some(until) = bundle.silent_until else { return };
+        let silence = self.silence_max(bundle.silent_briefly).as_nanos() as u64;
+        let since = Time(until.0.saturating_sub(silence));
+        let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
+        if !owes || self.now.since(since.min(self.now)) < SILENCE_TOLD {
+            return;
+        }
+        let used =
+            session.paths.control().and_then(|link| Some((link, session.paths.id_over(link)?)));
+        if let Some((link, path)) = used {
+            self.note_no_path(id, link.rail, path, since);
+        }
+    }
+
     /// Ends a session all of whose paths were silent for too long. True if that was so.
     pub(crate) fn end_silent(&mut self, id: PeerId) -> bool {
         let now = self.now;
+        self.look_at_silence(id);
         let Some(session) = self.peers.session_mut(id) else { return false };
         let owes = session.reliable.as_ref().is_some_and(|it| it.sent.are_awaited());
         let Some(bundle) = session.bundle_mut() else { return false };
-        if !owes {
-            bundle.silent_until = None;
+        if !owes && bundle.silent_until.take().is_some() {
+            self.note_resumed(id);
+            return false;
         }
         if bundle.silent_until.take_if(|until| *until <= now).is_none() {
             return false;

@@ -166,6 +166,12 @@ fn event_object(event: &PathEventView, now: Time, wall: Duration) -> Value {
             put("loss_ratio", json!(loss));
             put("corruption_ratio", json!(corruption));
         }
+        PathChange::NoPath { cause } => put("cause", cause.name().into()),
+        PathChange::Resumed { without } => put("without_us", micros(without).into()),
+        PathChange::Ended { cause, gone } => {
+            put("cause", cause.name().into());
+            put("gone_us", micros(gone).into());
+        }
         PathChange::Held { until } => {
             put("held_us", micros(until.since(event.at)).into());
         }

@@ -109,7 +109,7 @@ impl Paths {
     pub fn losses(&self) -> Vec<PathLoss> {
         let loss = |path: &Path| {
             let (cause, since) = path.health.cause()?;
-            Some(PathLoss { rail: path.rail, cause, since })
+            Some(PathLoss { path: path.id.name(), rail: path.rail, cause, since })
         };
         self.iter().filter_map(loss).collect()
     }

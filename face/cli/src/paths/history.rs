@@ -33,6 +33,11 @@ Events:
   lost        its link ended: it is lost, and another one is sought
   held        it has a link again, and others are preferred for a while
   mended      it may be used as before
+  no_path     it was the last path of the session: none delivers now, and
+              messages wait
+  resumed     a session that was without a path goes on over it
+  ended       the session was without a path for too long, and its messages
+              failed: for each path why it was not used, and for how long
   degraded    it loses or spoils packets: short messages go over better paths
   standby     it loses so many that it gets nothing while a better one is up
   recovered   it has lost nothing for ten seconds
@@ -41,7 +46,8 @@ Events:
   migrated    traffic moved from it to another path: the cause, and what was
               sent again
 
-Each endpoint of a process keeps its last 128 events. Times are in UTC.")]
+Each endpoint of a process keeps its last 128 events, and of older ones the \
+last 32 ends of sessions. Times are in UTC.")]
 pub struct History {
     #[command(flatten)]
     which: Which,
@@ -191,6 +197,9 @@ fn details(event: &Value) -> String {
     }
     details.extend(event["score"].as_u64().map(|score| format!("score {score}")));
     details.extend(micros(&event["suspect_us"]).map(|time| format!("suspect for {time}")));
+    let without = micros(&event["without_us"]);
+    details.extend(without.map(|time| format!("{time} without a path")));
+    details.extend(micros(&event["gone_us"]).map(|time| format!("not used for {time}")));
     details.extend(micros(&event["held_us"]).map(|time| format!("for {time}")));
     details.join(", ")
 }
@@ -242,6 +251,10 @@ mod tests {
         }
         event["held_us"] = 250_000.into();
         assert_eq!(cells(&told, &event)[4..], ["held", "for 250 ms"]);
+        let event = json!({ "event": "resumed", "without_us": 3_200_000 });
+        assert_eq!(cells(&told, &event)[4..], ["resumed", "3.2 s without a path"]);
+        let event = json!({ "event": "ended", "cause": "link_lost", "gone_us": 30_000_000 });
+        assert_eq!(cells(&told, &event)[4..], ["ended", "link_lost, not used for 30.0 s"]);
         let event = json!({
             "event": "degraded",
             "score": 388,
