@@ -63,4 +63,5 @@ pub use rails::RailLabel;
 pub use session::PathLoss;
 pub use session::history::{HistoryEvent, PathChange};
 pub use session::quality::{PathGrade, PathQuality};
-pub use session::status::{LinkState, PathCause, PathStatus, PathTally};
+pub use session::sought::CallFault;
+pub use session::status::{LinkState, NotUsed, PathCause, PathStatus, PathTally};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use ropewalk_base::health::Health;
 use ropewalk_base::ids::EndpointId;
 use ropewalk_base::time::Time;
+pub use ropewalk_core::{CallFault, NotUsed, PathGrade, PathQuality, PathStatus};
 use ropewalk_core::{PathChange, PeerId};
-pub use ropewalk_core::{PathGrade, PathQuality, PathStatus};
 
 use crate::endpoint::Endpoint;
 use crate::shared::Shared;
@@ -42,7 +42,7 @@ pub struct RailName {
 pub struct PathView {
     pub peer: PeerName,
     pub rail: RailName,
-    /// The host at the other end, where the path has a link and its rail knows hosts.
+    /// The host at the other end, where the path has a link and its rail knows hosts, or where it never came up.
     pub remote: Option<String>,
     /// What the rail knows of the link.
     pub health: Option<Health>,

@@ -9,7 +9,7 @@ use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_net::path_status::{PathEventView, PathStatus, PathView};
+use ropewalk_net::path_status::{CallFault, NotUsed, PathEventView, PathStatus, PathView};
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, LinkState, Mode, Oversize, PathCause,
     PathChange, PeerId,
@@ -279,4 +279,59 @@ fn a_session_with_one_path_counts_nothing_until_it_loses_that() {
     let PathChange::Redirected { stall, cause, .. } = moved.change else { unreachable!("so") };
     assert_eq!((stall, cause), (moved.at.since(lost.at), PathCause::LinkLost));
     assert!(mended.at <= moved.at);
+}
+
+#[test]
+fn a_path_that_never_came_up_is_shown_with_its_cause_until_it_does() {
+    // All calls over the second rail are refused, or nobody answers them.
+    for (seed, is_refused) in [(3, true), (4, false)] {
+        let mut sim = Sim::new(seed, 2);
+        let set = |sim: &Sim, is_broken: bool| {
+            for other in [NAMES[1], SECOND[1]] {
+                for (from, to) in [(SECOND[0], other), (other, SECOND[0])] {
+                    sim.network.change_path(from, to, |path| match is_refused {
+                        true => path.refuse = is_broken,
+                        false => path.blocked = is_broken,
+                    });
+                }
+            }
+        };
+        set(&sim, true);
+        let never = |sim: &Sim, at: usize| -> Vec<PathView> {
+            let views = sim.nodes[at].endpoint.path_status().paths.into_iter();
+            views.filter(|view| view.status.path == PathStatus::NEVER).collect()
+        };
+        let run = |sim: &mut Sim, time: Duration| {
+            let end = sim.now() + time;
+            while sim.now() < end {
+                sim.step();
+            }
+        };
+        let pass = |sim: &mut Sim| {
+            let begin = sim.now();
+            while never(sim, 0).is_empty() {
+                sim.step();
+                assert!(sim.now() < begin + LIMIT, "it is shown");
+            }
+            sim.now()
+        };
+        let begun = pass(&mut sim);
+        let [view] = &never(&sim, 0)[..] else { panic!("one rail is without a path") };
+        assert_eq!((view.rail.index, view.status.cause, view.status.link), (1, None, None));
+        assert!(matches!(view.status.state, LinkState::Joining { .. }));
+        run(&mut sim, Duration::from_secs(6));
+        let [view] = &never(&sim, 0)[..] else { panic!("one rail is without a path") };
+        let fault = if is_refused { CallFault::Refused } else { CallFault::NoAnswer };
+        assert_eq!(view.status.cause, Some(NotUsed::Call(fault)));
+        let LinkState::Down { since } = view.status.state else { panic!("{:?}", view.status) };
+        assert!(since <= begun && view.status.tally == Default::default());
+        assert!(!view.status.is_used && view.status.is_bundle);
+        let remote = view.remote.as_deref().expect("where it was called");
+        assert!([NAMES[1], SECOND[1]].contains(&remote), "{remote}");
+        // The side that is called knows nothing of it.
+        assert_eq!((never(&sim, 1).len(), sim.path(0).state), (0, LinkState::Up));
+        set(&sim, false);
+        let joined = sim.joined();
+        assert!(never(&sim, 0).is_empty() && sim.path(joined.path).state == LinkState::Up);
+    }
 }

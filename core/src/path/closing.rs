@@ -10,6 +10,7 @@ use crate::api::{Channel, Output, *};
 use crate::credit::Charge;
 use crate::engine::Core;
 use crate::incoming::{Incoming, IncomingKind};
+use crate::session::sought::CallFault;
 use crate::session::{PathCause, Session};
 
 impl Core {
@@ -50,7 +51,9 @@ impl Core {
         let Some(state) = self.links.remove(link) else { return };
         self.revoked_by_loss(link, state.peer.or(state.joins));
         if let Some(id) = state.joins {
-            return self.joining_down(id, link);
+            let is_there = state.stage != LinkStage::Opening;
+            let fault = if is_there { CallFault::TurnedDown } else { CallFault::Refused };
+            return self.joining_down(id, link, fault);
         }
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         self.evictable.add_caller(id, &mut self.peers);

@@ -19,6 +19,7 @@ use super::{Link, LinkStage, Peer};
 use crate::api::{Output, PeerId};
 use crate::apm::{Outcome, Rule};
 use crate::engine::Core;
+use crate::session::sought::CallFault;
 use crate::session::{Bundle, Claim, PathId, Prover};
 
 /// The path and the number of the attempt that a proof is about.
@@ -93,10 +94,11 @@ impl Core {
             || session.paths.control().is_none_or(is_in_memory);
         let Some(bundle) = session.bundle_mut() else { return };
         if let Some(late) = bundle.is_late(now) {
-            return self.close_joining(id, late);
+            return self.close_joining(id, late, CallFault::NoAnswer);
         }
         let Some(attempt) = bundle.next_way(now) else { return };
         if is_full || closing {
+            bundle.sought.clear();
             return bundle.end_round(now);
         }
         bundle.ask();
@@ -123,6 +125,15 @@ impl Core {
         bundle.begin(link, attempt, now);
         let due = bundle.due();
         self.wake_by(id, due);
+    }
+
+    /// The driver could not begin a link over this rail by this way.
+    pub fn not_called(&mut self, peer: PeerId, rail: u8, attempt: u32) {
+        let (id, now) = (self.resolve(peer), self.now);
+        if let Some(bundle) = self.bundle_mut(id) {
+            bundle.sought.begin(rail, attempt, now);
+            bundle.sought.fail(rail, CallFault::NotCalled);
+        }
     }
 
     /// No way is left to try.
@@ -169,7 +180,7 @@ impl Core {
         let same_session = state.ours.is_some() && state.ours == state.theirs;
         let same_peer = self.peers.get(id).is_some_and(|peer| is_same_life(peer, hello));
         if hello.refusal != Refusal::None as u8 || !same_session || !same_peer {
-            return self.close_joining(id, link);
+            return self.close_joining(id, link, CallFault::TurnedDown);
         }
         // Its proof follows.
         state.stage = LinkStage::Agreed;
@@ -202,7 +213,7 @@ impl Core {
         if !holds {
             // Not a word of it is believed, nor that it has to do with the session that it names.
             self.counters.joins_refused += 1;
-            self.close_joining(id, link);
+            self.close_joining(id, link, CallFault::TurnedDown);
             return Placement::Drop;
         }
         let is_apart = !outbound && self.is_apart(id, link, named.0, entropy);
@@ -214,7 +225,7 @@ impl Core {
             false => session.take_path(link, named, is_apart),
         };
         let Some(named) = named else {
-            self.close_joining(id, link);
+            self.close_joining(id, link, CallFault::TurnedDown);
             return Placement::Drop;
         };
         if let Some(state) = self.links.get_mut(link) {
@@ -289,9 +300,9 @@ impl Core {
     }
 
     /// A joining link is of no use.
-    fn close_joining(&mut self, id: PeerId, link: LinkId) {
+    fn close_joining(&mut self, id: PeerId, link: LinkId, fault: CallFault) {
         self.close_link(link);
-        self.joining_down(id, link);
+        self.joining_down(id, link, fault);
     }
 
     /// A joining link of ours is there: we have greeted.
@@ -304,10 +315,10 @@ impl Core {
     }
 
     /// A joining link is gone.
-    pub(super) fn joining_down(&mut self, id: PeerId, link: LinkId) {
+    pub(super) fn joining_down(&mut self, id: PeerId, link: LinkId, fault: CallFault) {
         let now = self.now;
         let Some(bundle) = self.bundle_mut(id) else { return };
-        bundle.end(link, false, now);
+        bundle.fail(link, fault, now);
         let due = bundle.due();
         self.wake_by(id, due);
     }

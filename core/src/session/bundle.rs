@@ -15,6 +15,7 @@ use super::key::{Key, Share};
 use super::migration::Migrating;
 use super::paths::PathId;
 use super::promise::Promise;
+use super::sought::{CallFault, Sought};
 use super::standing::Standing;
 use crate::apm::MigrationState;
 
@@ -44,6 +45,8 @@ pub(crate) struct Bundle {
     pub migrating: Option<Box<Migrating>>,
     /// When it ends, since all its paths are silent and it owes something.
     pub silent_until: Option<Time>,
+    /// Rails over which it never had a path.
+    pub sought: Sought,
     /// That time is a short one, since paths rest by which the peer can be called.
     pub silent_briefly: bool,
     key: Option<Key>,
@@ -95,6 +98,7 @@ impl Bundle {
             standing: Standing::new(),
             migrating: None,
             silent_until: None,
+            sought: Sought::default(),
             silent_briefly: false,
             key: None,
             told_by: None,
@@ -218,6 +222,7 @@ impl Bundle {
         let patience = if is_short { PATIENCE_LOST } else { PATIENCE };
         let (counter, until) = (self.begun, now + patience);
         self.attempt = Some(Attempt { link, counter, named: None, way, until });
+        self.sought.begin(link.rail, way, now);
     }
 
     /// The link of an attempt is there: the peer has this long to answer.
@@ -241,10 +246,21 @@ impl Bundle {
     pub fn end(&mut self, link: LinkId, has_joined: bool, now: Time) {
         let Some(attempt) = self.attempt.take_if(|attempt| attempt.link == link) else { return };
         self.unused = self.unused.or(attempt.named.filter(|_| !has_joined));
+        if has_joined {
+            self.sought.forget(link.rail);
+        }
         self.has_added |= has_joined;
         self.has_lost &= !has_joined;
         self.way = attempt.way + 1;
         self.next_at = now;
+    }
+
+    /// The attempt over a link, if there is one, came to nothing: the next way is tried at once.
+    pub fn fail(&mut self, link: LinkId, fault: CallFault, now: Time) {
+        if self.attempt_over(link).is_some() {
+            self.sought.fail(link.rail, fault);
+            self.end(link, false, now);
+        }
     }
 
     /// No way is left in this round.

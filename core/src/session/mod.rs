@@ -22,6 +22,7 @@ mod pathless;
 mod paths;
 mod promise;
 pub(crate) mod quality;
+pub(crate) mod sought;
 mod standing;
 pub(crate) mod status;
 

@@ -153,6 +153,11 @@ impl Path {
         &self.in_flight
     }
 
+    /// Our rail.
+    pub fn rail(&self) -> u8 {
+        self.rail
+    }
+
     fn due(&self) -> Time {
         match self.way {
             Way::Up { .. } => {

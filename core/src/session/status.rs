@@ -14,6 +14,7 @@ use crate::api::PeerId;
 use crate::apm::{MigrationState, PathId as Named, Role};
 use crate::engine::Core;
 use crate::session::quality::PathQuality;
+use crate::session::sought::{CallFault, SoughtPath};
 
 /// Why a path became suspect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,6 +61,25 @@ impl PathCause {
         match self {
             PathCause::Rail(cause) => cause.name(),
             own => Self::NAMES[own.number()],
+        }
+    }
+}
+
+/// Why a path is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NotUsed {
+    /// It came up before.
+    Path(PathCause),
+    /// It never did.
+    Call(CallFault),
+}
+
+impl NotUsed {
+    /// Its name for people and machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            NotUsed::Path(cause) => cause.name(),
+            NotUsed::Call(fault) => fault.name(),
         }
     }
 }
@@ -163,6 +183,10 @@ pub enum LinkState {
     Resting { since: Time },
     /// It lost its link, and is to get another.
     Lost { since: Time },
+    /// It never had a link, and no call for it is over.
+    Joining { since: Time },
+    /// It never had a link, and calls for it came to nothing.
+    Down { since: Time },
 }
 
 /// A path of a session, at a moment.
@@ -173,13 +197,17 @@ pub struct PathStatus {
     pub endpoint: u128,
     /// The session may have further paths: both sides agreed on a key.
     pub is_bundle: bool,
-    /// The number of the path in its session, never given again.
+    /// The number of the path in its session, never given again; [`PathStatus::NEVER`] of one that never came up.
     pub path: u32,
     /// Our rail.
     pub rail: u8,
+    /// The way by which a path that never came up was called for last.
+    pub way: Option<u32>,
     /// The link, where it has one.
     pub link: Option<LinkId>,
     pub state: LinkState,
+    /// Why it is not used, or was called in vain.
+    pub cause: Option<NotUsed>,
     /// What is sent now goes over it.
     pub is_used: bool,
     /// Its role and its weight, and how far the migration of its session is; `None`: the session never had several paths.
@@ -194,6 +222,39 @@ pub struct PathStatus {
     /// When the peer acknowledged something that had gone over it, or answered a probe, last.
     pub delivered_at: Option<Time>,
     pub tally: PathTally,
+}
+
+impl PathStatus {
+    /// The number of paths that never came up, of which there is one for each rail at most.
+    pub const NEVER: u32 = u32::MAX;
+
+    /// A path that never came up, of a session with this peer.
+    fn never(peer: PeerId, endpoint: u128, sought: &SoughtPath) -> PathStatus {
+        let SoughtPath { rail, way, since, fault } = *sought;
+        let state = match fault {
+            None => LinkState::Joining { since },
+            Some(_) => LinkState::Down { since },
+        };
+        PathStatus {
+            peer,
+            endpoint,
+            is_bundle: true,
+            path: PathStatus::NEVER,
+            rail,
+            way: Some(way),
+            link: None,
+            state,
+            cause: fault.map(NotUsed::Call),
+            is_used: false,
+            role: None,
+            weight: None,
+            migration: None,
+            quality: None,
+            round_trip: None,
+            delivered_at: None,
+            tally: PathTally::default(),
+        }
+    }
 }
 
 impl Core {
@@ -221,6 +282,10 @@ impl Core {
                 }
                 status
             }));
+            let has_path = |rail: u8| session.paths.iter().any(|path| path.rail() == rail);
+            let sought = session.bundle().into_iter().flat_map(|bundle| bundle.sought.iter());
+            let never = sought.filter(|it| !has_path(it.rail));
+            found.extend(never.map(|it| PathStatus::never(id, endpoint, it)));
         }
         found
     }

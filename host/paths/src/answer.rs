@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ropewalk_base::time::Time;
 use ropewalk_net::migration::{MigrationState, MoveCause, Role};
 use ropewalk_net::path_status::{
-    PathEventView, PathEventViews, PathQuality, PathView, PathViews, PeerName, RailName,
+    NotUsed, PathEventView, PathEventViews, PathQuality, PathStatus, PathView, PathViews, PeerName,
+    RailName,
 };
 use ropewalk_net::{Endpoint, LinkState, PathChange, PathTally};
 use serde_json::{Map, Value, json};
@@ -75,6 +76,8 @@ fn path_object(view: &PathView, now: Time) -> Value {
         LinkState::Closing => ("closing", None, None),
         LinkState::Resting { since } => ("resting", Some(since), None),
         LinkState::Lost { since } => ("lost", Some(since), None),
+        LinkState::Joining { since } => ("joining", Some(since), None),
+        LinkState::Down { since } => ("down", Some(since), None),
     };
     let by_rail = health.and_then(|health| health.round_trips);
     let by_rail = by_rail.map(|trips| (trips.smoothed, trips.variation));
@@ -82,11 +85,12 @@ fn path_object(view: &PathView, now: Time) -> Value {
     let mut object = Object::new();
     let mut put = |name: &str, value: Value| _ = object.insert(name.to_string(), value);
     put("peer", peer_object(peer));
-    put("path", status.path.into());
+    put("path", json!(Some(status.path).filter(|path| *path != PathStatus::NEVER)));
     put("several", status.is_bundle.into());
     put("rail", rail_object(rail));
     put("remote", json!(remote));
     put("state", state.into());
+    put("cause", json!(status.cause.map(NotUsed::name)));
     put("state_seconds", json!(since.map(|since| now.since(since).as_secs_f64())));
     put("held_seconds_left", json!(until.map(|until| until.since(now).as_secs_f64())));
     put("used", status.is_used.into());

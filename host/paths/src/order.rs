@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ropewalk_net::migration::{
     ArmCause, EndsError, MigrationState, Outcome, PathEnds, PathId, ProbeFault, Role, Rule,
 };
-use ropewalk_net::path_status::PathView;
+use ropewalk_net::path_status::{PathStatus, PathView};
 use ropewalk_net::{Endpoint, PATHS_VARIABLE, PeerId};
 use serde_json::Value;
 
@@ -46,7 +46,8 @@ pub fn carry_out(what: &str, asked: &Value) -> Result<Done, String> {
     let (endpoint, _) =
         shown::open().into_iter().find(is_meant).ok_or("it has no such endpoint")?;
     let mut paths = endpoint.path_status().paths;
-    paths.retain(|view| view.peer.endpoint.to_string() == peer);
+    let came_up = |view: &PathView| view.status.path != PathStatus::NEVER;
+    paths.retain(|view| view.peer.endpoint.to_string() == peer && came_up(view));
     let first = paths.first().ok_or("it has no session with this peer")?;
     if !first.status.is_bundle {
         return Err(one_path(std::env::var(PATHS_VARIABLE).ok().as_deref()));

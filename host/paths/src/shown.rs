@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ropewalk_base::ids::EndpointId;
 use ropewalk_net::Endpoint;
-use ropewalk_net::path_status::{PathView, WeakEndpoint};
+use ropewalk_net::path_status::{PathStatus, PathView, WeakEndpoint};
 
 struct Shown {
     endpoint: WeakEndpoint,
@@ -46,7 +46,7 @@ pub fn remember(endpoint: EndpointId, paths: &mut [PathView]) {
     let mut all = REMOTES.lock().unwrap_or_else(PoisonError::into_inner);
     let before = all.remove(&endpoint).unwrap_or_default();
     let mut now = Remotes::new();
-    for view in paths {
+    for view in paths.iter_mut().filter(|view| view.status.path != PathStatus::NEVER) {
         let key = (view.peer.endpoint, view.status.path);
         view.remote = view.remote.take().or_else(|| before.get(&key).cloned());
         now.extend(view.remote.clone().map(|remote| (key, remote)));

@@ -1,5 +1,7 @@
 //! Links to peers: the engine finds an address and a rail that speaks its scheme.
 
+use std::net::SocketAddr;
+
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
 use ropewalk_core::{Called, PeerId};
@@ -98,22 +100,38 @@ impl Engine {
     /// Tries to add a path to the session with a peer: each way in turn whose rail carries none.
     pub(super) fn join(&mut self, peer: PeerId, attempt: u32, rails: u64) {
         let now = self.now();
-        // It knows its own addresses best, also those that nobody looked up.
-        let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
-        let mut ways = self.ways_over(address.as_ref());
-        // Most likely the first rail reaches the first address, the second one the second.
-        ways.sort_by_key(|way| (way.is_loose, !way.is_paired));
+        let ways = self.ways_to_join(peer);
         let ways = ways.into_iter().enumerate().skip(attempt as usize);
         for (index, Way { rail, rest, .. }) in ways {
             let capabilities = self.rails.at(rail).capabilities();
             if is_among(rails, rail) || capabilities.same_host_only || capabilities.foreign {
                 continue;
             }
-            if let Ok(link) = self.rails.at(rail).connect(&rest, now) {
-                return self.core.joining(peer, link, index as u32);
+            match self.rails.at(rail).connect(&rest, now) {
+                Ok(link) => return self.core.joining(peer, link, index as u32),
+                Err(_) => self.core.not_called(peer, rail as u8, index as u32),
             }
         }
         self.core.no_way_to_join(peer);
+    }
+
+    /// The ways by which paths are added to the session with a peer.
+    fn ways_to_join(&mut self, peer: PeerId) -> Vec<Way> {
+        // It knows its own addresses best, also those that nobody looked up.
+        let address = self.told_address(peer).or_else(|| self.addresses.address_of(peer).cloned());
+        let mut ways = self.ways_over(address.as_ref());
+        // Most likely the first rail reaches the first address, the second one the second.
+        ways.sort_by_key(|way| (way.is_loose, !way.is_paired));
+        ways
+    }
+
+    /// The host at the other end of the way of this number.
+    pub(super) fn host_by_way(&mut self, peer: PeerId, way: u32) -> Option<String> {
+        let way = self.ways_to_join(peer).into_iter().nth(way as usize)?;
+        let (address, _) = way.rest.split_once('?').unwrap_or((&way.rest, ""));
+        let address = address.trim_end_matches('/');
+        let host = address.parse::<SocketAddr>().map(|socket| socket.ip().to_string());
+        Some(host.unwrap_or_else(|_| address.to_string()))
     }
 
     /// A link is one of several paths of its session.

@@ -10,8 +10,9 @@ use crate::path_status::{PathEventView, PathView, PeerName, RailName};
 impl Engine {
     /// A path as it is now.
     pub fn path_view(&mut self, status: PathStatus, now: Time) -> PathView {
-        let PathStatus { peer, endpoint, rail, link, .. } = status;
+        let PathStatus { peer, endpoint, rail, link, way, .. } = status;
         let remote = link.and_then(|link| self.rails.of(link)?.peer_host(link));
+        let remote = remote.or_else(|| self.host_by_way(peer, way?));
         let health = link.and_then(|link| self.rails.of_mut(link)?.health(link, now));
         let (peer, rail) = (self.peer_name(peer, endpoint), self.rail_name(rail));
         PathView { peer, rail, remote, health, status }

@@ -6,7 +6,7 @@ use ropewalk_base::verb::LinkId;
 use super::{Path, PathId, Paths, Way};
 use crate::api::PeerId;
 use crate::session::controllers::Controllers;
-use crate::session::status::{LinkState, PathCause, PathStatus, PathTally};
+use crate::session::status::{LinkState, NotUsed, PathCause, PathStatus, PathTally};
 
 impl Paths {
     /// What is counted of the path of a link.
@@ -78,8 +78,10 @@ impl Paths {
                 is_bundle,
                 path: path.id.name(),
                 rail: path.rail,
+                way: None,
                 link: path.link(),
                 state: path.state(),
+                cause: path.health.cause().map(|(cause, _)| NotUsed::Path(cause)),
                 is_used: used == Some(path.id),
                 role: None,
                 weight: None,

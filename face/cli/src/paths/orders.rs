@@ -180,7 +180,8 @@ impl Verb {
     /// The paths over a rail that are to be changed.
     fn over(self, session: &Session, rail: &str) -> Vec<u64> {
         let number = |path: &Value| path["path"].as_u64().unwrap_or(0);
-        let over = session.paths.iter().filter(|path| is_over(&path["rail"], rail));
+        let came_up = session.paths.iter().filter(|path| path["path"].is_u64());
+        let over = came_up.filter(|path| is_over(&path["rail"], rail));
         let is_drained = |path: &&Value| path["path_role"] == "drained";
         match self {
             Verb::Drain => over.filter(|it| !is_drained(it)).map(number).collect(),

@@ -151,7 +151,8 @@ pub fn text(heard: &Heard) -> String {
     let mut text = String::new();
     silent(heard, &mut text);
     let all = || heard.told.iter().flat_map(|it| it.objects.iter().map(move |path| (it, path)));
-    let several = || all().filter(|(_, path)| path["several"] == true);
+    // Rails that never led to a peer are no faults to be told of for ever.
+    let several = || all().filter(|(_, it)| it["several"] == true && !it["path"].is_null());
     let paths: Vec<(String, &Value)> =
         several().map(|(told, path)| (labels(told, path), path)).collect();
     if paths.is_empty() {

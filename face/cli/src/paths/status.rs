@@ -40,7 +40,8 @@ const HEADER: [&str; 11] = [
 
 A path is a pair of network rails of this process and its peer. A star marks the paths that are used now. \
 States: up; held (it came back, and others are preferred for a while); suspect (it delivers nothing, \
-and traffic goes over others); lost (it has no link; another is sought); closing and resting (it was idle).
+and traffic goes over others); lost (it has no link; another is sought); joining (it is called for the first time); down (it never came up: \
+calls over that rail come to nothing, with the cause); closing and resting (it was idle).
 
 The score, 0 to 1000, falls with packets that are lost or spoiled, and with a round trip that is longer than those of other paths. Degraded: short messages go over better paths. Standby: everything does, as long as there is one.
 
@@ -179,7 +180,7 @@ fn row(path: &Value) -> Vec<String> {
         format!("{smoothed} ± {variation}")
     });
     vec![
-        format!("{}{used}", count("path")),
+        path["path"].as_u64().map_or_else(none, |number| format!("{number}{used}")),
         path["path_role"].as_str().map_or_else(none, |role| printable(role.as_bytes())),
         rail_name(&path["rail"]),
         path["remote"].as_str().map_or_else(none, |remote| printable(remote.as_bytes())),
@@ -200,8 +201,10 @@ fn state(path: &Value) -> String {
         Some(duration(Duration::from_secs_f64(seconds)))
     };
     let state = text(&path["state"]);
+    let cause = path["cause"].as_str().filter(|_| ["down", "lost", "suspect"].contains(&&*state));
+    let cause = cause.map_or(String::new(), |cause| format!(", {}", printable(cause.as_bytes())));
     match (time("state_seconds"), time("held_seconds_left")) {
-        (Some(since), _) => format!("{state} for {since}"),
+        (Some(since), _) => format!("{state} for {since}{cause}"),
         (None, Some(left)) => format!("{state}, {left} left"),
         (None, None) => state,
     }
@@ -270,6 +273,17 @@ mod tests {
         assert!(fits(&fitting(vec![row.clone()], 200), 200));
         let narrow = fitting(vec![row; 2], 80);
         assert!(fits(&narrow, 80) && narrow.contains("path 0 *: suspected 0"), "{narrow}");
+        let path = json!({
+            "path": null,
+            "several": true,
+            "rail": { "scheme": "tcp" },
+            "remote": "10.1.0.2",
+            "state": "down",
+            "state_seconds": 31.0,
+            "cause": "no_answer",
+        });
+        let expected = ["-", "-", "tcp", "10.1.0.2", "down for 31.0 s, no_answer"];
+        assert_eq!(self::row(&path)[..5], expected);
         let path = json!({ "score": 1000, "grade": "good" });
         assert_eq!(score(&path), "1000");
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5") == Ok(0.5));
