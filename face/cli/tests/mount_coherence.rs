@@ -115,7 +115,7 @@ fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_
     // A page that was changed in memory and not written, and a write that waits in the kernel.
     loser.well("map 0 4096 1");
     loser.well("store 0 0 100 7");
-    kill_process(pair.first.pid(), Signal::STOP).unwrap();
+    pair.first.suspend();
     loser.order("write 1 100 10 9");
     std::thread::sleep(Duration::from_millis(50));
     for (slot, file) in files.iter().enumerate() {

@@ -424,15 +424,6 @@ fn ends_by(path: &Path, signal: Signal) {
     });
 }
 
-/// Stops a server's process, and returns when all of its threads have stopped.
-fn stop(server: Option<&Process>) {
-    use rustix::process::{WaitOptions, waitpid};
-    let pid = server.expect("it runs").pid();
-    kill_process(pid, Signal::STOP).unwrap();
-    let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().expect("a child of ours");
-    assert!(status.stopped());
-}
-
 #[test]
 fn a_process_that_waits_for_a_dead_server_dies_on_a_signal() {
     if !mounts_usable() {
@@ -447,14 +438,14 @@ fn a_process_that_waits_for_a_dead_server_dies_on_a_signal() {
     }
     // A mount that has none of it in memory.
     let fresh = site.mount("fresh", &["--patience", "3600"]);
-    stop(site.servers.data[0].as_ref());
+    site.servers.data[0].as_ref().expect("it runs").suspend();
     ends_by(&fresh.join("a"), Signal::INT);
     ends_by(&fresh.join("b"), Signal::KILL);
     site.servers.data[0] = None;
     ends_by(&fresh.join("c"), Signal::INT);
     ends_by(&fresh.join("d"), Signal::KILL);
     // The same for the metadata server.
-    stop(site.servers.meta.as_ref());
+    site.servers.meta.as_ref().expect("it runs").suspend();
     ends_by(&fresh.join("absent"), Signal::INT);
     site.servers.meta = None;
     ends_by(&fresh.join("absent"), Signal::INT);

@@ -132,7 +132,7 @@ fn an_operator_sees_the_paths_of_a_running_server_and_is_told_what_is_wrong() {
 
     orders(&id, &event["path"], &asked);
     refusals(&asked);
-    rustix::process::kill_process(server.pid(), rustix::process::Signal::STOP).unwrap();
+    server.suspend();
     let error = badly(asked(&["status"]));
     assert!(error.contains("does not answer: it may be stopped"), "{error}");
     // Among others it is a metric, so that the collector's file is written; a table fails.

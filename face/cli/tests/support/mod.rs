@@ -97,6 +97,15 @@ impl Process {
         rustix::process::Pid::from_child(&self.child)
     }
 
+    /// SIGSTOP, until all of its threads have stopped: one that runs goes on for a while.
+    pub fn suspend(&self) {
+        use rustix::process::{Signal, WaitOptions, kill_process, waitpid};
+        kill_process(self.pid(), Signal::STOP).expect("a child can be stopped");
+        let waited = waitpid(Some(self.pid()), WaitOptions::UNTRACED);
+        let (_, status) = waited.expect("a child's state is told").expect("it was waited for");
+        assert!(status.stopped(), "it has stopped");
+    }
+
     /// Whether it has ended.
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
