@@ -176,7 +176,7 @@ fn resting_path(session: &Session) -> Option<PathId> {
     resting().find(|path| Some(*path) == alternate).or_else(|| resting().next())
 }
 
-/// What is to be specified before a load that waited, `Some(None)` where that is done, and `None` where the path is not there
+/// The specification that goes before a load that waited: `Some(None)` where it is done, and `None` where the path is not there
 /// yet. A session that rested as a whole gave its paths other numbers: then it is one over the rail of the former alternate.
 fn wanted(machine: &Migration, paths: &Paths) -> Option<Option<Wanted>> {
     let roles = machine.roles();

@@ -20,16 +20,9 @@ impl Core {
         self.suspect_for(link, cause, 0);
     }
 
-    /// The payload of a span, or of what has no number, came spoiled over a link whose rail loses nothing: the rail has
-    /// acknowledged its bytes, so the peer is told.
-    #[cold]
+    /// A payload came spoiled over a link whose rail loses nothing: the rail has acknowledged its bytes, so the peer is told.
+    /// `span`: its number, or 0.
     pub(crate) fn suspect_spoiled(&mut self, link: LinkId, span: u64) {
-        let Some(state) = self.links.get(link) else { return };
-        let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
-        let Some(session) = self.peers.session(id) else { return };
-        if !session.paths.are_several() && span > 0 {
-            return self.tell_suspect_over(&[link], id, link, Suspicion::Corrupt.to_wire(), span);
-        }
         self.suspect_for(link, Suspicion::Corrupt, span);
     }
 
@@ -38,11 +31,11 @@ impl Core {
         let Some(state) = self.links.get(link) else { return };
         self.counters.suspected.note(cause);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        self.tell_suspect(id, link, cause.to_wire(), span);
         let carries = |paths: &Paths| paths.are_several() && paths.is_up_over(link);
         if !self.peers.session(id).is_some_and(|session| carries(&session.paths)) {
             return;
         }
-        self.tell_suspect(id, link, cause.to_wire(), span);
         let now = self.now;
         if let Some(session) = self.peers.session_mut(id) {
             session.paths.note_cause(link, PathCause::Rail(cause), now);
@@ -60,29 +53,20 @@ impl Core {
     }
 
     /// Tells the peer over the other paths what we see of this one: the peer may see nothing of it, and have its credit
-    /// for us there.
+    /// for us there. Where no other is up a spoiled span is named over this one.
     fn tell_suspect(&mut self, id: PeerId, link: LinkId, cause: u8, span: u64) {
         let Some(session) = self.peers.session(id) else { return };
-        let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
-        let others: Vec<LinkId> = others.collect();
-        self.tell_suspect_over(&others, id, link, cause, span);
-    }
-
-    fn tell_suspect_over(
-        &mut self,
-        links: &[LinkId],
-        id: PeerId,
-        link: LinkId,
-        cause: u8,
-        span: u64,
-    ) {
-        let Some(session) = self.peers.session(id) else { return };
         let Some(path) = session.paths.id_over(link) else { return };
+        let others = session.paths.iter().filter_map(Path::up).filter(|other| *other != link);
+        let mut over: Vec<LinkId> = others.collect();
+        if over.is_empty() && span > 0 {
+            over.push(link);
+        }
         let envelope = Envelope { session: session.name(), ..Envelope::default() };
         let (path, span) = (path.name().into(), span.into());
         let body = Body::Suspect(SuspectBody { path, cause, reserved: [0; 3], span });
-        for over in links {
-            self.emit_on(*over, envelope, &body, None, Token::NONE);
+        for over in over {
+            self.emit_on(over, envelope, &body, None, Token::NONE);
         }
     }
 

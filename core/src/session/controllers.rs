@@ -249,8 +249,8 @@ impl Controllers {
         controller.model.span_time().saturating_mul(controller.sharers(part))
     }
 
-    /// Since when something is awaited over a path that is awaited there since `since`: a route delivers in order, and what
-    /// other sessions sent before that time comes first. While such things come, the route does well.
+    /// From when on a wait over a path counts, which began at `since`. A route delivers in order, and spans that other
+    /// sessions sent before come first. While these come, the route does well.
     pub fn awaited_since(&self, part: &Part, since: Time) -> Time {
         let model = self.model(part).filter(|model| model.delivered_until() < since);
         model.map_or(since, |model| since.max(model.delivered_at()))

@@ -293,7 +293,7 @@ impl PathHealth {
         }
     }
 
-    /// What is awaited is awaited since a later time, if anything is.
+    /// Counts the wait from a later time on, if anything is awaited.
     pub fn waits(&mut self, later: impl FnOnce(Time) -> Time) {
         if let Some(awaiting) = &mut self.awaiting {
             awaiting.since = later(awaiting.since);

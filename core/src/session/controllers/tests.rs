@@ -220,6 +220,6 @@ fn what_other_sessions_sent_before_is_waited_for_while_it_comes() {
     // An acknowledgement by another way tells nothing of when it came; one over the route does.
     assert_eq!(acknowledge(at(0), false, at(8)), at(2));
     assert_eq!(acknowledge(at(1), true, at(9)), at(9), "older things come");
-    // What was sent later has overtaken it: it is late, or lost.
+    // A later span has overtaken it: it is late, or lost.
     assert_eq!(acknowledge(at(3), true, at(10)), at(2));
 }

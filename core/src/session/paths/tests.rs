@@ -214,7 +214,7 @@ fn a_path_that_carried_an_answer_just_now_needs_no_standing_probe() {
     paths.note_carried(link(2), heard);
     assert_eq!(paths.quiet(every, heard + every / 4), [link(1)]);
     assert_eq!(paths.quiet(every, heard + every / 2), [link(1), link(2)]);
-    // What its own probes have to decide, it does not.
+    // An answer to another question does not end a suspicion: the path's own probes do.
     assert!(paths.suspect(link(2), at(11)));
     paths.note_carried(link(2), at(12));
     assert!(paths.is_suspect(link(2)) && !paths.has_delivered(link(2), at(12), SECOND));

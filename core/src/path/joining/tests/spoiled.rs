@@ -33,9 +33,31 @@ fn each_span_that_was_spoiled_goes_again_at_once_whatever_is_believed_of_its_pat
         (1..9).map(|span| say_spoiled(&mut rig, SECOND, PathId::FIRST, span)).collect();
     assert_eq!(again.concat(), [SECOND], "{again:?}");
     assert_eq!(rig.core.counters().paths_suspected_by_peers, 1);
-    // What went over the other path since was not spoiled on this one.
+    // The message went over the other path since, and was not spoiled on this one.
     for span in (1..9).chain([0, 1000, u64::MAX]) {
         assert!(say_spoiled(&mut rig, SECOND, PathId::FIRST, span).is_empty(), "{span}");
         assert!(say_spoiled(&mut rig, SECOND, PathId::named(77), span).is_empty(), "{span}");
     }
+}
+
+#[test]
+fn a_spoiled_span_is_named_over_its_own_link_where_no_other_is_up() {
+    let mut rig = Rig::new();
+    rig.tell_key();
+    let named = |rig: &mut Rig, span: u64| -> Vec<(LinkId, u64)> {
+        rig.core.suspect_spoiled(FIRST, span);
+        let words = rig.told().frames.into_iter().filter_map(|(over, body)| match body {
+            Body::Suspect(word) => Some((over, word.span.get())),
+            _ => None,
+        });
+        words.collect()
+    };
+    assert_eq!(named(&mut rig, 5), [(FIRST, 5)], "there is one path");
+    assert!(named(&mut rig, 0).is_empty(), "nothing can go again");
+    rig.join(SECOND, 1, |_| ());
+    assert_eq!(named(&mut rig, 6), [(SECOND, 6)]);
+    rig.place(FIRST, rig.envelope(), &probe());
+    rig.core.link_down(SECOND, Fault::PeerReset);
+    rig.told();
+    assert_eq!(named(&mut rig, 7), [(FIRST, 7)], "the other path has lost its link");
 }
