@@ -1,9 +1,9 @@
 //! What a session needs to get further paths: its key, and the attempts of the side that adds them.
 //!
 //! One attempt is under way at a time. A round tries each way once; rounds follow each other after 100 ms at first, and
-//! after twice the time whenever one adds nothing. A lost path begins a round anew, and is sought twice a second at least.
-//! Its ways are called for 200 ms each, but for each fourth one: the kernel of a tcp rail repeats its call after a second, when
-//! the path may have been mended for long.
+//! after twice the time whenever one adds nothing. A lost path begins a round anew. For ten seconds a call gets 100 ms, and the
+//! next one follows at once: the kernel of a tcp rail repeats its call after a second only, when the path may have been mended for
+//! long. Later a lost path is sought twice a second at least. Each fourth call gets longer, for paths that are slow to answer.
 
 use std::time::Duration;
 
@@ -22,12 +22,15 @@ use crate::apm::MigrationState;
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// At most while a path that was there is lost.
+/// Lost paths are sought hastily for so long: calls follow each other after [`WAIT`].
+const HASTE: Duration = Duration::from_secs(10);
+/// Between two rounds at most, afterwards.
 const WAIT_LOST_MAX: Duration = Duration::from_millis(500);
 /// How long a call may take to be answered, and the peer's answer to our proof.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Such a call while a path is lost, but for each fourth one.
-const PATIENCE_LOST: Duration = Duration::from_millis(200);
+/// Such a call while a path is lost, and each fourth one: in haste, and afterwards.
+const PATIENCE_HASTY: [Duration; 2] = [WAIT, Duration::from_millis(300)];
+const PATIENCE_LOST: [Duration; 2] = [Duration::from_millis(200), PATIENCE];
 /// How long its paths answer no probe before a new life of the peer is believed.
 const DOUBT: Duration = Duration::from_secs(2);
 
@@ -71,8 +74,10 @@ pub(crate) struct Bundle {
     wait: Duration,
     /// The present round has added a path.
     has_added: bool,
-    /// A path was lost, and none added since.
-    has_lost: bool,
+    /// When the last call of the present round began.
+    called_at: Option<Time>,
+    /// When a path was lost, and none added since.
+    lost_at: Option<Time>,
     /// Paths rest while another one stays, and none is sought: the traffic by then.
     narrowed_at: Option<u64>,
 }
@@ -115,7 +120,8 @@ impl Bundle {
             next_at: Time::NEVER,
             wait: WAIT,
             has_added: false,
-            has_lost: false,
+            called_at: None,
+            lost_at: None,
             narrowed_at: None,
         }
     }
@@ -218,8 +224,13 @@ impl Bundle {
     pub fn begin(&mut self, link: LinkId, way: u32, now: Time) {
         self.is_asked = false;
         self.begun += 1;
-        let is_short = self.has_lost && !self.begun.is_multiple_of(4);
-        let patience = if is_short { PATIENCE_LOST } else { PATIENCE };
+        self.called_at = Some(now);
+        let [usual, fourth] = match self.lost_at {
+            Some(_) if self.is_hasty(now) => PATIENCE_HASTY,
+            Some(_) => PATIENCE_LOST,
+            None => [PATIENCE; 2],
+        };
+        let patience = if self.begun.is_multiple_of(4) { fourth } else { usual };
         let (counter, until) = (self.begun, now + patience);
         self.attempt = Some(Attempt { link, counter, named: None, way, until });
         self.sought.begin(link.rail, way, now);
@@ -250,7 +261,7 @@ impl Bundle {
             self.sought.forget(link.rail);
         }
         self.has_added |= has_joined;
-        self.has_lost &= !has_joined;
+        self.lost_at = self.lost_at.filter(|_| !has_joined);
         self.way = attempt.way + 1;
         self.next_at = now;
     }
@@ -266,16 +277,26 @@ impl Bundle {
     /// No way is left in this round.
     pub fn end_round(&mut self, now: Time) {
         self.is_asked = false;
-        let max = if self.has_lost { WAIT_LOST_MAX } else { WAIT_MAX };
-        self.wait = if self.has_added { WAIT } else { (self.wait * 2).min(max) };
-        self.has_added = false;
         self.way = 0;
+        let called_at = self.called_at.take();
+        let has_added = std::mem::take(&mut self.has_added);
+        if self.is_hasty(now) {
+            self.next_at = now.max(called_at.unwrap_or(now) + WAIT);
+            return;
+        }
+        let max = if self.has_lost() { WAIT_LOST_MAX } else { WAIT_MAX };
+        self.wait = if has_added { WAIT } else { (self.wait * 2).min(max) };
         self.next_at = now + self.wait;
+    }
+
+    /// Whether a path was lost just now.
+    fn is_hasty(&self, now: Time) -> bool {
+        self.lost_at.is_some_and(|lost_at| now.since(lost_at) < HASTE)
     }
 
     /// A path was lost: the next round begins soon, and each after it in its time.
     pub fn lose_path(&mut self, now: Time) {
-        (self.wait, self.has_lost, self.narrowed_at) = (WAIT, true, None);
+        (self.wait, self.lost_at, self.narrowed_at) = (WAIT, Some(now), None);
         if self.key.is_some() {
             self.way = 0;
             self.next_at = self.next_at.min(now + WAIT);
@@ -310,7 +331,7 @@ impl Bundle {
 
     /// Whether a path was lost, and this side has added none since.
     pub fn has_lost(&self) -> bool {
-        self.has_lost
+        self.lost_at.is_some()
     }
 
     /// Whether nothing is under way with its key, its paths and their migration.
@@ -388,19 +409,31 @@ mod tests {
         assert_eq!(bundle.due(), at(150));
         bundle.lose_path(at(60));
         assert_eq!(bundle.due(), at(150));
-        (0..9).for_each(|_| bundle.end_round(at(200)));
-        assert_eq!(bundle.due(), at(700), "twice a second, however long it takes");
-        let late = [1, 2, 3, 4, 5].map(|number| {
-            bundle.begin(link(number), 0, at(700));
-            let due = bundle.due();
-            bundle.end(link(number), false, at(700));
-            due.since(at(700)).as_millis()
-        });
-        assert_eq!(late, [200, 200, 200, 1000, 200]);
-        bundle.begin(link(7), 0, at(1200));
-        bundle.end(link(7), true, at(1201));
-        (0..9).for_each(|_| bundle.end_round(at(1201)));
-        assert_eq!(bundle.due(), at(11201));
+        bundle.end_round(at(200));
+        assert_eq!(bundle.due(), at(300), "no way could be called");
+        let late = |bundle: &mut Bundle, now| {
+            [1, 2, 3, 4, 5].map(|number| {
+                bundle.begin(link(number), 0, at(now));
+                let due = bundle.due();
+                bundle.end(link(number), false, due);
+                due.since(at(now)).as_millis()
+            })
+        };
+        assert_eq!(late(&mut bundle, 700), [100, 100, 100, 300, 100]);
+        bundle.end_round(at(800));
+        assert_eq!(bundle.due(), at(800), "the last call was long enough ago");
+        bundle.begin(link(6), 0, at(800));
+        bundle.end(link(6), false, at(801));
+        bundle.end_round(at(801));
+        assert_eq!(bundle.due(), at(900), "a call that was refused at once");
+        (0..9).for_each(|_| bundle.end_round(at(10060)));
+        assert_eq!(bundle.due(), at(10560), "twice a second, however long it takes");
+        (7..9).for_each(|number| bundle.begin(link(number), 0, at(10600)));
+        assert_eq!(late(&mut bundle, 10600), [200, 200, 200, 1000, 200]);
+        bundle.begin(link(7), 0, at(11200));
+        bundle.end(link(7), true, at(11201));
+        (0..9).for_each(|_| bundle.end_round(at(11201)));
+        assert_eq!(bundle.due(), at(21201));
         let mut bundle = Bundle::new([1; 16]);
         bundle.lose_path(at(5));
         assert_eq!(bundle.due(), Time::NEVER);
