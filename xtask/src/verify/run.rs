@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * output is kept whole and in order (both streams share one pipe), and shown by the caller only
-//!   where it matters; on long silence a sign of life is printed, since some CI systems end what
-//!   says nothing;
+//!   where it matters, but for tests that fail; on long silence a sign of life is printed, since some
+//!   CI systems end what says nothing;
 //! * the command stays in the foreground group, so Ctrl-C reaches it without help;
 //! * after the limit, the command and all its descendants are killed.
 
@@ -141,7 +141,12 @@ fn collect(lines: &Receiver<String>, limit: Duration, kill: impl FnOnce()) -> (S
             return (text, true);
         };
         match lines.recv_timeout(left.min(Duration::from_secs(1))) {
-            Ok(line) => text += &line,
+            Ok(line) => {
+                if is_failure(&line) {
+                    eprintln!("    {} s: {}", begin.elapsed().as_secs(), line.trim());
+                }
+                text += &line;
+            }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return (text, false),
         }
@@ -151,6 +156,11 @@ fn collect(lines: &Receiver<String>, limit: Duration, kill: impl FnOnce()) -> (S
             eprintln!("    {} s: {last}", begin.elapsed().as_secs());
         }
     }
+}
+
+/// Whether a test tells that it failed: a step of hours tells it at once.
+fn is_failure(line: &str) -> bool {
+    line.starts_with("test ") && line.contains(" ... FAILED")
 }
 
 /// Kills a process and everything that it started and that still belongs to it.
@@ -196,6 +206,13 @@ mod tests {
         assert_eq!(output.text, "one\ntwo\nthree");
         assert!(!shell("exit 1", minute).passed);
         assert!(run(&Invocation::new("no-such-program"), Path::new("/"), minute).is_err());
+    }
+
+    #[test]
+    fn a_test_that_fails_is_told_from_others() {
+        assert!(is_failure("test a::b ... FAILED <0.100s>\n"));
+        assert!(!is_failure("test a::b ... ok <0.100s>\n"));
+        assert!(!is_failure("test result: FAILED. 3 passed; 1 failed\n"));
     }
 
     #[test]
