@@ -23,6 +23,7 @@ use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_sim::{Cut, SimConfig, SimNetwork};
 use scenario::log::{fill, pattern};
+use scenario::seeds::{each, seeds};
 use scenario::wire::{self, Way, Wire};
 
 const MESSAGES: u64 = 300;
@@ -401,33 +402,28 @@ fn finish(
     took
 }
 
-/// `ROPEWALK_SEEDS`: how many, or `=seed` for one alone.
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
-    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..given.parse().unwrap_or(100),
-    }
-}
-
 #[test]
 fn a_message_over_two_paths_takes_as_long_as_over_the_better_one() {
     let (mut twice, mut taken_over, mut longest) = (0, 0, Duration::ZERO);
-    for seed in seeds() {
+    let compare = |seed| {
         let alone = run(seed, 1, false, Plant::Nothing);
         let both = run(seed, 2, true, Plant::Nothing);
-        for (number, (both, alone)) in both.took.iter().zip(&alone.took).enumerate() {
-            let longer = both.saturating_sub(*alone);
-            longest = longest.max(longer);
+        for (number, (took, alone)) in both.took.iter().zip(&alone.took).enumerate() {
             assert!(
-                longer <= SLACK,
-                "seed {seed}: the {number}th took {both:?}, and {alone:?} alone: {}",
+                took.saturating_sub(*alone) <= SLACK,
+                "seed {seed}: the {number}th took {took:?}, and {alone:?} alone: {}",
                 Plan::of(seed).fault()
             );
         }
-        twice += both.counters[0].spans_redundant;
-        taken_over += both.counters[1].spans_taken_over;
-    }
+        let longer =
+            both.took.iter().zip(&alone.took).map(|(took, alone)| took.saturating_sub(*alone));
+        (longer.max(), both.counters)
+    };
+    each(seeds(100), compare, |(longer, counters)| {
+        longest = longest.max(longer.unwrap_or_default());
+        twice += counters[0].spans_redundant;
+        taken_over += counters[1].spans_taken_over;
+    });
     println!("{twice} spans went twice, {taken_over} were taken over, at most {longest:?} longer");
     assert!(twice > 0);
 }

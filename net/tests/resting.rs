@@ -2,6 +2,8 @@
 //! links, and sends, at the moments at which one side has agreed to do without a link and the other does not know it yet.
 
 mod common;
+#[path = "scenario/seeds.rs"]
+mod seeds;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use ropewalk_net::migration::{ArmCause, By, MigrationState, Outcome, Policy, Rol
 use ropewalk_net::{Audience, Channel, Counters, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::Rail;
 use ropewalk_rail_sim::{Cut, SimConfig, SimNetwork};
+use seeds::{each, seeds};
 
 /// Peers of the hub, and the links that it may have.
 const PEERS: usize = 8;
@@ -242,30 +245,24 @@ impl Crowd {
     }
 }
 
-fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
-    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..given.parse().unwrap_or(usual),
-    }
-}
-
 #[test]
 fn eight_peers_with_two_paths_over_five_links_get_every_message_once() {
     let mut sums = [0; 4];
-    for seed in seeds(12) {
-        println!("seed {seed}");
+    let run = |seed| {
         let (trace, counters) = Crowd::new(seed, Plant::Nothing).run();
         if seed % 10 == 0 {
             let again = Crowd::new(seed, Plant::Nothing).run();
             assert_eq!(trace, again.0, "seed {seed} does not reproduce its run");
         }
+        counters
+    };
+    each(seeds(12), run, |counters| {
         for it in counters {
             let ones =
                 [it.sessions_idle_closed, it.sessions_resumed, it.paths_rested, it.paths_joined];
             sums.iter_mut().zip(ones).for_each(|(sum, one)| *sum += one);
         }
-    }
+    });
     println!("closed, resumed, paths rested, paths joined: {sums:?}");
     assert!(sums.iter().all(|sum| *sum > 0), "{sums:?}");
 }

@@ -1,6 +1,9 @@
 //! Mode `Resume` over a network that cuts, loses, doubles, reorders and corrupts: every message
 //! arrives once and in order, every put and get is right, and a seed reproduces its run exactly.
 
+#[path = "scenario/seeds.rs"]
+mod seeds;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,6 +23,7 @@ use ropewalk_net::{
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_sim::{Cut, Kill, Path, SimConfig, SimNetwork};
+use seeds::{each, seeds};
 
 const NAMES: [&str; 2] = ["left", "right"];
 /// Their second rails, where they have two.
@@ -364,23 +368,18 @@ fn verify(sim: &mut Sim, seed: u64, lens: &[usize], access_lens: &[usize], key: 
     assert_eq!(sim.nodes[1].endpoint.unmatched_count(), 0, "seed {seed}: something came twice");
 }
 
-/// `ROPEWALK_SEEDS`: how many, or `=seed` for one alone.
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
-    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..given.parse().unwrap_or(300),
-    }
-}
-
 #[test]
 fn everything_arrives_once_and_in_order_whatever_the_network_does() {
-    for seed in seeds() {
-        let (trace, counters) = run(seed, 1, Plant::Nothing);
-        assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
-        let again = run(seed, 1, Plant::Nothing);
-        assert_eq!((trace, counters), again, "seed {seed} does not reproduce its run");
-    }
+    each(seeds(300), |seed| twice(seed, 1), |_| {});
+}
+
+/// Two equal runs over so many paths.
+fn twice(seed: u64, paths: usize) -> Counters {
+    let (trace, counters) = run(seed, paths, Plant::Nothing);
+    assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
+    let again = run(seed, paths, Plant::Nothing);
+    assert_eq!((trace, counters), again, "seed {seed} does not reproduce its run");
+    counters
 }
 
 /// A run with a planted bug fails within so many seeds.
@@ -403,13 +402,13 @@ fn planted_bugs_in_spans_are_found() {
 #[test]
 fn everything_arrives_once_and_in_order_while_paths_come_and_go() {
     let (mut joined, mut lost) = (0, 0);
-    for seed in seeds() {
-        let (trace, counters) = run(seed, 2, Plant::Nothing);
-        assert_eq!(counters.sessions, 1, "seed {seed}: the session was not resumed");
-        let again = run(seed, 2, Plant::Nothing);
-        assert_eq!((trace, counters), again, "seed {seed} does not reproduce its run");
-        (joined, lost) = (joined + counters.paths_joined, lost + counters.paths_lost);
-    }
+    each(
+        seeds(300),
+        |seed| twice(seed, 2),
+        |counters| {
+            (joined, lost) = (joined + counters.paths_joined, lost + counters.paths_lost);
+        },
+    );
     assert!(joined > 0 && lost > 0, "{joined} joined, {lost} lost");
 }
 
