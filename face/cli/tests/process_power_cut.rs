@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use support::disk::{PowerDisk, power_usable};
 use support::library::Library;
 use support::model::{Found, Loss, Model, Syncs};
-use support::operation::{Operation, Random};
+use support::operation::{Operation, Random, bytes};
 use support::servers::Servers;
 use support::worker::{Ended, Worker};
 use support::{PROGRAM, Process, mounts_usable};
@@ -132,11 +132,8 @@ fn work(
             .push(format!("{operation}: {ended:?}{}", if over { ", after the cut" } else { "" }));
         match ended {
             Ended::Done if !over => model.done(&operation),
-            Ended::Done | Ended::Failed(_) => {
-                // An operation that ended after the cut may have been done before it, and be lost.
-                model.maybe(&operation);
-                return Some(operation);
-            }
+            // An operation that ended after the cut may have been done before it, and be lost.
+            Ended::Done | Ended::Failed(_) => return Some(operation),
             Ended::Died => panic!("nobody killed the worker"),
         }
     }
@@ -161,6 +158,12 @@ fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (Strin
         cutter.join().expect("power comes back");
         under_way
     });
+    if let Some(operation) = &under_way {
+        match client {
+            Client::Dies => model.maybe(operation),
+            Client::Lives => model.maybe_after_loss(operation),
+        }
+    }
     let mut syncs = Syncs::default();
     if client == Client::Lives {
         // A sync that reports success is right. If it reports a failure, the program was told.
@@ -227,6 +230,52 @@ fn what_was_synced_survives(kind: &str) {
          be read, in {seconds:.1} s",
         settled.len()
     );
+}
+
+/// Whether the model lets a file `d/f0` have this content after a loss of power.
+fn may_have(model: &Model, content: &[u8], under_way: Option<&Operation>) -> bool {
+    let found = Found::from([("d/f0".to_string(), (7, Some(content.to_vec())))]);
+    model.clone().settle(&found, Loss::Power, under_way, &Syncs::default()).is_ok()
+}
+
+#[test]
+fn an_append_after_a_loss_has_its_place_in_what_was_left() {
+    let path = || "d/f0".to_string();
+    let append = |len, number| Operation::Append(path(), len, number);
+    let mut model = Model::new("d", 0);
+    let done = [Operation::Create(path()), Operation::Sync(path()), append(100, 1), append(50, 2)];
+    done.iter().for_each(|operation| model.done(operation));
+    let last = append(9, 3);
+    let [one, two, three] = [(1, 100), (2, 50), (3, 9)].map(|(number, len)| bytes(number, len));
+    let left = [&one[..], &three].concat();
+    let mut dead = model.clone();
+    dead.maybe(&last);
+    assert!(!may_have(&dead, &left, Some(&last)), "whoever dies appends nothing later");
+    model.maybe_after_loss(&last);
+    for content in [left, one.clone(), [&one[..], &two].concat(), [&one[..], &two, &three].concat()]
+    {
+        assert!(may_have(&model, &content, Some(&last)), "{} bytes", content.len());
+    }
+    assert!(!may_have(&model, &[&one[..], &bytes(4, 9)].concat(), Some(&last)));
+    assert!(!may_have(&model, &[&two[..], &three].concat(), Some(&last)));
+}
+
+#[test]
+fn a_name_of_two_files_may_lead_to_either_after_a_loss() {
+    let [old, new] = ["d/f0", "d/f1"].map(String::from);
+    let mut model = Model::new("d", 0);
+    let done = [
+        Operation::Create(old.clone()),
+        Operation::Append(old.clone(), 100, 1),
+        Operation::Sync(old.clone()),
+        Operation::Create(new.clone()),
+        Operation::Append(new.clone(), 30, 2),
+        Operation::Rename(new, old),
+    ];
+    done.iter().for_each(|operation| model.done(operation));
+    assert!(may_have(&model, &bytes(1, 100), None), "the rename is lost");
+    assert!(may_have(&model, &bytes(2, 30), None));
+    assert!(!may_have(&model, &bytes(1, 30), None));
 }
 
 /// Checks that a client that outlives a cut of the metadata server's power learns of a loss when it syncs, even

@@ -152,36 +152,39 @@ impl Model {
         }
     }
 
+    /// The same where the servers lost power and the client lives: the operation may have come after the loss, and have met
+    /// any content since the last sync, of which an append has its place.
+    pub fn maybe_after_loss(&mut self, operation: &Operation) {
+        if let Some((path, change, by_write)) = change_of_content(operation) {
+            let file = self.names()[path];
+            let versions = &mut self.files[file].versions;
+            let met = versions.clone();
+            for version in met {
+                let mut bytes = version.bytes.clone();
+                change(&mut bytes);
+                versions.push(Version { by_write: false, ..version });
+                versions.push(Version { bytes, by_write });
+            }
+        } else {
+            self.maybe(operation);
+        }
+    }
+
     fn change(&mut self, operation: &Operation) {
-        match operation {
-            Operation::Create(_) => self.files.push(File::of(Vec::new())),
-            Operation::Write(path, offset, len, number) => {
-                self.content(path, true, |content| {
-                    let end = *offset as usize + len;
-                    content.resize(content.len().max(end), 0);
-                    content[*offset as usize..end].copy_from_slice(&bytes(*number, *len));
-                });
-            }
-            Operation::Append(path, len, number) => {
-                self.content(path, true, |content| content.extend(bytes(*number, *len)));
-            }
-            Operation::Truncate(path, size) => {
-                self.content(path, false, |content| content.resize(*size as usize, 0));
-            }
-            _ => {}
+        if let Operation::Create(_) = operation {
+            self.files.push(File::of(Vec::new()));
+        }
+        if let Some((path, change, by_write)) = change_of_content(operation) {
+            let file = self.names()[path];
+            let mut bytes = self.files[file].last().to_vec();
+            change(&mut bytes);
+            self.files[file].versions.push(Version { bytes, by_write });
         }
         let newest = self.files.len().saturating_sub(1);
         let names = after(self.names(), operation, newest, self.names());
         if names != *self.names() {
             self.moments.push(names);
         }
-    }
-
-    fn content(&mut self, path: &str, by_write: bool, change: impl FnOnce(&mut Vec<u8>)) {
-        let file = self.names()[path];
-        let mut bytes = self.files[file].last().to_vec();
-        change(&mut bytes);
-        self.files[file].versions.push(Version { bytes, by_write });
     }
 
     /// Compares what was found with what has to be; from then on that is the truth. `under_way`: the
@@ -198,7 +201,30 @@ impl Model {
             Loss::Client => usize::from(under_way.is_some()),
             Loss::Power => usize::MAX,
         };
-        let moment = self.moment(found, back, under_way)?;
+        let mut refused = None;
+        for moment in self.moments(found, back, under_way) {
+            match self.judge(&moment, found, loss, syncs) {
+                Ok(()) => {
+                    self.accept(moment, found);
+                    return Ok(());
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        Err(refused.unwrap_or_else(|| {
+            let names: Vec<_> = found.iter().map(|(path, (inode, _))| (path, inode)).collect();
+            format!("found {names:?}, expected {:?}", self.names())
+        }))
+    }
+
+    /// Whether what was found is right if its names are those of this moment.
+    fn judge(
+        &self,
+        moment: &Names,
+        found: &Found,
+        loss: Loss,
+        syncs: &Syncs,
+    ) -> Result<(), String> {
         let moved = |path: &&String| moment.get(*path) != self.names().get(*path);
         // A file of which a loss was told once, and which is well from then on: by a name that the
         // loss gave back to it.
@@ -213,7 +239,7 @@ impl Model {
             }
         }
         let mut numbers: BTreeMap<usize, u64> = BTreeMap::new();
-        for (path, file) in &moment {
+        for (path, file) in moment {
             let (inode, content) = &found[path];
             let first = *numbers.entry(*file).or_insert(*inode);
             if first != *inode {
@@ -223,6 +249,11 @@ impl Model {
                 .judge(content.as_deref(), loss)
                 .map_err(|error| format!("{path}: {error}"))?;
         }
+        Ok(())
+    }
+
+    /// From now on this is the truth.
+    fn accept(&mut self, moment: Names, found: &Found) {
         for (path, file) in &moment {
             let content = found[path].1.clone();
             self.files[*file].refused = content.is_none();
@@ -231,17 +262,11 @@ impl Model {
             }
         }
         self.moments = vec![moment];
-        Ok(())
     }
 
-    /// The moment, at most `back` changes ago, whose names are those that were found. An operation under way
-    /// may have come after a loss.
-    fn moment(
-        &self,
-        found: &Found,
-        back: usize,
-        under_way: Option<&Operation>,
-    ) -> Result<Names, String> {
+    /// The moments, at most `back` changes ago, whose names are those that were found, the latest ones first: there may be
+    /// several, where another file has a name since. An operation under way may have come after a loss.
+    fn moments(&self, found: &Found, back: usize, under_way: Option<&Operation>) -> Vec<Names> {
         let same = |names: &Names| names.keys().eq(found.keys());
         let links = |names: &Names| {
             let pairs = || names.iter().map(|(path, file)| (*file, found[path].0));
@@ -251,10 +276,32 @@ impl Model {
         let newest = self.files.len().saturating_sub(1);
         let later =
             moments().filter_map(|names| Some(after(&names, under_way?, newest, self.names())));
-        moments().chain(later).filter(same).find(links).ok_or_else(|| {
-            let names: Vec<_> = found.iter().map(|(path, (inode, _))| (path, inode)).collect();
-            format!("found {names:?}, expected {:?}", self.names())
-        })
+        moments().chain(later).filter(same).filter(links).collect()
+    }
+}
+
+/// The file whose content an operation changes, how it does that, and whether that is a write.
+#[expect(clippy::type_complexity, reason = "three things of one operation")]
+fn change_of_content(
+    operation: &Operation,
+) -> Option<(&str, Box<dyn Fn(&mut Vec<u8>) + '_>, bool)> {
+    match operation {
+        Operation::Write(path, offset, len, number) => {
+            let change = move |content: &mut Vec<u8>| {
+                let end = *offset as usize + len;
+                content.resize(content.len().max(end), 0);
+                content[*offset as usize..end].copy_from_slice(&bytes(*number, *len));
+            };
+            Some((path, Box::new(change), true))
+        }
+        Operation::Append(path, len, number) => {
+            let change = move |content: &mut Vec<u8>| content.extend(bytes(*number, *len));
+            Some((path, Box::new(change), true))
+        }
+        Operation::Truncate(path, size) => {
+            Some((path, Box::new(|content: &mut Vec<u8>| content.resize(*size as usize, 0)), false))
+        }
+        _ => None,
     }
 }
 
