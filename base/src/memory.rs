@@ -11,12 +11,15 @@
 //!   all access here goes through raw pointers;
 //! * read-only memory is never written: for writing, its slices resolve to nothing.
 
+mod apply;
 mod element;
+mod job;
 mod store;
 mod table;
 mod update;
 
 pub use element::{Element, Operator, Shape};
+pub use job::{Change, Job, Places};
 pub use table::{BufferId, BufferTable, Segments, Slice};
 pub use update::{NeedsLock, Update};
 

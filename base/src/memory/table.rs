@@ -127,7 +127,7 @@ impl BufferTable {
 
     /// Bytes came to a memory.
     #[inline]
-    fn came(&self, to: BufferId, bytes: u64) {
+    pub(super) fn came(&self, to: BufferId, bytes: u64) {
         if !self.followed.is_empty() {
             self.followed.note(to.0, bytes);
         }

@@ -24,7 +24,7 @@ use super::element::{Arithmetic, Bits, Complex, Element, INDEX, Operator, Ordere
 /// Bytes that are combined at a time: with as many of the source they stay in the nearest cache.
 const BLOCK: usize = 4096;
 /// The longest element in memory, and the longest one as it is sent.
-const EXTENT_MAX: usize = 16;
+pub(super) const EXTENT_MAX: usize = 16;
 
 /// What an accumulate does with each element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,16 @@ impl Update {
         element.takes(operator).then_some(Update { element, operator })
     }
 
+    /// What each element is combined by.
+    pub fn operator(self) -> Operator {
+        self.operator
+    }
+
+    /// Bytes from one element to the next in memory.
+    pub fn extent(self) -> usize {
+        self.element.shape().extent
+    }
+
     /// How many elements lie in so many bytes of memory; `None` where they end in the middle of one.
     pub fn count(self, bytes: usize) -> Option<usize> {
         let extent = self.element.shape().extent;
@@ -73,7 +83,7 @@ impl Update {
     ///
     /// # Safety
     /// All bytes are mapped, those of `target` and `result` may be written, and neither `source` nor `result` overlaps
-    /// another one. Nobody else executes updates there meanwhile.
+    /// another one; but `result` may be `source`. Nobody else executes updates there meanwhile.
     pub unsafe fn apply(self, target: Segment, source: Segment, result: Option<Segment>) {
         let count = self.checked(target, source, result);
         let parts = Parts { target, source, result };
@@ -273,17 +283,24 @@ impl Update {
         let index_at = shape.index_at.expect("a pair has an index");
         for number in 0..count {
             let place = parts.target.part(number * extent, extent);
-            if let Some(result) = parts.result {
-                // SAFETY: as the caller vouches.
-                unsafe { gather(shape, place, result.part(number * sent, sent)) };
+            let mut own = [0; EXTENT_MAX];
+            let own = Segment::new(own.as_mut_ptr(), sent);
+            // SAFETY: as the caller vouches; an element as it is sent is no longer than the longest one.
+            unsafe {
+                if self.operator != Operator::Nothing {
+                    let source = parts.source.part(number * sent, sent);
+                    ptr::copy_nonoverlapping(source.as_mut_ptr(), own.as_mut_ptr(), sent);
+                }
+                if let Some(result) = parts.result {
+                    gather(shape, place, result.part(number * sent, sent));
+                }
             }
-            let own = match self.operator {
-                Operator::Nothing => continue,
-                _ => parts.source.part(number * sent, sent),
-            };
-            let is_taken = self.operator == Operator::Replace
+            let is_taken = match self.operator {
+                Operator::Nothing => false,
+                Operator::Replace => true,
                 // SAFETY: as the caller vouches.
-                || unsafe { self.is_preferred(own, place, index_at) };
+                _ => unsafe { self.is_preferred(own, place, index_at) },
+            };
             if is_taken {
                 let (from, to) = (own.as_mut_ptr(), place.as_mut_ptr());
                 // SAFETY: value and index lie inside both.
@@ -428,11 +445,12 @@ unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T)
     if count == 1 && is_atomic(bytes, target.address()) {
         // SAFETY: as the caller vouches; the target is aligned.
         unsafe {
+            let own = read::<T>(source.as_mut_ptr());
             let before = load::<T>(target.as_mut_ptr());
             if let Some(result) = result {
                 result.as_mut_ptr().cast::<T>().write_unaligned(before);
             }
-            store(target.as_mut_ptr(), combine(before, read::<T>(source.as_mut_ptr())));
+            store(target.as_mut_ptr(), combine(before, own));
         }
         return;
     }

@@ -1,0 +1,282 @@
+//! Executes jobs: finds the target's segments, and combines them with the source's, piece by piece.
+//!
+//! Memory, source and result may each be cut into segments at any byte. Runs of whole elements are combined where they lie; an
+//! element that lies in two segments is combined in a copy.
+//!
+//! Invariants: a job that does not fit its memory changes nothing; nobody else executes jobs on the same memory meanwhile.
+
+use super::job::{Change, Job, Places};
+use super::update::EXTENT_MAX;
+use super::{BufferTable, Operator, Segment, Slice, Update, store};
+use crate::error::Fault;
+
+/// Segments, of which bytes are taken from the front.
+#[derive(Debug, Clone)]
+struct Cursor<I> {
+    segments: I,
+    front: Segment,
+}
+
+impl<I: Iterator<Item = Segment>> Cursor<I> {
+    fn new(segments: I) -> Cursor<I> {
+        Cursor { segments, front: Segment::EMPTY }
+    }
+
+    /// Bytes that lie in one piece at the front; 0 where none is left.
+    #[inline]
+    fn left(&mut self) -> usize {
+        while self.front.is_empty() {
+            match self.segments.next() {
+                Some(segment) => self.front = segment,
+                None => return 0,
+            }
+        }
+        self.front.len()
+    }
+
+    /// At most so many bytes from the front.
+    #[inline]
+    fn take(&mut self, bytes: usize) -> Segment {
+        let taken = self.front.part(0, bytes);
+        self.front = self.front.part(bytes, usize::MAX);
+        taken
+    }
+
+    /// Takes so many bytes in pieces, each with its place among them.
+    fn each(&mut self, bytes: usize, mut act: impl FnMut(usize, Segment)) {
+        let mut done = 0;
+        while done < bytes && self.left() > 0 {
+            let piece = self.take(bytes - done);
+            act(done, piece);
+            done += piece.len();
+        }
+    }
+}
+
+impl BufferTable {
+    /// Executes a job with bytes of the table. What the elements of an update were before goes to `result`, without their
+    /// padding; `result` may be the source. Returns what a single element was before, in its first bytes.
+    ///
+    /// # Errors
+    /// [`Fault::BadKey`]: the target does not lie in writable memory, or ends within an element. [`Fault::Invalid`]: source or
+    /// result have another length than it needs. Nothing was changed.
+    pub fn apply(&self, job: &Job, source: Slice, result: Option<Slice>) -> Result<[u8; 8], Fault> {
+        let source = self.holds(source).then_some(source).ok_or(Fault::Invalid)?;
+        self.execute(job, Cursor::new(self.resolve(source)), source.len, result)
+    }
+
+    /// The same with bytes that lie outside of the table.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    ///
+    /// # Safety
+    /// `source` is mapped, and lies outside of every memory of the table.
+    pub unsafe fn apply_outside(
+        &self,
+        job: &Job,
+        source: Segment,
+        result: Option<Slice>,
+    ) -> Result<[u8; 8], Fault> {
+        let segments = Cursor::new(std::iter::once(source));
+        self.execute(job, segments, source.len() as u64, result)
+    }
+
+    fn execute<S: Iterator<Item = Segment> + Clone>(
+        &self,
+        job: &Job,
+        source: Cursor<S>,
+        sent: u64,
+        result: Option<Slice>,
+    ) -> Result<[u8; 8], Fault> {
+        let target = self.judge(&job.places).ok_or(Fault::BadKey)?;
+        check(job.change, target, sent, result.map(|it| it.len))?;
+        if result.is_some_and(|it| !self.holds(it) || !self.is_writable(it)) {
+            return Err(Fault::Invalid);
+        }
+        Ok(match &job.places {
+            Places::One(slice) => {
+                self.came(slice.buffer, target);
+                let target = Cursor::new(self.resolve_writable(*slice));
+                self.change(job.change, target, source, result)
+            }
+            Places::Shaped { region, address, shape, count, from, bytes } => {
+                self.came(region.buffer, target);
+                let mut left = *bytes;
+                let pieces = shape.pieces(*count, *from).map_while(move |piece| {
+                    let bytes = piece.bytes.min(left);
+                    left -= bytes;
+                    (bytes > 0).then(|| region.part((address + piece.offset) as u64, bytes))
+                });
+                let target = Cursor::new(pieces.flat_map(|piece| self.resolve_writable(piece)));
+                self.change(job.change, target, source, result)
+            }
+        })
+    }
+
+    /// The bytes of the target; `None` where some of them do not lie in writable memory.
+    fn judge(&self, places: &Places) -> Option<u64> {
+        match places {
+            Places::One(slice) => {
+                (self.holds(*slice) && self.is_writable(*slice)).then_some(slice.len)
+            }
+            Places::Shaped { region, address, shape, count, from, bytes } => {
+                let bounds = shape.bounds(*count)?;
+                let end = i64::try_from(region.len).unwrap_or(i64::MAX);
+                let lies_inside = address.checked_add(bounds.start)? >= 0
+                    && address.checked_add(bounds.end)? <= end;
+                let has_them = from.checked_add(*bytes)? <= shape.len() * count;
+                (lies_inside && has_them && self.holds(*region) && self.is_writable(*region))
+                    .then_some(*bytes)
+            }
+        }
+    }
+
+    /// Whether all bytes of a slice lie in its memory.
+    fn holds(&self, slice: Slice) -> bool {
+        let bytes = self.get(slice.buffer).map(super::Memory::len);
+        slice.len == 0
+            || bytes.is_some_and(|all| slice.offset <= all && slice.len <= all - slice.offset)
+    }
+
+    fn is_writable(&self, slice: Slice) -> bool {
+        slice.len == 0 || self.get(slice.buffer).is_some_and(super::Memory::is_writable)
+    }
+
+    fn change(
+        &self,
+        change: Change,
+        mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
+        mut source: Cursor<impl Iterator<Item = Segment> + Clone>,
+        result: Option<Slice>,
+    ) -> [u8; 8] {
+        let mut before = [0; 8];
+        match change {
+            Change::Store => {
+                while let bytes @ 1.. = target.left().min(source.left()) {
+                    let (to, from) = (target.take(bytes), source.take(bytes));
+                    // SAFETY: the target lies in writable memory of the table; the source does too, or its owner vouches.
+                    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), bytes) };
+                }
+            }
+            Change::Update(update) => {
+                let result = result.map(|it| Cursor::new(self.resolve_writable(it)));
+                combine(update, target, source, result);
+            }
+            Change::One { update, operand } => {
+                let own = Segment::new(operand.as_ptr().cast_mut(), update.sent(1));
+                let was = Segment::new(before.as_mut_ptr(), update.sent(1));
+                let bytes = update.extent();
+                // SAFETY: the place is one element; the arrays are our own, and as long as an element is sent at least.
+                element(&mut target, bytes, |place| unsafe { update.apply(place, own, Some(was)) });
+            }
+            Change::Swap { element: kind, expected, desired } => {
+                element(&mut target, kind.shape().extent, |place| {
+                    // SAFETY: the place is one element of the table's writable memory, or our own copy of it.
+                    before = unsafe { Update::compare_swap_alone(kind, place, expected, desired) };
+                });
+            }
+        }
+        before
+    }
+}
+
+/// Whether source and result are as long as the change needs, and its target has whole elements.
+fn check(change: Change, target: u64, sent: u64, result: Option<u64>) -> Result<(), Fault> {
+    let single = |extent: usize| (target == extent as u64).then_some(()).ok_or(Fault::BadKey);
+    let (is_sent, fetched) = match change {
+        Change::Store => (sent == target, None),
+        Change::Update(update) => {
+            let target = usize::try_from(target).map_err(|_| Fault::BadKey)?;
+            let count = update.count(target).ok_or(Fault::BadKey)?;
+            let whole = update.sent(count) as u64;
+            (sent == whole || (sent == 0 && update.operator() == Operator::Nothing), Some(whole))
+        }
+        Change::One { update, operand } => {
+            single(update.extent())?;
+            (sent == 0 && update.sent(1) <= operand.len(), None)
+        }
+        Change::Swap { element, .. } => {
+            single(element.shape().extent)?;
+            (sent == 0 && element.is_comparable(), None)
+        }
+    };
+    let is_fetched = result.is_none_or(|bytes| Some(bytes) == fetched);
+    (is_sent && is_fetched).then_some(()).ok_or(Fault::Invalid)
+}
+
+/// Combines all elements of a target with those of a source.
+fn combine(
+    update: Update,
+    mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
+    mut source: Cursor<impl Iterator<Item = Segment>>,
+    mut result: Option<Cursor<impl Iterator<Item = Segment>>>,
+) {
+    let (extent, sent) = (update.extent(), update.sent(1));
+    let reads = update.operator() != Operator::Nothing;
+    while let left @ 1.. = target.left() {
+        let mut count = left / extent;
+        if reads {
+            count = count.min(source.left() / sent);
+        }
+        if let Some(result) = &mut result {
+            count = count.min(result.left() / sent);
+        }
+        if count > 0 {
+            let own = if reads { source.take(count * sent) } else { Segment::EMPTY };
+            let before = result.as_mut().map(|it| it.take(count * sent));
+            // SAFETY: the table's memory, and what a caller vouched for; all have as many elements.
+            unsafe { update.apply(target.take(count * extent), own, before) };
+            continue;
+        }
+        let (mut own, mut before) = ([0u8; EXTENT_MAX], [0u8; EXTENT_MAX]);
+        if reads {
+            source.each(sent, |at, piece| read(piece, &mut own[at..]));
+        }
+        let own = Segment::new(own.as_mut_ptr(), if reads { sent } else { 0 });
+        let was = Segment::new(before.as_mut_ptr(), sent);
+        // SAFETY: one element, and arrays of our own that have room for the longest one.
+        element(&mut target, extent, |place| unsafe { update.apply(place, own, Some(was)) });
+        if let Some(result) = &mut result {
+            result.each(sent, |at, piece| write(&before[at..], piece));
+        }
+    }
+}
+
+/// Changes one element where it lies; in a copy, where it lies in several segments. Of these the bytes that change are
+/// written, and no padding.
+fn element(
+    target: &mut Cursor<impl Iterator<Item = Segment> + Clone>,
+    bytes: usize,
+    act: impl FnOnce(Segment),
+) {
+    if target.left() >= bytes {
+        return act(target.take(bytes));
+    }
+    let (mut before, mut after) = ([0u8; EXTENT_MAX], [0u8; EXTENT_MAX]);
+    target.clone().each(bytes, |at, piece| read(piece, &mut before[at..]));
+    after.copy_from_slice(&before);
+    act(Segment::new(after.as_mut_ptr(), bytes));
+    target.each(bytes, |at, piece| {
+        for byte in (0..piece.len()).filter(|byte| before[at + byte] != after[at + byte]) {
+            write(&after[at + byte..], piece.part(byte, 1));
+        }
+    });
+}
+
+/// Copies a segment to the front of `to`, which is as long at least.
+fn read(from: Segment, to: &mut [u8]) {
+    let to = &mut to[..from.len()];
+    // SAFETY: the segment is mapped (module), and the slice is the caller's own.
+    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len()) };
+}
+
+/// Copies the front of `from` over a segment; it is as long at least.
+fn write(from: &[u8], to: Segment) {
+    let from = &from[..to.len()];
+    // SAFETY: the segment is mapped and may be written (module).
+    unsafe { store::copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+}
+
+#[cfg(test)]
+mod tests;
