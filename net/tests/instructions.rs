@@ -3,8 +3,7 @@
 //! The test runs itself under valgrind. Where that is not installed it says so and passes.
 
 mod common;
-
-use std::process::Command;
+mod valgrind;
 
 use common::{Medium, World, message};
 
@@ -22,27 +21,9 @@ fn a_small_message_costs_few_instructions() {
     if std::env::var_os(CHILD).is_some() {
         return child();
     }
-    let this = std::env::current_exe().expect("a test has a file");
     let name = "a_small_message_costs_few_instructions";
-    let outcome = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg("--toggle-collect=instructions::common::message")
-        .arg(this)
-        .args(["--ignored", "--exact", name])
-        .env(CHILD, "1")
-        .output();
-    if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
-        println!("SKIP: a sanitizer's program does not run under valgrind");
-        return;
-    }
-    let Ok(outcome) = outcome else {
-        println!("SKIP: valgrind is not installed");
-        return;
-    };
-    let text = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{text}");
-    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
-    let collected: u64 = collected.and_then(|number| number.trim().parse().ok()).expect("a count");
+    let counted = valgrind::instructions("instructions::common::message", name, CHILD, "1");
+    let Some(collected) = counted else { return };
     let each = collected / MESSAGES;
     println!("{each} instructions a message");
     assert!(each <= INSTRUCTIONS_MAX, "{each} instructions a message, over {INSTRUCTIONS_MAX}");

@@ -2,9 +2,9 @@
 
 mod common;
 mod pipe;
+mod valgrind;
 
 use std::alloc::System;
-use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 
 use common::{Medium, World, message};
@@ -184,25 +184,10 @@ fn a_message_allocates_nothing_over_one_path_or_two() {
 
 /// Instructions of a message, both ends together.
 fn instructions(kind: Kind, len: usize) -> Option<u64> {
-    let this = std::env::current_exe().expect("a test has a file");
     let name = "a_second_path_costs_few_instructions";
-    // The program itself counts nothing else: no right is needed.
-    let outcome = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg("--toggle-collect=path_costs::counted")
-        .arg(this)
-        .args(["--exact", name])
-        .env(CHILD, format!("{} {len}", kind as u8))
-        .output();
-    let Ok(outcome) = outcome else {
-        println!("SKIP: valgrind is not installed");
-        return None;
-    };
-    let text = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{text}");
-    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
-    let collected: u64 = collected.and_then(|number| number.trim().parse().ok()).expect("a count");
-    Some(collected / COUNTED)
+    let what = format!("{} {len}", kind as u8);
+    let counted = valgrind::instructions("path_costs::counted", name, CHILD, &what);
+    counted.map(|all| all / COUNTED)
 }
 
 fn child(what: &str) {
@@ -214,10 +199,6 @@ fn child(what: &str) {
 
 /// Asserts by how many instructions in a hundred a second path makes a message dearer at most.
 fn assert_instructions(len: usize, more_max: u64) {
-    if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
-        println!("SKIP: a sanitizer's program does not run under valgrind");
-        return;
-    }
     let counts = [Kind::Plain, Kind::One, Kind::Two].map(|kind| instructions(kind, len));
     let [Some(plain), Some(one), Some(two)] = counts else { return };
     println!("{len} bytes: {plain} instructions that number nothing, {one} one path, {two} two");

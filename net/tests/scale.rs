@@ -2,9 +2,9 @@
 //! traffic beside them. Counts, not seconds.
 
 mod common;
+mod valgrind;
 
 use std::alloc::System;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Medium, Node, World, message};
@@ -107,18 +107,11 @@ fn what_goes_on_costs_the_same_beside_many() {
     if let Ok(scene) = std::env::var(CHILD) {
         return child(&scene);
     }
-    if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
-        println!("SKIP: a sanitizer's program does not run under valgrind");
-        return;
-    }
     for medium in ["tcp", "loop"] {
         for work in ["common::message", "idle_pass", "cancelled"] {
             let few = instructions(&format!("{medium} few"), work);
             let many = instructions(&format!("{medium} many"), work);
-            let (Some(few), Some(many)) = (few, many) else {
-                println!("SKIP: valgrind is not installed");
-                return;
-            };
+            let (Some(few), Some(many)) = (few, many) else { return };
             println!("{medium}, {work}: {few} instructions beside few, {many} beside many");
             assert!(10 * many <= TENTHS_MAX * few, "{medium}, {work}: {few} and {many}");
         }
@@ -127,20 +120,9 @@ fn what_goes_on_costs_the_same_beside_many() {
 
 /// Instructions of one run of `work`.
 fn instructions(scene: &str, work: &str) -> Option<u64> {
-    let this = std::env::current_exe().expect("a test has a file");
-    let outcome = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(format!("--toggle-collect=scale::{work}"))
-        .arg(this)
-        .args(["--ignored", "--exact", "what_goes_on_costs_the_same_beside_many"])
-        .env(CHILD, scene)
-        .output()
-        .ok()?;
-    let text = String::from_utf8_lossy(&outcome.stderr);
-    assert!(outcome.status.success(), "{text}");
-    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
-    let collected: u64 = collected.and_then(|number| number.trim().parse().ok()).expect("a count");
-    Some(collected / MESSAGES)
+    let name = "what_goes_on_costs_the_same_beside_many";
+    let all = valgrind::instructions(&format!("scale::{work}"), name, CHILD, scene);
+    all.map(|all| all / MESSAGES)
 }
 
 /// A first node with as many peers and posted receives as the scene says, and one peer who sends.

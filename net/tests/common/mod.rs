@@ -363,7 +363,7 @@ pub fn message(sender: &Node, receiver: &Node, peer: PeerId, memories: [Memory; 
 }
 
 /// The memory of an operation that ends well; both sides are polled until then.
-fn ended(own: &Node, other: &Node, posted: Posted) -> Memory {
+pub fn ended(own: &Node, other: &Node, posted: Posted) -> Memory {
     let completed = match posted {
         Posted::Done(completed) => completed,
         Posted::Pending(_) => loop {
