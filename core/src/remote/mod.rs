@@ -1,7 +1,8 @@
 //! Remote access: gets and puts of a peer's memory, and serving them.
 //!
 //! * [`exposures`]: what peers may access, kept in [`regions`];
-//! * [`origin`]: the side that gets and puts; [`target`]: the side whose memory it is;
+//! * [`origin`]: the side that gets and puts, with [`native`] where the rail does it, and [`asking`] for gets by frames;
+//! * [`judging`]: the side whose memory it is: which accesses a key allows; [`serving`] for gets, [`puts`] for puts by frames;
 //! * [`accesses`]: what we have under way with one peer, and its limits;
 //! * [`pulls`]: gets of a session that may have several paths, in parts over its links; [`pulling`] chooses.
 //!
@@ -13,14 +14,18 @@
 //! others may have written since; a frame is a span, and takes effect once.
 
 mod accesses;
+mod asking;
 mod exposures;
+mod judging;
+mod native;
 mod origin;
 mod pulling;
 mod pulls;
+mod puts;
 mod regions;
-mod target;
+mod serving;
 
 pub(crate) use accesses::{ACCESSES_MAX, Accesses, SEGMENTS_MAX, UnderWay};
 pub(crate) use pulling::{Part, Pulled, Pulling};
+pub(crate) use puts::Puts;
 pub(crate) use regions::Regions;
-pub(crate) use target::Puts;

@@ -3,14 +3,12 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Verb};
-use ropewalk_wire::frame::{DataBody, GetBody, Prefix, ResultBody, key_to_wire, status_from_wire};
+use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
+use ropewalk_wire::frame::{ResultBody, status_from_wire};
 
 use crate::api::*;
 use crate::engine::Core;
-use crate::incoming::IncomingKind;
 use crate::operation::{AccessState, Kind};
-use crate::orders::{Order, Orders};
 use crate::path::LinkStage;
 use crate::streams::{Segments, Stream, StreamKind};
 
@@ -60,7 +58,7 @@ impl Core {
         self.queue_access(id, peer);
     }
 
-    fn queue_access(&mut self, id: OperationId, peer: PeerId) {
+    pub(super) fn queue_access(&mut self, id: OperationId, peer: PeerId) {
         if let Some(state) = self.access_mut(id) {
             state.waiting = true;
         }
@@ -136,173 +134,6 @@ impl Core {
                 }
                 self.pump_streams(access.peer);
             }
-        }
-    }
-
-    fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
-        let (peer, bytes) = (access.peer, access.local.len);
-        let order = Order::Native { operation: id, peer, bytes };
-        let token = match self.orders.insert(order, link) {
-            Ok(slot) => {
-                if let Some(state) = self.access_mut(id) {
-                    state.native = Some(slot);
-                }
-                Orders::token(slot)
-            }
-            Err(_) => return self.access_ended(id, Err(Fault::Busy)),
-        };
-        self.retain_memory(id);
-        let help = self.access_mut(id).map_or(Help::None, |state| state.help);
-        let Access { direction, key, remote, local, .. } = access;
-        let verb = match direction {
-            Direction::Get => Verb::Read { link, key, remote, local, token, help },
-            Direction::Put => Verb::Write { link, key, remote, local, token },
-        };
-        self.outputs.push(Output::Verb(verb));
-        let now = self.now;
-        if let Some(session) = self.peers.session_mut(peer) {
-            let due = session.paths.watch(link, now);
-            self.wake_by(peer, due);
-        }
-    }
-
-    pub(crate) fn native_ended(
-        &mut self,
-        id: OperationId,
-        peer: PeerId,
-        link: LinkId,
-        bytes: u64,
-        outcome: Result<(), Fault>,
-    ) {
-        if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
-            state.moved = bytes;
-        }
-        if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
-            return self.release_memory(id);
-        }
-        let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
-        if !(lost && self.begin_again(id, peer, link)) {
-            self.access_ended(id, outcome);
-        }
-        self.release_memory(id);
-    }
-
-    /// The link went away under a native read of a session that has this path alone, and resumes: the read waits for the
-    /// next link. To read the same bytes once more changes nothing.
-    fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
-        let segments = self.access_mut(id).map_or(0, |access| access.segments());
-        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
-        let session = self.peers.session_mut(peer).filter(|it| it.reliable.is_some() && !over);
-        let Some(session) = session else { return false };
-        session.accesses.under_way.end(segments);
-        self.queue_access(id, peer);
-        if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
-            // It is dead, and its rail will say so; until then nothing is tried over it again.
-            self.close_link(lost);
-        }
-        true
-    }
-
-    /// The rail leaves a get to frames.
-    fn ask_instead(&mut self, id: OperationId) -> bool {
-        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
-        let get = |state: &&mut AccessState| state.access.direction == Direction::Get && !over;
-        let Some(state) = self.access_mut(id).filter(get) else { return false };
-        state.native = None;
-        let access = state.access.clone();
-        self.ask(id, &access);
-        true
-    }
-
-    /// Asks for the bytes of a get, a frame for each remote segment.
-    fn ask(&mut self, id: OperationId, access: &Access) {
-        let (peer, key) = (access.peer, access.key);
-        match &access.remote {
-            RemoteLayout::At(offset) => {
-                self.ask_segment(id, peer, key, (*offset, access.local.len), 0);
-            }
-            RemoteLayout::List(list) => {
-                let mut into_offset = 0;
-                for segment in list.iter().filter(|segment| segment.len > 0) {
-                    self.ask_segment(id, peer, key, (segment.offset, segment.len), into_offset);
-                    into_offset += segment.len;
-                }
-            }
-        }
-    }
-
-    /// Asks for so many bytes from an offset in a region on.
-    pub(super) fn ask_segment(
-        &mut self,
-        id: OperationId,
-        peer: PeerId,
-        key: RemoteKey,
-        (offset, len): (u64, u64),
-        into_offset: u64,
-    ) {
-        let (key_slot, key_secret) = key_to_wire(key);
-        let body = GetBody {
-            key_slot,
-            key_secret,
-            offset: offset.into(),
-            len: len.into(),
-            cookie: id.0.to_u64().into(),
-            into_offset: into_offset.into(),
-        };
-        self.emit(peer, body, None);
-    }
-
-    /// Bytes that we asked for arrive.
-    pub(crate) fn arrive_data(
-        &mut self,
-        link: LinkId,
-        id: PeerId,
-        prefix: &Prefix,
-        body: DataBody,
-    ) -> Placement {
-        let bytes = u64::from(prefix.payload_bytes.get());
-        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
-        let offset = body.offset.get();
-        let ended =
-            self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
-        let Some(state) = self.access_mut(operation) else { return Placement::Drop };
-        let asked = state.access.direction == Direction::Get && !state.waiting;
-        if ended || state.access.peer != id || !asked {
-            return Placement::Drop;
-        }
-        let local = state.access.local;
-        if offset > local.len || bytes > local.len - offset || bytes == 0 {
-            return self.violation("data outside of what was asked for");
-        }
-        self.retain_memory(operation);
-        let kind = IncomingKind::Data { operation, bytes };
-        self.place_into(link, Some(id), prefix, local.part(offset, bytes), kind)
-    }
-
-    pub(crate) fn data_received(&mut self, id: OperationId, bytes: u64) {
-        let state = self.operations.access_mut(id);
-        let in_parts = state.and_then(|state| Some((state.access.peer, state.pulled.as_mut()?)));
-        let peer = in_parts.map(|(peer, pulled)| {
-            if let Some(session) = self.peers.session_mut(peer)
-                && let Some(pulling) = &mut session.accesses.pulling
-            {
-                pulling.frames_came(pulled, bytes);
-            }
-            peer
-        });
-        self.bytes_moved(id, bytes);
-        self.release_memory(id);
-        if let Some(peer) = peer {
-            self.pump_pulls(peer);
-        }
-    }
-
-    /// Bytes of a get are here.
-    pub(super) fn bytes_moved(&mut self, id: OperationId, bytes: u64) {
-        let Some(state) = self.access_mut(id) else { return };
-        state.moved += bytes;
-        if state.moved >= state.access.local.len {
-            self.access_ended(id, Ok(()));
         }
     }
 

@@ -1,0 +1,103 @@
+//! Gets by frames: what is asked for, and what comes back.
+
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout};
+use ropewalk_wire::frame::{DataBody, GetBody, Prefix, key_to_wire};
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::incoming::IncomingKind;
+
+impl Core {
+    /// Asks for the bytes of a get, a frame for each remote segment.
+    pub(super) fn ask(&mut self, id: OperationId, access: &Access) {
+        let (peer, key) = (access.peer, access.key);
+        match &access.remote {
+            RemoteLayout::At(offset) => {
+                self.ask_segment(id, peer, key, (*offset, access.local.len), 0);
+            }
+            RemoteLayout::List(list) => {
+                let mut into_offset = 0;
+                for segment in list.iter().filter(|segment| segment.len > 0) {
+                    self.ask_segment(id, peer, key, (segment.offset, segment.len), into_offset);
+                    into_offset += segment.len;
+                }
+            }
+        }
+    }
+
+    /// Asks for so many bytes from an offset in a region on.
+    pub(super) fn ask_segment(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        key: RemoteKey,
+        (offset, len): (u64, u64),
+        into_offset: u64,
+    ) {
+        let (key_slot, key_secret) = key_to_wire(key);
+        let body = GetBody {
+            key_slot,
+            key_secret,
+            offset: offset.into(),
+            len: len.into(),
+            cookie: id.0.to_u64().into(),
+            into_offset: into_offset.into(),
+        };
+        self.emit(peer, body, None);
+    }
+
+    /// Bytes that we asked for arrive.
+    pub(crate) fn arrive_data(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: DataBody,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
+        let offset = body.offset.get();
+        let ended =
+            self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
+        let Some(state) = self.access_mut(operation) else { return Placement::Drop };
+        let asked = state.access.direction == Direction::Get && !state.waiting;
+        if ended || state.access.peer != id || !asked {
+            return Placement::Drop;
+        }
+        let local = state.access.local;
+        if offset > local.len || bytes > local.len - offset || bytes == 0 {
+            return self.violation("data outside of what was asked for");
+        }
+        self.retain_memory(operation);
+        let kind = IncomingKind::Data { operation, bytes };
+        self.place_into(link, Some(id), prefix, local.part(offset, bytes), kind)
+    }
+
+    pub(crate) fn data_received(&mut self, id: OperationId, bytes: u64) {
+        let state = self.operations.access_mut(id);
+        let in_parts = state.and_then(|state| Some((state.access.peer, state.pulled.as_mut()?)));
+        let peer = in_parts.map(|(peer, pulled)| {
+            if let Some(session) = self.peers.session_mut(peer)
+                && let Some(pulling) = &mut session.accesses.pulling
+            {
+                pulling.frames_came(pulled, bytes);
+            }
+            peer
+        });
+        self.bytes_moved(id, bytes);
+        self.release_memory(id);
+        if let Some(peer) = peer {
+            self.pump_pulls(peer);
+        }
+    }
+
+    /// Bytes of a get are here.
+    pub(super) fn bytes_moved(&mut self, id: OperationId, bytes: u64) {
+        let Some(state) = self.access_mut(id) else { return };
+        state.moved += bytes;
+        if state.moved >= state.access.local.len {
+            self.access_ended(id, Ok(()));
+        }
+    }
+}

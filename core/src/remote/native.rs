@@ -1,0 +1,86 @@
+//! Gets and puts that a rail does by itself, and what becomes of those that break off.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::{Help, LinkId, Verb};
+
+use crate::api::*;
+use crate::engine::Core;
+use crate::operation::AccessState;
+use crate::orders::{Order, Orders};
+
+impl Core {
+    pub(super) fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
+        let (peer, bytes) = (access.peer, access.local.len);
+        let order = Order::Native { operation: id, peer, bytes };
+        let token = match self.orders.insert(order, link) {
+            Ok(slot) => {
+                if let Some(state) = self.access_mut(id) {
+                    state.native = Some(slot);
+                }
+                Orders::token(slot)
+            }
+            Err(_) => return self.access_ended(id, Err(Fault::Busy)),
+        };
+        self.retain_memory(id);
+        let help = self.access_mut(id).map_or(Help::None, |state| state.help);
+        let Access { direction, key, remote, local, .. } = access;
+        let verb = match direction {
+            Direction::Get => Verb::Read { link, key, remote, local, token, help },
+            Direction::Put => Verb::Write { link, key, remote, local, token },
+        };
+        self.outputs.push(Output::Verb(verb));
+        let now = self.now;
+        if let Some(session) = self.peers.session_mut(peer) {
+            let due = session.paths.watch(link, now);
+            self.wake_by(peer, due);
+        }
+    }
+
+    pub(crate) fn native_ended(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        link: LinkId,
+        bytes: u64,
+        outcome: Result<(), Fault>,
+    ) {
+        if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
+            state.moved = bytes;
+        }
+        if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
+            return self.release_memory(id);
+        }
+        let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
+        if !(lost && self.begin_again(id, peer, link)) {
+            self.access_ended(id, outcome);
+        }
+        self.release_memory(id);
+    }
+
+    /// The link went away under a native read of a session that has this path alone, and resumes: the read waits for the
+    /// next link. To read the same bytes once more changes nothing.
+    fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
+        let segments = self.access_mut(id).map_or(0, |access| access.segments());
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        let session = self.peers.session_mut(peer).filter(|it| it.reliable.is_some() && !over);
+        let Some(session) = session else { return false };
+        session.accesses.under_way.end(segments);
+        self.queue_access(id, peer);
+        if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
+            // It is dead, and its rail will say so; until then nothing is tried over it again.
+            self.close_link(lost);
+        }
+        true
+    }
+
+    /// The rail leaves a get to frames.
+    fn ask_instead(&mut self, id: OperationId) -> bool {
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        let get = |state: &&mut AccessState| state.access.direction == Direction::Get && !over;
+        let Some(state) = self.access_mut(id).filter(get) else { return false };
+        state.native = None;
+        let access = state.access.clone();
+        self.ask(id, &access);
+        true
+    }
+}
