@@ -106,6 +106,8 @@ enum Command {
     /// Shows the network paths of running processes: their states, and what happened to them.
     #[command(subcommand, after_help = "Example: ropewalk paths status")]
     Paths(paths::Paths),
+    /// Runs a program as several ranks that find each other, on this host or on several.
+    Run(commands::run::Run),
     /// Prints a script with which a shell completes the commands and options of ropewalk.
     #[command(after_help = "Examples:
   . <(ropewalk completions bash)                    in ~/.bashrc
@@ -146,6 +148,9 @@ fn main() -> std::process::ExitCode {
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Mx(what) => mx::run(&what),
         Command::Paths(what) => paths::run(&what),
+        Command::Run(arguments) => {
+            return commands::run::run(&arguments).unwrap_or_else(|error| ended(Err(error)));
+        }
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             let mut script = Vec::new();

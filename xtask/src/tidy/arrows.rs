@@ -69,6 +69,7 @@ const ROOMS: &[Room] = &[
         ANY_RAIL,
         "host/paths shows what net tells of paths, and knows no rail",
     ),
+    room("host-job", &[], &[], "host/job starts programs, and knows nothing of messages"),
     room("rma", &["base", "wire", "net"], ANY_RAIL, "rma is a user of net"),
     room("rpc", &["base", "wire", "net"], ANY_RAIL, "rpc is an ordinary user of net"),
     room("store", &["base", "wire"], &["sim"], "store stands on base and wire and never names rpc"),
