@@ -2,7 +2,7 @@
 //!
 //! * [`Job`]: the side of a rank: its number, how many there are, and an exchange among all of them;
 //! * [`Launch`]: the launcher. It starts an *agent* for each place: this host, a network namespace, another host;
-//! * [`agent`], [`rank`]: the parts that the launcher's program plays as an agent, and as a rank before it becomes the user's
+//! * [`agent()`], [`rank()`]: the parts that the launcher's program plays as an agent, and as a rank before it becomes the user's
 //!   program.
 //!
 //! The launcher talks to an agent over the agent's standard input and output, so that a remote shell carries all that there
