@@ -50,6 +50,8 @@ pub struct Descriptor {
     /// From the first byte to behind the last one, of one instance.
     bounds: Range<i64>,
     extent: i64,
+    /// It is plain that no two pieces of one instance have a byte in common.
+    is_apart: bool,
 }
 
 /// A piece of memory: its offset from the address that an operation names, and its bytes.
@@ -123,7 +125,8 @@ impl Descriptor {
         if extent.abs() > FAR {
             return Err(Malformed::TooFar);
         }
-        Ok(Descriptor { shape, bounds, extent: extent as i64 })
+        let is_apart = shape.is_apart();
+        Ok(Descriptor { shape, bounds, extent: extent as i64, is_apart })
     }
 
     /// Bytes of data of one instance.
@@ -166,9 +169,7 @@ impl Descriptor {
     /// Whether pieces of `count` instances may have a byte in common. The answer is exact for 65,536 pieces and fewer.
     /// With more of them, loops that reach into each other count as overlapping.
     pub fn may_overlap(&self, count: u64) -> bool {
-        let own = self.bounds.end - self.bounds.start;
-        let is_apart = count <= 1 || self.extent.unsigned_abs() >= own.unsigned_abs();
-        if is_apart && self.shape.is_apart() {
+        if self.is_plainly_apart(count) {
             return false;
         }
         if self.bounds(count).is_none() || self.shape.runs().saturating_mul(count) > PIECES_COMPARED
@@ -178,6 +179,13 @@ impl Descriptor {
         let mut pieces: Vec<Piece> = self.pieces(count, 0).collect();
         pieces.sort_unstable_by_key(|piece| piece.offset);
         pieces.windows(2).any(|two| two[0].offset + two[0].bytes as i64 > two[1].offset)
+    }
+
+    /// Whether the structure alone tells that no two pieces of `count` instances have a byte in common. False where loops
+    /// reach into each other, though they may miss each other. No piece is looked at.
+    pub fn is_plainly_apart(&self, count: u64) -> bool {
+        let own = self.bounds.end - self.bounds.start;
+        self.is_apart && (count <= 1 || self.extent.unsigned_abs() >= own.unsigned_abs())
     }
 
     /// Its bytes in a frame: the extent, then each node.

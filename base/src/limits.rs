@@ -18,6 +18,12 @@ pub const EAGER_BYTES: u32 = 16 * 1024;
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
 /// Remote segments of one list put or get.
 pub const REMOTE_SEGMENTS_MAX: usize = 1024;
+/// Bytes of records of puts, which go in one frame.
+pub const RECORDS_BYTES_MAX: u32 = 4096;
+/// Bytes of elements in one frame of an update: the lock of an endpoint is held for as long as it takes to combine them.
+pub const UPDATE_BYTES_MAX: u32 = 64 * 1024;
+/// Longest put that goes with its request for a lock, in bytes: it goes in vain where somebody has the lock.
+pub const LOCKED_PUT_BYTES_MAX: u32 = 4096;
 /// Urgent frames that may wait on one link for a peer that does not read. More than a correct peer
 /// can bring about before it reads again: answers to what its windows allow, and the frames of ours
 /// that need no answer to go. With the usual windows that are 4096 results, 3 * 1024 `Fin`s and as

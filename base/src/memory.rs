@@ -12,14 +12,17 @@
 //! * read-only memory is never written: for writing, its slices resolve to nothing.
 
 mod apply;
+mod cells;
 mod element;
 mod job;
+mod mapped;
 mod store;
 mod table;
 mod update;
 
+pub use cells::{Cells, OutOfCells, Value};
 pub use element::{Element, Operator, Shape};
-pub use job::{Change, Job, Places};
+pub use job::{Change, Job, Places, RECORD_BYTES, record};
 pub use table::{BufferId, BufferTable, Segments, Slice};
 pub use update::{NeedsLock, Update};
 
@@ -92,6 +95,8 @@ enum Kind {
     Promised { segment: Segment, writable: bool },
     /// A buffer that others read, too.
     Shared { segment: Segment, _keep: Arc<PoolBuffer> },
+    /// A range of cells, readable and writable.
+    Cells { segment: Segment, keep: Cells },
     /// More than one piece.
     Pieces(Box<Pieces>),
 }
@@ -103,6 +108,7 @@ struct Pieces {
     writable: bool,
     /// The buffers that they are of, where they are not promised.
     keep: Vec<PoolBuffer>,
+    parts: Vec<Memory>,
 }
 
 const _: () = assert!(size_of::<Memory>() <= 40);
@@ -127,7 +133,18 @@ impl Memory {
     pub fn many(buffers: Vec<PoolBuffer>) -> Memory {
         let segments: Box<[Segment]> = buffers.iter().map(|buffer| *buffer.segment()).collect();
         let bytes = total(&segments);
-        let pieces = Pieces { segments, bytes, writable: true, keep: buffers };
+        let (keep, parts) = (buffers, Vec::new());
+        let pieces = Pieces { segments, bytes, writable: true, keep, parts };
+        Memory { kind: Kind::Pieces(Box::new(pieces)) }
+    }
+
+    /// Memories one after the other. Writable where all of them are.
+    pub fn joined(parts: Vec<Memory>) -> Memory {
+        let segments: Vec<Segment> =
+            parts.iter().flat_map(|part| part.segments()).copied().collect();
+        let (bytes, writable) = (total(&segments), parts.iter().all(Memory::is_writable));
+        let (segments, keep) = (segments.into(), Vec::new());
+        let pieces = Pieces { segments, bytes, writable, keep, parts };
         Memory { kind: Kind::Pieces(Box::new(pieces)) }
     }
 
@@ -156,6 +173,7 @@ impl Memory {
                 bytes: total(segments),
                 writable,
                 keep: Vec::new(),
+                parts: Vec::new(),
             })),
         };
         Memory { kind }
@@ -166,9 +184,9 @@ impl Memory {
     pub fn segments(&self) -> &[Segment] {
         match &self.kind {
             Kind::Pooled(buffer) => std::slice::from_ref(buffer.segment()),
-            Kind::Promised { segment, .. } | Kind::Shared { segment, .. } => {
-                std::slice::from_ref(segment)
-            }
+            Kind::Promised { segment, .. }
+            | Kind::Shared { segment, .. }
+            | Kind::Cells { segment, .. } => std::slice::from_ref(segment),
             Kind::Pieces(pieces) => &pieces.segments,
         }
     }
@@ -178,7 +196,9 @@ impl Memory {
     pub fn len(&self) -> u64 {
         match &self.kind {
             Kind::Pooled(buffer) => buffer.segment().len() as u64,
-            Kind::Promised { segment, .. } | Kind::Shared { segment, .. } => segment.len() as u64,
+            Kind::Promised { segment, .. }
+            | Kind::Shared { segment, .. }
+            | Kind::Cells { segment, .. } => segment.len() as u64,
             Kind::Pieces(pieces) => pieces.bytes,
         }
     }
@@ -192,10 +212,20 @@ impl Memory {
     #[inline]
     pub fn is_writable(&self) -> bool {
         match &self.kind {
-            Kind::Pooled(_) => true,
+            Kind::Pooled(_) | Kind::Cells { .. } => true,
             Kind::Promised { writable, .. } => *writable,
             Kind::Shared { .. } => false,
             Kind::Pieces(pieces) => pieces.writable,
+        }
+    }
+
+    /// Whether others update elements of it by the processor's atomic operations: see [`Cells::share`].
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        match &self.kind {
+            Kind::Cells { keep, .. } => keep.is_shared(),
+            Kind::Pieces(pieces) => pieces.parts.iter().any(Memory::is_shared),
+            _ => false,
         }
     }
 

@@ -135,13 +135,31 @@ impl<T> Slots<T> {
             return None;
         }
         let value = slot.value.take()?;
+        self.freed(id.index);
+        Some(value)
+    }
+
+    /// Drops the value that `id` names where it lies: as [`Self::remove`], for long values that nobody wants.
+    #[inline]
+    pub fn discard(&mut self, id: SlotId) {
+        let Some(slot) = self.slots.get_mut(id.index as usize) else { return };
+        if slot.generation != id.generation || slot.value.is_none() {
+            return;
+        }
+        slot.value = None;
+        self.freed(id.index);
+    }
+
+    /// The value of a slot is gone: its key is stale, and the slot is free.
+    #[inline]
+    fn freed(&mut self, index: u32) {
         self.len -= 1;
+        let slot = &mut self.slots[index as usize];
         if slot.generation < u32::MAX {
             slot.generation += 1;
             slot.next_free = self.free;
-            self.free = id.index;
+            self.free = index;
         }
-        Some(value)
     }
 
     /// All values with their keys, in index order.
@@ -182,5 +200,11 @@ mod tests {
         assert_eq!(SlotId::from_u64(b.to_u64()), b);
         assert_eq!(slots.get(SlotId::from_u64(u64::MAX)), None);
         assert_eq!(slots.len(), 2);
+        slots.discard(a);
+        assert_eq!(slots.len(), 2, "the key is stale");
+        slots.discard(c);
+        slots.discard(c);
+        assert_eq!((slots.len(), slots.get(c)), (1, None));
+        assert_eq!(slots.insert('d').map(|it| it.index), Ok(a.index));
     }
 }

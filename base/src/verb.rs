@@ -4,10 +4,12 @@
 //! names the other: both know these words only. Buffers are slices of a table, never pointers.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
+use crate::descriptor::Descriptor;
 use crate::error::Fault;
-use crate::limits::HEADER_BYTES_MAX;
+use crate::limits::{HEADER_BYTES_MAX, REMOTE_SEGMENTS_MAX};
 use crate::memory::Slice;
 use crate::slots::SlotId;
 
@@ -55,6 +57,47 @@ pub enum RemoteLayout {
     At(u64),
     /// Piece by piece, in order; at most `REMOTE_SEGMENTS_MAX`.
     List(Arc<[RemoteSegment]>),
+    /// In instances of a datatype. Rails get lists in its place.
+    Strided(Strided),
+}
+
+/// The place of bytes that lie in instances of a datatype, one instance after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Strided {
+    pub shape: Arc<Descriptor>,
+    /// In the region; the offsets of the datatype count from here.
+    pub address: i64,
+    /// Instances of the whole. All of them are judged, though the access is about a part.
+    pub count: u64,
+    /// Bytes of data before those of the access.
+    pub from: u64,
+}
+
+impl Strided {
+    /// The bytes of the region from the first one of all instances to behind the last one. `None`: they reach farther than
+    /// addresses do, or `len` bytes are more than there are.
+    pub fn range(&self, len: u64) -> Option<Range<u64>> {
+        let bounds = self.shape.bounds(self.count)?;
+        let all = i128::from(self.shape.len()) * i128::from(self.count);
+        let place = |offset: i64| u64::try_from(i128::from(self.address) + i128::from(offset)).ok();
+        let range = place(bounds.start)?..place(bounds.end)?;
+        (i128::from(self.from) + i128::from(len) <= all).then_some(range)
+    }
+
+    /// The same bytes as a list; `None` where that is longer than lists may be. They lie in the range of [`Self::range`].
+    pub fn listed(&self, len: u64) -> Option<Arc<[RemoteSegment]>> {
+        self.range(len)?;
+        let mut left = len;
+        let mut segments = Vec::new();
+        let mut pieces = self.shape.pieces(self.count, self.from);
+        while left > 0 && segments.len() < REMOTE_SEGMENTS_MAX {
+            let piece = pieces.next()?;
+            let offset = (self.address + piece.offset) as u64;
+            segments.push(RemoteSegment { offset, len: piece.bytes.min(left) });
+            left -= piece.bytes.min(left);
+        }
+        (left == 0).then(|| segments.into())
+    }
 }
 
 /// The header of a frame, with its bytes inline.

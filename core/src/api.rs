@@ -5,11 +5,12 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::SuspicionCounts;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::{BufferId, Change, Slice, Update};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
 
 use crate::apm::{PathEvent, Policy};
+pub use crate::plant::Plant;
 
 /// The result of posting a message.
 #[derive(Debug, Clone, Copy)]
@@ -126,10 +127,85 @@ pub enum Direction {
     Put,
 }
 
+/// The kinds of remote access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Get,
+    Put,
+    /// Elements of the region, without gaps, are combined with those of the memory. With `fetch` the memory has a second
+    /// half, which takes what they were; where the operator takes no elements it is that half alone.
+    Update {
+        update: Update,
+        fetch: bool,
+    },
+    Atomic(Atomic),
+    /// Takes the region's lock, to have it alone or with others. Completes once it has it; the completion's `bits` are 1 where
+    /// a session ended while it had the lock, so that what it protects may be half changed. Given up, it lets the lock go.
+    Lock {
+        exclusive: bool,
+    },
+    /// Takes the region's lock, puts, and gives the lock back, in one exchange, where nobody has or wants it: then the
+    /// completion's `bits` are 2. Else nothing was put, and it completes as a [`Action::Lock`] does. At most
+    /// [`LOCKED_PUT_BYTES_MAX`](ropewalk_base::limits::LOCKED_PUT_BYTES_MAX) bytes.
+    LockedPut {
+        exclusive: bool,
+    },
+    /// Short puts, in one frame: the memory has records of where they go and what they put
+    /// ([`Change::Records`]), of at most
+    /// [`RECORDS_BYTES_MAX`](ropewalk_base::limits::RECORDS_BYTES_MAX) bytes. If one of them does not lie in the region none is
+    /// put.
+    Records,
+    /// Puts, and tells the peer of it: a word of the region grows after all that we began before with this peer, as by an
+    /// [`Atomic::token`], and after these bytes. Both are one frame. Completes once it is applied; else once the memory is free,
+    /// and nobody is told whether the peer refused it. At most
+    /// [`LOCKED_PUT_BYTES_MAX`](ropewalk_base::limits::LOCKED_PUT_BYTES_MAX) bytes.
+    Notify {
+        raise: Raise,
+        applied: bool,
+    },
+    /// Gives back the lock that this operation took, after all that was begun before with this peer. Completes once that is
+    /// on its way.
+    Unlock {
+        lock: OperationId,
+    },
+}
+
+/// How a word of a region grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Raise {
+    /// Of 8 bytes, counted from the end of the region: 0 is the last one.
+    pub word: u32,
+    pub value: u64,
+    /// It grows to the value, if it is less; else by the value.
+    pub to: bool,
+}
+
+/// An operation on one element of a region; it needs no memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Atomic {
+    /// One element is combined, or compared and swapped. Not of more than 8 bytes.
+    pub change: Change,
+    /// The completion's `bits` have what the element was, in the first bytes of a little-endian number.
+    pub fetch: bool,
+    /// It tells the peer something: it takes effect after all that we began before with this peer, and whoever waits for
+    /// words of that region is woken. It completes once it is on its way, and fetches nothing. It does not wait for puts that
+    /// go with requests for locks: these may wait for others.
+    pub token: bool,
+}
+
+impl From<Direction> for Action {
+    fn from(direction: Direction) -> Action {
+        match direction {
+            Direction::Get => Action::Get,
+            Direction::Put => Action::Put,
+        }
+    }
+}
+
 /// A remote access to start.
 #[derive(Debug, Clone)]
 pub struct Access {
-    pub direction: Direction,
+    pub action: Action,
     pub peer: PeerId,
     pub key: RemoteKey,
     pub remote: RemoteLayout,
@@ -159,7 +235,7 @@ pub struct Completion {
     pub message_bytes: u64,
     /// Receives: who sent it; others: the peer.
     pub peer: Option<PeerId>,
-    /// Receives: the message's match bits.
+    /// Receives: the message's match bits. Atomics: what the element was.
     pub bits: u64,
 }
 
@@ -232,6 +308,8 @@ pub enum Output {
     Path(PathEvent),
     /// Two peers are one endpoint: `alias` now stands for `peer`.
     Aliased { alias: PeerId, peer: PeerId },
+    /// Somebody changed a word of a region, and wants to be heard by who waits for it.
+    Raised,
     /// The region of this key is held by nobody any more.
     Unexposed { key: RemoteKey },
 }
@@ -327,35 +405,6 @@ pub struct Config {
     pub plant: Plant,
 }
 
-/// A bug that is planted to see whether it is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Plant {
-    #[default]
-    Nothing,
-    /// A session that goes on over a new link does not tell what credit came back meanwhile.
-    ForgottenCredit,
-    /// It numbers its messages from the beginning.
-    ForgottenNumbers,
-    /// A span that is here takes effect again when it comes again.
-    DuplicatesTaken,
-    /// One span more is acknowledged than is placed.
-    WindowOffByOne,
-    /// A span counts as placed when its payload begins to arrive.
-    PlacedAtStart,
-    /// An order ends when the peer has it, although a rail still has it, too.
-    EndsBeforeRelease,
-    /// An announce that its sender withdrew before it came is taken for one that stands.
-    SkipOmitted,
-    /// A frame that names another session than the present one is taken.
-    OldSessionTaken,
-    /// The core judges before the rails have told all that they have (not in release builds).
-    TimeoutBeforeDrain,
-    /// The policy does not load an alternate again after traffic has moved.
-    RearmForgotten,
-    /// A session with spans that comes to rest forgets that the peer lacks some of them.
-    ForgottenSpans,
-}
-
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -397,6 +446,9 @@ pub struct Counters {
     pub bytes_unmatched: u64,
     pub gets: u64,
     pub puts: u64,
+    /// Updates and atomics of ours, and those of peers that were executed.
+    pub updates: u64,
+    pub updates_served: u64,
     pub gets_served: u64,
     /// Parts of gets that rails were told to read, and those that came back unread since their paths did not carry them.
     pub parts_read: u64,

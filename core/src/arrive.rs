@@ -12,7 +12,7 @@ use ropewalk_wire::frame::{self, Arrived, FrameError, Prefix, ShortHeader};
 
 use crate::api::*;
 use crate::engine::Core;
-use crate::incoming::{Incoming, IncomingKind, OF_RECEIVE};
+use crate::incoming::{Incoming, IncomingKind, OF_PUT, OF_RECEIVE};
 use crate::operation::{Kind, ReceiveStage};
 use crate::path::LinkStage;
 use crate::session::Session;
@@ -249,18 +249,47 @@ impl Core {
         if let Arrived::Fragment(fragment) = body {
             return self.arrive_fragment(link, id, prefix, fragment);
         }
-        if payload_bytes > 0 && !matches!(body, Arrived::Data(_) | Arrived::Put(_)) {
+        if payload_bytes > 0 && !body.takes_payload() {
             return self.violation("a control frame has a payload");
         }
         match body {
             Arrived::Data(data) => return self.arrive_data(link, id, prefix, *data),
             Arrived::Put(put) => return self.arrive_put(link, id, prefix, *put),
+            Arrived::Update(update) => return self.arrive_update(link, id, prefix, *update),
+            Arrived::Strided(strided) => return self.arrive_strided(link, id, prefix, strided),
+            Arrived::Layout(layout) => {
+                if !self.arrive_layout(id, layout) {
+                    return self.violation("a layout of no datatype, or too many");
+                }
+            }
+            Arrived::Reply(reply) if payload_bytes > 0 => {
+                return self.arrive_elements(link, id, prefix, *reply);
+            }
+            Arrived::Atomic(atomic) => {
+                if !self.arrive_atomic(id, atomic) {
+                    return self.violation("an operation out of its turn");
+                }
+            }
+            Arrived::Notify(notify) => return self.arrive_notify(link, id, prefix, notify),
+            Arrived::Lock(lock) if payload_bytes > 0 => {
+                return self.arrive_locked_put(link, id, prefix, lock);
+            }
+            Arrived::Lock(lock) => {
+                if !self.arrive_lock(id, lock) {
+                    return self.violation("a lock that there is not");
+                }
+            }
             Arrived::Rts(announce) => return self.arrive_rts(link, id, *announce),
             Arrived::Get(get) => self.arrive_get(id, *get),
             Arrived::Result(result) => self.arrive_result(id, *result),
             Arrived::Fin(finish) => self.arrive_fin(id, *finish),
             Arrived::Abort(abort) => self.arrive_abort(id, *abort),
             Arrived::Credit(credit) => self.arrive_credit(id, prefix.span.get(), *credit),
+            Arrived::Reply(_) | Arrived::Applied(_) | Arrived::GiveUp(_) => {
+                if !self.arrive_mark(id, body) {
+                    return self.violation("a number of an operation that there is not");
+                }
+            }
             Arrived::Ack(_) => {}
             Arrived::Key(key) => self.arrive_key(link, id, key),
             Arrived::Probe(_) | Arrived::Suspect(_) => {}
@@ -371,6 +400,9 @@ impl Core {
     #[inline]
     pub fn received(&mut self, token: Token, bytes: &[u8]) {
         if token.0 & OF_RECEIVE != 0 {
+            if token == OF_PUT {
+                return self.put_is_here();
+            }
             let receive = SlotId::from_u64(token.0 & !OF_RECEIVE);
             return self.receive_done(OperationId(receive));
         }
@@ -416,8 +448,19 @@ impl Core {
                 self.fragment_received(assembly, operation, incoming.payload_bytes);
             }
             IncomingKind::Data { operation, bytes } => self.data_received(operation, bytes),
-            IncomingKind::Put { region, cookie, bytes, total } => {
-                self.put_received(incoming.peer, region, cookie, bytes, total);
+            IncomingKind::Update(frame) => self.update_received(&incoming, frame),
+            IncomingKind::LockedPut { region, cookie } => {
+                let Incoming { peer, session, .. } = incoming;
+                self.locked_put_over(peer, session, (region, cookie), Ok(()));
+            }
+            IncomingKind::Elements { operation, number, applied } => {
+                if let Some(peer) = incoming.peer {
+                    self.elements_received(peer, number, applied);
+                }
+                self.release_memory(operation);
+            }
+            IncomingKind::Put(put) => {
+                self.put_received(incoming.peer, put, incoming.payload_bytes);
             }
             IncomingKind::Prove { body } => {
                 self.outputs.push(Output::Release(incoming.slice.buffer));

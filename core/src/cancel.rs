@@ -130,6 +130,7 @@ impl Core {
                 self.give_places_up(from, |kind| {
                     matches!(*kind, IncomingKind::Eager { operation, .. }
                         | IncomingKind::Fragment { operation: Some(operation), .. }
+                        | IncomingKind::Elements { operation, .. }
                         | IncomingKind::Data { operation, .. } if operation == id)
                 });
                 if let Some(peer) = from {
@@ -161,10 +162,11 @@ impl Core {
         self.detach_left_behind(left, &of);
         for peer in peers {
             self.detach_of_session(peer, kept, &of);
-            self.give_places_up(
-                Some(peer),
-                |kind| matches!(*kind, IncomingKind::Put { region, .. } if region == slot),
-            );
+            self.give_places_up(Some(peer), |kind| match kind {
+                IncomingKind::Put(put) => put.region == slot,
+                IncomingKind::LockedPut { region, .. } => *region == slot,
+                _ => false,
+            });
         }
     }
 
@@ -185,7 +187,7 @@ impl Core {
             spans.into_iter().for_each(|span| self.detach_span(id, span));
             return any;
         }
-        let slots = session.paths.bulk_orders(&self.orders, of);
+        let slots = session.paths.orders(&self.orders, of);
         self.detach_orders(slots)
     }
 
@@ -261,7 +263,11 @@ impl Core {
     }
 
     /// Has rails give such places up, and forgets those that wait for their span to come again.
-    fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&IncomingKind) -> bool) {
+    pub(crate) fn give_places_up(
+        &mut self,
+        from: Option<PeerId>,
+        of: impl Fn(&IncomingKind) -> bool,
+    ) {
         for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
             for slot in self.incoming.of(link) {
                 let such = self.incoming.get_mut(slot).filter(|incoming| of(&incoming.kind));
@@ -359,6 +365,7 @@ impl Core {
                 self.release_memory(operation);
             }
             Order::ServeFrame { region, .. } => self.release_region(region),
+            Order::Answer { .. } => self.answer_released(order),
             Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
             Order::Native { .. }
             | Order::Part { .. }
@@ -392,14 +399,23 @@ impl Core {
                 self.release_memory(operation);
             }
             IncomingKind::Data { operation, .. } => self.release_memory(operation),
+            IncomingKind::Elements { operation, number, applied } => {
+                if let Some(peer) = peer {
+                    self.elements_received(peer, number, applied);
+                }
+                self.release_memory(operation);
+            }
             IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_received(assembly, operation, payload_bytes);
             }
-            IncomingKind::Put { region, cookie, .. } => {
+            IncomingKind::LockedPut { region, cookie } => {
+                self.locked_put_over(peer, session, (region, cookie), Err(Fault::BadKey));
+            }
+            IncomingKind::Put(put) => {
                 if let Some(peer) = peer {
-                    self.emit_result(peer, cookie, Err(Fault::BadKey));
+                    self.operation_over(peer, put.number, Err(Fault::BadKey), true);
                 }
-                self.release_region(region);
+                self.release_region(put.region);
             }
             _ => unreachable!("{kind:?} is no place of a user's"),
         }

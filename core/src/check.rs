@@ -57,6 +57,7 @@ impl Holds {
             | Order::Part { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
+            Order::Answer { .. } => {}
             Order::ServeFrame { region, .. } => *self.regions.entry(region).or_default() += 1,
             Order::Eager { .. }
             | Order::Span { .. }
@@ -70,10 +71,14 @@ impl Holds {
         match incoming.kind {
             IncomingKind::Eager { operation, .. }
             | IncomingKind::Fragment { operation: Some(operation), .. }
+            | IncomingKind::Elements { operation, .. }
             | IncomingKind::Data { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
-            IncomingKind::Put { region, .. } => *self.regions.entry(region).or_default() += 1,
+            IncomingKind::LockedPut { region, .. } => {
+                *self.regions.entry(region).or_default() += 1;
+            }
+            IncomingKind::Put(put) => *self.regions.entry(put.region).or_default() += 1,
             _ => {}
         }
     }
@@ -281,10 +286,10 @@ impl Core {
         let under_way = self.operations.iter().filter_map(|(_, operation)| {
             let access = self.operations.access(operation)?;
             let counts = operation.ending.is_none() && !access.waiting && access.access.peer == id;
-            counts.then(|| access.segments())
+            counts.then_some(access)
         });
         let mut counted = UnderWay::default();
-        under_way.for_each(|segments| counted.begin(segments));
+        under_way.for_each(|access| counted.begin(access));
         counted
     }
 
@@ -317,6 +322,26 @@ impl Core {
         assert_eq!(pulling.counts(None, None)[2..], [by_frames, left], "gets in parts of {id:?}");
     }
 
+    /// Every byte of a put or an update by frames is applied, or has an open number, or is still to have one.
+    fn check_numbers(&self, id: PeerId, session: &Session) {
+        let Some(one_sided) = &session.one_sided else { return };
+        let due = self.marks.iter().any(|due| self.resolve(due) == id) || !one_sided.taken.is_due();
+        assert!(due, "{id:?} is to be told what is applied, and nobody will");
+        let mut open = BTreeMap::<OperationId, u64>::new();
+        for issue in one_sided.issued.iter() {
+            *open.entry(issue.operation).or_default() += u64::from(issue.bytes);
+        }
+        for (operation, bytes) in open {
+            let state = self.operations.get(operation).filter(|state| state.ending.is_none());
+            let Some(access) = state.and_then(|state| self.operations.access(state)) else {
+                continue;
+            };
+            let unmade = one_sided.updates.left(operation, access);
+            let all = access.moved + bytes + unmade;
+            assert_eq!(all, access.bytes(), "{operation:?} is applied or has numbers");
+        }
+    }
+
     fn check_session(&self, id: PeerId, session: &Session) {
         let under_way = session.accesses.under_way;
         assert_eq!(under_way, self.under_way(id), "accesses of {id:?} under way");
@@ -335,6 +360,7 @@ impl Core {
         }
         session.lent.check(id, eager, announces);
         self.check_pulls(id, session);
+        self.check_numbers(id, session);
         for link in session.paths.links() {
             let state = self.links.get(link).expect("a link of a session is there");
             let carries = matches!(state.stage, LinkStage::Up | LinkStage::Closing);

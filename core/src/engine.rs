@@ -21,7 +21,7 @@ use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
 use crate::rails::{RailLabel, Rails};
-use crate::remote::Regions;
+use crate::remote::{Jobs, Locks, Marks, PutFrame, Regions};
 use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
 
@@ -45,10 +45,17 @@ pub struct Core {
     pub(crate) incoming: IncomingPayloads,
     /// The payload of the frame that is being placed is here, too.
     pub(crate) placing_whole: bool,
+    /// A put whose payload is here, too: its peer, and how many bytes it has.
+    pub(crate) put_here: Option<(PeerId, PutFrame, u32)>,
     /// Buffers with copies of spans, until the copies are at their places.
     pub(crate) copies_staged: u32,
     pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
+    /// Peers that are told of applied operations once all outputs were taken.
+    pub(crate) marks: Marks,
+    /// Updates and atomics of peers that are to be executed.
+    pub(crate) jobs: Jobs,
+    pub(crate) locks: Locks,
     pub(crate) pool: Pool,
     pub(crate) closing: bool,
     pub(crate) timers: Timers,
@@ -98,9 +105,13 @@ impl Core {
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             placing_whole: false,
+            put_here: None,
             copies_staged: 0,
             assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
+            marks: Marks::default(),
+            jobs: Jobs::default(),
+            locks: Locks::default(),
             pool: Pool::new(config.eager_pool_bytes),
             closing: false,
             timers: Timers::new(),
@@ -124,7 +135,12 @@ impl Core {
     /// stays where it is until the next one of its kind is taken.
     #[inline]
     pub fn next_output(&mut self) -> Option<Next> {
-        self.outputs.next()
+        let next = self.outputs.next();
+        if next.is_none() && !self.marks.is_empty() {
+            self.tell_applied();
+            return self.outputs.next();
+        }
+        next
     }
 
     /// The frame of the last `Next::Frame` or `Next::PatientFrame`.
@@ -153,7 +169,7 @@ impl Core {
     /// Whether there is something to do or to know.
     #[inline]
     pub fn has_outputs(&self) -> bool {
-        !self.outputs.is_empty()
+        !self.outputs.is_empty() || !self.marks.is_empty()
     }
 
     /// One more rail, behind those that it has.
@@ -330,12 +346,16 @@ impl Core {
                 self.fragment_released(operation, peer, outcome);
                 self.pump(peer);
             }
-            Order::PutFrame { operation, peer } => {
+            Order::PutFrame { operation, peer, .. } => {
                 self.put_frame_released(operation, outcome);
                 self.pump(peer);
             }
             Order::ServeFrame { region, peer } => {
                 self.release_region(region);
+                self.pump(peer);
+            }
+            Order::Answer { peer, .. } => {
+                self.answer_released(order);
                 self.pump(peer);
             }
             Order::Detached { peer, .. } => self.pump(peer),
@@ -462,7 +482,7 @@ impl Core {
             }
             Kind::Access(_) => {
                 completion.peer = self.operations.peer(operation);
-                completion.bits = 0;
+                completion.bits = self.operations.access(operation).map_or(0, |it| it.value);
                 completion.message_bytes = bytes;
             }
         }

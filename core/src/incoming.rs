@@ -5,11 +5,12 @@
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
-use ropewalk_base::verb::LinkId;
+use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{self, Prefix, ProveBody};
 
 use crate::api::{Channel, OperationId, PeerId};
 use crate::lists::{List, Neighbours, Table};
+use crate::remote::{PutFrame, UpdateFrame};
 
 /// A payload on its way to its place.
 #[derive(Debug)]
@@ -92,11 +93,19 @@ pub(crate) enum IncomingKind {
         operation: OperationId,
         bytes: u64,
     },
-    Put {
+    Put(PutFrame),
+    /// Bytes for a region, under its lock, which goes back with them.
+    LockedPut {
         region: SlotId,
         cookie: u64,
-        bytes: u64,
-        total: u64,
+    },
+    /// Elements of a peer's, to be combined with some of ours.
+    Update(UpdateFrame),
+    /// Former values of elements, the answer to an update of ours with this number.
+    Elements {
+        operation: OperationId,
+        number: u64,
+        applied: u64,
     },
     /// A long probe of an arming, or its answer.
     Prove {
@@ -107,6 +116,8 @@ pub(crate) enum IncomingKind {
 /// Marks tokens of placements that name the receive itself: the others name an entry in the table of
 /// incoming, whose indices stay below.
 pub(crate) const OF_RECEIVE: u64 = 1 << 31;
+/// The placement of a put that came whole: it is the only one of its kind. No operation has this index.
+pub(crate) const OF_PUT: Token = Token(OF_RECEIVE | (OF_RECEIVE - 1));
 
 /// All incoming payloads of an endpoint.
 #[derive(Debug)]

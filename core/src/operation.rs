@@ -6,12 +6,13 @@
 //! Operations that are about one peer alone are listed by it, so that its end concerns no others.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{Element, Operator, Slice, Update};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
 
-use crate::api::{Access, OperationId, PeerId, Receive, Send};
+use crate::api::{Access, Action, Atomic, OperationId, PeerId, Receive, Send};
 use crate::lists::{List, Neighbours, Table};
-use crate::remote::Pulled;
+use crate::remote::{Pieces, Pulled};
 
 /// Waiting sends whose bytes are counted, at most, to see what waits.
 const COUNTED_MAX: usize = 64;
@@ -110,10 +111,16 @@ pub(crate) struct AccessState {
     pub access: Access,
     /// In the queue of its peer.
     pub waiting: bool,
-    /// A put of which data frames are still to be made.
+    /// A put or an update of which data frames are still to be made, or a request for a lock without its answer.
     pub streaming: bool,
     /// Bytes that arrived (get), or were confirmed (put).
     pub moved: u64,
+    /// The former value of an atomic's element.
+    pub value: u64,
+    /// It counts as one of which the peer's core hears no number.
+    pub unnumbered: bool,
+    /// A rail that reads and writes by itself left it to frames.
+    pub by_frames: bool,
     /// The last native order for it.
     pub native: Option<SlotId>,
     /// Where it is in parts: how far it is.
@@ -185,9 +192,78 @@ impl AccessState {
     /// How many pieces of remote memory it is about.
     pub fn segments(&self) -> u32 {
         match &self.access.remote {
-            RemoteLayout::At(_) => 1,
+            RemoteLayout::At(_) | RemoteLayout::Strided(_) => 1,
             RemoteLayout::List(list) => list.len() as u32,
         }
+    }
+
+    /// Whether it is about instances of a datatype. Where a rail does it, it has become one about a list.
+    pub fn is_strided(&self) -> bool {
+        matches!(self.access.remote, RemoteLayout::Strided(_))
+    }
+
+    /// How it combines elements, and whether it fetches what they were. Strided puts replace bytes, and strided gets fetch
+    /// them.
+    pub fn combines(&self) -> Option<(Update, bool)> {
+        let bytes = |operator| Update::new(Element::Byte, operator);
+        match self.access.action {
+            Action::Update { update, fetch } => Some((update, fetch)),
+            Action::Records => Some((bytes(Operator::Replace)?, false)),
+            Action::Get if self.is_strided() => Some((bytes(Operator::Nothing)?, true)),
+            Action::Put if self.is_strided() => Some((bytes(Operator::Replace)?, false)),
+            _ => None,
+        }
+    }
+
+    /// How many numbers it takes, if frames do it.
+    pub fn numbers(&self) -> u64 {
+        match self.access.action {
+            // It has a number for each of its frames, and waits between them.
+            _ if self.is_strided() => 1,
+            Action::Get | Action::Lock { .. } | Action::LockedPut { .. } => 0,
+            Action::Put => Pieces::count_of(&self.access.remote, self.access.local.len),
+            // An update has a number for each of its frames, and waits between them.
+            Action::Update { .. }
+            | Action::Records
+            | Action::Atomic(_)
+            | Action::Notify { .. }
+            | Action::Unlock { .. } => 1,
+        }
+    }
+
+    /// Whether it asks for a lock.
+    pub fn is_lock(&self) -> bool {
+        matches!(self.access.action, Action::Lock { .. } | Action::LockedPut { .. })
+    }
+
+    /// Whether it tells the peer something, after all before it.
+    pub fn is_token(&self) -> bool {
+        matches!(
+            self.access.action,
+            Action::Unlock { .. }
+                | Action::Notify { .. }
+                | Action::Atomic(Atomic { token: true, .. })
+        )
+    }
+
+    /// Where the elements of an update are, and where what they were goes.
+    pub fn halves(&self) -> (Slice, Slice) {
+        let local = self.access.local;
+        match self.combines() {
+            Some((update, true)) if update.operator() == Operator::Nothing => {
+                (local.part(0, 0), local)
+            }
+            Some((_, true)) => {
+                (local.part(0, local.len / 2), local.part(local.len / 2, local.len / 2))
+            }
+            _ => (local, local.part(0, 0)),
+        }
+    }
+
+    /// How many bytes are moved when it is over.
+    pub fn bytes(&self) -> u64 {
+        let (source, result) = self.halves();
+        source.len.max(result.len)
     }
 }
 
@@ -381,6 +457,9 @@ impl Operations {
             waiting: false,
             streaming: false,
             moved: 0,
+            value: 0,
+            unnumbered: false,
+            by_frames: false,
             native: None,
             pulled: None,
             help,
@@ -448,7 +527,7 @@ impl Operations {
         entry.generation = 0;
         let owned = entry.operation.owned;
         if let Some(access) = Self::access_id(&entry.operation.kind) {
-            self.accesses.remove(access.0);
+            self.accesses.discard(access.0);
         }
         if owned {
             self.release(id.0.index);

@@ -16,8 +16,8 @@ pub(crate) enum Order {
     Eager { operation: OperationId },
     /// A fragment of a message behind the first one.
     Fragment { operation: OperationId, peer: PeerId },
-    /// A data frame of a put.
-    PutFrame { operation: OperationId, peer: PeerId },
+    /// A frame of a put. `bulk`: it is a data frame among others.
+    PutFrame { operation: OperationId, peer: PeerId, bulk: bool },
     /// A data frame that serves a get.
     ServeFrame { region: SlotId, peer: PeerId },
     /// A native read or write.
@@ -29,6 +29,8 @@ pub(crate) enum Order {
     /// The payload of a span whose session ended while several rails had it: the last one that lets go ends the order in
     /// this place.
     Shared { with: SlotId },
+    /// The answer to an update of a peer's.
+    Answer { peer: PeerId, session: u32, buffer: BufferId, bytes: u32, bulk: bool },
     /// A frame whose payload its user has back.
     Detached { peer: PeerId, bulk: bool },
     /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.
@@ -46,6 +48,7 @@ impl Order {
             | Order::Native { peer, .. }
             | Order::Part { peer, .. }
             | Order::Span { peer, .. }
+            | Order::Answer { peer, .. }
             | Order::Detached { peer, .. }
             | Order::Kept { peer, .. } => Some(peer),
         }
@@ -59,8 +62,11 @@ impl Order {
     /// Whether its frame is a data frame.
     pub fn is_bulk(&self) -> bool {
         match *self {
-            Order::Fragment { .. } | Order::PutFrame { .. } | Order::ServeFrame { .. } => true,
-            Order::Detached { bulk, .. } | Order::Kept { bulk, .. } => bulk,
+            Order::Fragment { .. } | Order::ServeFrame { .. } => true,
+            Order::PutFrame { bulk, .. }
+            | Order::Answer { bulk, .. }
+            | Order::Detached { bulk, .. }
+            | Order::Kept { bulk, .. } => bulk,
             Order::Eager { .. } | Order::Native { .. } | Order::Part { .. } => false,
             Order::Span { .. } | Order::Shared { .. } => false,
         }

@@ -3,6 +3,8 @@
 use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
 use ropewalk_base::verb::{Capabilities, LinkId};
 
+use crate::api::Direction;
+
 /// All rails of an endpoint, by their numbers.
 #[derive(Debug)]
 pub(crate) struct Rails {
@@ -52,6 +54,15 @@ impl Rails {
     #[inline]
     pub fn of(&self, link: LinkId) -> Option<&Capabilities> {
         self.capabilities.get(usize::from(link.rail))
+    }
+
+    /// Whether a rail does so by itself over a link: reads or writes a peer's memory.
+    #[inline]
+    pub fn does(&self, link: LinkId, direction: Direction) -> bool {
+        self.of(link).is_some_and(|rail| match direction {
+            Direction::Get => rail.native_read,
+            Direction::Put => rail.native_write,
+        })
     }
 
     /// The rail with this number.

@@ -86,10 +86,23 @@ local kinds = {
     [8] = "Result", [9] = "FIN", [10] = "Abort", [11] = "Credit", [12] = "Ack", [13] = "Goodbye",
     [14] = "Eager (short)", [15] = "CloseIdle", [16] = "KeepOpen", [17] = "Fragment", [18] = "Key", [19] = "Join",
     [20] = "Probe", [21] = "Load", [22] = "LoadAnswer", [23] = "Migrate", [24] = "Withdraw", [25] = "Prove",
-    [26] = "Suspect", [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
+    [26] = "Suspect", [27] = "Reply", [28] = "Applied", [29] = "GiveUp", [30] = "Update",
+    [31] = "Atomic", [32] = "Lock", [33] = "Layout", [34] = "Strided", [35] = "Notify",
+    [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
     [0xc3] = "Withdrawn",
 }
 local channels = { [0] = "tagged", [1] = "untagged", [2] = "request" }
+local operators = {
+    [1] = "sum", [2] = "product", [3] = "min", [4] = "max", [5] = "logical and", [6] = "logical or", [7] = "logical xor",
+    [8] = "and", [9] = "or", [10] = "xor", [11] = "min and index", [12] = "max and index", [13] = "replace",
+    [14] = "nothing", [255] = "compare and swap",
+}
+local elements = {
+    [1] = "i8", [2] = "u8", [3] = "i16", [4] = "u16", [5] = "i32", [6] = "u32", [7] = "i64", [8] = "u64", [9] = "f32",
+    [10] = "f64", [11] = "complex f32", [12] = "complex f64", [13] = "bool", [14] = "byte", [15] = "f32 and index",
+    [16] = "f64 and index", [17] = "i64 and index", [18] = "i32 and index", [19] = "i16 and index",
+}
+local lock_actions = { [1] = "shared", [2] = "alone", [3] = "no more" }
 local levels = { [0] = "buffered", [1] = "delivered", [2] = "matched" }
 local modes = { [0] = "fail", [1] = "resume" }
 local statuses = {
@@ -257,6 +270,32 @@ declare(ropewalk, "ropewalk.", {
     { "frame.len", "uint64", "Bytes that are asked for", dec },
     { "frame.cookie", "uint64", "Cookie", hex },
     { "frame.into_offset", "uint64", "Offset at the asker", dec },
+    { "frame.number", "uint64", "Operation", dec },
+    { "frame.whole_bytes", "uint32", "Bytes of the operation", dec },
+    { "frame.within", "uint32", "Place in the operation", dec },
+    { "frame.tell", "uint16", "Tell when it is applied", dec },
+    { "frame.applied", "uint64", "Operations up to here are applied", dec },
+    { "frame.count", "uint32", "Operations that are given up", dec },
+    { "frame.value", "uint64", "What the element was", hex },
+    { "frame.elements", "uint32", "Elements of the operation", dec },
+    { "frame.elements_here", "uint32", "Elements of this frame", dec },
+    { "frame.operator", "uint8", "Operator", dec, operators },
+    { "frame.element", "uint8", "Type of the elements", dec, elements },
+    { "frame.operation_flags", "uint16", "1 tell, 2 fetch, 4 token, 8 to the value", hex },
+    { "frame.operand", "uint64", "Operand", hex },
+    { "frame.word", "uint32", "Word from the end of the region" },
+    { "frame.compare", "uint64", "Compared with", hex },
+    { "frame.lock", "uint8", "Wants the lock", dec, lock_actions },
+    { "frame.lock_note", "uint8", "Of the lock: 1 an owner died, 2 the payload is put", dec },
+    { "frame.update_limit", "uint64", "Elements of updates up to", dec },
+    { "frame.layouts", "uint16", "Layouts that are taken", dec },
+    { "frame.layout", "uint8", "Layout", dec },
+    { "frame.layout_place", "uint32", "Layout (8 bits), its nodes (12), the first one here (12)", hex },
+    { "frame.extent", "int64", "Bytes from one instance to the next", dec },
+    { "frame.node", "bytes", "Node: nodes in it (2), offset (8), count (8), stride (8)" },
+    { "frame.address", "int64", "Address of the first instance", dec },
+    { "frame.instances", "uint64", "Instances", dec },
+    { "frame.from", "uint64", "Bytes of data before", dec },
     { "frame.bytes", "uint64", "Bytes that were taken", dec },
     { "frame.status", "uint8", "Status", dec, statuses },
     { "frame.eager_limit", "uint64", "Eager messages up to", dec },
@@ -794,6 +833,9 @@ local TAG, MESSAGE = { "ropewalk.frame.tag", 8 }, { "ropewalk.frame.message", 8 
 local CHANNEL, ACKNOWLEDGE = { "ropewalk.frame.channel", 1 }, { "ropewalk.frame.acknowledge", 1 }
 local FRAME_TOTAL, STATUS = { "ropewalk.frame.total_bytes", 8 }, { "ropewalk.frame.status", 1 }
 local OFFER = { "ropewalk.offer", 8 }
+local NUMBER, APPLIED = { "ropewalk.frame.number", 8 }, { "ropewalk.frame.applied", 8 }
+local OPERATOR, ELEMENT = { "ropewalk.frame.operator", 1 }, { "ropewalk.frame.element", 1 }
+local OPERATION_FLAGS = { "ropewalk.frame.operation_flags", 2 }
 
 local record_layouts = {
     prefix = { { "ropewalk.record.kind", 1 }, { "ropewalk.record.header_bytes", 1 }, { "ropewalk.record.flags", 2 },
@@ -812,18 +854,34 @@ local record_layouts = {
     [4] = { TAG, MESSAGE, CHANNEL, { "ropewalk.frame.alone", 1 }, { 6 }, FRAME_TOTAL, KEY_SLOT, KEY_SECRET },
     [5] = { KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.frame.len", 8 }, COOKIE, { "ropewalk.frame.into_offset", 8 } },
     [6] = { COOKIE, OFFSET },
-    [7] = { KEY_SLOT, KEY_SECRET, OFFSET, COOKIE, FRAME_TOTAL },
-    [8] = { COOKIE, STATUS, { 7 } },
+    [7] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.whole_bytes", 4 }, { "ropewalk.frame.within", 4 },
+        { "ropewalk.frame.tell", 2 }, { 6 } },
+    [8] = { COOKIE, STATUS, { "ropewalk.frame.lock_note", 1 }, { 6 } },
     [9] = { MESSAGE, CHANNEL, STATUS, { 6 }, { "ropewalk.frame.bytes", 8 } },
     [10] = { MESSAGE, CHANNEL, { 7 } },
     [11] = { { "ropewalk.frame.eager_limit", 8 }, { "ropewalk.frame.request_limit", 8 },
-        { "ropewalk.frame.rts_limit", 8 }, { "ropewalk.frame.eager_ends", 1 },
-        { "ropewalk.frame.rts_long", 1 }, { 6 } },
+        { "ropewalk.frame.rts_limit", 8 }, { "ropewalk.frame.update_limit", 8 }, { "ropewalk.frame.eager_ends", 1 },
+        { "ropewalk.frame.rts_long", 1 }, { "ropewalk.frame.layouts", 2 }, { 4 } },
     [12] = { { "ropewalk.frame.cumulative", 8 }, { "ropewalk.frame.delay", 4 }, { "ropewalk.frame.runs", 1 }, { 3 } },
     [13] = {},
     [14] = { { "ropewalk.frame.session", 4 }, CHANNEL, ACKNOWLEDGE, { 2 }, TAG, MESSAGE },
     [15] = {},
     [16] = {},
+    [27] = { NUMBER, APPLIED, { "ropewalk.frame.value", 8 }, STATUS, { 7 } },
+    [28] = { APPLIED },
+    [29] = { NUMBER, { "ropewalk.frame.count", 4 }, { 4 } },
+    [30] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.elements", 4 }, { "ropewalk.frame.within", 4 },
+        { "ropewalk.frame.elements_here", 4 }, OPERATOR, ELEMENT, OPERATION_FLAGS },
+    [31] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.operand", 8 }, { "ropewalk.frame.compare", 8 },
+        OPERATOR, ELEMENT, OPERATION_FLAGS, { 4 } },
+    [32] = { KEY_SLOT, KEY_SECRET, COOKIE, NUMBER, OFFSET, { "ropewalk.frame.lock", 1 }, { 7 } },
+    [33] = { { "ropewalk.frame.extent", 8 }, { "ropewalk.frame.layout_place", 4 }, { "ropewalk.frame.node", 26 },
+        { "ropewalk.frame.node", 26 } },
+    [34] = { KEY_SLOT, KEY_SECRET, { "ropewalk.frame.address", 8 }, NUMBER, { "ropewalk.frame.instances", 8 },
+        { "ropewalk.frame.from", 8 }, { "ropewalk.frame.elements_here", 4 }, OPERATOR, ELEMENT, OPERATION_FLAGS,
+        { "ropewalk.frame.layout", 1 }, { 7 } },
+    [35] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.operand", 8 }, { "ropewalk.frame.word", 4 },
+        OPERATION_FLAGS, { 2 } },
     [0xc0] = { OFFER, { "ropewalk.offer.secret", 8 }, KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.total_bytes", 8 },
         { "ropewalk.offer.following", 4 }, { 4 } },
     [0xc1] = { OFFER, { "ropewalk.taken.status", 1 }, { 7 } },
@@ -839,7 +897,7 @@ end
 
 local PREFIX_BYTES, FRAME_PREFIX_BYTES = 8, 40
 local HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX = 104, 256 * 1024
-local FRAME_VERSION = 3
+local FRAME_VERSION = 5
 
 local function layout_bytes(layout)
     local bytes = 0
@@ -861,6 +919,7 @@ local function record_text(kind, values, bytes)
     local channel = values["ropewalk.frame.channel"]
     if channel then text = text .. " " .. name_of(channels, channel) end
     local total = values["ropewalk.frame.total_bytes"] or values["ropewalk.total_bytes"] or values["ropewalk.frame.len"]
+        or values["ropewalk.frame.whole_bytes"]
     if total then text = text .. " of " .. tostring(total) .. " B" end
     local status = values["ropewalk.frame.status"]
     if status then text = text .. " " .. name_of(statuses, status) end

@@ -319,12 +319,13 @@ impl Endpoint {
         memory: Memory,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let access = Access { direction, peer, key, remote, local: Slice::NONE };
+        let action = direction.into();
+        let access = Access { action, peer, key, remote, local: Slice::NONE };
         self.post(context, access, memory, user)
     }
 
     #[inline(always)]
-    fn post(
+    pub(crate) fn post(
         &self,
         context: &Context,
         what: impl What,

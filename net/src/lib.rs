@@ -24,10 +24,12 @@ mod foreign;
 mod group;
 pub mod host;
 pub mod local;
+mod mapped;
 pub mod migration;
 pub mod modules;
 mod mtu;
 mod on_demand;
+mod one_sided;
 mod packet_events;
 pub mod packets;
 pub mod path_status;
@@ -50,12 +52,13 @@ pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
 pub use group::{Group, GroupError};
+pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState, Mode,
-    OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Waiting,
+    Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState,
+    Mode, OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Raise, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

@@ -2,7 +2,7 @@
 
 use ropewalk_base::memory::{Memory, Slice};
 use ropewalk_core::{
-    Access, Channel, Core, Direction, Level, OperationId, Oversize, PeerId, Receive, Send, Sending,
+    Access, Action, Channel, Core, Level, OperationId, Oversize, PeerId, Receive, Send, Sending,
 };
 
 use crate::context::Completed;
@@ -76,7 +76,7 @@ impl What for ReceivePost {
 
 impl What for Access {
     fn writes(&self) -> bool {
-        self.direction == Direction::Get
+        matches!(self.action, Action::Get | Action::Update { fetch: true, .. })
     }
     fn start(mut self, core: &mut Core, id: OperationId, local: Slice) -> Sending {
         self.local = local;

@@ -182,10 +182,12 @@ fn garbage_of_every_kind_costs_the_link_only() {
                 eager_limit: u64::MAX.into(),
                 request_limit: u64::MAX.into(),
                 rts_limit: random.next_u64().into(),
+                update_limit: random.next_u64().into(),
                 eager_ends: 0,
                 rts_long: 0,
 
-                reserved: [0; 6],
+                layouts: 0.into(),
+                reserved: [0; 4],
             });
             let envelope = Envelope {
                 payload_bytes: payload.len() as u32,

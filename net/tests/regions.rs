@@ -214,3 +214,44 @@ fn a_region_is_given_back_only_when_a_closing_link_cannot_write_it_any_more() {
         assert_ne!(world.take(0, 3).outcome, Ok(()), "{medium:?}");
     }
 }
+
+#[test]
+fn regions_beyond_the_table_of_a_rail_are_reached_by_frames() {
+    // As many as the table of shared memory has places, and some more.
+    const REGIONS: usize = 65_536 + 10;
+    for medium in [Medium::Shm, Medium::Loop] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        send(&mut world, 0, to, 1, 10, 1);
+        receive(&mut world, 1, None, 1, 10, 2);
+        world.take(0, 1);
+        world.take(1, 2);
+        let mut keys = Vec::new();
+        for _ in 0..REGIONS {
+            let region = world.memory(16, 9);
+            let endpoint = &world.nodes[1].endpoint;
+            keys.push(endpoint.expose(region, true, Audience::Everybody).unwrap());
+            if keys.len() % 1000 == 0 {
+                world.step();
+            }
+        }
+        for (user, key) in keys[REGIONS - 20..].iter().enumerate() {
+            let user = 10 * user as u64;
+            for (direction, user) in [(Direction::Put, user), (Direction::Get, user + 1)] {
+                let memory = world.memory(8, 5);
+                let node = &world.nodes[0];
+                let (context, at) = (&node.context, RemoteLayout::At(4));
+                let posted =
+                    node.endpoint.post_access(context, direction, to, *key, at, memory, user);
+                world.posted(0, posted);
+                let ended = world.take(0, user);
+                assert_eq!(ended.outcome, Ok(()), "{medium:?} {direction:?}");
+                let bytes = ended.memory.into_pooled().unwrap();
+                assert!((0..8).all(|index| bytes[index] == common::pattern(index, 5)));
+            }
+            let node = &world.nodes[1];
+            node.endpoint.unexpose(*key, &node.context, 5000 + user).unwrap();
+            assert_eq!(world.take(1, 5000 + user).memory.len(), 16);
+        }
+    }
+}

@@ -309,7 +309,7 @@ fn records_share_packets() {
             ("ropewalk.frame.tag", "0x0102030405060708,0x0102030405060708"),
             ("ropewalk.frame.message", "17,17,17"),
             ("ropewalk.frame.acknowledge", "2,2"),
-            ("ropewalk.frame.version", "3,3"),
+            ("ropewalk.frame.version", "5,5"),
             ("ropewalk.frame.attempt", "11,11"),
             ("ropewalk.frame.acknowledged", "12,12"),
             ("ropewalk.frame.packet", "9,9"),
@@ -470,12 +470,21 @@ fn messages_and_accesses_have_their_fields() {
         key_slot: key.0,
         key_secret: key.1,
         offset: 3.into(),
-        cookie: 5.into(),
+        number: 5.into(),
         total_bytes: 9.into(),
+        within: 6.into(),
+        flags: frame::TELL.into(),
+        reserved: [0; 6],
     };
     script.record(
         record(&Body::Put(put), b"xyz"),
-        &[("_ws.col.Info", "Stream 3 ack 12: Frame Put of 9 B 3 B")],
+        &[
+            ("_ws.col.Info", "Stream 3 ack 12: Frame Put of 9 B 3 B"),
+            ("ropewalk.frame.number", "5"),
+            ("ropewalk.frame.whole_bytes", "9"),
+            ("ropewalk.frame.within", "6"),
+            ("ropewalk.frame.tell", "1"),
+        ],
     );
     script.play();
 }
@@ -483,7 +492,7 @@ fn messages_and_accesses_have_their_fields() {
 #[test]
 fn answers_and_limits_have_their_fields() {
     let mut script = Script::new();
-    let result = frame::ResultBody { cookie: 5.into(), status: 4, reserved: [0; 7] };
+    let result = frame::ResultBody { cookie: 5.into(), status: 4, note: 0, reserved: [0; 6] };
     script.record(
         record(&Body::Result(result), &[]),
         &[
@@ -503,9 +512,11 @@ fn answers_and_limits_have_their_fields() {
         eager_limit: 1.into(),
         request_limit: 2.into(),
         rts_limit: 3.into(),
+        update_limit: 4.into(),
         eager_ends: 1,
         rts_long: 1,
-        reserved: [0; 6],
+        layouts: 5.into(),
+        reserved: [0; 4],
     };
     script.record(
         record(&Body::Credit(credit), &[]),
@@ -514,8 +525,10 @@ fn answers_and_limits_have_their_fields() {
             ("ropewalk.frame.eager_limit", "1"),
             ("ropewalk.frame.request_limit", "2"),
             ("ropewalk.frame.rts_limit", "3"),
+            ("ropewalk.frame.update_limit", "4"),
             ("ropewalk.frame.eager_ends", "1"),
             ("ropewalk.frame.rts_long", "1"),
+            ("ropewalk.frame.layouts", "5"),
         ],
     );
     let mut ack = frame::AckBody::new(44, Duration::from_micros(250));
@@ -542,6 +555,175 @@ fn answers_and_limits_have_their_fields() {
     ] {
         script.record(record(&body, &[]), info);
     }
+    script.play();
+}
+
+#[test]
+fn words_about_numbers_have_their_fields() {
+    let mut script = Script::new();
+    let value = 9u64.to_le_bytes();
+    let (number, applied) = (6.into(), 3.into());
+    let reply = frame::ReplyBody { number, applied, value, status: 4, reserved: [0; 7] };
+    script.record(
+        record(&Body::Reply(reply), &[]),
+        &[
+            ("_ws.col.Info", "Stream 0 ack 12: Frame Reply bad key"),
+            ("ropewalk.frame.number", "6"),
+            ("ropewalk.frame.applied", "3"),
+            ("ropewalk.frame.value", "0x0000000000000009"),
+        ],
+    );
+    let applied = frame::AppliedBody { applied: 7.into() };
+    script.record(
+        record(&Body::Applied(applied), &[]),
+        &[("_ws.col.Info", "Stream 1 ack 12: Frame Applied"), ("ropewalk.frame.applied", "7")],
+    );
+    let give_up = frame::GiveUpBody { number: 6.into(), count: 2.into(), reserved: [0; 4] };
+    script.record(
+        record(&Body::GiveUp(give_up), &[]),
+        &[
+            ("_ws.col.Info", "Stream 2 ack 12: Frame GiveUp"),
+            ("ropewalk.frame.number", "6"),
+            ("ropewalk.frame.count", "2"),
+        ],
+    );
+    script.play();
+}
+
+#[test]
+fn updates_atomics_and_locks_have_their_fields() {
+    let (key_slot, key_secret) = (1.into(), 2.into());
+    let mut script = Script::new();
+    let update = frame::UpdateBody {
+        key_slot,
+        key_secret,
+        offset: 3.into(),
+        number: 5.into(),
+        total: 9.into(),
+        within: 6.into(),
+        count: 3.into(),
+        operator: 1,
+        element: 2,
+        flags: (frame::TELL | frame::FETCH).into(),
+    };
+    script.record(
+        record(&Body::Update(update), b"xyz"),
+        &[
+            ("_ws.col.Info", "Stream 0 ack 12: Frame Update 3 B"),
+            ("ropewalk.frame.elements", "9"),
+            ("ropewalk.frame.within", "6"),
+            ("ropewalk.frame.elements_here", "3"),
+            ("ropewalk.frame.operator", "1"),
+            ("ropewalk.frame.element", "2"),
+            ("ropewalk.frame.operation_flags", "0x0003"),
+        ],
+    );
+    let atomic = frame::AtomicBody {
+        key_slot,
+        key_secret,
+        offset: 3.into(),
+        number: 7.into(),
+        operand: 8u64.to_le_bytes(),
+        compare: 9u64.to_le_bytes(),
+        operator: frame::COMPARE_SWAP,
+        element: 8,
+        flags: frame::FETCH.into(),
+        reserved: [0; 4],
+    };
+    script.record(
+        record(&Body::Atomic(atomic), &[]),
+        &[
+            ("_ws.col.Info", "Stream 1 ack 12: Frame Atomic"),
+            ("ropewalk.frame.number", "7"),
+            ("ropewalk.frame.operand", "0x0000000000000008"),
+            ("ropewalk.frame.compare", "0x0000000000000009"),
+            ("ropewalk.frame.operator", "255"),
+        ],
+    );
+    let (cookie, number, action) = (5.into(), 8.into(), frame::LOCK_RELEASE);
+    let reserved = [0; 7];
+    let offset = 3.into();
+    let lock = frame::LockBody { key_slot, key_secret, cookie, number, offset, action, reserved };
+    script.record(
+        record(&Body::Lock(lock), b"xyz"),
+        &[
+            ("_ws.col.Info", "Stream 2 ack 12: Frame Lock 3 B"),
+            ("ropewalk.offset", "3"),
+            ("ropewalk.frame.cookie", "0x0000000000000005"),
+            ("ropewalk.frame.lock", "3"),
+        ],
+    );
+    script.play();
+}
+
+#[test]
+fn notices_have_their_fields() {
+    let (key_slot, key_secret) = (1.into(), 2.into());
+    let mut script = Script::new();
+    let offset = 3.into();
+    let (number, value, word) = (9.into(), 10.into(), 11.into());
+    let (flags, reserved) = (frame::RAISE_TO.into(), [0; 2]);
+    let notify =
+        frame::NotifyBody { key_slot, key_secret, offset, number, value, word, flags, reserved };
+    script.record(
+        record(&Body::Notify(notify), b"xyz"),
+        &[
+            ("_ws.col.Info", "Stream 0 ack 12: Frame Notify 3 B"),
+            ("ropewalk.offset", "3"),
+            ("ropewalk.frame.operand", "0x000000000000000a"),
+            ("ropewalk.frame.word", "11"),
+            ("ropewalk.frame.operation_flags", "0x0008"),
+        ],
+    );
+    script.play();
+}
+
+#[test]
+fn layouts_and_what_goes_by_them_have_their_fields() {
+    let (key_slot, key_secret) = (1.into(), 2.into());
+    let mut script = Script::new();
+    let layout = frame::LayoutBody {
+        extent: (-7).into(),
+        place: frame::LayoutBody::placed(3, 9, 4),
+        nodes: [[1; frame::NODE_BYTES], [2; frame::NODE_BYTES]],
+    };
+    assert_eq!(layout.place(), [3, 9, 4]);
+    script.record(
+        record(&Body::Layout(layout), &[]),
+        &[
+            ("_ws.col.Info", "Stream 0 ack 12: Frame Layout"),
+            ("ropewalk.frame.extent", "-7"),
+            ("ropewalk.frame.layout_place", "0x00400903"),
+        ],
+    );
+    let strided = frame::StridedBody {
+        key_slot,
+        key_secret,
+        address: (-3).into(),
+        number: 5.into(),
+        instances: 6.into(),
+        from: 7.into(),
+        count: 3.into(),
+        operator: 13,
+        element: 14,
+        flags: frame::TELL.into(),
+        layout: 3,
+        reserved: [0; 7],
+    };
+    script.record(
+        record(&Body::Strided(strided), b"xyz"),
+        &[
+            ("_ws.col.Info", "Stream 1 ack 12: Frame Strided 3 B"),
+            ("ropewalk.frame.address", "-3"),
+            ("ropewalk.frame.number", "5"),
+            ("ropewalk.frame.instances", "6"),
+            ("ropewalk.frame.from", "7"),
+            ("ropewalk.frame.elements_here", "3"),
+            ("ropewalk.frame.operator", "13"),
+            ("ropewalk.frame.element", "14"),
+            ("ropewalk.frame.layout", "3"),
+        ],
+    );
     script.play();
 }
 

@@ -35,8 +35,8 @@ verify   Runs formatting, lints, tidy, documentation, all tests and model
                hours; --from STEP continues at a step, for example 'suites'.
 
 install  Builds a release and installs it below DIR: libbmi (shared library,
-         archive, headers, pkg-config file, manual pages), libmyriexpress and
-         libopen-mx for MX, and the command ropewalk.
+         archive, headers, pkg-config file, manual pages), libropewalk-rma (the
+         same), libmyriexpress and libopen-mx for MX, and the command ropewalk.
   --destdir    Writes the files below this directory, for packages.
 
 Example: cargo xtask install --prefix ~/.local";

@@ -97,6 +97,24 @@ fn check_mx(folder: &Path, prefix: &Path) {
     }
 }
 
+/// An example with windows, shared and static, as ranks of the installed command.
+fn check_windows(folder: &Path, prefix: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../face/rma/examples/histogram.c");
+    for (name, more, mode) in
+        [("windows", None, "--libs"), ("windows-static", Some("-static"), "--static")]
+    {
+        let program = folder.join(name);
+        let mut compile = Command::new("gcc");
+        compile.arg("-Wall").args(more).arg("-o").arg(&program).arg(&source);
+        compile.args(flags(prefix, "libropewalk-rma", &[mode, "--cflags", "--libs"]));
+        succeed(&mut compile);
+        let mut run = Command::new(prefix.join("bin/ropewalk"));
+        run.args(["run", "-n", "2", "--"]).arg(&program).env_remove("LD_LIBRARY_PATH");
+        let said = String::from_utf8(succeed(&mut run).stdout).expect("it says text");
+        assert_eq!(said.matches("has what one process counts").count(), 2, "{name}: {said}");
+    }
+}
+
 /// The program as a plain user runs it who needs the right to raw frames, which is the program's own. `None`, with the
 /// reason on the standard output, where this machine does not allow it.
 fn with_rights(folder: &Path, program: &Path) -> Option<Command> {
@@ -161,6 +179,7 @@ fn a_program_finds_what_was_installed_shared_and_static() {
         assert_eq!(succeed(&mut run).stdout, b"tcp://h:1\n", "{name}");
     }
     check_mx(folder.path(), &prefix);
+    check_windows(folder.path(), &prefix);
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //! Memory, source and result may each be cut into segments at any byte. Runs of whole elements are combined where they lie; an
 //! element that lies in two segments is combined in a copy.
 //!
-//! Invariants: a job that does not fit its memory changes nothing; nobody else executes jobs on the same memory meanwhile.
+//! Invariants: a job that does not fit its memory changes nothing; nobody else executes jobs on the same memory meanwhile. On
+//! memory that is shared ([`super::Cells::share`]) others update elements by the processor's atomic operations, and so does this
+//! executor; it is the only one for elements for which there are none.
 
-use super::job::{Change, Job, Places};
+use super::job::{Change, Job, Places, RECORD_BYTES};
 use super::update::EXTENT_MAX;
-use super::{BufferTable, Operator, Segment, Slice, Update, store};
+use super::{BufferId, BufferTable, Operator, Segment, Slice, Update, store};
 use crate::error::Fault;
 
 /// Segments, of which bytes are taken from the front.
@@ -42,13 +44,28 @@ impl<I: Iterator<Item = Segment>> Cursor<I> {
         taken
     }
 
-    /// Takes so many bytes in pieces, each with its place among them.
-    fn each(&mut self, bytes: usize, mut act: impl FnMut(usize, Segment)) {
+    /// Takes so many bytes in pieces, each with its place among them. Returns how many there were.
+    fn each(&mut self, bytes: usize, mut act: impl FnMut(usize, Segment)) -> usize {
         let mut done = 0;
         while done < bytes && self.left() > 0 {
             let piece = self.take(bytes - done);
             act(done, piece);
             done += piece.len();
+        }
+        done
+    }
+
+    /// The offset and the length of the next record; `None` behind the last one.
+    fn record(&mut self) -> Result<Option<(u64, usize)>, Fault> {
+        let mut head = [0; RECORD_BYTES];
+        match self.each(RECORD_BYTES, |at, piece| read(piece, &mut head[at..])) {
+            0 => Ok(None),
+            RECORD_BYTES => {
+                let (offset, bytes) = head.split_first_chunk().ok_or(Fault::Invalid)?;
+                let bytes = bytes.try_into().map(u32::from_le_bytes).map_err(|_| Fault::Invalid)?;
+                Ok(Some((u64::from_le_bytes(*offset), bytes as usize)))
+            }
+            _ => Err(Fault::Invalid),
         }
     }
 }
@@ -89,6 +106,9 @@ impl BufferTable {
         sent: u64,
         result: Option<Slice>,
     ) -> Result<[u8; 8], Fault> {
+        if let (Places::One(region), Change::Records) = (&job.places, job.change) {
+            return self.store_records(*region, source, sent).map(|()| [0; 8]);
+        }
         let target = self.judge(&job.places).ok_or(Fault::BadKey)?;
         check(job.change, target, sent, result.map(|it| it.len))?;
         if result.is_some_and(|it| !self.holds(it) || !self.is_writable(it)) {
@@ -98,7 +118,8 @@ impl BufferTable {
             Places::One(slice) => {
                 self.came(slice.buffer, target);
                 let target = Cursor::new(self.resolve_writable(*slice));
-                self.change(job.change, target, source, result)
+                let is_shared = self.is_shared(slice.buffer);
+                self.change(job.change, target, source, result, is_shared)
             }
             Places::Shaped { region, address, shape, count, from, bytes } => {
                 self.came(region.buffer, target);
@@ -109,9 +130,45 @@ impl BufferTable {
                     (bytes > 0).then(|| region.part((address + piece.offset) as u64, bytes))
                 });
                 let target = Cursor::new(pieces.flat_map(|piece| self.resolve_writable(piece)));
-                self.change(job.change, target, source, result)
+                let is_shared = self.is_shared(region.buffer);
+                self.change(job.change, target, source, result, is_shared)
             }
         })
+    }
+
+    /// Stores the data of records at their places, if all of them lie in the region.
+    fn store_records<S: Iterator<Item = Segment> + Clone>(
+        &self,
+        region: Slice,
+        mut source: Cursor<S>,
+        sent: u64,
+    ) -> Result<(), Fault> {
+        let mut judged = source.clone();
+        while let Some((offset, bytes)) = judged.record()? {
+            if judged.each(bytes, |_, _| ()) < bytes {
+                return Err(Fault::Invalid);
+            }
+            offset
+                .checked_add(bytes as u64)
+                .filter(|end| *end <= region.len)
+                .ok_or(Fault::BadKey)?;
+        }
+        if !self.holds(region) || !self.is_writable(region) {
+            return Err(Fault::BadKey);
+        }
+        self.came(region.buffer, sent);
+        while let Some((offset, bytes)) = source.record()? {
+            let place = region.part(offset, bytes as u64);
+            let mut target = Cursor::new(self.resolve_writable(place));
+            source.each(bytes, |_, from| {
+                target.each(from.len(), |at, to| {
+                    let from = from.part(at, to.len());
+                    // SAFETY: the target lies in writable memory of the table; the source does too, or its owner vouches.
+                    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len()) };
+                });
+            });
+        }
+        Ok(())
     }
 
     /// The bytes of the target; `None` where some of them do not lie in writable memory.
@@ -139,6 +196,10 @@ impl BufferTable {
             || bytes.is_some_and(|all| slice.offset <= all && slice.len <= all - slice.offset)
     }
 
+    fn is_shared(&self, buffer: BufferId) -> bool {
+        self.get(buffer).is_some_and(super::Memory::is_shared)
+    }
+
     fn is_writable(&self, slice: Slice) -> bool {
         slice.len == 0 || self.get(slice.buffer).is_some_and(super::Memory::is_writable)
     }
@@ -149,9 +210,12 @@ impl BufferTable {
         mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
         mut source: Cursor<impl Iterator<Item = Segment> + Clone>,
         result: Option<Slice>,
+        is_shared: bool,
     ) -> [u8; 8] {
         let mut before = [0; 8];
         match change {
+            // They are stored by themselves.
+            Change::Records => {}
             Change::Store => {
                 while let bytes @ 1.. = target.left().min(source.left()) {
                     let (to, from) = (target.take(bytes), source.take(bytes));
@@ -161,14 +225,16 @@ impl BufferTable {
             }
             Change::Update(update) => {
                 let result = result.map(|it| Cursor::new(self.resolve_writable(it)));
-                combine(update, target, source, result);
+                combine(update, target, source, result, is_shared);
             }
             Change::One { update, operand } => {
                 let own = Segment::new(operand.as_ptr().cast_mut(), update.sent(1));
                 let was = Segment::new(before.as_mut_ptr(), update.sent(1));
                 let bytes = update.extent();
                 // SAFETY: the place is one element; the arrays are our own, and as long as an element is sent at least.
-                element(&mut target, bytes, |place| unsafe { update.apply(place, own, Some(was)) });
+                element(&mut target, bytes, |place| unsafe {
+                    execute(update, place, own, Some(was), is_shared);
+                });
             }
             Change::Swap { element: kind, expected, desired } => {
                 element(&mut target, kind.shape().extent, |place| {
@@ -185,6 +251,7 @@ impl BufferTable {
 fn check(change: Change, target: u64, sent: u64, result: Option<u64>) -> Result<(), Fault> {
     let single = |extent: usize| (target == extent as u64).then_some(()).ok_or(Fault::BadKey);
     let (is_sent, fetched) = match change {
+        Change::Records => (false, None),
         Change::Store => (sent == target, None),
         Change::Update(update) => {
             let target = usize::try_from(target).map_err(|_| Fault::BadKey)?;
@@ -205,12 +272,32 @@ fn check(change: Change, target: u64, sent: u64, result: Option<u64>) -> Result<
     (is_sent && is_fetched).then_some(()).ok_or(Fault::Invalid)
 }
 
+/// Combines elements where they lie, as the memory has to be updated.
+///
+/// # Safety
+/// As [`Update::apply`]. On shared memory others update them by [`Update::apply_shared`] only.
+unsafe fn execute(
+    update: Update,
+    place: Segment,
+    own: Segment,
+    before: Option<Segment>,
+    is_shared: bool,
+) {
+    // SAFETY: as the caller vouches; who needs a lock finds nobody else but this executor here.
+    unsafe {
+        if !is_shared || update.apply_shared(place, own, before).is_err() {
+            update.apply(place, own, before);
+        }
+    }
+}
+
 /// Combines all elements of a target with those of a source.
 fn combine(
     update: Update,
     mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
     mut source: Cursor<impl Iterator<Item = Segment>>,
     mut result: Option<Cursor<impl Iterator<Item = Segment>>>,
+    is_shared: bool,
 ) {
     let (extent, sent) = (update.extent(), update.sent(1));
     let reads = update.operator() != Operator::Nothing;
@@ -226,7 +313,7 @@ fn combine(
             let own = if reads { source.take(count * sent) } else { Segment::EMPTY };
             let before = result.as_mut().map(|it| it.take(count * sent));
             // SAFETY: the table's memory, and what a caller vouched for; all have as many elements.
-            unsafe { update.apply(target.take(count * extent), own, before) };
+            unsafe { execute(update, target.take(count * extent), own, before, is_shared) };
             continue;
         }
         let (mut own, mut before) = ([0u8; EXTENT_MAX], [0u8; EXTENT_MAX]);
@@ -236,7 +323,9 @@ fn combine(
         let own = Segment::new(own.as_mut_ptr(), if reads { sent } else { 0 });
         let was = Segment::new(before.as_mut_ptr(), sent);
         // SAFETY: one element, and arrays of our own that have room for the longest one.
-        element(&mut target, extent, |place| unsafe { update.apply(place, own, Some(was)) });
+        element(&mut target, extent, |place| unsafe {
+            execute(update, place, own, Some(was), is_shared);
+        });
         if let Some(result) = &mut result {
             result.each(sent, |at, piece| write(&before[at..], piece));
         }

@@ -17,6 +17,9 @@ pub struct Job {
 pub enum Change {
     /// Those of the source take their place.
     Store,
+    /// The same, as the source says: it has records, each of an offset in the places (8 bytes), a length (4) and as many bytes.
+    /// Numbers are little-endian. They are stored in their order. The places have no gaps.
+    Records,
     /// Each element is combined with one of the source.
     Update(Update),
     /// One element is combined with an operand: its first bytes, as many as the element is sent with.
@@ -41,4 +44,15 @@ pub enum Places {
         from: u64,
         bytes: u64,
     },
+}
+
+/// Bytes of a record before its data: see [`Change::Records`].
+pub const RECORD_BYTES: usize = 12;
+
+/// The head of a record of so many bytes.
+pub fn record(offset: u64, bytes: u32) -> [u8; RECORD_BYTES] {
+    let mut head = [0; RECORD_BYTES];
+    head[..8].copy_from_slice(&offset.to_le_bytes());
+    head[8..].copy_from_slice(&bytes.to_le_bytes());
+    head
 }

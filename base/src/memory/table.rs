@@ -245,6 +245,14 @@ impl BufferTable {
     }
 }
 
+impl Memory {
+    /// The non-empty segments of so many bytes, from byte `skip` on; cut at the end.
+    #[inline]
+    pub(super) fn parts(&self, skip: u64, bytes: u64) -> Segments<'_> {
+        Segments { segments: self.segments(), skip, left: bytes }
+    }
+}
+
 /// The segments behind a [`Slice`], in order, none of them empty.
 #[derive(Debug, Clone)]
 pub struct Segments<'a> {

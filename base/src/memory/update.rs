@@ -1,7 +1,7 @@
 //! The memory executor: accumulates, fetching updates and compare-and-swap on exposed memory.
 //!
 //! All atomic operations are executed here: by an origin over shared memory, the service thread for a peer, an
-//! endpoint for itself. Memory is of one of two regimes, chosen when it is exposed. Under [`Update::apply`] this process is
+//! endpoint for itself. Memory is of one of two regimes ([`super::Cells::share`]). Under [`Update::apply`] this process is
 //! the only one that executes, one operation at a time: bulk updates are loops over plain copies, which the compiler turns
 //! into vector instructions. Under [`Update::apply_shared`] several processes execute at once, by the processor's atomic
 //! operations; elements for which there are none need a lock around `apply`, and [`Element::is_atomic_at`] says which.
@@ -52,6 +52,11 @@ impl Update {
     /// `None` where the operator is not defined for the type.
     pub fn new(element: Element, operator: Operator) -> Option<Update> {
         element.takes(operator).then_some(Update { element, operator })
+    }
+
+    /// The type of its elements.
+    pub fn element(self) -> Element {
+        self.element
     }
 
     /// What each element is combined by.

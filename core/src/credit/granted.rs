@@ -3,7 +3,7 @@
 use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_wire::frame::CreditBody;
 
-use super::{Windows, charge_bytes};
+use super::{UPDATE_WINDOW, Windows, charge_bytes};
 use crate::api::Channel;
 
 /// The credit that the peer granted us, and our use of it.
@@ -15,16 +15,17 @@ pub(crate) struct Granted {
     request_used: u64,
     rts_limit: u64,
     rts_used: u64,
+    update_limit: u64,
+    update_used: u64,
     /// There is no more for eager messages before some are received.
     eager_ends: bool,
     /// The least that may be outstanding of eager messages.
     eager_window: u64,
     /// The longest message that leaves at once over the present link, and the longest payload of a frame there.
-    eager_bytes: u64,
-    frame_bytes: u64,
-    /// The first of these where nobody waits for long messages, and where somebody does.
-    short_bytes: u64,
-    long_bytes: u64,
+    eager_bytes: u32,
+    frame_bytes: u32,
+    /// As the first of these, where somebody waits for long messages.
+    long_bytes: u32,
     /// Nobody waited for long ones.
     rts_long: bool,
 }
@@ -37,6 +38,7 @@ impl Granted {
             eager_window: windows.eager,
             request_limit: windows.request,
             rts_limit: announces,
+            update_limit: UPDATE_WINDOW,
             ..Granted::default()
         }
     }
@@ -51,30 +53,31 @@ impl Granted {
         }
         self.request_limit = self.request_limit.max(body.request_limit.get());
         self.rts_limit = self.rts_limit.max(body.rts_limit.get());
+        self.update_limit = self.update_limit.max(body.update_limit.get());
     }
 
     /// The longest message that leaves at once over the present link.
     #[inline]
     pub fn eager_bytes(&self) -> u64 {
-        self.eager_bytes
+        self.eager_bytes.into()
     }
 
     /// The longest payload of a frame over the present link.
     #[inline]
     pub fn frame_bytes(&self) -> u64 {
-        self.frame_bytes
+        self.frame_bytes.into()
     }
 
     /// The link tells how long messages and frames may be.
     pub fn limit(&mut self, eager_bytes: u64, frame_bytes: u64) {
-        self.frame_bytes = frame_bytes;
-        self.long_bytes = eager_bytes;
-        self.short_bytes = eager_bytes.min(EAGER_BYTES_SHORT.into());
+        let narrow = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        (self.frame_bytes, self.long_bytes) = (narrow(frame_bytes), narrow(eager_bytes));
         self.choose();
     }
 
     fn choose(&mut self) {
-        self.eager_bytes = if self.rts_long { self.short_bytes } else { self.long_bytes };
+        let most = if self.rts_long { EAGER_BYTES_SHORT } else { u32::MAX };
+        self.eager_bytes = self.long_bytes.min(most);
     }
 
     /// Takes credit for an eager message, where there is enough.
@@ -96,6 +99,17 @@ impl Granted {
     /// and who was sent little tells of it when it is half of the window, or where no message of its own limit has room.
     pub fn comes_back(&self, payload_bytes: u64) -> bool {
         !self.eager_ends && 2 * charge_bytes(payload_bytes) <= self.eager_window
+    }
+
+    /// Credit that is left for elements of updates and for their answers, in bytes.
+    pub fn update_room(&self) -> u64 {
+        self.update_limit - self.update_used
+    }
+
+    /// Takes credit for an update. There is enough.
+    pub fn take_update(&mut self, charge: u64) {
+        debug_assert!(charge <= self.update_room(), "no update goes without credit");
+        self.update_used += charge;
     }
 
     pub fn has_rts(&self) -> bool {
@@ -121,9 +135,11 @@ mod tests {
             eager_limit: eager_limit.into(),
             request_limit: 0.into(),
             rts_limit: 0.into(),
+            update_limit: 0.into(),
             eager_ends,
             rts_long: 0,
-            reserved: [0; 6],
+            layouts: 0.into(),
+            reserved: [0; 4],
         }
     }
 

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::EAGER_BYTES;
+use ropewalk_base::limits::{EAGER_BYTES, UPDATE_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_wire::frame::CreditBody;
 
-use super::{Charge, Pool, TRAFFIC_WINDOW_MAX, Windows, charge_bytes};
+use super::{Charge, Pool, TRAFFIC_WINDOW_MAX, UPDATE_WINDOW, Windows, charge_bytes};
 use crate::api::{Channel, PeerId};
 
 /// A peer that uses half its window within this time may have waited for credit, and is lent more: it uses a window
 /// up once a round trip, however long that is. A receiver cannot see whether the sender waited, since it does not see
 /// frames on their way. A slower peer did not wait.
 const BUSY_WITHIN: Duration = Duration::from_millis(100);
+
+/// Longest pieces of updates for which a peer is lent room that uses layouts: its bytes come in few frames.
+const UPDATES_LENT: u64 = 4;
 
 /// Long messages in a row that find their receives, after which they need not be announced any more.
 const AWAITED_LONG: u32 = 4;
@@ -23,6 +26,9 @@ pub(crate) struct Lent {
     eager: Account,
     request: Account,
     announce: Account,
+    update: Account,
+    /// The eager limit at which there is no more for now.
+    eager_ended: u64,
     /// Nobody waited for a long message: the peer announces such until so many in a row have found their receives.
     rts_long: bool,
     awaited_long: u32,
@@ -42,8 +48,8 @@ pub(crate) enum Awaited {
 /// One kind of credit, on the receiving side.
 #[derive(Debug, Clone, Copy)]
 struct Account {
-    /// May be outstanding at a time.
-    window: u64,
+    /// May be outstanding at a time. Windows are far shorter than 4 GiB.
+    window: u32,
     /// Arrived.
     arrived: u64,
     /// Arrived and freed again.
@@ -52,9 +58,7 @@ struct Account {
     told: u64,
     told_at: Time,
     /// The most that one message counts. Where there is less room the peer may be waiting.
-    largest: u64,
-    /// The limit at which there is no more for now.
-    ended: u64,
+    largest: u32,
 }
 
 impl Account {
@@ -64,21 +68,32 @@ impl Account {
         // that do not.
         let usual = charge_bytes(u64::from(EAGER_BYTES));
         let largest = if largest < usual { window / 2 } else { largest.min(window / 2) };
-        Account { window, arrived: 0, freed: 0, told, told_at: now, largest, ended: 0 }
+        let narrow = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let (window, largest) = (narrow(window), narrow(largest));
+        Account { window, arrived: 0, freed: 0, told, told_at: now, largest }
+    }
+
+    #[inline]
+    fn window(&self) -> u64 {
+        self.window.into()
+    }
+
+    fn grow(&mut self, more: u64) {
+        self.window = self.window.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
     }
 
     /// Whether what the peer was not told of yet is half the window, or it may be waiting for it.
     #[inline]
     fn has_news(&self) -> bool {
-        let news = self.freed + self.window - self.told;
-        2 * news >= self.window.max(1) || (news > 0 && self.is_scarce())
+        let news = self.freed + self.window() - self.told;
+        2 * news >= self.window().max(1) || (news > 0 && self.is_scarce())
     }
 
     /// Whether there may be no room for another message.
     #[inline]
     fn is_scarce(&self) -> bool {
         // Foreign peers may be beyond it.
-        self.told.saturating_sub(self.arrived) < self.largest
+        self.told.saturating_sub(self.arrived) < u64::from(self.largest)
     }
 
     /// Whether nothing of it is here any more.
@@ -88,7 +103,7 @@ impl Account {
 
     /// By how much the window grows at a time, up to `max`: to twice its size.
     fn more_up_to(&self, max: u64) -> u64 {
-        self.window.min(max.saturating_sub(self.window))
+        self.window().min(max.saturating_sub(self.window()))
     }
 
     fn is_busy(&self, now: Time) -> bool {
@@ -97,7 +112,7 @@ impl Account {
 
     /// The limit that the peer is told now.
     fn tell(&mut self, now: Time) -> u64 {
-        let limit = self.freed + self.window;
+        let limit = self.freed + self.window();
         if limit > self.told {
             (self.told, self.told_at) = (limit, now);
         }
@@ -143,6 +158,8 @@ impl Lent {
             eager: Account::begin(windows.eager, largest.eager, now),
             request: Account::begin(windows.request, largest.request, now),
             announce: Account::begin(announces, 1, now),
+            update: Account::begin(UPDATE_WINDOW, UPDATE_WINDOW / 2, now),
+            eager_ended: 0,
             rts_long: false,
             awaited_long: 0,
         }
@@ -150,9 +167,9 @@ impl Lent {
 
     /// Bytes of all windows, and bytes that messages occupy here.
     pub fn window_and_occupied(&self) -> (u64, u64) {
-        let accounts = [&self.eager, &self.request];
+        let accounts = [&self.eager, &self.request, &self.update];
         accounts.iter().fold((0, 0), |(window, occupied), account| {
-            (window + account.window, occupied + account.arrived - account.freed)
+            (window + account.window(), occupied + account.arrived - account.freed)
         })
     }
 
@@ -182,12 +199,22 @@ impl Lent {
 
     /// Lends a peer more that uses its windows up fast, up to `max` bytes each.
     pub fn grow_busy(&mut self, max: u64, pool: &mut Pool, now: Time) {
-        for account in [&mut self.eager, &mut self.request] {
+        for account in [&mut self.eager, &mut self.request, &mut self.update] {
             let more = account.more_up_to(max);
             if account.is_busy(now) && pool.has_room(more) {
-                account.window += more;
+                account.grow(more);
                 pool.lend(more);
             }
+        }
+    }
+
+    /// Lends room for some long pieces of updates, up to `max` bytes, where there is room.
+    pub fn grow_update(&mut self, max: u64, pool: &mut Pool) {
+        let wanted = (UPDATES_LENT * charge_bytes(u64::from(UPDATE_BYTES_MAX))).min(max);
+        let more = wanted.saturating_sub(self.update.window());
+        if pool.has_room(more) {
+            self.update.grow(more);
+            pool.lend(more);
         }
     }
 
@@ -195,7 +222,7 @@ impl Lent {
     /// there is no more.
     #[inline]
     pub fn is_filling(&self, max: u64, pool: &Pool) -> bool {
-        let fills = 2 * (self.eager.arrived - self.eager.freed) >= self.eager.window;
+        let fills = 2 * (self.eager.arrived - self.eager.freed) >= self.eager.window();
         fills && (self.eager.is_scarce() || self.eager_more(max, pool) > 0)
     }
 
@@ -208,20 +235,20 @@ impl Lent {
     /// Lets the eager window grow where there is room; true if the peer should be told.
     pub fn grow_eager(&mut self, max: u64, pool: &mut Pool) -> bool {
         let more = self.eager_more(max, pool);
-        self.eager.window += more;
+        self.eager.grow(more);
         pool.lend(more);
-        more > 0 || self.eager.has_news() || self.eager.ended != self.eager.told
+        more > 0 || self.eager.has_news() || self.eager_ended != self.eager.told
     }
 
     /// Lets the eager window grow for messages of this length that find their receives; true if it grew.
     pub fn grow_for(&mut self, payload_bytes: u64, max: u64, pool: &mut Pool) -> bool {
         let charge = charge_bytes(payload_bytes);
         let wanted = (2 * charge).max((8 * charge).min(TRAFFIC_WINDOW_MAX));
-        let more = wanted.saturating_sub(self.eager.window);
+        let more = wanted.saturating_sub(self.eager.window());
         if more == 0 || wanted > max || !pool.has_room(more) {
             return false;
         }
-        self.eager.window += more;
+        self.eager.grow(more);
         pool.lend(more);
         true
     }
@@ -251,27 +278,30 @@ impl Lent {
         let limit = self.eager.tell(now);
         let ends = self.eager.is_scarce() && !grows;
         if ends {
-            self.eager.ended = limit;
+            self.eager_ended = limit;
         }
         CreditBody {
             eager_limit: limit.into(),
             eager_ends: u8::from(ends),
             rts_long: u8::from(self.rts_long),
-            reserved: [0; 6],
+            layouts: 0.into(),
+            reserved: [0; 4],
             request_limit: self.request.tell(now).into(),
             rts_limit: self.announce.tell(now).into(),
+            update_limit: self.update.tell(now).into(),
         }
     }
 
     /// Asserts that what is outstanding is what is here: bytes of eager messages, and rendezvous.
     pub fn check(&self, id: PeerId, eager: u64, announces: u64) {
-        let Lent { eager: lent, request, announce, .. } = self;
+        let Lent { eager: lent, request, announce, update, .. } = self;
         assert_eq!(lent.arrived - lent.freed, eager, "eager credit of {id:?}");
         assert_eq!(announce.arrived - announce.freed, announces, "announce credit of {id:?}");
         assert!(request.freed <= request.arrived);
-        for account in [lent, request, announce] {
+        assert!(update.freed <= update.arrived);
+        for account in [lent, request, announce, update] {
             assert!(account.arrived <= account.told, "{id:?} was let over its limit");
-            assert!(account.told <= account.freed + account.window);
+            assert!(account.told <= account.freed + account.window());
         }
     }
 
@@ -284,17 +314,22 @@ impl Lent {
             }
             Charge::Eager { payload_bytes, .. } => (&mut self.eager, charge_bytes(payload_bytes)),
             Charge::Rendezvous => (&mut self.announce, 1),
+            Charge::Update { payload_bytes } => (&mut self.update, charge_bytes(payload_bytes)),
         }
     }
 
     /// Whether the peer should be told of what came back.
     pub fn has_news(&self) -> bool {
-        [&self.eager, &self.request, &self.announce].iter().any(|account| account.has_news())
+        self.accounts().iter().any(|account| account.has_news())
     }
 
     /// Whether nothing of the peer is here any more.
     pub fn is_clear(&self) -> bool {
-        [&self.eager, &self.request, &self.announce].iter().all(|account| account.is_clear())
+        self.accounts().iter().all(|account| account.is_clear())
+    }
+
+    fn accounts(&self) -> [&Account; 4] {
+        [&self.eager, &self.request, &self.announce, &self.update]
     }
 
     /// Counts the arrival of a message from somebody who knows nothing of credit; false where there is no

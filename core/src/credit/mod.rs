@@ -53,13 +53,35 @@ pub(crate) struct Windows {
 
 impl Windows {
     fn sum(self) -> u64 {
-        self.eager + self.request
+        self.eager + self.request + UPDATE_WINDOW
     }
+}
+
+/// The first window for elements of updates, in bytes: every peer has it, and none is told.
+const UPDATE_WINDOW: u64 = 16 << 10;
+
+/// The charges of an update with so many bytes of elements: for these, where it takes any, and for as many in its answer,
+/// where it fetches.
+pub(crate) fn update_charges(bytes: u64, takes: bool, fetches: bool) -> [Option<Charge>; 2] {
+    let charge = Charge::Update { payload_bytes: bytes };
+    [takes.then_some(charge), fetches.then_some(charge)]
+}
+
+/// Their sum, in bytes: as the origin counts it.
+pub(crate) fn update_charge(bytes: u64, takes: bool, fetches: bool) -> u64 {
+    charge_bytes(bytes) * update_charges(bytes, takes, fetches).into_iter().flatten().count() as u64
 }
 
 /// The account that a message is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Charge {
-    Eager { channel: Channel, payload_bytes: u64 },
+    Eager {
+        channel: Channel,
+        payload_bytes: u64,
+    },
+    /// The elements of an update, or those of the answer.
+    Update {
+        payload_bytes: u64,
+    },
     Rendezvous,
 }

@@ -20,7 +20,7 @@ impl Core {
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
         let found = self.peers.session_mut(id);
         let Some(session) = found.filter(|found| found.is_named(session)) else {
-            if let Charge::Eager { payload_bytes, .. } = charge {
+            if let Charge::Eager { payload_bytes, .. } | Charge::Update { payload_bytes } = charge {
                 self.pool.free_orphan(payload_bytes);
             }
             return;
@@ -115,8 +115,19 @@ impl Core {
         let max = u64::from(self.config.eager_window_bytes_max);
         let now = self.now;
         let Some(session) = self.peers.session_mut(id) else { return };
-        let body = session.lent.tell(max, &self.pool, now);
+        let mut body = session.lent.tell(max, &self.pool, now);
+        let learned = session.one_sided.as_ref().map_or(0, |it| it.learned.taken());
+        body.layouts = learned.into();
         self.emit_control(id, body);
+    }
+
+    /// A peer's layout is here, or a number is free: it is told, and lent room for operations that use layouts.
+    pub(crate) fn lend_for_strided(&mut self, id: PeerId) {
+        let max = u64::from(self.config.eager_window_bytes_max).min(TRAFFIC_WINDOW_MAX);
+        if let Some(session) = self.peers.session_mut(id) {
+            session.lent.grow_update(max, &mut self.pool);
+            self.say_credit(id);
+        }
     }
 
     /// The first windows of a new session; `None` where the pool has none left.
@@ -152,6 +163,9 @@ impl Core {
         let reliable = session.reliable.as_mut();
         let is_newest = reliable.is_none_or(|reliable| reliable.hear_credit(span));
         session.granted.extend(&body, is_newest);
+        if let Some(one_sided) = &mut session.one_sided {
+            one_sided.taught.confirm(body.layouts.get());
+        }
         self.pump(id);
     }
 

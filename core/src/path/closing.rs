@@ -73,6 +73,7 @@ impl Core {
             };
         }
         let linked = peer.has_link();
+        self.note_unconfirmed(id, link, &state);
         if !state.outbound && !linked {
             // Operations that wait for the peer may have counted on this link.
             return self.want_waiting(id);
@@ -168,6 +169,12 @@ impl Core {
             self.outputs.push(Output::Release(incoming.slice.buffer));
         }
         match incoming.kind {
+            IncomingKind::Update(frame) => self.update_lost(&incoming, frame),
+            IncomingKind::LockedPut { region, cookie } => {
+                let Incoming { peer, session, .. } = incoming;
+                self.locked_put_over(peer, session, (region, cookie), Err(fault));
+            }
+            IncomingKind::Elements { operation, .. } => self.release_memory(operation),
             IncomingKind::Eager { operation, .. } | IncomingKind::Data { operation, .. } => {
                 self.receive_broken(operation, fault);
                 self.release_memory(operation);
@@ -175,7 +182,7 @@ impl Core {
             IncomingKind::Fragment { assembly, operation } => {
                 self.fragment_lost(assembly, operation, fault);
             }
-            IncomingKind::Put { region, .. } => self.release_region(region),
+            IncomingKind::Put(put) => self.release_region(put.region),
             IncomingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             IncomingKind::Request { .. } => self.free_lost(&incoming, Channel::Request),
             IncomingKind::Held { channel, .. } => self.free_lost(&incoming, channel),

@@ -105,6 +105,11 @@ impl Core {
             session.key().is_none() || state.outbound || state.theirs == Some(session.id)
         };
         state.ours = session.filter(is_told).and_then(|session| session.kept(lossy));
+        if let Some(peer) = peer.filter(|_| !lossy) {
+            let unconfirmed = peer.unconfirmed(state.hello.as_ref());
+            let is_told = state.outbound || state.theirs == unconfirmed;
+            state.ours = state.ours.or(unconfirmed.filter(|_| is_told));
+        }
         state.windows = windows;
         let (nonce, session) = (state.nonce, state.ours.map_or(0, SessionId::name));
         let body = Body::Hello(HelloBody {
@@ -321,6 +326,12 @@ impl Core {
         if idle.is_some() && named.1 == idle && named.0 != named.1 && !newer {
             // Called under another name than that of its idle-closed session, which a link of its own goes on
             // with, where somebody wants it.
+            self.close_link(link);
+            return self.want_waiting(id);
+        }
+        let unconfirmed = peer.unconfirmed(Some(hello));
+        if unconfirmed.is_some() && named.1 == unconfirmed && named.0 != named.1 && !upgrade {
+            // Likewise under another name than that by which it called us. It has that session: the next call names it.
             self.close_link(link);
             return self.want_waiting(id);
         }

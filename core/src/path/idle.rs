@@ -192,6 +192,9 @@ impl Core {
         };
         self.counters.idle_closes_refused += 1;
         self.links.set_closing_idle(link, false);
+        // Timers that went off meanwhile were passed over.
+        let due = self.peers.get(id).map_or(Time::NEVER, Peer::due);
+        self.wake_by(id, due);
         if let Some(state) = self.links.get_mut(link) {
             state.offered = false;
             state.spared_next = (2 * state.spared_next + 1).min(SPARED_MAX);

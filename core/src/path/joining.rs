@@ -133,6 +133,7 @@ impl Core {
         if let Some(bundle) = self.bundle_mut(id) {
             bundle.sought.begin(rail, attempt, now);
             bundle.sought.fail(rail, CallFault::NotCalled);
+            bundle.calm(now);
         }
     }
 

@@ -23,6 +23,7 @@ mod records;
 mod resting;
 mod routes;
 mod timers;
+mod unconfirmed;
 mod waking;
 
 pub(crate) use evictable::Evictable;
@@ -52,6 +53,8 @@ use crate::api::{CHANNELS, PeerId};
 use crate::credit::Windows;
 use crate::lists::List;
 use crate::reliable::RedundantChannels;
+use unconfirmed::Unconfirmed;
+
 use crate::session::{PathId, Session, SessionId};
 use crate::streams::Throttled;
 
@@ -139,6 +142,8 @@ pub(crate) struct Peer {
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
     pub session: Option<Session>,
+    /// Without a session: the last call of the peer's that it may have confirmed in vain.
+    pub unconfirmed: Option<Box<Unconfirmed>>,
     pub waiting: Waiting,
     pub throttled: Throttled,
     /// Its channels whose messages go over two paths at once.
@@ -231,6 +236,7 @@ impl Peer {
             calls: Calls::NONE,
             reachable,
             session: None,
+            unconfirmed: None,
             waiting: Waiting::default(),
             throttled: Throttled::default(),
             redundant: RedundantChannels::default(),
@@ -240,8 +246,11 @@ impl Peer {
     /// Whether operations or data frames wait for their turn.
     #[inline]
     pub fn has_waiting(&self) -> bool {
-        let has_streams = |session: &Session| !session.streams.is_empty();
-        !self.waiting.is_empty() || self.session.as_ref().is_some_and(has_streams)
+        let has_frames = |session: &Session| {
+            let one_sided = session.one_sided.as_ref();
+            !session.streams.is_empty() || one_sided.is_some_and(|it| it.has_waiting())
+        };
+        !self.waiting.is_empty() || self.session.as_ref().is_some_and(has_frames)
     }
 
     /// When something is due for it.

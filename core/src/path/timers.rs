@@ -153,6 +153,7 @@ impl Core {
             self.run_span_timers(id);
             self.run_joins(id);
             self.run_migration(id);
+            self.run_marks(id);
         }
     }
 }

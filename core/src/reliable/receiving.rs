@@ -53,6 +53,12 @@ impl Core {
             Arrival::Again(incoming) => return self.place_again(link, id, prefix, incoming),
             Arrival::Elsewhere(slot) => return self.take_over(link, id, prefix, slot),
             Arrival::Known if self.config.plant == Plant::DuplicatesTaken => {}
+            Arrival::Known
+                if matches!(
+                    (self.config.plant, &body),
+                    (Plant::PutTwice, Arrived::Put(_))
+                        | (Plant::AtomicTwice, Arrived::Update(_) | Arrived::Atomic(_))
+                ) => {}
             Arrival::Known => {
                 self.counters.duplicates_dropped += 1;
                 // One of two copies comes in vain, and asks for nothing.

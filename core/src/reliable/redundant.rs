@@ -36,7 +36,7 @@ impl RedundantChannels {
         }
         match body {
             Body::Eager(eager) => Channel::from_u8(eager.channel).is_some_and(|it| self.has(it)),
-            Body::Fragment(_) | Body::Data(_) | Body::Put(_) => false,
+            Body::Fragment(_) | Body::Data(_) | Body::Put(_) | Body::Strided(_) => false,
             _ => true,
         }
     }

@@ -119,9 +119,16 @@ impl Core {
     }
 
     /// No rail writes to the place of a span any more, and a copy of it is here.
-    pub(crate) fn take_place(&mut self, place: Incoming, copy: Slice) {
+    pub(crate) fn take_place(&mut self, mut place: Incoming, copy: Slice) {
         let to = place.slice;
         self.counters.spans_taken_over += u64::from(place.broken_off);
+        if let IncomingKind::Update(_) = place.kind {
+            // Its job may be executed before any output: the elements are taken from where they are.
+            self.copies_staged -= 1;
+            self.outputs.push(Output::Release(to.buffer));
+            place.slice = copy.part(0, to.len);
+            return self.take_effect(place, &[]);
+        }
         self.outputs.push(Output::Copy { from: copy.part(0, to.len), to });
         self.release_copy(copy);
         self.take_effect(place, &[]);

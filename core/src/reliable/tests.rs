@@ -5,16 +5,19 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::limits::EAGER_BYTES;
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::{BufferId, Element, Operator, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Placement, Token, Verb};
-use ropewalk_wire::frame::{self, AckBody, Body, EagerBody, Envelope, HelloBody, Prefix};
+use ropewalk_wire::frame::{
+    self, AckBody, Body, EagerBody, Envelope, HelloBody, Prefix, UpdateBody,
+};
 
 use crate::api::*;
 use crate::engine::Core;
 
+mod strided;
 mod telling;
 
 /// What both sides drew for their greetings makes the session's number.
@@ -351,6 +354,42 @@ fn a_copy_over_a_healthy_link_takes_over_from_one_that_hangs() {
         assert_eq!(rig.eager(TWO, 3, None), Placement::Drop, "it is known");
         assert_eq!(rig.core.counters().spans_taken_over, 1);
     }
+}
+
+#[test]
+fn elements_that_a_copy_brings_are_taken_from_where_they_are() {
+    let mut rig = Rig::new();
+    let key = rig.core.expose(memory(60, 64), true, Audience::Everybody).expect("there is room");
+    let (key_slot, key_secret) = frame::key_to_wire(key);
+    let update = Body::Update(UpdateBody {
+        key_slot,
+        key_secret,
+        offset: 0.into(),
+        number: 1.into(),
+        total: 8.into(),
+        within: 0.into(),
+        count: 8.into(),
+        operator: Operator::Sum as u8,
+        element: Element::U8 as u8,
+        flags: frame::TELL.into(),
+    });
+    let place = |rig: &mut Rig, link, attempt| {
+        let (session, span, payload_bytes) = (rig.session, 1, 8);
+        let envelope = Envelope { session, span, attempt, payload_bytes, ..Envelope::default() };
+        into(rig.place(link, envelope, &update))
+    };
+    let (hangs, first) = place(&mut rig, ONE, 1);
+    rig.meet(TWO);
+    let (staged, second) = place(&mut rig, TWO, 2);
+    let verb = rig.taken_back(first)[0].clone();
+    rig.took_back(&verb, Ordered::Released);
+    rig.core.received(second, &[]);
+    // The driver executes jobs before it carries out what was ordered.
+    assert_eq!(rig.core.next_job().map(|task| task.source), Some(staged));
+    rig.core.job_done(Ok([0; 8]), None);
+    rig.drain();
+    assert_eq!((rig.copied.len(), &rig.released[..]), (0, &[hangs.buffer, staged.buffer][..]));
+    assert_eq!(rig.core.counters().updates_served, 1);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
 
 use super::Pulling;
+use crate::operation::AccessState;
 
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
@@ -27,12 +28,20 @@ pub(crate) struct Accesses {
 pub(crate) struct UnderWay {
     pub accesses: u32,
     pub segments: u32,
+    /// Those of which the peer's core hears nothing, or no number: what rails do by themselves, and gets.
+    pub unnumbered: u32,
 }
 
 impl Accesses {
-    /// An access of so many segments begins.
-    pub fn begin(&mut self, segments: u32) {
-        self.under_way.begin(segments);
+    /// Whether the peer has so much to do that a further short operation is in no hurry: it may leave together with others, in
+    /// the next pass.
+    pub fn are_several(&self) -> bool {
+        self.under_way.accesses > 1
+    }
+
+    /// An access begins.
+    pub fn begin(&mut self, access: &AccessState) {
+        self.under_way.begin(access);
         self.begun += 1;
     }
 }
@@ -43,15 +52,17 @@ impl UnderWay {
         self.accesses < ACCESSES_MAX && self.segments + segments <= SEGMENTS_MAX
     }
 
-    /// An access of so many segments begins.
-    pub fn begin(&mut self, segments: u32) {
+    /// An access begins.
+    pub fn begin(&mut self, access: &AccessState) {
         self.accesses += 1;
-        self.segments += segments;
+        self.segments += access.segments();
+        self.unnumbered += u32::from(access.unnumbered);
     }
 
-    /// An access of so many segments is over.
-    pub fn end(&mut self, segments: u32) {
-        self.accesses = self.accesses.saturating_sub(1);
-        self.segments = self.segments.saturating_sub(segments);
+    /// An access is over, or begins again later.
+    pub fn end(&mut self, access: &AccessState) {
+        self.accesses -= 1;
+        self.segments -= access.segments();
+        self.unnumbered -= u32::from(access.unnumbered);
     }
 }

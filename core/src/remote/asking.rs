@@ -8,6 +8,9 @@ use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 
+/// A get of so many bytes may be asked for together with others.
+const SHORT_BYTES_MAX: u64 = 4 << 10;
+
 impl Core {
     /// Asks for the bytes of a get, a frame for each remote segment.
     pub(super) fn ask(&mut self, id: OperationId, access: &Access) {
@@ -23,6 +26,7 @@ impl Core {
                     into_offset += segment.len;
                 }
             }
+            RemoteLayout::Strided(_) => unreachable!("it is fetched like elements"),
         }
     }
 
@@ -44,7 +48,11 @@ impl Core {
             cookie: id.0.to_u64().into(),
             into_offset: into_offset.into(),
         };
+        let several = self.peers.session(peer).is_some_and(|it| it.accesses.are_several());
         self.emit(peer, body, None);
+        if several && len <= SHORT_BYTES_MAX {
+            self.outputs.last_is_patient();
+        }
     }
 
     /// Bytes that we asked for arrive.
@@ -61,7 +69,7 @@ impl Core {
         let ended =
             self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
         let Some(state) = self.access_mut(operation) else { return Placement::Drop };
-        let asked = state.access.direction == Direction::Get && !state.waiting;
+        let asked = state.access.action == Action::Get && !state.waiting && !state.is_strided();
         if ended || state.access.peer != id || !asked {
             return Placement::Drop;
         }
@@ -96,7 +104,7 @@ impl Core {
     pub(super) fn bytes_moved(&mut self, id: OperationId, bytes: u64) {
         let Some(state) = self.access_mut(id) else { return };
         state.moved += bytes;
-        if state.moved >= state.access.local.len {
+        if state.moved >= state.bytes() {
             self.access_ended(id, Ok(()));
         }
     }

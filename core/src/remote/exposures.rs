@@ -65,7 +65,7 @@ impl Core {
     }
 
     pub(super) fn is_native(&self, link: LinkId) -> bool {
-        self.rails.of(link).is_some_and(|rail| rail.native_read)
+        [Direction::Get, Direction::Put].iter().any(|it| self.rails.does(link, *it))
     }
 
     /// Tells of a region on the links with native access whose peers may use it: those that carry a
@@ -165,6 +165,7 @@ impl Core {
             self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
         self.drop_streams_of(slot);
+        self.end_lock(slot);
         self.try_end_region(slot);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! * [`exposures`]: what peers may access, kept in [`regions`];
 //! * [`origin`]: the side that gets and puts, with [`native`] where the rail does it, and [`asking`] for gets by frames;
-//! * [`judging`]: the side whose memory it is: which accesses a key allows; [`serving`] for gets, [`puts`] for puts by frames;
+//! * [`judging`]: the side whose memory it is: which accesses a key allows; [`serving`] for gets;
+//! * [`channel`]: operations with numbers: puts by frames, on both sides;
 //! * [`accesses`]: what we have under way with one peer, and its limits;
 //! * [`pulls`]: gets of a session that may have several paths, in parts over its links; [`pulling`] chooses.
 //!
@@ -15,17 +16,22 @@
 
 mod accesses;
 mod asking;
+mod channel;
 mod exposures;
 mod judging;
+mod locks;
 mod native;
 mod origin;
 mod pulling;
 mod pulls;
-mod puts;
 mod regions;
 mod serving;
 
 pub(crate) use accesses::{ACCESSES_MAX, Accesses, SEGMENTS_MAX, UnderWay};
+pub use channel::Task;
+pub(crate) use channel::{
+    Jobs, Marks, NUMBERS_MAX, OneSided, Pieces, PutFrame, PutStream, UpdateFrame,
+};
+pub(crate) use locks::Locks;
 pub(crate) use pulling::{Part, Pulled, Pulling};
-pub(crate) use puts::Puts;
 pub(crate) use regions::Regions;

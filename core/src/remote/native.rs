@@ -5,7 +5,6 @@ use ropewalk_base::verb::{Help, LinkId, Verb};
 
 use crate::api::*;
 use crate::engine::Core;
-use crate::operation::AccessState;
 use crate::orders::{Order, Orders};
 
 impl Core {
@@ -23,10 +22,10 @@ impl Core {
         };
         self.retain_memory(id);
         let help = self.access_mut(id).map_or(Help::None, |state| state.help);
-        let Access { direction, key, remote, local, .. } = access;
-        let verb = match direction {
-            Direction::Get => Verb::Read { link, key, remote, local, token, help },
-            Direction::Put => Verb::Write { link, key, remote, local, token },
+        let Access { action, key, remote, local, .. } = access;
+        let verb = match action {
+            Action::Get => Verb::Read { link, key, remote, local, token, help },
+            _ => Verb::Write { link, key, remote, local, token },
         };
         self.outputs.push(Output::Verb(verb));
         let now = self.now;
@@ -47,7 +46,7 @@ impl Core {
         if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
             state.moved = bytes;
         }
-        if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
+        if outcome == Err(Fault::NotPermitted) && self.fall_back(id, peer) {
             return self.release_memory(id);
         }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
@@ -60,12 +59,17 @@ impl Core {
     /// The link went away under a native read of a session that has this path alone, and resumes: the read waits for the
     /// next link. To read the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
-        let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         let session = self.peers.session_mut(peer).filter(|it| it.reliable.is_some() && !over);
-        let Some(session) = session else { return false };
-        session.accesses.under_way.end(segments);
-        self.queue_access(id, peer);
+        let (Some(session), Some(state)) = (session, self.operations.access_mut(id)) else {
+            return false;
+        };
+        session.accesses.under_way.end(state);
+        state.waiting = true;
+        // Before what was posted later: a token waits for it.
+        if let Some(peer) = self.peers.get_mut(peer) {
+            self.operations.put_back(&mut peer.waiting.accesses, id);
+        }
         if self.peers.session(peer).is_some_and(|session| session.paths.carries(lost)) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(lost);
@@ -73,14 +77,22 @@ impl Core {
         true
     }
 
-    /// The rail leaves a get to frames.
-    fn ask_instead(&mut self, id: OperationId) -> bool {
+    /// The rail leaves a get or put to frames.
+    fn fall_back(&mut self, id: OperationId, peer: PeerId) -> bool {
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
-        let get = |state: &&mut AccessState| state.access.direction == Direction::Get && !over;
-        let Some(state) = self.access_mut(id).filter(get) else { return false };
-        state.native = None;
-        let access = state.access.clone();
-        self.ask(id, &access);
+        let Some(state) = self.access_mut(id).filter(|_| !over) else { return false };
+        (state.native, state.by_frames) = (None, true);
+        if let (Some(session), Some(state)) =
+            (self.peers.session_mut(peer), self.operations.access_mut(id))
+        {
+            session.accesses.under_way.end(state);
+            state.waiting = true;
+        }
+        // Before what was posted later: a token waits for it.
+        if let Some(peer) = self.peers.get_mut(peer) {
+            self.operations.put_back(&mut peer.waiting.accesses, id);
+        }
+        self.pump_accesses(peer);
         true
     }
 }

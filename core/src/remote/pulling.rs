@@ -105,7 +105,9 @@ impl Part {
     /// Where its bytes lie in the remote region. `whole`: the bytes of the whole get.
     pub fn remote(self, layout: &RemoteLayout, whole: u64) -> RemoteLayout {
         let RemoteLayout::List(list) = layout else {
-            let RemoteLayout::At(offset) = layout else { unreachable!("a layout has two kinds") };
+            let RemoteLayout::At(offset) = layout else {
+                unreachable!("strided gets have no parts")
+            };
             return RemoteLayout::At(offset + self.offset());
         };
         if u64::from(self.bytes) == whole {

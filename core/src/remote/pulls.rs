@@ -28,7 +28,7 @@ impl Core {
 
     /// The links over which parts may be read now.
     fn native_links(&self, peer: PeerId) -> impl Iterator<Item = LinkId> {
-        self.live_links(peer).filter(|link| self.is_native(*link))
+        self.live_links(peer).filter(|link| self.rails.does(*link, Direction::Get))
     }
 
     fn live_links(&self, peer: PeerId) -> impl Iterator<Item = LinkId> {
@@ -141,6 +141,7 @@ impl Core {
                     into_offset += len;
                 }
             }
+            RemoteLayout::Strided(_) => unreachable!("strided gets have no parts"),
         }
     }
 
@@ -181,7 +182,7 @@ impl Core {
         self.pump_pulls(peer);
     }
 
-    fn is_under_way(&self, id: OperationId) -> bool {
+    pub(super) fn is_under_way(&self, id: OperationId) -> bool {
         self.operations.get(id).is_some_and(|operation| operation.ending.is_none())
     }
 

@@ -34,7 +34,7 @@ impl Core {
 
     pub(crate) fn emit_result(&mut self, id: PeerId, cookie: u64, outcome: Result<(), Fault>) {
         let status = status_to_wire(outcome);
-        let body = ResultBody { cookie: cookie.into(), status, reserved: [0; 7] };
+        let body = ResultBody { cookie: cookie.into(), status, note: 0, reserved: [0; 6] };
         self.emit_control(id, body);
     }
 }

@@ -19,6 +19,7 @@ impl Core {
         let Some(kept) = self.links.get(link).map(Link::goes_on_with) else { return };
         // Its peer may be known under another name by now.
         let id = self.resolve(id);
+        let kept = kept.filter(|_| !self.recall_unconfirmed(id, link));
         let Some(peer) = self.peers.get(id) else { return };
         let goes_on = kept.is_some();
         let session = peer.session.as_ref();
@@ -125,7 +126,10 @@ impl Core {
         let Some(peer) = self.peers.get(id) else { return };
         assert!(peer.session.is_none(), "a session of {id:?} ends before the next one begins");
         let (lent, link) = (self.lend_first(new.windows), new.link);
-        let session = Session::new(new, lent, self.peers.hash());
+        let mut session = Session::new(new, lent, self.peers.hash());
+        if self.config.plant == Plant::OrderLost {
+            session.one_sided().issued.is_order_lost = true;
+        }
         if let Some(peer) = self.peers.get_mut(id) {
             peer.calls.end();
             peer.session = Some(session);

@@ -22,7 +22,8 @@ use crate::apm::MigrationState;
 /// Between two rounds, at first and at most.
 const WAIT: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Lost paths are sought hastily for so long: calls follow each other after [`WAIT`].
+/// Lost paths are sought hastily for so long: calls follow each other after [`WAIT`]. Where a side may lack links they are
+/// not: a process without descriptors would have them taken by further paths again and again.
 const HASTE: Duration = Duration::from_secs(10);
 /// Between two rounds at most, afterwards.
 const WAIT_LOST_MAX: Duration = Duration::from_millis(500);
@@ -78,6 +79,8 @@ pub(crate) struct Bundle {
     called_at: Option<Time>,
     /// When a path was lost, and none added since.
     lost_at: Option<Time>,
+    /// Nothing is sought hastily before: the peer is there, and does without the path. It may lack links.
+    calm_until: Time,
     /// Paths rest while another one stays, and none is sought: the traffic by then.
     narrowed_at: Option<u64>,
 }
@@ -92,6 +95,8 @@ pub(crate) struct Attempt {
     named: Option<PathId>,
     way: u32,
     until: Time,
+    /// The link is there: the peer's answer is awaited.
+    is_up: bool,
 }
 
 impl Bundle {
@@ -122,6 +127,7 @@ impl Bundle {
             has_added: false,
             called_at: None,
             lost_at: None,
+            calm_until: Time::ZERO,
             narrowed_at: None,
         }
     }
@@ -232,14 +238,14 @@ impl Bundle {
         };
         let patience = if self.begun.is_multiple_of(4) { fourth } else { usual };
         let (counter, until) = (self.begun, now + patience);
-        self.attempt = Some(Attempt { link, counter, named: None, way, until });
+        self.attempt = Some(Attempt { link, counter, named: None, way, until, is_up: false });
         self.sought.begin(link.rail, way, now);
     }
 
     /// The link of an attempt is there: the peer has this long to answer.
     pub fn note_up(&mut self, link: LinkId, now: Time) {
         if let Some(attempt) = self.attempt.as_mut().filter(|attempt| attempt.link == link) {
-            attempt.until = now + PATIENCE;
+            (attempt.is_up, attempt.until) = (true, now + PATIENCE);
         }
     }
 
@@ -269,9 +275,18 @@ impl Bundle {
     /// The attempt over a link, if there is one, came to nothing: the next way is tried at once.
     pub fn fail(&mut self, link: LinkId, fault: CallFault, now: Time) {
         if self.attempt_over(link).is_some() {
+            let is_there = self.attempt.is_some_and(|attempt| attempt.is_up);
+            if is_there && fault == CallFault::NoAnswer {
+                self.calm(now);
+            }
             self.sought.fail(link.rail, fault);
             self.end(link, false, now);
         }
+    }
+
+    /// Either side may lack links: others need them more.
+    pub fn calm(&mut self, now: Time) {
+        self.calm_until = now + HASTE;
     }
 
     /// No way is left in this round.
@@ -291,7 +306,7 @@ impl Bundle {
 
     /// Whether a path was lost just now.
     fn is_hasty(&self, now: Time) -> bool {
-        self.lost_at.is_some_and(|lost_at| now.since(lost_at) < HASTE)
+        now >= self.calm_until && self.lost_at.is_some_and(|lost_at| now.since(lost_at) < HASTE)
     }
 
     /// A path was lost: the next round begins soon, and each after it in its time.
@@ -437,6 +452,32 @@ mod tests {
         let mut bundle = Bundle::new([1; 16]);
         bundle.lose_path(at(5));
         assert_eq!(bundle.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn a_peer_that_may_lack_links_is_sought_without_haste() {
+        let sought_at = |act: &dyn Fn(&mut Bundle)| {
+            let mut bundle = agreed(true);
+            bundle.lose_path(at(50));
+            act(&mut bundle);
+            (0..2).for_each(|_| bundle.end_round(at(1000)));
+            bundle.due()
+        };
+        let call = |bundle: &mut Bundle, is_up: bool, fault| {
+            bundle.begin(link(1), 0, at(100));
+            if is_up {
+                bundle.note_up(link(1), at(110));
+            }
+            bundle.fail(link(1), fault, at(900));
+        };
+        let hasty = at(1100);
+        assert_eq!(sought_at(&|_| {}), hasty);
+        assert_eq!(sought_at(&|it| call(it, false, CallFault::Refused)), hasty);
+        assert_eq!(sought_at(&|it| call(it, false, CallFault::NoAnswer)), hasty);
+        assert!(sought_at(&|it| call(it, true, CallFault::NoAnswer)) > hasty);
+        // It has not seen yet that the path is lost.
+        assert_eq!(sought_at(&|it| call(it, true, CallFault::TurnedDown)), hasty);
+        assert!(sought_at(&|it| it.calm(at(60))) > hasty);
     }
 
     #[test]

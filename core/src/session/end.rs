@@ -150,7 +150,7 @@ impl Core {
             send_next: _,
             receive_next: _,
             granted: _,
-            puts: _,
+            one_sided,
             outlives_links: _,
             mut paths,
             bundle,
@@ -170,6 +170,10 @@ impl Core {
         // First: messages that go from now on give no credit back to the peer.
         self.pool.take_back(&lent);
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
+        if let Some(one_sided) = one_sided {
+            self.drop_answers(id, number.name(), one_sided.answers);
+            self.drop_locks_of(id, number.name());
+        }
         self.break_assemblies(assembling.into_values(), fault);
         if let Some(reliable) = reliable {
             self.drop_spans(id, number.name(), *reliable);

@@ -7,6 +7,8 @@ use crate::orders::{Order, Orders};
 
 /// Frames that may have been given to the rail of one path and that it has not released.
 const FRAMES_MAX: u32 = 128;
+/// So many are few.
+const FEW: u32 = 16;
 /// Data frames among them: enough to keep a connection busy, few enough to stay fair.
 const BULK_MAX: u32 = 4;
 /// Shorter ones go together: as many as have this many bytes, and at most so many.
@@ -17,8 +19,8 @@ const BULK_SHORT_MAX: u64 = 32;
 pub(crate) struct InFlight {
     frames: u32,
     bulk: u32,
-    /// Orders of data frames that the rail may have; those that ended are dropped now and then.
-    bulk_orders: Vec<SlotId>,
+    /// Orders of the table that the rail may have; those that ended are dropped now and then.
+    orders: Vec<SlotId>,
 }
 
 impl InFlight {
@@ -26,6 +28,11 @@ impl InFlight {
     #[inline]
     pub fn has_room(&self) -> bool {
         self.frames < FRAMES_MAX
+    }
+
+    /// Whether another frame leaves soon.
+    pub fn has_few(&self) -> bool {
+        self.frames < FEW
     }
 
     /// Whether the rail may have another data frame of a stream with so many bytes left.
@@ -52,18 +59,18 @@ impl InFlight {
         self.frames == 0
     }
 
-    /// Notes the order of a data frame.
-    pub fn note_bulk_order(&mut self, slot: SlotId, orders: &Orders) {
-        if self.bulk_orders.len() >= BULK_SHORT_MAX as usize {
-            self.bulk_orders.retain(|slot| orders.get(*slot).is_some());
+    /// Notes an order of the table.
+    pub fn note_order(&mut self, slot: SlotId, orders: &Orders) {
+        if self.orders.len() == self.orders.capacity() {
+            self.orders.retain(|slot| orders.get(*slot).is_some());
         }
-        self.bulk_orders.push(slot);
+        self.orders.push(slot);
     }
 
-    /// The orders of data frames that are such ones and have not ended.
-    pub fn bulk_orders(&self, orders: &Orders, is_such: impl Fn(&Order) -> bool) -> Vec<SlotId> {
+    /// The orders of the table that are such ones and have not ended.
+    pub fn orders(&self, orders: &Orders, is_such: impl Fn(&Order) -> bool) -> Vec<SlotId> {
         let open = |slot: &SlotId| orders.get(*slot).is_some_and(|entry| is_such(&entry.order));
-        self.bulk_orders.iter().copied().filter(open).collect()
+        self.orders.iter().copied().filter(open).collect()
     }
 
     /// All frames and the data frames among them.

@@ -52,8 +52,9 @@ use ropewalk_wire::frame::Body;
 
 use crate::api::{CHANNELS, Channel, LOOP_LINK, OperationId};
 use crate::credit::{Granted, Lent, Windows};
+use crate::operation::AccessState;
 use crate::reliable::Reliable;
-use crate::remote::{Accesses, Puts, UnderWay};
+use crate::remote::{Accesses, OneSided, UnderWay};
 use crate::streams::Streams;
 
 /// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
@@ -118,8 +119,8 @@ pub(crate) struct Session {
     pub streams: Streams,
     /// Gets and puts of ours.
     pub accesses: Accesses,
-    /// Puts of the peer's.
-    pub puts: Puts,
+    /// Operations with numbers, both sides'.
+    pub one_sided: Option<Box<OneSided>>,
     /// It goes on without a link, over the next one.
     pub outlives_links: bool,
     /// It may have further paths.
@@ -170,7 +171,7 @@ impl Session {
             assembling: HashMap::with_hasher(hash.clone()),
             streams: Streams::default(),
             accesses: Accesses::default(),
-            puts: Puts::default(),
+            one_sided: None,
             outlives_links,
             bundle: None,
         };
@@ -251,7 +252,9 @@ impl Session {
         let bundle = self.bundle().filter(|_| self.paths.is_up());
         let (joins, looks) =
             bundle.map_or((Time::NEVER, Time::NEVER), |it| (it.due(), it.looks_at()));
-        self.paths.due(spans).min(joins).min(looks)
+        let marks = self.one_sided.as_ref().filter(|_| self.paths.is_up());
+        let marks = marks.map_or(Time::NEVER, |it| it.taken.tell_at());
+        self.paths.due(spans).min(joins).min(looks).min(marks)
     }
 
     pub fn bundle(&self) -> Option<&Bundle> {
@@ -456,6 +459,39 @@ impl Session {
             && self.unfinished.is_empty()
             && self.assembling.is_empty()
             && self.lent.has_no_rendezvous()
+            && self.one_sided.as_ref().is_none_or(|it| it.is_settled())
+    }
+
+    /// Its operations with numbers, from the first one on.
+    pub fn one_sided(&mut self) -> &mut OneSided {
+        self.one_sided.get_or_insert_default()
+    }
+
+    /// Whether a data frame of what has so many bytes left may leave now. Chooses its path, where there are several.
+    pub fn has_data_room(&mut self, left: u64, controllers: &Controllers, now: Time) -> bool {
+        let Some(reliable) = &self.reliable else { return self.paths.has_bulk_room(left) };
+        let bytes = left.min(self.granted.frame_bytes());
+        self.paths.with_room().is_some()
+            && reliable.sent.has_bulk_room(self.paths.bulk_bytes_max(controllers))
+            && (!self.paths.are_several()
+                || self.paths.plan(bytes, self.streams.left_bytes(), controllers, now))
+    }
+
+    /// Whether a get or put may begin.
+    pub fn has_access_room(&self, access: &AccessState) -> bool {
+        let numbers = access.numbers();
+        let has_numbers = self.one_sided.as_ref().is_none_or(|it| it.issued.has_room(numbers));
+        has_numbers
+            && self.accesses.under_way.has_room(access.segments())
+            && self.is_turn_of(access)
+    }
+
+    /// Whether all is over that an access has to follow.
+    fn is_turn_of(&self, access: &AccessState) -> bool {
+        let Some(one_sided) = &self.one_sided else {
+            return !access.is_token() || self.accesses.under_way.unnumbered == 0;
+        };
+        one_sided.is_turn_of(access, self.reliable.is_none(), self.accesses.under_way)
     }
 
     /// Whether the peer lacks a span, as far as it has said.

@@ -433,6 +433,13 @@ impl Paths {
         self.first.in_flight.has_room()
     }
 
+    /// Whether the path of control frames has so few frames in flight that another one leaves soon.
+    pub fn has_few_frames(&self) -> bool {
+        let control = self.control();
+        let path = self.iter().find(|path| control.is_some() && path.up() == control);
+        path.is_some_and(|path| path.in_flight.has_few())
+    }
+
     /// Whether a path may have another data frame of a stream with so many bytes left.
     pub fn has_bulk_room(&self, left_bytes: u64) -> bool {
         let open = |path: &Path| path.up().is_some() && path.in_flight.has_bulk_room(left_bytes);
@@ -450,8 +457,8 @@ impl Paths {
     ) {
         let Some(path) = self.of_link(link) else { return };
         path.in_flight.begin(urgency);
-        if let Some(slot) = entry.filter(|_| urgency == Urgency::Bulk) {
-            path.in_flight.note_bulk_order(slot, orders);
+        if let Some(slot) = entry {
+            path.in_flight.note_order(slot, orders);
         }
     }
 
@@ -498,8 +505,8 @@ impl Paths {
     }
 
     /// The orders of data frames that are such ones and have not ended.
-    pub fn bulk_orders(&self, orders: &Orders, is_such: &impl Fn(&Order) -> bool) -> Vec<SlotId> {
-        let such = |path: &Path| path.in_flight.bulk_orders(orders, is_such);
+    pub fn orders(&self, orders: &Orders, is_such: &impl Fn(&Order) -> bool) -> Vec<SlotId> {
+        let such = |path: &Path| path.in_flight.orders(orders, is_such);
         self.iter().flat_map(such).collect()
     }
 

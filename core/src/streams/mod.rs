@@ -9,10 +9,9 @@ use std::collections::VecDeque;
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{RemoteKey, RemoteSegment};
 
 use crate::api::{Channel, OperationId};
-use crate::remote::{ACCESSES_MAX, SEGMENTS_MAX};
+use crate::remote::{ACCESSES_MAX, PutStream, SEGMENTS_MAX};
 
 /// Streams to one peer: segments that it asked for, and puts of ours. An honest one has at most
 /// `SEGMENTS_MAX` under way; older ones were cancelled.
@@ -92,37 +91,6 @@ pub(crate) enum StreamKind {
     Message { operation: OperationId, channel: Channel, message: u64, offset: u64 },
     /// The peer asked: our region serves.
     Serve { region: SlotId, cookie: u64, into_offset: u64 },
-    /// Our put: segments of the remote layout that are left, the first one first.
-    Put { operation: OperationId, key: RemoteKey, segments: Segments, total: u64 },
-}
-
-/// The rest of a remote layout.
-#[derive(Debug, Clone)]
-pub(crate) enum Segments {
-    At(u64),
-    List { list: std::sync::Arc<[RemoteSegment]>, index: usize, done: u64 },
-}
-
-impl Segments {
-    /// The offset and the number of the next bytes, at most `len`; moves on.
-    fn next(&mut self, len: u64) -> (u64, u64) {
-        match self {
-            Segments::At(offset) => {
-                let begin = *offset;
-                *offset += len;
-                (begin, len)
-            }
-            Segments::List { list, index, done } => {
-                while *done >= list[*index].len {
-                    *index += 1;
-                    *done = 0;
-                }
-                let segment = list[*index];
-                let here = len.min(segment.len - *done);
-                let begin = segment.offset.wrapping_add(*done);
-                *done += here;
-                (begin, here)
-            }
-        }
-    }
+    /// Our put.
+    Put(PutStream),
 }

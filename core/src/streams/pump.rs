@@ -4,7 +4,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::Urgency;
-use ropewalk_wire::frame::{DataBody, FragmentBody, PutBody, key_to_wire};
+use ropewalk_wire::frame::{DataBody, FragmentBody};
 
 use super::{Stream, StreamKind};
 use crate::api::*;
@@ -18,23 +18,7 @@ impl Core {
             let Some(peer) = self.peers.get_mut(id) else { return };
             let Some(session) = peer.session.as_mut() else { return };
             let Some(next) = session.streams.next_bytes() else { return };
-            let bytes = next.min(session.granted.frame_bytes());
-            let controllers = &self.routes.controllers;
-            let room = match &session.reliable {
-                Some(it) => {
-                    let max = session.paths.bulk_bytes_max(controllers);
-                    session.paths.with_room().is_some()
-                        && it.sent.has_bulk_room(max)
-                        && (!session.paths.are_several()
-                            || session.paths.plan(
-                                bytes,
-                                session.streams.left_bytes(),
-                                controllers,
-                                self.now,
-                            ))
-                }
-                None => session.paths.has_bulk_room(next),
-            };
+            let room = session.has_data_room(next, &self.routes.controllers, self.now);
             if !room {
                 return;
             }
@@ -72,14 +56,15 @@ impl Core {
                 }
             }
             StreamKind::Message { operation, .. } => self.release_memory(*operation),
-            StreamKind::Put { operation, .. } => {
-                if let Some(state) = self.access_mut(*operation) {
+            StreamKind::Put(put) => {
+                if let Some(state) = self.access_mut(put.operation()) {
                     state.streaming = false;
                 }
             }
         }
     }
 
+    /// Makes the next frame of a stream, with at most `max` bytes.
     fn send_part(&mut self, id: PeerId, stream: &mut Stream, max: u64) {
         let len = stream.left.len.min(max);
         let bulk = |order, left: &mut Slice, len| {
@@ -112,19 +97,11 @@ impl Core {
                 let order = Order::ServeFrame { region: *region, peer: id };
                 self.emit(id, body, bulk(order, &mut stream.left, len));
             }
-            StreamKind::Put { operation, key, segments, total } => {
-                let (offset, here) = segments.next(len);
-                let (key_slot, key_secret) = key_to_wire(*key);
-                let body = PutBody {
-                    key_slot,
-                    key_secret,
-                    offset: offset.into(),
-                    cookie: operation.0.to_u64().into(),
-                    total_bytes: (*total).into(),
-                };
-                let operation = *operation;
+            StreamKind::Put(put) => {
+                let operation = put.operation();
+                let (body, here) = put.next(len);
                 self.retain_memory(operation);
-                let order = Order::PutFrame { operation, peer: id };
+                let order = Order::PutFrame { operation, peer: id, bulk: true };
                 self.emit(id, body, bulk(order, &mut stream.left, here));
             }
         }

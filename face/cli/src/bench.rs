@@ -36,6 +36,9 @@ enum Name {
     /// Faults of network paths between network namespaces: the stall of a stream and the time of
     /// parallel programs, compared with TCP and MPTCP (needs root).
     Paths,
+    /// One-sided windows: the figures of the paper on put, get and their synchronisation, by remote
+    /// access and by messages, compared with the MPIs of this host.
+    Rma,
     /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
     /// idle servers.
     Meta,
@@ -150,6 +153,7 @@ fn chosen_rows(arguments: &BenchArguments) -> Vec<String> {
         Name::Bmi => ropewalk_bench::bmi::rows(),
         Name::Mx => ropewalk_bench::mx::rows(arguments.quick),
         Name::Paths => ropewalk_bench::paths::rows(arguments.quick),
+        Name::Rma => ropewalk_bench::rma::rows(arguments.quick),
         Name::Io => ropewalk_bench::io::rows(),
         Name::Meta => ropewalk_bench::meta::rows(),
     };
@@ -208,6 +212,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Name::Bmi => ropewalk_bench::bmi::bmi(&options, &mut emit),
         Name::Mx => ropewalk_bench::mx::mx(&options, &mut emit)?,
         Name::Paths => ropewalk_bench::paths::paths(&options, &mut emit)?,
+        Name::Rma => ropewalk_bench::rma::rma(&options, &mut emit),
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
     }
@@ -230,6 +235,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             Name::Bmi => bmi_figures(&outcomes),
             Name::Mx => ropewalk_bench::mx::figures(&outcomes),
             Name::Paths => ropewalk_bench::paths::figures(&outcomes),
+            Name::Rma => ropewalk_bench::rma::figures(&outcomes),
             _ => report::bars(&outcomes),
         };
         std::fs::write(file, picture)

@@ -91,8 +91,15 @@ impl Client {
             name: name_of(known.server, &known.address),
             ..Options::default()
         };
-        let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
-        connection.set_session(inner.meta.session(), inner.epoch.get(), inner.token.get());
+        let before = inner.servers.borrow().get(&known.server).map(|it| it.connection.clone());
+        let connection = match before {
+            Some(before) => before.moved(peer, options),
+            None => {
+                let new = Connection::new(&inner.world, &inner.endpoint, peer, options);
+                new.set_session(inner.meta.session(), inner.epoch.get(), inner.token.get());
+                new
+            }
+        };
         let server = DataServer { address: known.address, connection };
         inner.servers.borrow_mut().insert(known.server, server);
     }

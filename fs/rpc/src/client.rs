@@ -117,13 +117,19 @@ struct Inner {
     token: Cell<u64>,
     /// The channel in which calls prove themselves, once it was begun.
     channel: RefCell<Option<Rc<Caller>>>,
+    slots: Rc<Slots>,
+    next_bits: Cell<u64>,
+    /// When a call of a program was given up, where the server has answered none since.
+    gave_up: Cell<Option<Time>>,
+}
+
+/// The slots of a session at one server. Connections to the server at several addresses share them: it knows the last number
+/// of each, whatever address that came by.
+struct Slots {
     /// Counts sessions: slots of an older one are not put back.
     round: Cell<u64>,
     permits: Semaphore,
     free: RefCell<VecDeque<Slot>>,
-    next_bits: Cell<u64>,
-    /// When a call of a program was given up, where the server has answered none since.
-    gave_up: Cell<Option<Time>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -159,6 +165,31 @@ impl Connection {
     ) -> Connection {
         // The reply to a call that was given up is for nobody, and must not hold the server's credit.
         endpoint.endpoint().drop_unawaited(Channel::Tagged);
+        let slots = Rc::new(Slots {
+            round: Cell::new(0),
+            permits: Semaphore::new(usize::from(SLOTS_MAX)),
+            free: RefCell::new(fresh_slots()),
+        });
+        Connection::with_slots(world, endpoint, peer, options, slots)
+    }
+
+    /// A connection to the same server at another address, in the same session. Calls that are under way keep their slots.
+    pub fn moved(&self, peer: PeerId, options: Options) -> Connection {
+        let Inner { world, endpoint, slots, .. } = &*self.inner;
+        let moved = Connection::with_slots(world, endpoint, peer, options, slots.clone());
+        moved.inner.session.set(self.inner.session.get());
+        moved.inner.epoch.set(self.inner.epoch.get());
+        moved.inner.token.set(self.inner.token.get());
+        moved
+    }
+
+    fn with_slots(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        peer: PeerId,
+        options: Options,
+        slots: Rc<Slots>,
+    ) -> Connection {
         Connection {
             inner: Rc::new(Inner {
                 world: world.clone(),
@@ -170,9 +201,7 @@ impl Connection {
                 epoch: Cell::new(0),
                 token: Cell::new(0),
                 channel: RefCell::default(),
-                round: Cell::new(0),
-                permits: Semaphore::new(usize::from(SLOTS_MAX)),
-                free: RefCell::new(fresh_slots()),
+                slots,
                 next_bits: Cell::new(world.random_u64()),
                 gave_up: Cell::new(None),
             }),
@@ -195,8 +224,9 @@ impl Connection {
         self.inner.session.set(session);
         self.inner.epoch.set(epoch);
         self.inner.token.set(token);
-        self.inner.round.set(self.inner.round.get() + 1);
-        *self.inner.free.borrow_mut() = fresh_slots();
+        let slots = &self.inner.slots;
+        slots.round.set(slots.round.get() + 1);
+        *slots.free.borrow_mut() = fresh_slots();
     }
 
     /// The time a call that begins now waits for a server that is down.
@@ -260,18 +290,19 @@ impl Connection {
             // Before a slot's number is used up for it.
             return Err(CallError::TooLong);
         }
-        let _permit = inner.permits.acquire().await;
+        let slots = &*inner.slots;
+        let _permit = slots.permits.acquire().await;
         if session.is_some_and(|session| session != inner.session.get()) {
             return Err(CallError::NoSession);
         }
-        let round = inner.round.get();
-        let taken = inner.free.borrow_mut().pop_front();
+        let round = slots.round.get();
+        let taken = slots.free.borrow_mut().pop_front();
         let Some(mut slot) = taken else {
             unreachable!("a permit stands for a free slot");
         };
         slot.sequence += 1;
         slot.given_up = false;
-        let mut guard = SlotGuard { inner, round, slot, answered: false };
+        let mut guard = SlotGuard { slots, round, slot, answered: false };
         let head = CallHead {
             session: inner.session.get(),
             slot: slot.index,
@@ -536,7 +567,7 @@ fn fresh_slots() -> VecDeque<Slot> {
 
 /// Puts a slot back when its call is over, answered or given up.
 struct SlotGuard<'a> {
-    inner: &'a Inner,
+    slots: &'a Slots,
     round: u64,
     slot: Slot,
     answered: bool,
@@ -544,10 +575,10 @@ struct SlotGuard<'a> {
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
-        if self.round != self.inner.round.get() {
+        if self.round != self.slots.round.get() {
             return;
         }
-        let mut free = self.inner.free.borrow_mut();
+        let mut free = self.slots.free.borrow_mut();
         if self.answered {
             // Used again soon: the server's memory of few slots is enough for quiet clients.
             let at = free.iter().take_while(|slot| slot.given_up).count();

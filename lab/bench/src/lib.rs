@@ -6,6 +6,7 @@
 //! * [`mod@bmi`]: the figures of the BMI paper, through the C interface, beside bare sockets and MPI;
 //! * [`mod@mx`]: the figures of the MX papers, between two network namespaces, beside bare frames,
 //!   datagrams and streams;
+//! * [`mod@rma`]: the figures of the paper on one-sided communication, by remote access and by messages;
 //! * [`mod@paths`]: streams whose rails fail, between network namespaces, beside TCP and MPTCP;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`mod@mpi`]: messages of the MPIs that are here;
@@ -42,6 +43,7 @@ mod process;
 mod ranks;
 mod raw;
 pub mod report;
+pub mod rma;
 pub mod series;
 mod servers;
 mod stage;
@@ -86,6 +88,9 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     }
     if let Some(part) = part.strip_prefix("mx ") {
         return mx::serve(part);
+    }
+    if let Some(part) = part.strip_prefix("rma ") {
+        return rma::serve(part);
     }
     if let Some(part) = part.strip_prefix("paths ") {
         return paths::serve(part);

@@ -3,6 +3,7 @@
 //!
 //! Debian's Open MPI and MPICH are found by the names that they have in the path; Intel's, which
 //! is optional, in the folder that [`INTEL`] or `I_MPI_ROOT` names, or by its `mpiicc` in the path.
+//! [`windows`] finds more, of which each has a folder of its own.
 //!
 //! Invariants
 //! * Launchers that are started here end with their owner ([`crate::ranks`]), ranks by the death of their launcher
@@ -12,6 +13,7 @@
 //!   those of the calling process: a caller that binds itself to one binds the ranks, too.
 
 mod across;
+pub mod windows;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -68,53 +70,61 @@ impl Point {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     OpenMpi,
     Mpich,
-    /// With its folder.
-    Intel(PathBuf),
+    Intel,
+}
+
+/// An MPI, and its folder. Debian's have none: their programs are in the path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    kind: Kind,
+    root: Option<PathBuf>,
 }
 
 impl Kind {
-    fn name(&self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Kind::OpenMpi => "openmpi",
             Kind::Mpich => "mpich",
-            Kind::Intel(_) => "intelmpi",
+            Kind::Intel => "intelmpi",
         }
     }
+}
 
+impl Place {
     fn compiler(&self) -> PathBuf {
-        match self {
-            Kind::OpenMpi => "mpicc.openmpi".into(),
-            Kind::Mpich => "mpicc.mpich".into(),
-            Kind::Intel(root) => root.join("bin/mpicc"),
+        match (&self.root, self.kind) {
+            (Some(root), _) => root.join("bin/mpicc"),
+            (None, kind) => format!("mpicc.{}", kind.name()).into(),
         }
     }
 
     fn launcher(&self) -> PathBuf {
-        match self {
-            Kind::OpenMpi => "mpirun.openmpi".into(),
-            Kind::Mpich => "mpirun.mpich".into(),
-            Kind::Intel(root) => root.join("bin/mpiexec.hydra"),
+        match (&self.root, self.kind) {
+            (Some(root), Kind::OpenMpi) => root.join("bin/mpirun"),
+            (Some(root), _) => root.join("bin/mpiexec.hydra"),
+            (None, kind) => format!("mpirun.{}", kind.name()).into(),
         }
     }
 
     fn remedy(&self) -> String {
-        match self {
-            Kind::OpenMpi => "Debian: apt install openmpi-bin libopenmpi-dev".into(),
-            Kind::Mpich => "Debian: apt install mpich libmpich-dev".into(),
-            Kind::Intel(_) => {
+        match (&self.root, self.kind) {
+            (None, Kind::OpenMpi) => "Debian: apt install openmpi-bin libopenmpi-dev".into(),
+            (None, _) => "Debian: apt install mpich libmpich-dev".into(),
+            (Some(_), Kind::Intel) => {
                 format!("check that {INTEL} is the directory of a complete installation")
             }
+            (Some(root), _) => format!("check that {} is complete", root.display()),
         }
     }
 
     /// A command that knows where its parts are.
     fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
-        if let Kind::Intel(root) = self {
+        if let (Kind::Intel, Some(root)) = (self.kind, &self.root) {
             command.env("I_MPI_ROOT", root);
         }
         command
@@ -122,13 +132,11 @@ impl Kind {
 
     /// Compiles a program, and finds out the version.
     fn prepare(self, directory: &Path, name: &str, source: &str) -> Result<Mpi> {
-        let launcher = self.launcher();
-        let output = self.command(&launcher).arg("--version").output();
-        let output = output.with_context(|| format!("cannot run {}", launcher.display()))?;
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        let told = self.told()?;
         let file = directory.join(format!("{name}.c"));
         std::fs::write(&file, source)?;
-        let program = directory.join(format!("{name}.{}", self.name()));
+        let version = version(&told);
+        let program = directory.join(format!("{name}.{}-{version}", self.kind.name()));
         let compiler = self.compiler();
         let mut command = self.command(&compiler);
         command.args(["-std=c99", "-O2", "-Wall", "-Wextra", "-o"]).arg(&program).arg(&file);
@@ -137,8 +145,15 @@ impl Kind {
         if !built.status.success() {
             bail!("{compiler}: {}", String::from_utf8_lossy(&built.stderr).trim());
         }
-        let on_ucx = told.contains("ch4:ucx");
-        Ok(Mpi { kind: self, version: version(&told), program, on_ucx })
+        Ok(Mpi::new(self, program, &told))
+    }
+
+    /// What its launcher tells about itself.
+    fn told(&self) -> Result<String> {
+        let launcher = self.launcher();
+        let output = self.command(&launcher).arg("--version").output();
+        let output = output.with_context(|| format!("cannot run {}", launcher.display()))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
@@ -159,20 +174,50 @@ fn intel() -> Option<PathBuf> {
     })
 }
 
+/// The MPIs of Debian's packages.
+fn debian() -> Vec<Place> {
+    [Kind::OpenMpi, Kind::Mpich].map(|kind| Place { kind, root: None }).into()
+}
+
+/// What of these places works. `missing` gets a sentence for each other one.
+fn prepared(
+    places: Vec<Place>,
+    missing: &mut Vec<String>,
+    prepare: impl Fn(Place) -> Result<Mpi>,
+) -> Vec<Mpi> {
+    let one = |place: Place| {
+        let (name, remedy) = (place.kind.name(), place.remedy());
+        let failed = |error: anyhow::Error| {
+            missing.push(format!("no comparison with {name}: {error:#}; {remedy}"));
+        };
+        prepare(place).map_err(failed).ok()
+    };
+    places.into_iter().filter_map(one).collect()
+}
+
 fn listed(sizes: &[usize]) -> String {
     sizes.iter().map(|size| format!(" {size}")).collect()
 }
 
 /// An MPI that is ready to be measured.
 pub struct Mpi {
-    kind: Kind,
+    place: Place,
     version: String,
     program: PathBuf,
-    /// Of MPICH: whether it stands on UCX, and obeys its variables.
+    /// Of MPICH: whether it stands on UCX, or on libfabric, and obeys its variables.
     on_ucx: bool,
+    on_ofi: bool,
 }
 
 impl Mpi {
+    fn new(place: Place, program: PathBuf, told: &str) -> Mpi {
+        let device = told.split("--with-device=").nth(1).unwrap_or_default();
+        let device = device.split_whitespace().next().unwrap_or_default();
+        let has = |netmod: &str| device.contains(netmod);
+        let (on_ucx, on_ofi) = (has("ch4:ucx"), has("ofi"));
+        Mpi { place, version: version(told), program, on_ucx, on_ofi }
+    }
+
     /// All MPIs that are here, with programs in `directory`; missing ones are named on stderr, once.
     pub fn find(directory: &Path) -> Vec<Mpi> {
         Mpi::find_with(directory, "figures", SOURCE)
@@ -181,24 +226,16 @@ impl Mpi {
     /// The same with this program.
     fn find_with(directory: &Path, program: &str, source: &str) -> Vec<Mpi> {
         let mut missing = Vec::new();
-        let mut kinds = vec![Kind::OpenMpi, Kind::Mpich];
+        let mut places = debian();
         match intel() {
-            Some(root) => kinds.push(Kind::Intel(root)),
+            Some(root) => places.push(Place { kind: Kind::Intel, root: Some(root) }),
             None => missing.push(format!(
                 "no comparison with intelmpi, which is optional; install impi-devel from PyPI, \
                  then set {INTEL}=DIRECTORY"
             )),
         }
-        let mut found = Vec::new();
-        for kind in kinds {
-            let (name, remedy) = (kind.name(), kind.remedy());
-            match kind.prepare(directory, program, source) {
-                Ok(mpi) => found.push(mpi),
-                Err(error) => {
-                    missing.push(format!("no comparison with {name}: {error:#}; {remedy}"))
-                }
-            }
-        }
+        let found =
+            prepared(places, &mut missing, |place| place.prepare(directory, program, source));
         static NAMED: Once = Once::new();
         NAMED.call_once(|| missing.iter().for_each(|line| eprintln!("{line}")));
         found
@@ -206,7 +243,7 @@ impl Mpi {
 
     /// `openmpi`, `mpich` or `intelmpi`.
     pub fn name(&self) -> &'static str {
-        self.kind.name()
+        self.place.kind.name()
     }
 
     /// Its version.
@@ -264,23 +301,29 @@ impl Mpi {
         told().with_context(|| format!("{} over {medium:?}, {ranks} ranks: {words}", self.name()))
     }
 
-    /// Starts the ranks, through this program, so that they end with this process.
+    /// Starts the ranks.
     fn start(&self, medium: Medium, ranks: usize, words: &str) -> Result<Ranks> {
-        let mut command = self.kind.command(&std::env::current_exe()?);
-        command.env(PART, "become").env(ORPHAN, "ends").arg(self.kind.launcher());
-        // Session folders, too, go when the directory goes.
-        command.env("TMPDIR", self.program.parent().unwrap_or(Path::new(".")));
+        let mut command = self.launch()?;
         let crowded = ranks > host::cores();
         if crowded {
             command.env("FIGURES_YIELD", "1");
         }
-        match self.kind {
+        match self.place.kind {
             Kind::OpenMpi => open_mpi(&mut command, medium, crowded),
             Kind::Mpich => self.mpich(&mut command, medium, crowded)?,
-            Kind::Intel(_) => intel_mpi(&mut command, medium, crowded),
+            Kind::Intel => intel_mpi(&mut command, medium, crowded),
         }
         command.args(["-n", &ranks.to_string()]).arg(&self.program).args(words.split(' '));
         Ranks::start(command)
+    }
+
+    /// Its launcher, started through this program, so that it ends with this process.
+    fn launch(&self) -> Result<Command> {
+        let mut command = self.place.command(&std::env::current_exe()?);
+        command.env(PART, "become").env(ORPHAN, "ends").arg(self.place.launcher());
+        // Session folders, too, go when the directory goes.
+        command.env("TMPDIR", self.program.parent().unwrap_or(Path::new(".")));
+        Ok(command)
     }
 
     fn mpich(&self, command: &mut Command, medium: Medium, crowded: bool) -> Result<()> {

@@ -224,11 +224,21 @@ fn line_name(outcome: &Outcome) -> String {
 
 /// The same with a title.
 pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
+    figure_by(outcomes, metric, ("bytes", "message size (bytes)"), of)
+}
+
+/// The same by another parameter than the size, which is given with its words.
+pub fn figure_by(
+    outcomes: &[Outcome],
+    metric: &str,
+    (parameter, words): (&str, &str),
+    of: &str,
+) -> String {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut unit = "";
     for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
         let name = line_name(outcome);
-        let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
+        let Ok(bytes) = outcome.param(parameter).parse::<f64>() else { continue };
         // Nothing has no place on this axis: it stands where one byte would.
         let bytes = bytes.max(1.0);
         unit = outcome.unit;
@@ -252,9 +262,9 @@ pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
          fill=\"white\"/>\n<text x=\"{MARGIN}\" y=\"30\" font-size=\"16\">{metric} ({unit}) by \
-         message size (bytes){of}</text>\n"
+         {words}{of}</text>\n"
     );
-    let has_nothing = outcomes.iter().any(|it| it.metric == metric && it.param("bytes") == "0");
+    let has_nothing = outcomes.iter().any(|it| it.metric == metric && it.param(parameter) == "0");
     for power in (low_x.ceil() as i32)..=(high_x as i32) {
         let at = x(f64::from(power).exp2());
         let label = match (power, has_nothing) {

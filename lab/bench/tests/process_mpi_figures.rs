@@ -1,4 +1,4 @@
-//! Each MPI that is here tells all figures of the BMI paper, and leaves nobody behind.
+//! Each MPI that is here tells all figures of the BMI paper and of the paper on windows, and leaves nobody behind.
 //!
 //! No test harness: the program is started again as its own launcher, as every benchmark is.
 
@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_bench::embed::{Embedded, Embedder};
+use ropewalk_bench::mpi::windows::{Memory, Order, Progress};
 use ropewalk_bench::mpi::{Medium, Mpi, Point};
 
 /// The variable by which this program learns that it is the one to be killed.
@@ -41,6 +42,11 @@ fn main() -> anyhow::Result<()> {
             figures(mpi, medium)?;
         }
     }
+    for mpi in Mpi::find_for_windows(directory.path()) {
+        for medium in [Medium::Tcp, Medium::Shm] {
+            windows(&mpi, medium)?;
+        }
+    }
     // Of a launcher that had to be killed they end a moment later.
     wait_for("ranks that are gone", || ranks_from(directory.path()) == 0);
     if !all.is_empty() {
@@ -70,6 +76,50 @@ fn figures(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
     }
     // No size, no figure: a program that fails is an error, not an empty answer.
     assert!(mpi.bandwidth(medium, 1000, false, &[0]).is_err());
+    Ok(())
+}
+
+/// Programs of `windows.c`: ranks, bytes of an operation, and the number of times that each tells for 4 rounds.
+const WINDOWS: [(&str, usize, usize, usize); 16] = [
+    ("latency", 2, 8, 4),
+    ("bidirectional", 2, 4096, 4),
+    ("put", 2, 65_536, 4),
+    ("get", 2, 65_536, 4),
+    ("overlap", 2, 1024, 4),
+    ("skew", 2, 1024, 4),
+    ("synchronisation.targets", 3, 0, 4),
+    ("synchronisation.origins", 3, 0, 4),
+    ("origins", 3, 1024, 4),
+    ("flush.strided", 2, 65_536, 4),
+    ("flush.lock_put_unlock", 2, 8, 4),
+    ("flush16.get_accumulate", 2, 8, 4),
+    ("computing.fetch_add", 2, 8, 4),
+    ("passive_put", 2, 65_536, 8),
+    ("counter", 3, 8, 1),
+    ("fairness", 3, 8, 1),
+];
+
+fn windows(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
+    let memory = match medium {
+        Medium::Tcp => mpi.memory_over_tcp(),
+        Medium::Shm => Memory::Allocated,
+    };
+    let order = |(program, ranks, bytes, _): (&str, _, _, _), memory| {
+        let (program, progress) = (program.to_string(), Progress::Calls);
+        Order { medium, memory, progress, program, ranks, bytes, loops: 1, rounds: 4 }
+    };
+    for words in WINDOWS {
+        let told = mpi.windows(&order(words, memory), 0)?;
+        println!("{} {medium:?} {}: {told:?}", mpi.label(), words.0);
+        assert_eq!(told.times.len(), words.3);
+        assert!(told.times.iter().all(|nanos| *nanos > 0), "{told:?}");
+    }
+    let exchanged = mpi.windows(&order(WINDOWS[1], Memory::None), 0)?;
+    assert_eq!(exchanged.times.len(), 4);
+    assert!(mpi.windows(&order(("knots", 2, 8, 0), memory), 0).is_err());
+    // More than there is cannot have passed the loopback interface.
+    let moved = mpi.windows(&order(WINDOWS[2], memory), 1 << 40);
+    assert_eq!(moved.is_err(), medium == Medium::Tcp);
     Ok(())
 }
 

@@ -196,9 +196,11 @@ impl Scene {
                     eager_ends: 0,
                     rts_long: 0,
 
-                    reserved: [0; 6],
+                    layouts: 0.into(),
+                    reserved: [0; 4],
                     request_limit: 1.into(),
                     rts_limit: 1.into(),
+                    update_limit: 0.into(),
                 };
                 self.seen.full = which & 1 == 1;
                 self.frame(slot, body, Slice::NONE);

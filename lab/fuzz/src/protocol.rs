@@ -5,30 +5,44 @@
 //! each of them everything that the core counts is recounted.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_base::descriptor::Descriptor;
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::{BufferId, Change, Element, Operator, Slice, Update};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Strided, Token,
+    Verb,
 };
 use ropewalk_core::{
-    Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, Next, OperationId,
-    Output, Oversize, PeerId, Receive, Send, Sending,
+    Access, Action, Atomic, Audience, Channel, Config, Core, Direction, Identity, Level, Mode,
+    Next, OperationId, Output, Oversize, PeerId, Raise, Receive, Send, Sending,
 };
 use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
-/// Bytes of a header behind its prefix, by kind: from `Eager` to `Suspect`.
-const BODY_BYTES: [usize; 24] =
-    [24, 48, 48, 16, 40, 16, 24, 16, 24, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 16];
+/// Bytes of a header behind its prefix, by kind: from `Eager` to `Notify`.
+const BODY_BYTES: [usize; 33] = [
+    24, 48, 48, 16, 48, 16, 24, 16, 40, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 16, 32, 8,
+    16, 48, 56, 48, 64, 64, 48,
+];
+const SUSPECT: u8 = frame::Kind::Suspect as u8;
+const REPLY: u8 = frame::Kind::Reply as u8;
+const GIVE_UP: u8 = frame::Kind::GiveUp as u8;
+const UPDATE: u8 = frame::Kind::Update as u8;
+const ATOMIC: u8 = frame::Kind::Atomic as u8;
+const LOCK: u8 = frame::Kind::Lock as u8;
+const NOTIFY: u8 = frame::Kind::Notify as u8;
+const LAYOUT: u8 = frame::Kind::Layout as u8;
+const STRIDED: u8 = frame::Kind::Strided as u8;
 const PROBE: u8 = frame::Kind::Probe as u8;
 const MIGRATE: u8 = frame::Kind::Migrate as u8;
 const WITHDRAW: u8 = frame::Kind::Withdraw as u8;
@@ -51,6 +65,8 @@ struct Player<'a> {
     keys: Vec<RemoteKey>,
     requests: Vec<(PeerId, u32, u32)>,
     messages: [u64; 3],
+    /// The number of the put that was begun last.
+    puts: u64,
     spans: u64,
     parks: bool,
     /// Messages come in fragments: channel, number, offset of the next one, bytes left.
@@ -129,6 +145,7 @@ impl<'a> Player<'a> {
             keys: Vec::new(),
             requests: Vec::new(),
             messages: [0; 3],
+            puts: 0,
             spans: 0,
             parks,
             fragments,
@@ -238,7 +255,18 @@ impl<'a> Player<'a> {
         self.meet();
     }
 
+    /// Does what peers want done with exposed memory, or fails to.
+    fn run_jobs(&mut self) {
+        while let Some(task) = self.core.next_job() {
+            let result_bytes = task.result_bytes;
+            let result = (result_bytes > 0 && self.byte() & 7 > 0).then(|| self.buffer());
+            let outcome = if self.byte() & 7 > 0 { Ok([7; 8]) } else { Err(Fault::BadKey) };
+            self.core.job_done(outcome, result);
+        }
+    }
+
     fn drain(&mut self) {
+        self.run_jobs();
         while let Some(next) = self.core.next_output() {
             match next {
                 Next::Frame | Next::PatientFrame => {
@@ -376,7 +404,9 @@ impl<'a> Player<'a> {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
             0xc0.. if self.fragments => FRAGMENT,
-            byte @ 0xb7..0xc0 => KEY + (byte - 0xb7),
+            byte @ 0xb4..0xc0 => KEY + (byte - 0xb4),
+            byte @ 0xa8..0xb4 => UPDATE + (byte - 0xa8) % 3,
+            byte @ 0xa0..0xa8 => LAYOUT + byte % 2,
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -386,13 +416,21 @@ impl<'a> Player<'a> {
             _ => self.number() as u32 % 40_000,
         };
         self.spans += 1;
-        let of_link = kind == 12 || (kind >= PROBE && kind != MIGRATE && kind != WITHDRAW);
+        let of_link = kind == 12
+            || ((PROBE..=SUSPECT).contains(&kind) && kind != MIGRATE && kind != WITHDRAW);
         let span = if of_link || self.parks { 0 } else { self.spans };
         let session = if shape & 0x80 == 0 { self.session } else { self.number() as u32 };
         let number = self.number() as u32;
         let envelope = Envelope {
             flags: 0,
-            payload_bytes: if matches!(kind, 3 | 6 | 7 | FRAGMENT) { payload_bytes } else { 0 },
+            payload_bytes: if matches!(
+                kind,
+                3 | 6 | 7 | FRAGMENT | REPLY | UPDATE | LOCK | STRIDED | NOTIFY
+            ) {
+                payload_bytes
+            } else {
+                0
+            },
             session,
             packet: number,
             attempt: u16::from(shape & 3),
@@ -413,6 +451,19 @@ impl<'a> Player<'a> {
             None => (self.number(), self.number()),
         };
         let mut words: [u64; 8] = std::array::from_fn(|_| self.number());
+        self.fill_in(kind, shape, (key, message, channel), payload_bytes, &mut words);
+        self.place_words(kind, envelope, words);
+    }
+
+    /// Writes what makes sense into the words of a body, most of the time.
+    fn fill_in(
+        &mut self,
+        kind: u8,
+        shape: u8,
+        (key, message, channel): ((u64, u64), u64, u8),
+        payload_bytes: u32,
+        words: &mut [u64; 8],
+    ) {
         let acknowledge = u64::from(self.byte() % 4) << 8;
         match kind {
             3 => {
@@ -421,7 +472,28 @@ impl<'a> Player<'a> {
                 words[1..3].copy_from_slice(&[message, flags]);
             }
             4 => words[1..3].copy_from_slice(&[message, u64::from(channel)]),
-            5 | 7 => words[..2].copy_from_slice(&[key.0, key.1]),
+            5 => words[..2].copy_from_slice(&[key.0, key.1]),
+            7 => {
+                words[..2].copy_from_slice(&[key.0, key.1]);
+                if shape & 0x20 == 0 {
+                    self.number_put(words, payload_bytes);
+                }
+            }
+            UPDATE | ATOMIC | LOCK | NOTIFY => {
+                words[..2].copy_from_slice(&[key.0, key.1]);
+                if shape & 0x20 == 0 {
+                    self.number_update(kind, words, payload_bytes);
+                }
+            }
+            LAYOUT if shape & 0x20 == 0 => self.layout(words),
+            STRIDED => {
+                words[..2].copy_from_slice(&[key.0, key.1]);
+                if shape & 0x20 == 0 {
+                    self.strided(words, payload_bytes);
+                }
+            }
+            // Numbers of operations are small.
+            REPLY..=GIVE_UP => *words = words.map(|word| word % 40),
             FRAGMENT => {
                 let other = [message, words[2], channel.into()];
                 let next = self.next_fragment(payload_bytes).filter(|_| shape & 0x10 == 0);
@@ -435,12 +507,92 @@ impl<'a> Player<'a> {
             // Cookies are operation numbers.
             words[0] = 1 << 32 | u64::from(self.byte());
         }
+    }
+
+    fn place_words(&mut self, kind: u8, envelope: Envelope, words: [u64; 8]) {
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
         let body = words.map(u64::to_le_bytes);
         header.extend_from_slice(&body.as_flattened()[..BODY_BYTES[usize::from(kind - 3)]]);
         header[0] = kind;
         header[1] = header.len() as u8;
         self.place_bytes(&header, envelope.payload_bytes);
+    }
+
+    /// A put's number and length: those of the next operation, or of another part of one that is under way.
+    fn number_put(&mut self, words: &mut [u64; 8], payload_bytes: u32) {
+        self.puts += words[3] & 1;
+        let within = words[4] % 50;
+        let total = within + u64::from(payload_bytes) + words[4] / 50 % 2 * 100;
+        words[3..5].copy_from_slice(&[self.puts, total | within << 32]);
+    }
+
+    /// An update of bytes, an atomic of one, a put with a notice, or a word about a lock, with the number of the next operation.
+    fn number_update(&mut self, kind: u8, words: &mut [u64; 8], payload_bytes: u32) {
+        self.puts += 1;
+        let bytes = u64::from(payload_bytes);
+        let flags = words[7] % 8;
+        match kind {
+            UPDATE => {
+                let (offset, within) = (words[2] % 64, words[4] % 3);
+                let total = (within + bytes) | within << 32;
+                let what = bytes | 1 << 32 | 2 << 40 | (flags & 3) << 48;
+                words[2..6].copy_from_slice(&[offset, self.puts, total, what]);
+                if words[7] & 8 > 0 {
+                    let kind = (Operator::Replace as u64) << 32 | (Element::Byte as u64) << 40;
+                    let flags = u64::from(frame::TELL | frame::RECORDS) << 48;
+                    words[4..6].copy_from_slice(&[bytes, bytes | kind | flags]);
+                }
+            }
+            ATOMIC => {
+                let (operator, element) = (1 + words[6] % 16, 1 + words[6] / 16 % 20);
+                let offset = words[2] % 64;
+                words[2..4].copy_from_slice(&[offset, self.puts]);
+                words[6] = operator | element << 8 | flags << 16;
+            }
+            NOTIFY => {
+                let (offset, value) = (words[2] % 64, words[4]);
+                let what = (words[5] % 80) | (flags & 1) << 32 | (flags & 2) << 34;
+                words[2..6].copy_from_slice(&[offset, self.puts, value, what]);
+            }
+            _ => {
+                let number = if flags & 4 == 0 { self.puts } else { 0 };
+                let cookie = words[2] % 4;
+                let offset = words[6] % 64;
+                words[2..6].copy_from_slice(&[cookie, number, offset, 1 + flags % 3]);
+            }
+        }
+    }
+
+    /// One datatype of two nodes, or a number that is free: runs in a loop, near each other or not.
+    fn layout(&mut self, words: &mut [u64; 8]) {
+        let run = Descriptor::contiguous(1 + words[3] % 40).expect("a short run");
+        let stride = words[4] as i64 % 200;
+        let Ok(made) = run.repeated(2 + words[5] % 30, stride) else { return };
+        let bytes = made.encode();
+        let (number, count) = (words[1] as u8 % 4, (bytes.len() - 8) / frame::NODE_BYTES);
+        let nodes = if words[2] & 3 == 3 { 0 } else { count as u32 };
+        let place = frame::LayoutBody::placed(number, nodes, 0).get();
+        let mut body = [0; 64];
+        body[..8].copy_from_slice(&bytes[..8]);
+        body[8..12].copy_from_slice(&place.to_le_bytes());
+        body[12..12 + bytes.len() - 8].copy_from_slice(&bytes[8..]);
+        let (chunks, _) = body.as_chunks();
+        words.iter_mut().zip(chunks).for_each(|(word, chunk)| *word = u64::from_le_bytes(*chunk));
+    }
+
+    /// A put, a get or an update by a layout, with the number of the next operation.
+    fn strided(&mut self, words: &mut [u64; 8], payload_bytes: u32) {
+        self.puts += 1;
+        let fetches = words[6] & 1 > 0;
+        let (operator, count) = match payload_bytes {
+            0 => (Operator::Nothing, words[6] % 300),
+            bytes => ([Operator::Replace, Operator::Sum][words[6] as usize & 1], bytes.into()),
+        };
+        let flags = u64::from(frame::TELL) | if fetches { u64::from(frame::FETCH) } else { 0 };
+        let (address, instances, from) = (words[2] % 500, words[4] % 40, words[5] % 100);
+        words[2..6].copy_from_slice(&[address, self.puts, instances, from]);
+        words[6] = count | (operator as u64) << 32 | (Element::U8 as u64) << 40 | flags << 48;
+        words[7] %= 4;
     }
 
     /// Begins a message; the number of bytes that may follow later.
@@ -460,6 +612,18 @@ impl<'a> Player<'a> {
         Some([message, offset, channel])
     }
 
+    /// The place of an access of ours: now and then in instances of a datatype.
+    fn remote(&mut self, choice: u8, len: u64) -> RemoteLayout {
+        let number = self.number();
+        if choice & 8 == 0 {
+            return RemoteLayout::At(number);
+        }
+        let run = Descriptor::contiguous(1 + number % 90).expect("a short run");
+        let shape = run.repeated(3, 100 + number as i64 % 7).expect("a short loop");
+        let (count, address) = (1 + len / 2, number as i64 % 1000);
+        RemoteLayout::Strided(Strided { shape: Arc::new(shape), address, count, from: number % 3 })
+    }
+
     fn call(&mut self) {
         let Some(peer) = self.peer else { return };
         let buffer = self.buffer();
@@ -470,8 +634,8 @@ impl<'a> Player<'a> {
         let levels = [Level::Buffered, Level::Delivered, Level::Matched, Level::Unseen];
         let level = levels[choice as usize / 3 % 4];
         let id = OperationId(SlotId { index: self.operations, generation: 1 });
-        let kind = self.byte() % 6;
-        if kind < 4 {
+        let kind = self.byte() % 8;
+        if !matches!(kind, 4 | 5) {
             self.operations += 1;
             if self.operations >= 4000 {
                 return;
@@ -489,17 +653,50 @@ impl<'a> Player<'a> {
             2 | 3 => {
                 let direction = if kind == 2 { Direction::Get } else { Direction::Put };
                 let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 5 };
-                let remote = RemoteLayout::At(self.number());
-                self.core.post_access(id, Access { direction, peer, key, remote, local: slice });
+                let remote = self.remote(choice, len);
+                let action = direction.into();
+                self.core.post_access(id, Access { action, peer, key, remote, local: slice });
             }
             4 => match self.keys.len() {
                 4 => drop(self.core.unexpose(self.keys.remove(0))),
                 _ => self.keys.extend(self.core.expose(slice, true, Audience::Everybody)),
             },
+            6 | 7 => self.change(id, peer, slice, choice),
             _ => {
                 let index = u32::from(self.byte()) % (self.operations + 1);
                 self.core.cancel(OperationId(SlotId { index, generation: 1 }));
             }
         }
+    }
+
+    /// Elements are combined, a word is told, a lock is taken or given back.
+    fn change(&mut self, id: OperationId, peer: PeerId, slice: Slice, choice: u8) {
+        let element = Element::U8;
+        let operator = [Operator::Sum, Operator::Nothing][usize::from(choice & 1)];
+        let update = Update::new(element, operator).expect("it is defined");
+        let action = match choice >> 1 & 3 {
+            0 => Action::Update { update, fetch: choice & 16 > 0 },
+            1 if choice & 64 > 0 => Action::Records,
+            1 if choice & 8 > 0 => {
+                let raise = Raise { word: 1, value: 1, to: choice & 16 > 0 };
+                Action::Notify { raise, applied: choice & 32 > 0 }
+            }
+            1 => Action::Lock { exclusive: choice & 16 > 0 },
+            2 => {
+                let index = u32::from(self.byte()) % (self.operations + 1);
+                Action::Unlock { lock: OperationId(SlotId { index, generation: 1 }) }
+            }
+            _ => {
+                let change = Change::One { update, operand: [3; 8] };
+                let (fetch, token) = (choice & 16 > 0, choice & 32 > 0);
+                Action::Atomic(Atomic { change, fetch, token })
+            }
+        };
+        let moves =
+            matches!(action, Action::Update { .. } | Action::Notify { .. } | Action::Records);
+        let len = if moves { slice.len } else { 0 };
+        let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 5 };
+        let (remote, local) = (RemoteLayout::At(self.number()), Slice { len, ..slice });
+        self.core.post_access(id, Access { action, peer, key, remote, local });
     }
 }

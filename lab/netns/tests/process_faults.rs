@@ -552,7 +552,9 @@ fn a_schedule_is_played_while_one_rail_carries_on() {
         assert!(fault.begun >= started + fault.fault.at);
         assert!(fault.mended >= started + fault.fault.end());
     }
-    assert!(heard[0] + heard[1] > told && heard != [told, told], "{heard:?} of {told}");
+    // A rail that is mended sends nothing until the kernel has looked at its carrier, up to a second later. So the
+    // faults of one rail may reach into those of the other, and no bound holds for the sum.
+    assert!(heard.iter().all(|&heard| heard > 0) && heard != [told, told], "{heard:?} of {told}");
     for rail in 0..2 {
         Traffic::udp(net.host(0), net.host(1), rail).until_clean();
         Traffic::udp6(net.host(1), net.host(0), rail).until_clean();

@@ -15,13 +15,15 @@ pub(crate) enum News {
     Arrivals,
     /// Something happened to the paths of a peer.
     PathEvents,
+    /// A peer told something by a word of exposed memory.
+    Raises,
 }
 
 pub(crate) struct Contexts {
     /// By number; none where nobody uses it any more.
     queues: Vec<Option<Arc<Queue>>>,
     /// By news: the contexts that are rung for it.
-    subscribers: [Vec<Arc<Queue>>; 4],
+    subscribers: [Vec<Arc<Queue>>; 5],
 }
 
 impl Contexts {

@@ -51,6 +51,12 @@ impl Engine {
                     Next::Other => self.act(),
                 }
             }
+            if self.core.has_jobs() {
+                // A placement that was given up lets something go that waited for it.
+                let Engine { core, buffers, pool, .. } = self;
+                RailEvents { core, buffers, pool }.run_jobs();
+                continue;
+            }
             // A sleeper on the rails makes no pass before the answer to a patient frame arrives.
             if !self.batch.is_due(self.rails.are_armed()) {
                 return;
@@ -126,6 +132,7 @@ impl Engine {
             Output::KeyJudged { peer, key, right } => {
                 self.peer_event(PeerEvent::KeyJudged { peer, key, right });
             }
+            Output::Raised => self.raised(),
             Output::Unexposed { key } => self.unexposed(key),
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
             Output::Path(event) => self.path_event(event),
@@ -231,6 +238,12 @@ impl Engine {
         self.path_events.push(event);
         self.signals.count_path_event();
         self.contexts.ring(News::PathEvents);
+    }
+
+    /// A peer told something by a word of exposed memory.
+    fn raised(&mut self) {
+        self.signals.count_raise();
+        self.contexts.ring(News::Raises);
     }
 
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {

@@ -3,7 +3,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Suspicion;
-use ropewalk_base::memory::{BufferTable, Memory};
+use ropewalk_base::memory::{BufferTable, Memory, Slice};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_core::Core;
@@ -30,9 +30,35 @@ impl RailEvents<'_> {
         if self.core.needs_checksum(link) && !frame::verify(header) {
             return self.core.corrupt_header(link);
         }
-        match place(self.core) {
+        let placement = match place(self.core) {
             Placement::Stage { bytes, token } => self.stage(bytes, token),
             placement => placement,
+        };
+        self.run_jobs();
+        placement
+    }
+
+    /// Executes what peers want done with exposed memory.
+    #[inline]
+    pub fn run_jobs(&mut self) {
+        if self.core.has_jobs() {
+            self.execute();
+        }
+    }
+
+    #[inline(never)]
+    fn execute(&mut self) {
+        while let Some(task) = self.core.next_job() {
+            let bytes = task.result_bytes;
+            let mut room =
+                || self.buffers.insert(Memory::pooled(self.pool.take(bytes as usize)?)).ok();
+            let result = if bytes > 0 { room() } else { None };
+            let slice = result.map(|buffer| Slice { buffer, offset: 0, len: bytes.into() });
+            let outcome = match bytes > 0 && slice.is_none() {
+                true => Err(Fault::Busy),
+                false => self.buffers.apply(task.job, task.source, slice),
+            };
+            self.core.job_done(outcome, result);
         }
     }
 
@@ -71,13 +97,17 @@ impl Report for RailEvents<'_> {
     }
 
     fn received(&mut self, _link: LinkId, token: Token) {
-        let Some(wants) = self.core.wants(token) else { return self.core.received(token, &[]) };
+        let Some(wants) = self.core.wants(token) else {
+            self.core.received(token, &[]);
+            return self.run_jobs();
+        };
         if wants.checksum.is_some_and(|checksum| self.buffers.crc32c(wants.slice) != checksum) {
             return self.core.received_corrupt(token);
         }
         let mut bytes = vec![0; if wants.greeting { wants.slice.len as usize } else { 0 }];
         self.buffers.read(wants.slice, &mut bytes);
         self.core.received(token, &bytes);
+        self.run_jobs();
     }
 
     fn done(&mut self, token: Token) {

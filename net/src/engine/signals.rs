@@ -9,6 +9,7 @@ pub(crate) struct Signals {
     announced: AtomicU32,
     awaited: AtomicU32,
     arrivals: AtomicU64,
+    raises: AtomicU64,
 }
 
 impl Signals {
@@ -32,6 +33,17 @@ impl Signals {
     pub fn count_path_event(&self) {
         // In one order with the sleeper's flag, like the count of completions.
         self.path_events.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often peers told something by a word of exposed memory.
+    pub fn raises(&self) -> u64 {
+        self.raises.load(Ordering::SeqCst)
+    }
+
+    /// A peer told something so.
+    pub fn count_raise(&self) {
+        // In one order with the sleeper's flag, like the count of completions.
+        self.raises.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Announced messages that are not over, whose receivers may need us.

@@ -37,6 +37,7 @@ mod segment;
 mod sleep;
 mod socket;
 mod views;
+pub mod window;
 
 pub use attach::Attach;
 pub use native::read_process;

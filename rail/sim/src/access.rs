@@ -76,6 +76,7 @@ fn parts(region: Slice, remote: &RemoteLayout, bytes: u64) -> Option<Vec<Slice>>
         RemoteLayout::List(list) => {
             list.iter().map(|segment| part(segment.offset, segment.len)).collect()
         }
+        RemoteLayout::Strided(_) => None,
     }
 }
 
@@ -87,6 +88,7 @@ fn is_well_formed(remote: &RemoteLayout, bytes: u64) -> bool {
             let total = list.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len));
             list.len() <= REMOTE_SEGMENTS_MAX && total == Some(bytes)
         }
+        RemoteLayout::Strided(_) => false,
     }
 }
 

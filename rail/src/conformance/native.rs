@@ -224,13 +224,20 @@ pub fn wrong_keys_and_ranges_are_refused(fixture: &mut dyn Fixture) {
     attempts.push((right, list(&[(0, 5), (end - 4, 5)])));
     attempts.push((right, list(&[(0, 5), (u64::MAX, 5)])));
     for (key, remote) in attempts {
+        // A rail that has no place for a slot leaves it to frames.
+        let far = key.slot.index == u32::MAX;
+        let is_right = |fault| match fault {
+            Some(Fault::BadKey) => true,
+            Some(Fault::NotPermitted) => far,
+            _ => false,
+        };
         if claims.native_read {
-            let outcome = read(&mut scene, &region, key, remote.clone(), 10);
-            assert_eq!(outcome, Err(Fault::BadKey), "read with {key:?} at {remote:?}");
+            let outcome = read(&mut scene, &region, key, remote.clone(), 10).err();
+            assert!(is_right(outcome), "read with {key:?} at {remote:?}: {outcome:?}");
         }
         if claims.native_write {
-            let outcome = write(&mut scene, &region, key, remote.clone(), &[1; 10]);
-            assert_eq!(outcome, Err(Fault::BadKey), "write with {key:?} at {remote:?}");
+            let outcome = write(&mut scene, &region, key, remote.clone(), &[1; 10]).err();
+            assert!(is_right(outcome), "write with {key:?} at {remote:?}: {outcome:?}");
         }
     }
     assert!(region_bytes(&mut scene, &region) == region.content, "a refused write left a trace");

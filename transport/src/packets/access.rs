@@ -71,6 +71,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 &whole
             }
             RemoteLayout::List(list) => list,
+            RemoteLayout::Strided(_) => return Ordered::Refused(Fault::Invalid),
         };
         let named = segments.iter().map(|it| it.len).fold(0, u64::saturating_add);
         if named != local.len || segments.len() > REMOTE_SEGMENTS_MAX {

@@ -85,7 +85,7 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     let output = Command::new(cargo())
         .current_dir(root)
         .args(["build", "--locked", "--package", "ropewalk-bmi", "--package", "ropewalk-cli"])
-        .args(["--package", "ropewalk-mx"])
+        .args(["--package", "ropewalk-mx", "--package", "ropewalk-rma-face"])
         .args(["--profile", profile, "--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
@@ -116,35 +116,31 @@ fn link_mx(root: &Path, archive: &Path) -> Result<Vec<PathBuf>> {
 
 /// Finds what was built in cargo's messages, one JSON object a line.
 fn built(messages: &str) -> Result<Built> {
-    let (mut shared, mut archive, mut program, mut mx_archive) = (None, None, None, None);
+    let (mut bmi, mut rma) = ((None, None), (None, None));
+    let (mut program, mut mx_archive) = (None, None);
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
         let path = |value: &Value| value.as_str().map(PathBuf::from);
+        let ending = |wanted: &str| {
+            let mut files = message["filenames"].as_array().into_iter().flatten().filter_map(path);
+            files.find(|file| file.extension().is_some_and(|it| it == wanted))
+        };
         match message["target"]["name"].as_str() {
-            Some("bmi") => {
-                for file in message["filenames"].as_array().into_iter().flatten().filter_map(path) {
-                    match file.extension().and_then(|extension| extension.to_str()) {
-                        Some("so") => shared = Some(file),
-                        Some("a") => archive = Some(file),
-                        _ => {}
-                    }
-                }
-            }
-            Some("ropewalk_mx") => {
-                let files = message["filenames"].as_array().into_iter().flatten().filter_map(path);
-                let is_archive = |file: &PathBuf| file.extension().is_some_and(|it| it == "a");
-                mx_archive = files.into_iter().find(is_archive).or(mx_archive);
-            }
+            Some("bmi") => bmi = (ending("so").or(bmi.0), ending("a").or(bmi.1)),
+            Some("ropewalk_rma_face") => rma = (ending("so").or(rma.0), ending("a").or(rma.1)),
+            Some("ropewalk_mx") => mx_archive = ending("a").or(mx_archive),
             Some("ropewalk") => program = path(&message["executable"]).or(program),
             _ => {}
         }
     }
     Ok(Built {
-        shared: shared.context("cargo built no libbmi.so")?,
-        archive: archive.context("cargo built no libbmi.a")?,
+        shared: bmi.0.context("cargo built no libbmi.so")?,
+        archive: bmi.1.context("cargo built no libbmi.a")?,
         program: program.context("cargo built no ropewalk")?,
         mx_archive: mx_archive.context("cargo built no libropewalk_mx.a")?,
         mx: Vec::new(),
+        rma_shared: rma.0.context("cargo built no libropewalk_rma_face.so")?,
+        rma_archive: rma.1.context("cargo built no libropewalk_rma_face.a")?,
     })
 }
 
@@ -172,7 +168,12 @@ mod tests {
         let script = r#"{"target":{"name":"build-script-build"},"filenames":["/t/script"],"executable":"/t/script"}"#;
         let program = r#"{"target":{"name":"ropewalk"},"filenames":["/t/ropewalk"],"executable":"/t/ropewalk"}"#;
         let mx = r#"{"target":{"name":"ropewalk_mx"},"filenames":["/t/libropewalk_mx.so","/t/libropewalk_mx.a"],"executable":null}"#;
-        let found = built(&[library, script, mx, program, "no JSON"].join("\n")).unwrap();
+        let rma = r#"{"target":{"name":"ropewalk_rma_face"},"filenames":["/t/libropewalk_rma_face.so","/t/libropewalk_rma_face.a","/t/libropewalk_rma_face.rlib"],"executable":null}"#;
+        let room = r#"{"target":{"name":"ropewalk_rma"},"filenames":["/t/libropewalk_rma.rlib"],"executable":null}"#;
+        let messages = [library, script, mx, rma, room, program, "no JSON"];
+        let found = built(&messages.join("\n")).unwrap();
+        assert_eq!(found.rma_shared, Path::new("/t/libropewalk_rma_face.so"));
+        assert_eq!(found.rma_archive, Path::new("/t/libropewalk_rma_face.a"));
         assert_eq!(found.mx_archive, Path::new("/t/libropewalk_mx.a"));
         assert_eq!(found.shared, Path::new("/t/libbmi.so"));
         assert_eq!(found.archive, Path::new("/t/libbmi.a"));

@@ -10,8 +10,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// (`face/bmi/build.rs`).
 const OBJECT_NAME: &str = "libbmi.so.0";
 
-const HEADERS: [&str; 2] = ["face/bmi/include", "face/mx/include"];
-const PAGES: [&str; 2] = ["face/bmi/man", "face/mx/man"];
+/// The same of windows (`face/rma/build.rs`).
+const RMA_OBJECT_NAME: &str = "libropewalk-rma.so.0";
+
+const HEADERS: [&str; 3] = ["face/bmi/include", "face/mx/include", "face/rma/include"];
+const PAGES: [&str; 3] = ["face/bmi/man", "face/mx/man", "face/rma/man"];
 /// The names by which programs find the objects of MX, and the script that links them from their archive.
 pub const MX_OBJECTS: [&str; 2] = ["libmyriexpress.so", "libopen-mx.so.0"];
 pub const MX_LINK: &str = "face/mx/abi/link.sh";
@@ -25,6 +28,8 @@ pub struct Built {
     pub mx_archive: PathBuf,
     /// The objects of MX, by `MX_OBJECTS`.
     pub mx: Vec<PathBuf>,
+    pub rma_shared: PathBuf,
+    pub rma_archive: PathBuf,
 }
 
 /// Something to put into the prefix.
@@ -52,15 +57,10 @@ const MOUNT_HELPERS: [&str; 2] = ["sbin/mount.ropewalk", "sbin/mount.fuse.ropewa
 
 /// All that is installed below `prefix`.
 pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
-    let object = format!("libbmi.so.{VERSION}");
-    let mut items = vec![
-        copy(format!("lib/{object}"), &built.shared, true),
-        link(format!("lib/{OBJECT_NAME}"), object),
-        link("lib/libbmi.so".to_string(), OBJECT_NAME.to_string()),
-        copy("lib/libbmi.a".to_string(), &built.archive, false),
-        Item { path: "lib/pkgconfig/libbmi.pc".into(), what: What::Text(pkg_config(prefix)?) },
-        copy("bin/ropewalk".to_string(), &built.program, true),
-    ];
+    let mut items = library(OBJECT_NAME, &built.shared, &built.archive, pkg_config(prefix)?);
+    let text = rma_pkg_config(prefix)?;
+    items.extend(library(RMA_OBJECT_NAME, &built.rma_shared, &built.rma_archive, text));
+    items.push(copy("bin/ropewalk".to_string(), &built.program, true));
     for helper in MOUNT_HELPERS {
         items.push(link(helper.to_string(), "../bin/ropewalk".to_string()));
     }
@@ -85,6 +85,20 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
         }
     }
     Ok(items)
+}
+
+/// A library under the names by which programs, linkers and pkg-config find it.
+fn library(object_name: &str, shared: &Path, archive: &Path, pkg_config: String) -> Vec<Item> {
+    let name = object_name.split(".so").next().unwrap_or(object_name);
+    let object = format!("{name}.so.{VERSION}");
+    let text = What::Text(pkg_config);
+    vec![
+        copy(format!("lib/{object}"), shared, true),
+        link(format!("lib/{object_name}"), object),
+        link(format!("lib/{name}.so"), object_name.to_string()),
+        copy(format!("lib/{name}.a"), archive, false),
+        Item { path: format!("lib/pkgconfig/{name}.pc").into(), what: text },
+    ]
 }
 
 fn copy(path: String, from: &Path, executable: bool) -> Item {
@@ -166,6 +180,25 @@ Libs.private: -lpthread -ldl -lm
     ))
 }
 
+/// The pkg-config file of windows.
+fn rma_pkg_config(prefix: &Path) -> Result<String> {
+    let (prefix, run_path) = (written(prefix)?, run_path(prefix));
+    Ok(format!(
+        "prefix={prefix}
+exec_prefix=${{prefix}}
+libdir=${{exec_prefix}}/lib
+includedir=${{prefix}}/include
+
+Name: libropewalk-rma
+Description: One-sided windows with the semantics of MPI's, over Ropewalk's message layer
+Version: {VERSION}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}}{run_path} -lropewalk-rma
+Libs.private: -lpthread -ldl -lm
+"
+    ))
+}
+
 /// Advice on the steps that users may have to take after the installation.
 pub fn advice(prefix: &Path, staged: bool) -> String {
     match (staged, is_usual(prefix)) {
@@ -192,6 +225,8 @@ mod tests {
             program: "/t/ropewalk".into(),
             mx_archive: "/t/libropewalk_mx.a".into(),
             mx: MX_OBJECTS.iter().map(|name| Path::new("/t/mx").join(name)).collect(),
+            rma_shared: "/t/libropewalk_rma_face.so".into(),
+            rma_archive: "/t/libropewalk_rma_face.a".into(),
         };
         plan(root, &built, Path::new("/opt/rope")).unwrap()
     }
@@ -214,6 +249,23 @@ mod tests {
     }
 
     #[test]
+    fn windows_have_a_library_with_their_name() {
+        let items = planned();
+        let object = format!("libropewalk-rma.so.{VERSION}");
+        let from = "/t/libropewalk_rma_face.so".into();
+        assert_eq!(*at(&items, &format!("lib/{object}")), What::Copy { from, executable: true });
+        assert_eq!(*at(&items, "lib/libropewalk-rma.so.0"), What::Link(object));
+        let linked = What::Link("libropewalk-rma.so.0".to_string());
+        assert_eq!(*at(&items, "lib/libropewalk-rma.so"), linked);
+        at(&items, "lib/libropewalk-rma.a");
+        let text = at(&items, "lib/pkgconfig/libropewalk-rma.pc");
+        let What::Text(text) = text else { panic!("no text") };
+        assert!(text.contains(" -lropewalk-rma\n") && text.contains("\nLibs.private: "));
+        let script = include_str!("../../../face/rma/build.rs");
+        assert!(script.contains(&format!("-soname,{RMA_OBJECT_NAME}\"")), "another object name");
+    }
+
+    #[test]
     fn both_objects_of_mx_are_there_under_the_names_that_programs_have() {
         let items = planned();
         for name in MX_OBJECTS {
@@ -227,12 +279,14 @@ mod tests {
     #[test]
     fn everything_is_installed_once_and_below_the_prefix() {
         let items = planned();
-        let pages = ["share/man/man7/bmi.7", "share/man/man7/mx.7"];
-        for path in ["lib/libbmi.a", "bin/ropewalk"].into_iter().chain(pages) {
+        let pages = ["bmi.7", "mx.7", "ropewalk-rma.7"].map(|it| format!("share/man/man7/{it}"));
+        let plain = ["lib/libbmi.a", "bin/ropewalk"].map(String::from);
+        for path in plain.iter().chain(&pages) {
             at(&items, path);
         }
         let bmi = ["bmi.h", "bmi-types.h", "bmi-byteswap.h"];
-        for header in bmi.into_iter().chain(["myriexpress.h", "mx_raw.h", "open-mx.h"]) {
+        let others = ["myriexpress.h", "mx_raw.h", "open-mx.h", "ropewalk_rma.h"];
+        for header in bmi.into_iter().chain(others) {
             at(&items, &format!("include/{header}"));
         }
         let mut paths: Vec<_> = items.iter().map(|item| &item.path).collect();
@@ -258,7 +312,8 @@ mod tests {
             [("/opt/rope", true), ("/usr/local", false), ("/usr/", false), ("/usr/lib", true)]
         {
             let prefix = Path::new(prefix);
-            let texts = [pkg_config(prefix), mx_pkg_config(prefix, "libopen-mx", "open-mx")];
+            let mx = mx_pkg_config(prefix, "libopen-mx", "open-mx");
+            let texts = [pkg_config(prefix), mx, rma_pkg_config(prefix)];
             for text in texts.map(Result::unwrap) {
                 let libraries = text.lines().find(|line| line.starts_with("Libs:")).unwrap();
                 let path = libraries.contains(" -Wl,-rpath,${libdir} -l");

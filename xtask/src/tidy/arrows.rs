@@ -97,8 +97,8 @@ const ROOMS: &[Room] = &[
             "base", "wire", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store", "meta",
             "data", "client", "mount", "bench",
         ],
-        &["sim", "netns"],
-        "cli alone assembles a cluster; of lab it may use bench only",
+        &["sim", "netns", "rma-face"],
+        "cli alone assembles a cluster; of lab it may use bench only, and its tests run programs for windows",
     ),
     room(
         "face-common",
@@ -120,6 +120,12 @@ const ROOMS: &[Room] = &[
     ),
     room(
         "mx",
+        FACE,
+        ANY_RAIL,
+        "a face uses net, rma, host or fs/client; it has no protocol of its own",
+    ),
+    room(
+        "rma-face",
         FACE,
         ANY_RAIL,
         "a face uses net, rma, host or fs/client; it has no protocol of its own",
@@ -216,6 +222,10 @@ mod tests {
             ("host-mx", "net"),
             ("mx", "host-mx"),
             ("bmi", "face-common"),
+            ("rma", "net"),
+            ("mx", "rma"),
+            ("rma-face", "rma"),
+            ("rma-face", "host-job"),
         ];
         for (from, to) in good {
             assert_eq!(complaint(from, to, false), None);
@@ -239,6 +249,12 @@ mod tests {
             ("host-mx", "rail-tcp"),
             ("face-common", "bmi"),
             ("rpc", "face-common"),
+            ("net", "rma"),
+            ("rma", "core"),
+            ("rma", "rail-shm"),
+            ("rma", "host-job"),
+            ("rma", "rma-face"),
+            ("cli", "rma-face"),
         ];
         for (from, to) in bad {
             let text =

@@ -12,6 +12,7 @@ const UNSAFE_PLACES: &[&str] = &[
     "rail/",
     "face/bmi/",
     "face/mx/",
+    "face/rma/",
     "face/ofi/",
     "face/py/",
     "face/mount/",

@@ -100,7 +100,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     steps.push(step("documentation", 10, documentation(workspace)));
     steps.push(Step {
         packages: packages::TESTS,
-        ..step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth))
+        ..step("tests", if depth == Depth::Deep { 600 } else { 40 }, tests(workspace, depth))
     });
     steps.push(step("model checks", 15, models(workspace)));
     steps.push(Step {

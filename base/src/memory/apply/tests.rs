@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::descriptor::Descriptor;
-use crate::memory::{BufferId, Element, Memory, Operator};
+use crate::memory::{BufferId, Element, Memory, Operator, record};
 use crate::pool::Pool;
 use crate::random::Random;
 use std::sync::Arc;
@@ -141,6 +141,44 @@ fn bytes_are_stored_in_pieces_in_their_order() {
             done.expect("it fits");
         }
         assert_eq!(bench.bytes(region), want, "seed {seed}: {job:?}");
+    }
+}
+
+#[test]
+fn records_are_stored_in_their_order_or_none_of_them() {
+    for seed in 0..if cfg!(miri) { 30 } else { 2000 } {
+        let mut bench = Bench::new(seed);
+        let mut want = bench.some(REGION);
+        let region = bench.place(&want);
+        let mut records = Vec::new();
+        for _ in 0..bench.random.below(6) {
+            let bytes = bench.random.below(20) as usize;
+            let at = bench.random.below((REGION - bytes) as u64 + 1);
+            let data = bench.some(bytes);
+            records.extend(record(at, bytes as u32));
+            records.extend(&data);
+            want[at as usize..][..bytes].copy_from_slice(&data);
+        }
+        let job = Job { change: Change::Records, places: Places::One(region) };
+        let refused = match seed % 4 {
+            0 => None,
+            1 => Some((record(REGION as u64, 1).to_vec(), Fault::BadKey)),
+            2 => Some((record(u64::MAX, 1).to_vec(), Fault::BadKey)),
+            _ => Some((record(0, 2).to_vec(), Fault::Invalid)),
+        };
+        if let Some((last, fault)) = refused {
+            let mut wrong = records.clone();
+            wrong.extend(&last);
+            wrong.push(7);
+            let (source, before) = (bench.place(&wrong), bench.bytes(region));
+            assert_eq!(bench.table.apply(&job, source, None), Err(fault), "seed {seed}");
+            let cut = Slice { len: source.len - 2, ..source };
+            assert_eq!(bench.table.apply(&job, cut, None), Err(Fault::Invalid), "seed {seed}");
+            assert_eq!(bench.bytes(region), before, "seed {seed}");
+        }
+        let source = bench.place(&records);
+        assert_eq!(bench.table.apply(&job, source, None), Ok([0; 8]), "seed {seed}");
+        assert_eq!(bench.bytes(region), want, "seed {seed}");
     }
 }
 

@@ -68,12 +68,13 @@ pub fn cut_all(net: &Topology, command: &mut Command) -> [String; 2] {
 
 /// Whether a text says of both rails of the first host why they are of no use. `scheme`: the one of its rails.
 pub fn names_both(text: &str, net: &Topology, scheme: &str) -> bool {
-    let rail = |rail| format!("rail {scheme} {}: ", net.host(0).interface(rail));
-    let causes = [["the carrier is lost for ", "no answer for "], ["no answer for "; 2]];
-    text.contains("no path to ")
-        && causes.iter().enumerate().all(|(number, causes)| {
-            causes.iter().any(|cause| text.contains(&format!("{}{cause}", rail(number))))
-        })
+    // What was cut answers nothing; while something is under way it acknowledges nothing, either.
+    const CAUSES: [&str; 3] = ["no answer", "nothing is acknowledged", "the carrier is lost"];
+    let names = |rail, causes: &[&str]| {
+        let rail = format!("rail {scheme} {}: ", net.host(0).interface(rail));
+        causes.iter().any(|cause| text.contains(&format!("{rail}{cause} for ")))
+    };
+    text.contains("no path to ") && names(0, &CAUSES) && names(1, &CAUSES[..2])
 }
 
 /// An operator sees the paths of both programs, drains one of the first program's, and lets it be used again. `roles`: how

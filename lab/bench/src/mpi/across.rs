@@ -31,12 +31,12 @@ impl Mpi {
         let hosts: Vec<String> =
             topology.hosts().take(2).map(|host| host.address(rails - 1).to_string()).collect();
         let here = topology.host(0);
-        let mut command = self.kind.command(&std::env::current_exe()?);
+        let mut command = self.place.command(&std::env::current_exe()?);
         command.env(PART, "become").env(ORPHAN, "ends").env("TMPDIR", directory);
-        command.args(["ip", "netns", "exec", here.namespace().name()]).arg(self.kind.launcher());
+        command.args(["ip", "netns", "exec", here.namespace().name()]).arg(self.place.launcher());
         let interfaces: Vec<String> = (0..rails).map(|rail| here.interface(rail)).collect();
         let (all, last) = (interfaces.join(","), here.interface(rails - 1));
-        match self.kind {
+        match self.place.kind {
             Kind::OpenMpi => {
                 command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
                 command.args(["--mca", "plm_rsh_agent"]).arg(&agent);
@@ -52,7 +52,7 @@ impl Mpi {
                 command.env("UCX_MAX_EAGER_RAILS", "2").env("UCX_MAX_RNDV_RAILS", "2");
                 launched(&mut command, "-launcher", &agent, &last, &hosts);
             }
-            Kind::Intel(_) => {
+            Kind::Intel => {
                 command.env("I_MPI_FABRICS", "ofi").env("FI_PROVIDER", "tcp");
                 launched(&mut command, "-bootstrap", &agent, &last, &hosts);
             }

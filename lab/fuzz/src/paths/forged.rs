@@ -7,14 +7,15 @@ use ropewalk_wire::frame::{self, Body, Envelope, Kind};
 
 use super::{Frame, Player};
 
-/// Bytes of a body, by kind: from `Key` to `Suspect`.
-const BODY_BYTES: [usize; 9] = [24, 48, 8, 24, 8, 16, 12, 8, 16];
+/// Bytes of a body, by kind: from `Key` to `Notify`.
+const BODY_BYTES: [usize; 18] =
+    [24, 48, 8, 24, 8, 16, 12, 8, 16, 32, 8, 16, 48, 56, 48, 64, 64, 48];
 
 impl Player<'_> {
     /// A frame of the kinds of paths, with any body.
     pub(super) fn slip_in(&mut self, wire: usize, side: usize) {
         let choice = self.byte();
-        let kind = Kind::Key as u8 + choice % 9;
+        let kind = Kind::Key as u8 + choice % 18;
         let shape = self.byte();
         let session = self.seen[side].iter().rev().find_map(|seen| {
             let (prefix, _) = frame::decode(seen.header.as_bytes()).ok()?;
@@ -25,9 +26,9 @@ impl Player<'_> {
         let attempt = u16::from(shape >> 4);
         let envelope = Envelope { session, span, attempt, ..Envelope::default() };
         let mut bytes = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
-        let words: [u64; 6] = std::array::from_fn(|_| self.number());
+        let words: [u64; 8] = std::array::from_fn(|_| self.number());
         let body = words.map(u64::to_le_bytes);
-        bytes.extend_from_slice(&body.as_flattened()[..BODY_BYTES[usize::from(choice % 9)]]);
+        bytes.extend_from_slice(&body.as_flattened()[..BODY_BYTES[usize::from(choice % 18)]]);
         (bytes[0], bytes[1]) = (kind, bytes.len() as u8);
         self.place(wire, side, Frame { header: Header::new(&bytes), payload: Rc::default() });
     }

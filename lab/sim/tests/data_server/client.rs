@@ -119,6 +119,13 @@ impl Client {
         }
     }
 
+    /// The same client, who knows the server by another address.
+    pub fn moved(&self) -> Client {
+        let options = Options { limit: crate::cluster::LIMIT, ..Options::default() };
+        let connection = self.connection.moved(self.connection.peer(), options);
+        Client { connection, ..self.clone() }
+    }
+
     /// From now on calls are of this session, as the metadata server would have given it to us.
     pub fn use_session(&self, session: u64, epoch: u32) {
         self.connection.set_session(session, epoch, self.token(session));

@@ -199,6 +199,23 @@ fn a_write_that_was_given_up_does_nothing_after_the_slots_next_call() {
 }
 
 #[test]
+fn a_server_that_is_known_by_another_address_knows_the_calls_that_came_by_the_first() {
+    let mut simulation = Simulation::new(47);
+    let cluster = Cluster::new(&mut simulation, &Setup::new(SimConfig::stream()));
+    let (before, pieces) = (cluster.client.clone(), [range(0, 0, 10)]);
+    run(&mut simulation, async move {
+        for round in 0..5 {
+            before.write(file(1), &pieces, &[round; 10]).await.unwrap();
+        }
+        let after = before.moved();
+        for round in 5..10 {
+            after.write(file(1), &pieces, &[round; 10]).await.unwrap();
+            assert_eq!(before.read(file(1), &pieces).await.unwrap().bytes, [round; 10]);
+        }
+    });
+}
+
+#[test]
 fn a_region_that_vanished_is_an_error_of_the_caller() {
     let mut simulation = Simulation::new(45);
     let cluster = Cluster::new(&mut simulation, &Setup::new(SimConfig::native()));

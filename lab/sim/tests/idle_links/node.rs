@@ -292,6 +292,7 @@ impl Node {
 
     fn act(&mut self) {
         match self.core.take_output() {
+            Output::Raised => unreachable!("nobody sends tokens"),
             Output::Verb(verb) => {
                 let token = match &verb {
                     Verb::Read { token, .. } | Verb::Write { token, .. } => *token,

@@ -389,9 +389,11 @@ impl Ours {
                     eager_ends: 0,
                     rts_long: 0,
 
-                    reserved: [0; 6],
+                    layouts: 0.into(),
+                    reserved: [0; 4],
                     request_limit: 1.into(),
                     rts_limit: 1.into(),
+                    update_limit: 0.into(),
                 };
                 self.order(link, body, Slice::NONE, Token::NONE);
             }

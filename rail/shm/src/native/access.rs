@@ -40,6 +40,7 @@ impl Access {
                 let sum = list.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len));
                 sum == Some(self.local.len)
             }
+            RemoteLayout::Strided(_) => false,
         }
     }
 
@@ -55,6 +56,7 @@ impl Access {
         match &self.remote {
             RemoteLayout::At(offset) => inside(*offset, self.local.len),
             RemoteLayout::List(list) => list.iter().all(|part| inside(part.offset, part.len)),
+            RemoteLayout::Strided(_) => false,
         }
     }
 

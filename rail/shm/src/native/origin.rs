@@ -63,8 +63,12 @@ impl Origin<'_> {
         budget: u64,
     ) -> Result<u64, Fault> {
         let slot = access.key.slot;
-        if slot.generation == 0 || slot.index >= EXPOSURES_MAX {
+        if slot.generation == 0 {
             return Err(Fault::BadKey);
+        }
+        if slot.index >= EXPOSURES_MAX {
+            // The peer's table has no place for it.
+            return Err(Fault::NotPermitted);
         }
         let announces = access.write || self.memory == PeerMemory::Own;
         if announces {
@@ -217,6 +221,7 @@ impl Origin<'_> {
     fn gather_remote(&mut self, access: &Access, whole: Option<u64>, budget: u64) {
         self.scratch.remote.clear();
         match &access.remote {
+            RemoteLayout::Strided(_) => unreachable!("no consistent access"),
             RemoteLayout::At(offset) => self.push_range(whole, offset + access.done, budget),
             RemoteLayout::List(list) => {
                 let mut left = budget;

@@ -1,0 +1,165 @@
+//! Programs that use windows, in C and in Rust, as ranks of `ropewalk run`. Those of one rank are in
+//! `face/rma/tests/c_programs.rs`.
+
+mod support;
+
+#[path = "../../rma/tests/common/mod.rs"]
+mod common;
+#[path = "../../rma/examples/histogram.rs"]
+mod histogram;
+#[path = "../../rma/examples/jacobi.rs"]
+mod jacobi;
+#[path = "../../rma/examples/table.rs"]
+mod table;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{Language, compile, folder};
+use ropewalk_netns::{Joint, Topology, TopologyConfig};
+use support::PROGRAM;
+
+/// The example of which this program is a rank.
+const PART: &str = "ROPEWALK_WINDOWS_TEST_PART";
+
+fn run(options: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("run").args(options).arg("--").arg(program).args(arguments);
+    command.env("LD_LIBRARY_PATH", folder());
+    command
+}
+
+fn said(command: &mut Command) -> (Output, String) {
+    let output = command.output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    (output, text)
+}
+
+/// All ranks end well, and each says this.
+fn all_say(mut command: Command, ranks: usize, words: &str) {
+    let (output, text) = said(&mut command);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {text}{errors}", output.status);
+    let count = text.lines().filter(|line| line.contains(words)).count();
+    assert_eq!(count, ranks, "{command:?}: {text}{errors}");
+}
+
+fn ranks(options: &[&str], count: usize, implementation: &str) {
+    let Some(program) = compile("tests/c/ranks.c", Language::C) else { return };
+    let number = count.to_string();
+    // Only processes of one host that listen for it share memory.
+    let shares = if options.is_empty() { "shared" } else { "apart" };
+    let options = [&["-n", &number], options].concat();
+    all_say(run(&options, &program, &[implementation, shares]), count, "] ok");
+}
+
+#[test]
+fn ranks_keep_all_promises_by_remote_access() {
+    ranks(&[], 4, "direct");
+    ranks(&[], 3, "direct");
+    ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 2, "direct");
+}
+
+#[test]
+fn ranks_keep_all_promises_by_messages() {
+    ranks(&[], 4, "messages");
+    ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 2, "messages");
+}
+
+#[test]
+fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
+    let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
+    let Some(net) = Topology::or_skip(&config) else { return };
+    let names = [0, 1].map(|host| net.host(host).namespace().path().display().to_string());
+    let names = names.join(",");
+    ranks(&["--namespaces", &names], 4, "direct");
+    ranks(&["--namespaces", &names], 4, "messages");
+}
+
+#[test]
+fn a_rank_that_is_gone_is_named_and_the_others_go_on() {
+    let Some(program) = compile("tests/c/lost.c", Language::C) else { return };
+    for listen in ["shm://,tcp://127.0.0.1:0", "tcp://127.0.0.1:0"] {
+        let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
+        all_say(run(&["-n", "3", "--env", &listen], &program, &[]), 2, "] ok");
+    }
+}
+
+fn example_in_c(name: &str, words: &str) {
+    for count in [4, 3, 1] {
+        let Some(program) = compile(&format!("examples/{name}.c"), Language::C) else { return };
+        let number = count.to_string();
+        all_say(run(&["-n", &number], &program, &[]), count, words);
+    }
+}
+
+const JACOBI: &str = "has what one process computes";
+const HISTOGRAM: &str = "has what one process counts";
+const TABLE: &str = "finds what one process counts";
+
+#[test]
+fn jacobi_in_c_computes_what_one_process_does() {
+    example_in_c("jacobi", JACOBI);
+}
+
+#[test]
+fn a_histogram_in_c_counts_what_one_process_does() {
+    example_in_c("histogram", HISTOGRAM);
+}
+
+#[test]
+fn a_hash_table_in_c_has_what_one_process_has() {
+    example_in_c("table", TABLE);
+}
+
+/// Not a test of its own: a rank of an example in Rust.
+#[test]
+fn part() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let done = match part.as_str() {
+        "jacobi" => jacobi::main(),
+        "histogram" => histogram::main(),
+        _ => table::main(),
+    };
+    done.unwrap_or_else(|error| panic!("{error}"));
+}
+
+fn example_in_rust(name: &str, words: &str) {
+    let this = std::env::current_exe().expect("a test has a file");
+    for count in [4, 1] {
+        let number = count.to_string();
+        let mut command = run(&["-n", &number], &this, &["--exact", "part", "--nocapture"]);
+        command.env(PART, name);
+        all_say(command, count, words);
+    }
+}
+
+#[test]
+fn jacobi_in_rust_computes_what_one_process_does() {
+    example_in_rust("jacobi", JACOBI);
+}
+
+#[test]
+fn a_histogram_in_rust_counts_what_one_process_does() {
+    example_in_rust("histogram", HISTOGRAM);
+}
+
+#[test]
+fn a_hash_table_in_rust_has_what_one_process_has() {
+    example_in_rust("table", TABLE);
+}
+
+#[test]
+fn a_rank_ends_the_job_and_a_network_that_is_none_is_named() {
+    let Some(program) = compile("tests/c/aborts.c", Language::C) else { return };
+    let (output, _) = said(&mut run(&["-n", "3"], &program, &[]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(9), "{errors}");
+    assert!(errors.contains("rank 1 ends the job: there is no use"), "{errors}");
+    for (listen, words) in [("nowhere", "which is no address"), ("gm://x", "unknown scheme 'gm'")] {
+        let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
+        let (output, _) = said(&mut run(&["-n", "1", "--env", &listen], &program, &[]));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(words), "{errors}");
+    }
+}

@@ -1,0 +1,135 @@
+/* Datatypes: sizes, extents and true extents, and which bytes an operation with them moves. */
+#include "check.h"
+#include <stddef.h>
+
+struct mixed {
+    char tag;
+    double value;
+    short last;
+};
+
+static void measure(rw_type type, rw_count size, rw_aint lower, rw_aint extent, rw_aint true_lower, rw_aint true_extent)
+{
+    rw_count got = -1;
+    rw_aint at = -1, bytes = -1;
+    OK(rw_type_size(type, &got));
+    CHECK(got == size);
+    OK(rw_type_get_extent(type, &at, &bytes));
+    CHECK(at == lower && bytes == extent);
+    OK(rw_type_get_true_extent(type, &at, &bytes));
+    CHECK(at == true_lower && bytes == true_extent);
+}
+
+static void sizes(void)
+{
+    rw_type type, other;
+    const rw_count lengths[3] = {2, 0, 1};
+    const rw_aint at[3] = {3, 9, 0};
+    const rw_count three[3] = {1, 1, 1}, array[2] = {4, 6}, part[2] = {2, 3}, start[2] = {1, 2};
+    const rw_aint fields[3] = {offsetof(struct mixed, tag), offsetof(struct mixed, value), offsetof(struct mixed, last)};
+    const rw_type of[3] = {RW_CHAR, RW_DOUBLE, RW_SHORT};
+    measure(RW_INT, 4, 0, 4, 0, 4);
+    measure(RW_LONG, sizeof(long), 0, sizeof(long), 0, sizeof(long));
+    measure(RW_DOUBLE_INT, 12, 0, 16, 0, 12);
+    OK(rw_type_contiguous(5, RW_SHORT, &type));
+    measure(type, 10, 0, 10, 0, 10);
+    OK(rw_type_free(&type));
+    OK(rw_type_vector(3, 2, 4, RW_INT, &type));
+    measure(type, 24, 0, 40, 0, 40);
+    /* A type that another one was made of may go. */
+    OK(rw_type_contiguous(2, type, &other));
+    OK(rw_type_free(&type));
+    measure(other, 48, 0, 80, 0, 80);
+    OK(rw_type_free(&other));
+    OK(rw_type_hvector(2, 1, -16, RW_INT, &type));
+    measure(type, 8, -16, 20, -16, 20);
+    OK(rw_type_free(&type));
+    OK(rw_type_indexed(3, lengths, at, RW_INT, &type));
+    measure(type, 12, 0, 20, 0, 20);
+    OK(rw_type_free(&type));
+    OK(rw_type_hindexed(3, lengths, at, RW_INT8, &type));
+    measure(type, 3, 0, 5, 0, 5);
+    OK(rw_type_free(&type));
+    OK(rw_type_indexed_block(2, 2, at, RW_INT, &type));
+    measure(type, 16, 12, 32, 12, 32);
+    OK(rw_type_free(&type));
+    OK(rw_type_hindexed_block(2, 1, at, RW_INT8, &type));
+    measure(type, 2, 3, 7, 3, 7);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_struct(3, three, fields, of, &type));
+    measure(type, 11, 0, sizeof(struct mixed), 0, offsetof(struct mixed, last) + 2);
+    OK(rw_type_dup(type, &other));
+    OK(rw_type_free(&type));
+    measure(other, 11, 0, sizeof(struct mixed), 0, offsetof(struct mixed, last) + 2);
+    OK(rw_type_free(&other));
+    OK(rw_type_create_subarray(2, array, part, start, RW_ORDER_C, RW_BYTE, &type));
+    measure(type, 6, 0, 24, 8, 9);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_subarray(2, array, part, start, RW_ORDER_FORTRAN, RW_BYTE, &type));
+    measure(type, 6, 0, 24, 9, 10);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_resized(RW_INT, -4, 12, &type));
+    measure(type, 4, -4, 12, 0, 4);
+    OK(rw_type_free(&type));
+}
+
+/* A column of a matrix here becomes a row there, and comes back behind its address. */
+static void columns(void)
+{
+    int matrix[4][6], *base, row, column, tail[9];
+    const rw_aint behind[2] = {-8, -16};
+    rw_type column_type, back;
+    rw_win win;
+    for (row = 0; row < 4; row++)
+        for (column = 0; column < 6; column++)
+            matrix[row][column] = 10 * row + column;
+    OK(rw_type_vector(4, 1, 6, RW_INT, &column_type));
+    OK(rw_type_hindexed_block(2, 2, behind, RW_INT, &back));
+    OK(rw_win_allocate(64, sizeof(int), NULL, &base, &win));
+    OK(rw_win_fence(0, win));
+    OK(rw_put(&matrix[0][2], 1, column_type, 0, 3, 4, RW_INT, win));
+    /* A type may be freed while an operation with it is under way. */
+    OK(rw_type_free(&column_type));
+    OK(rw_win_fence(0, win));
+    for (row = 0; row < 4; row++)
+        CHECK(base[3 + row] == 10 * row + 2);
+    memset(tail, 0, sizeof tail);
+    OK(rw_get(&tail[8], 1, back, 0, 3, 4, RW_INT, win));
+    OK(rw_type_free(&back));
+    OK(rw_win_fence(0, win));
+    CHECK(tail[6] == 2 && tail[7] == 12 && tail[4] == 22 && tail[5] == 32 && tail[3] == 0 && tail[8] == 0);
+    OK(rw_win_free(&win));
+}
+
+/* Pairs: the least value with its place, and padding stays as it was. */
+static void pairs(void)
+{
+    struct pair {
+        double value;
+        int index;
+        int padding;
+    } *base, mine[2] = {{1.5, 7, 1}, {2.5, 8, 1}};
+    rw_win win;
+    OK(rw_win_allocate(2 * sizeof *base, sizeof *base, NULL, &base, &win));
+    base[0].value = 2.0;
+    base[0].index = 1;
+    base[0].padding = 99;
+    base[1] = base[0];
+    OK(rw_win_fence(0, win));
+    OK(rw_accumulate(mine, 2, RW_DOUBLE_INT, 0, 0, 2, RW_DOUBLE_INT, RW_MINLOC, win));
+    OK(rw_win_fence(0, win));
+    CHECK(base[0].value == 1.5 && base[0].index == 7 && base[0].padding == 99);
+    CHECK(base[1].value == 2.0 && base[1].index == 1 && base[1].padding == 99);
+    OK(rw_win_free(&win));
+}
+
+int main(void)
+{
+    OK(rw_init());
+    sizes();
+    columns();
+    pairs();
+    OK(rw_finalize());
+    puts("ok");
+    return 0;
+}

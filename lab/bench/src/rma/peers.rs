@@ -1,0 +1,200 @@
+//! The MPIs beside which ours stands: which take part in a row, with what settings, and whose puts are local.
+
+use std::collections::HashMap;
+
+use anyhow::Result;
+
+use super::Measured;
+use super::case::{Act, Case, Program};
+use crate::Options;
+use crate::host;
+use crate::mpi::windows::{Memory, Order, Progress};
+use crate::mpi::{Medium, Mpi};
+
+/// A put and flush that is so many times faster than a get, while the target computes, did not wait for the target.
+const LOCAL: u64 = 8;
+/// Rounds by which that is found out.
+const TRIED: usize = 10;
+
+/// An MPI with its settings.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Peer {
+    mpi: usize,
+    pub memory: &'static str,
+    pub has_thread: bool,
+    /// By which it is told apart from others.
+    pub name: &'static str,
+}
+
+/// All MPIs of this machine, compiled when a row needs them.
+#[derive(Default)]
+pub struct Peers {
+    found: Option<(Vec<Mpi>, Option<tempfile::TempDir>)>,
+    names: HashMap<String, &'static str>,
+    /// Of those that were tried: whether a put and flush of so many bytes is local.
+    local: HashMap<(Peer, usize), bool>,
+}
+
+impl Peers {
+    /// Those that take part in a row.
+    pub fn of(&mut self, options: &Options, case: &Case) -> Vec<Peer> {
+        if !options.peers || medium(case).is_none() {
+            return Vec::new();
+        }
+        let mut chosen = Vec::new();
+        for (number, mpi) in self.mpis().iter().enumerate() {
+            for (memory, thread) in settings(mpi, case) {
+                // Over tcp there is one kind of memory, the best one.
+                let label = mpi.label()
+                    + match memory {
+                        Memory::Allocated if case.medium == "shm" => "-allocate",
+                        Memory::Created if case.medium == "shm" => "-create",
+                        Memory::None => "-sendrecv",
+                        _ => "",
+                    }
+                    + if thread { "-progress" } else { "" };
+                chosen.push((number, word(memory), thread, label));
+            }
+        }
+        let peer = |(mpi, memory, has_thread, label): (usize, _, _, String)| {
+            let name = self.name(label);
+            Peer { mpi, memory, has_thread, name }
+        };
+        chosen.into_iter().map(peer).collect()
+    }
+
+    fn mpis(&mut self) -> &[Mpi] {
+        let (found, _) = self.found.get_or_insert_with(|| match tempfile::tempdir() {
+            Ok(directory) => {
+                let found = Mpi::find_for_windows(directory.path());
+                let lacking = found.iter().filter_map(|mpi| Some((mpi, mpi.lacks_thread()?)));
+                lacking.for_each(|(mpi, why)| eprintln!("no {}-progress: {why}", mpi.label()));
+                (found, Some(directory))
+            }
+            Err(error) => {
+                eprintln!("cannot compile the MPI programs to compare with: {error}");
+                (Vec::new(), None)
+            }
+        });
+        found
+    }
+
+    /// Outcomes name systems by words that live as long as the program.
+    fn name(&mut self, name: String) -> &'static str {
+        let found = self.names.entry(name);
+        found.or_insert_with_key(|name| Box::leak(name.clone().into_boxed_str()))
+    }
+
+    /// The parameter with the ratio to a system.
+    pub fn ratio_name(&mut self, system: &str) -> &'static str {
+        self.name(format!("ratio_{system}"))
+    }
+
+    pub fn version(&mut self, peer: &Peer) -> String {
+        self.mpis()[peer.mpi].version().into()
+    }
+
+    /// Measures a case.
+    ///
+    /// # Errors
+    /// Its ranks fail, or moved less than the case over the loopback interface.
+    pub fn measure(&mut self, peer: &Peer, case: &Case) -> Result<Measured> {
+        let medium = medium(case).ok_or_else(|| anyhow::anyhow!("no MPI uses {}", case.medium))?;
+        let order = Order {
+            medium,
+            memory: memory(peer.memory),
+            progress: if peer.has_thread { Progress::Thread } else { Progress::Calls },
+            program: case.program.text(),
+            ranks: case.ranks as usize,
+            bytes: case.bytes,
+            loops: case.loops,
+            rounds: case.rounds,
+        };
+        let moved = (case.moved() * case.rounds) as u64;
+        let told = self.mpis()[peer.mpi].windows(&order, moved)?;
+        Ok(Measured { samples: told.times, cpu: told.cpu, lo: Some(told.lo) })
+    }
+
+    /// Whether a row's puts of this peer complete without the target, so that they are no measure of remote completion.
+    ///
+    /// # Errors
+    /// The ranks by which that is found out fail.
+    pub fn is_local(&mut self, peer: &Peer, case: &Case) -> Result<bool> {
+        let puts = matches!(
+            case.program,
+            Program::Flush(Act::Put)
+                | Program::Flush16(Act::Put)
+                | Program::Computing(Act::Put)
+                | Program::PassivePut
+        );
+        if !puts || case.medium != "tcp" {
+            return Ok(false);
+        }
+        let key = (peer.clone(), case.bytes);
+        if let Some(known) = self.local.get(&key) {
+            return Ok(*known);
+        }
+        let mut time = |act| {
+            let program = Program::Computing(act);
+            let case = Case { program, rounds: TRIED, ..case.clone() };
+            let mut samples = self.measure(peer, &case)?.samples;
+            samples.sort_unstable();
+            anyhow::Ok(samples[samples.len() / 2])
+        };
+        let is_local = time(Act::Put)? < time(Act::Get)? / LOCAL;
+        self.local.insert(key, is_local);
+        Ok(is_local)
+    }
+}
+
+/// Whether MPIs offer their cores to others in a case.
+pub fn yields(case: &Case) -> bool {
+    case.ranks as usize > host::cores()
+}
+
+fn medium(case: &Case) -> Option<Medium> {
+    match case.medium {
+        "tcp" => Some(Medium::Tcp),
+        "shm" => Some(Medium::Shm),
+        _ => None,
+    }
+}
+
+const MEMORIES: [(Memory, &str); 3] =
+    [(Memory::Allocated, "allocate"), (Memory::Created, "create"), (Memory::None, "messages")];
+
+fn word(memory: Memory) -> &'static str {
+    MEMORIES.iter().find(|(other, _)| *other == memory).map_or("", |it| it.1)
+}
+
+fn memory(word: &str) -> Memory {
+    MEMORIES.iter().find(|(_, other)| *other == word).map_or(Memory::None, |it| it.0)
+}
+
+/// The memory of an MPI's window, and whether it makes progress by a thread, each time that it takes part in a row.
+fn settings(mpi: &Mpi, case: &Case) -> Vec<(Memory, bool)> {
+    let memories = match case.medium {
+        "tcp" => vec![mpi.memory_over_tcp()],
+        _ => vec![Memory::Allocated, Memory::Created],
+    };
+    // A thread is of use where a target does not call.
+    let passive = matches!(
+        case.program,
+        Program::Overlap
+            | Program::Skew
+            | Program::Flush(_)
+            | Program::Flush16(_)
+            | Program::Computing(_)
+            | Program::PassivePut
+    );
+    let threads = passive && mpi.lacks_thread().is_none();
+    let mut all = Vec::new();
+    for memory in memories {
+        all.push((memory, false));
+        all.extend(threads.then_some((memory, true)));
+    }
+    if case.program == Program::Bidirectional {
+        all.push((Memory::None, false));
+    }
+    all
+}

@@ -1,0 +1,393 @@
+//! Windows by remote access: the target's calls are not needed for anything.
+//!
+//! * Each rank exposes its window and a board of words, and knows the keys of all others.
+//! * Puts and gets are single accesses; updates and swaps are executed at the target's memory by whoever serves it.
+//! * Post and complete are tokens on boards: they take effect after all that their sender did before. A start never waits:
+//!   operations for a rank that has not posted wait here.
+//! * Memory that a rank of this host allocated is mapped here, where it may be: [`mapped`] loads and stores it at once.
+//! * Locks are taken at the target's memory, in the order in which requests come there. Operations for a rank wait here until
+//!   its lock is taken. A short put that is alone in its epoch goes with the request, and the lock goes back with it.
+//! * Where accumulates are reduced at their origins ([`origin`]), each locks the target's accumulates by a word of its board.
+//! * A fence flushes, then all ranks come together (dissemination).
+//!
+//! Invariant: an operation counts as under way until the target has said that it is applied.
+
+mod issue;
+mod mapped;
+mod origin;
+mod posting;
+pub(crate) mod state;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use ropewalk_base::memory::Cells;
+use ropewalk_net::Offer;
+
+use crate::epochs::LockKind;
+use crate::error::Error;
+use crate::messages::hub::Hub;
+use crate::operation::Operation;
+use crate::team::shared::Shared;
+use crate::ticket::Ticket;
+use crate::way::{Reach, Way};
+use state::{Gate, Lane, Lock, Remote, Word, Words};
+
+/// One window.
+pub(crate) struct Direct {
+    team: Arc<Shared>,
+    window: u32,
+}
+
+/// How other ranks reach a window's memory, beside by the endpoint's rails.
+pub(crate) enum Sharing {
+    Not,
+    /// They may map it.
+    Offered(Offer),
+    /// Every rank has mapped that of all others, and the program loads and stores it: cells by rank.
+    All(Vec<Cells>),
+}
+
+/// What a window is made of.
+pub(crate) struct Opening<'a> {
+    pub cells: &'a Cells,
+    pub range: Range<usize>,
+    pub sharing: Sharing,
+    /// Bytes of each rank.
+    pub sizes: Vec<u64>,
+    /// This rank maps the memory of others.
+    pub maps: bool,
+    /// Accumulates are reduced at their origins.
+    pub at_origin: bool,
+    /// Of notices.
+    pub counters: u32,
+}
+
+impl Direct {
+    /// Collective: exposes this rank's memory, learns the keys of all others, and maps their memory where it is offered.
+    ///
+    /// # Errors
+    /// There is no room, or a rank is lost.
+    pub fn open(team: &Arc<Shared>, window: u32, opening: Opening<'_>) -> Result<Direct, Error> {
+        let words = Words { ranks: team.size(), counters: opening.counters };
+        let exposed = team.with(|hub| hub.expose(opening.cells, opening.range.clone(), words));
+        let mut card = exposed.as_ref().map_or(Vec::new(), |(_, key)| posting::encode(*key));
+        match &opening.sharing {
+            Sharing::Not => {}
+            Sharing::Offered(offer) if exposed.is_ok() => card.extend(offer.card()),
+            Sharing::Offered(_) => {}
+            // Whoever has this card may update elements.
+            Sharing::All(_) => opening.cells.share(),
+        }
+        let all = team.exchange(&card)?;
+        let (board, _) = exposed?;
+        let keys = posting::decode(&all)?;
+        let mapped = map(team, &opening, &all)?;
+        let Opening { sizes, at_origin, sharing, .. } = opening;
+        let lanes = (0..team.size()).map(|_| Lane::default()).collect();
+        let is_shared = matches!(sharing, Sharing::All(_));
+        let (is_returned, idle_flushes) = (false, 0);
+        let remote = Remote {
+            board,
+            words,
+            keys,
+            sizes,
+            lanes,
+            at_origin,
+            mapped,
+            is_shared,
+            idle_flushes,
+            is_returned,
+        };
+        team.with(|hub| hub.remotes.insert(window, remote));
+        Ok(Direct { team: team.clone(), window })
+    }
+
+    /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done. Ranks that
+    /// are lost are passed over, and told at the end.
+    fn end(
+        &self,
+        ranks: &[u32],
+        mut send: impl FnMut(&mut Hub, u32) -> bool,
+        is_over: impl Fn(&mut Hub, u32) -> bool,
+    ) -> Result<(), Error> {
+        let window = self.window;
+        let mut left: Vec<(u32, bool)> = ranks.iter().map(|rank| (*rank, false)).collect();
+        let mut lost = None;
+        self.team.until(|hub| {
+            left.retain_mut(|(rank, sent)| {
+                if let Some(error) = hub.lost(window, *rank) {
+                    lost.get_or_insert(error);
+                    return false;
+                }
+                hub.push_remotely(window, *rank);
+                *sent = *sent || send(hub, *rank);
+                !(*sent && is_over(hub, *rank))
+            });
+            Ok(left.is_empty().then_some(()))
+        })?;
+        match lost {
+            Some(error) => Err(error),
+            None => self.team.with(|hub| hub.settle(window)),
+        }
+    }
+
+    fn flush_ranks(&self, ranks: &[u32], reach: Reach) -> Result<(), Error> {
+        let window = self.window;
+        let is_local = reach == Reach::Local;
+        if self.team.look(|hub| hub.is_at_rest(window, ranks, is_local)) {
+            // Loads and stores of this rank come before those behind the flush, in everybody's eyes.
+            fence(Ordering::SeqCst);
+            return Ok(());
+        }
+        let is_over = |hub: &mut Hub, rank: u32| {
+            let lane = &hub.remote(window).lanes[rank as usize];
+            if is_local { lane.is_local() } else { lane.is_flushed() }
+        };
+        let send = |hub: &mut Hub, rank: u32| {
+            hub.ask_for_what_waits(window, rank);
+            true
+        };
+        self.end(ranks, send, is_over)
+    }
+
+    fn ranks(&self) -> Vec<u32> {
+        (0..self.team.size()).collect()
+    }
+
+    fn set_gates(&self, ranks: &[u32], gate: Gate, lock: Option<LockKind>) {
+        self.team.with(|hub| {
+            for rank in ranks {
+                let lane = &mut hub.remote(self.window).lanes[*rank as usize];
+                lane.gate = gate;
+                lane.lock = lock.map(|kind| Lock { kind, request: None, is_held: false });
+            }
+        });
+    }
+
+    /// Locks of memory that the program loads and stores are not lazy: this rank's own, and all of a shared window. Nobody
+    /// waits for ranks that are lost: the end of the epoch tells of them.
+    fn lock_now(&self, ranks: &[u32]) -> Result<(), Error> {
+        let (window, own) = (self.window, self.team.rank());
+        let is_shared = self.team.look(|hub| hub.remote(window).is_shared);
+        let is_now = |rank: &u32| is_shared || *rank == own;
+        let mut left: Vec<u32> = ranks.iter().copied().filter(is_now).collect();
+        self.team.until(|hub| {
+            left.retain(|rank| {
+                hub.ask_for_lock(window, *rank);
+                hub.lost(window, *rank).is_none() && !hub.remote(window).is_open(*rank)
+            });
+            Ok(left.is_empty().then_some(()))
+        })
+    }
+
+    fn unlock_ranks(&self, ranks: &[u32]) -> Result<(), Error> {
+        let window = self.window;
+        let send = |hub: &mut Hub, rank: u32| hub.release_remotely(window, rank);
+        let is_over =
+            |hub: &mut Hub, rank: u32| hub.remote(window).lanes[rank as usize].is_flushed();
+        let ended = self.end(ranks, send, is_over);
+        self.set_gates(ranks, Gate::Closed, None);
+        ended
+    }
+}
+
+/// Maps the memory of others. If all ranks have mapped all memory, all accumulates are the processor's atomic operations.
+fn map(
+    team: &Arc<Shared>,
+    opening: &Opening<'_>,
+    cards: &[Vec<u8>],
+) -> Result<Vec<Option<Cells>>, Error> {
+    let Opening { cells, range, sizes, maps, at_origin, .. } = opening;
+    if let Sharing::All(all) = &opening.sharing {
+        let mapped = |cells: &Cells| (*maps && !at_origin).then(|| cells.clone());
+        all.iter().for_each(Cells::share);
+        return Ok(all.iter().map(mapped).collect());
+    }
+    let own = team.rank() as usize;
+    let offers: Vec<&[u8]> = cards.iter().map(|card| posting::offer(card)).collect();
+    let map = |(rank, bytes): (usize, &u64)| {
+        let bytes = usize::try_from(*bytes).ok().filter(|_| *maps && !at_origin)?;
+        match rank == own {
+            true => cells.part(range.clone()).ok(),
+            false => team.endpoint().map_memory(offers[rank], bytes),
+        }
+    };
+    let mapped: Vec<Option<Cells>> = sizes.iter().enumerate().map(map).collect();
+    if offers.iter().all(|offer| offer.is_empty()) {
+        return Ok(mapped);
+    }
+    let has_all =
+        offers.iter().all(|offer| !offer.is_empty()) && mapped.iter().all(Option::is_some);
+    if has_all {
+        // Before anybody may know it.
+        cells.share();
+    }
+    // Nobody withdraws an offer before all have taken it.
+    let told = team.exchange(&[u8::from(has_all)])?;
+    if told.iter().all(|it| *it == [1]) {
+        mapped.iter().flatten().for_each(Cells::share);
+    }
+    Ok(mapped)
+}
+
+impl Way for Direct {
+    fn operate(
+        &self,
+        operation: &Operation<'_>,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<(), Error> {
+        self.team.with(|hub| hub.operate_remotely(self.window, operation, ticket))
+    }
+
+    fn fence(&self, flush: bool) -> Result<(), Error> {
+        let flushed = if flush { self.flush_ranks(&self.ranks(), Reach::Target) } else { Ok(()) };
+        let met = self.team.barrier(Some(self.window));
+        self.set_gates(&self.ranks(), Gate::Open, None);
+        flushed.and(met)
+    }
+
+    fn start(&self, group: &[u32], check: bool) -> Result<(), Error> {
+        self.set_gates(group, if check { Gate::Start } else { Gate::Open }, None);
+        self.team.with(|hub| {
+            for rank in group.iter().filter(|_| check) {
+                hub.remote(self.window).lanes[*rank as usize].starts += 1;
+            }
+        });
+        Ok(())
+    }
+
+    fn complete(&self, group: &[u32]) -> Result<(), Error> {
+        let window = self.window;
+        let send = |hub: &mut Hub, rank: u32| hub.complete_remotely(window, rank);
+        let is_over = |hub: &mut Hub, rank: u32| hub.remote(window).lanes[rank as usize].is_local();
+        let ended = self.end(group, send, is_over);
+        self.set_gates(group, Gate::Closed, None);
+        ended
+    }
+
+    fn post(&self, group: &[u32], check: bool) -> Result<(), Error> {
+        let window = self.window;
+        for rank in group {
+            self.team.with(|hub| hub.remote(window).lanes[*rank as usize].exposures += 1);
+            if check {
+                self.team.until(|hub| Ok(hub.raise(window, *rank, Word::Posts).then_some(())))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn test(&self, group: &[u32]) -> Result<bool, Error> {
+        self.team.with(|hub| {
+            hub.progress();
+            hub.completed_remotely(self.window, group)
+        })
+    }
+
+    fn wait(&self, group: &[u32]) -> Result<(), Error> {
+        let window = self.window;
+        self.team.until(|hub| Ok(hub.completed_remotely(window, group)?.then_some(())))?;
+        self.team.with(|hub| hub.settle(window))
+    }
+
+    fn lock(&self, kind: LockKind, rank: u32, check: bool) -> Result<(), Error> {
+        if !check {
+            self.set_gates(&[rank], Gate::Open, None);
+            return Ok(());
+        }
+        self.set_gates(&[rank], Gate::Lock, Some(kind));
+        // Others are asked when something is to be done there: one put may go with the request.
+        self.lock_now(&[rank])
+    }
+
+    fn unlock(&self, rank: u32) -> Result<(), Error> {
+        self.unlock_ranks(&[rank])
+    }
+
+    fn lock_all(&self, check: bool) -> Result<(), Error> {
+        let ranks = self.ranks();
+        if !check {
+            self.set_gates(&ranks, Gate::Open, None);
+            return Ok(());
+        }
+        // The others are asked when something is to be done there.
+        self.set_gates(&ranks, Gate::Lock, Some(LockKind::Shared));
+        self.lock_now(&ranks)
+    }
+
+    fn unlock_all(&self) -> Result<(), Error> {
+        self.unlock_ranks(&self.ranks())
+    }
+
+    fn flush(&self, rank: Option<u32>, reach: Reach) -> Result<(), Error> {
+        match rank {
+            Some(rank) => self.flush_ranks(&[rank], reach),
+            None => self.flush_ranks(&self.ranks(), reach),
+        }
+    }
+
+    fn notify(&self, put: Option<&Operation<'_>>, rank: u32, counter: u32) -> Result<(), Error> {
+        self.team.with(|hub| {
+            if let Some(put) = put {
+                hub.prepare_remotely(self.window, put, None)?;
+            }
+            if let Some(error) = hub.lost(self.window, rank) {
+                return Err(error);
+            }
+            hub.notify_remotely(self.window, rank, counter);
+            Ok(())
+        })
+    }
+
+    fn notices(&self, counter: u32) -> u64 {
+        self.team.with(|hub| {
+            hub.progress();
+            hub.remote(self.window).counter(counter)
+        })
+    }
+
+    fn wait_notices(&self, counter: u32, least: u64) -> Result<(), Error> {
+        let window = self.window;
+        self.team.until(|hub| match hub.remote(window).counter(counter) >= least {
+            true => Ok(Some(())),
+            false => hub.anybody_lost(window).map_or(Ok(None), Err),
+        })
+    }
+
+    fn push(&self, rank: u32) -> Result<(), Error> {
+        self.team.with(|hub| {
+            hub.progress();
+            hub.ask_for_what_waits(self.window, rank);
+            hub.push_remotely(self.window, rank);
+        });
+        Ok(())
+    }
+
+    fn wait_for(&self, rank: u32, ticket: &Ticket) -> Result<(), Error> {
+        self.team.until(|hub| {
+            hub.ask_for_what_waits(self.window, rank);
+            hub.push_remotely(self.window, rank);
+            Ok(ticket.is_done().then_some(()))
+        })
+    }
+
+    fn progress(&self) -> Result<(), Error> {
+        self.team.with(|hub| {
+            hub.progress();
+        });
+        Ok(())
+    }
+
+    fn free(&self) -> Result<(), Error> {
+        let window = self.window;
+        let met = self.team.barrier(Some(window));
+        self.team.with(|hub| hub.unexpose(window));
+        self.team.until(|hub| Ok(hub.is_unexposed(window).then_some(())))?;
+        self.team.with(|hub| {
+            let settled = hub.settle(window);
+            hub.shut(window);
+            met.and(settled)
+        })
+    }
+}

@@ -1,0 +1,331 @@
+//! Operations of ours become remote accesses: puts and gets one for each part of their data, as the target's datatype lies, or
+//! lists of segments where instances may overlap; and updates of runs of elements.
+
+use std::sync::Arc;
+
+use ropewalk_base::memory::{Change, Memory, Operator, Update};
+use ropewalk_base::verb::{RemoteLayout, RemoteSegment, Strided};
+use ropewalk_net::{Atomic, Direction};
+
+use super::state::{Landing, Note, Place, Prepared, Reduction, What};
+use crate::error::Error;
+use crate::messages::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};
+use crate::messages::wire::{Reason, Refused};
+use crate::operation::{Bytes, Destination, Operation, Source, Verb};
+use crate::ticket::Ticket;
+
+/// Segments of a list. A peer keeps four times as many operations apart.
+const SEGMENTS: usize = 256;
+/// Bytes of a part, where data are copied.
+const PART_BYTES: u64 = 256 << 10;
+/// Data of the user's cells are copied up to so many bytes: then they are the user's again at once.
+const COPIED_BYTES: u64 = 16 << 10;
+
+/// An operation, and what its accesses have in common.
+struct Issue<'a> {
+    operation: &'a Operation<'a>,
+    ticket: Option<&'a Arc<Ticket>>,
+    verb: u8,
+    address: i64,
+    bytes: u64,
+}
+
+impl Issue<'_> {
+    fn note(&self, landing: Landing, borrows: bool) -> Note {
+        let is_local = borrows || !matches!(landing, Landing::Nothing);
+        // Copied data are the caller's again at once.
+        let ticket = self.ticket.filter(|_| is_local).cloned();
+        if let Some(ticket) = &ticket {
+            ticket.add();
+        }
+        let Issue { verb, address, bytes, .. } = *self;
+        Note { landing, is_local, ticket, verb, address, bytes, value: 0 }
+    }
+
+    /// A byte of the target's instances, in its region.
+    fn at(&self, offset: i64) -> u64 {
+        (self.operation.address + offset) as u64
+    }
+}
+
+impl Hub {
+    /// Starts an operation, or queues it.
+    ///
+    /// # Errors
+    /// The target is lost.
+    pub fn operate_remotely(
+        &mut self,
+        window: u32,
+        operation: &Operation<'_>,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<(), Error> {
+        self.prepare_remotely(window, operation, ticket)?;
+        self.push_remotely(window, operation.rank);
+        Ok(())
+    }
+
+    /// Queues it.
+    pub(super) fn prepare_remotely(
+        &mut self,
+        window: u32,
+        operation: &Operation<'_>,
+        ticket: Option<&Arc<Ticket>>,
+    ) -> Result<(), Error> {
+        let rank = operation.rank;
+        if let Some(error) = self.lost(window, rank) {
+            return Err(error);
+        }
+        let (verb, padded) = match operation.verb {
+            Verb::Put(_) => (PUT, false),
+            Verb::Get(_) => (GET, false),
+            Verb::Update { result: None, .. } => (ACCUMULATE, true),
+            Verb::Update { .. } => (GET_ACCUMULATE, true),
+            Verb::Swap { .. } => (SWAP, true),
+        };
+        let shape =
+            if padded { operation.datatype.padded() } else { operation.datatype.descriptor() };
+        let window_bytes = self.remote(window).sizes[rank as usize];
+        let bounds = shape.bounds(operation.count).unwrap_or(0..i64::MAX);
+        let first = i128::from(operation.address) + i128::from(bounds.start);
+        let bytes = (i128::from(bounds.end) - i128::from(bounds.start)) as u64;
+        let address = i64::try_from(first).unwrap_or(i64::MAX);
+        if first < 0 || first + i128::from(bytes) > i128::from(window_bytes) {
+            // The target would refuse it, but may get it in parts.
+            let (reason, fetch) = (Reason::Bounds, 0);
+            let refused = Refused { window, reason, verb, address, bytes, window_bytes, fetch };
+            self.refused_remotely(rank, refused, ticket.map(|it| &**it));
+            return Ok(());
+        }
+        if self.do_at_once(window, operation) {
+            return Ok(());
+        }
+        let issue = Issue { operation, ticket, verb, address, bytes };
+        match operation.verb {
+            Verb::Put(source) => self.put_remotely(window, &issue, &source),
+            Verb::Get(destination) => self.get_remotely(window, &issue, &destination),
+            Verb::Update { update, source, result, .. } => {
+                self.update_remotely(window, &issue, update, (&source, result.as_ref()));
+            }
+            Verb::Swap { element, expected, desired, result } => {
+                let change = Change::Swap { element, expected, desired };
+                let value = Landing::Value(Place::new(&result, 0), element.shape().extent);
+                let at = issue.operation.datatype.run(true, 1).unwrap_or(0);
+                self.atomic_remotely(window, &issue, at, change, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_remotely(&mut self, window: u32, issue: &Issue<'_>, source: &Source<'_>) {
+        let run = issue.operation.datatype.run(false, issue.operation.count);
+        if let Some(offset) = run {
+            let remote = RemoteLayout::At(issue.at(offset));
+            let lent = source.lent().filter(|memory| memory.len() > COPIED_BYTES);
+            let borrows = lent.is_some();
+            let memory = lent.unwrap_or_else(|| self.gathered(source, 0, source.data_bytes()));
+            let note = issue.note(Landing::Nothing, borrows);
+            return self.prepare(window, issue, What::Access(Direction::Put, remote), memory, note);
+        }
+        let each = |from, bytes, remote| {
+            let memory = self.gathered(source, from, bytes);
+            let note = issue.note(Landing::Nothing, false);
+            self.prepare(window, issue, What::Access(Direction::Put, remote), memory, note);
+        };
+        let Operation { datatype, count, .. } = issue.operation;
+        match datatype.descriptor().is_plainly_apart(*count) {
+            true => parts(issue, source.data_bytes(), each),
+            false => lists(issue, each),
+        }
+    }
+
+    fn get_remotely(&mut self, window: u32, issue: &Issue<'_>, result: &Destination<'_>) {
+        let own = result.datatype.run(false, result.count);
+        let own = own.map(|offset| (result.at as i64 + offset) as u64);
+        let mut get = |from: u64, bytes: u64, remote| {
+            let (memory, landing) = match own {
+                Some(at) => {
+                    let range = (at + from) as usize..(at + from + bytes) as usize;
+                    let memory = result.cells.memory(range).expect("all data were judged");
+                    (memory, Landing::Nothing)
+                }
+                None => {
+                    let buffer = self.mail.buffer(bytes as usize);
+                    (Memory::pooled(buffer), Landing::All(Place::new(result, from)))
+                }
+            };
+            let note = issue.note(landing, true);
+            self.prepare(window, issue, What::Access(Direction::Get, remote), memory, note);
+        };
+        match issue.operation.datatype.run(false, issue.operation.count) {
+            Some(offset) => get(0, result.data_bytes(), RemoteLayout::At(issue.at(offset))),
+            None => parts(issue, result.data_bytes(), get),
+        }
+    }
+
+    fn update_remotely(
+        &mut self,
+        window: u32,
+        issue: &Issue<'_>,
+        update: Update,
+        (source, result): (&Source<'_>, Option<&Destination<'_>>),
+    ) {
+        let takes = update.operator() != Operator::Nothing;
+        if !takes && result.is_none() {
+            return;
+        }
+        let (extent, sent) = (update.extent() as u64, update.sent(1) as u64);
+        let most = PART_BYTES / extent;
+        let at_origin = self.remote(window).at_origin;
+        let Operation { datatype, address, count, .. } = *issue.operation;
+        let shape = datatype.padded();
+        let operands = (source, result);
+        let is_run = datatype.run(true, count).is_some();
+        // Where elements are mapped each run goes in the way that its address says.
+        let is_mapped = self.remote(window).mapped[issue.operation.rank as usize].is_some();
+        if !is_run && !at_origin && !is_mapped && shape.is_plainly_apart(count) {
+            let elements = shape.len() * count / extent;
+            let mut done = 0;
+            while done < elements {
+                let (many, from) = (most.min(elements - done), done * extent);
+                let strided = Strided { shape: shape.clone(), address, count, from };
+                let remote = RemoteLayout::Strided(strided);
+                self.elements_remotely(window, issue, update, operands, (done, many), remote);
+                done += many;
+            }
+            return;
+        }
+        let mut done = 0;
+        for piece in shape.pieces(count, 0) {
+            let (mut offset, mut left) = (piece.offset, piece.bytes / extent);
+            while left > 0 {
+                let many = left.min(most);
+                if many == 1 && sent <= 8 && !at_origin {
+                    let mut operand = [0; 8];
+                    if takes {
+                        source.gather(done * sent, &mut operand[..sent as usize]);
+                    }
+                    let place = result.map(|result| Place::new(result, done * sent));
+                    let landing = place
+                        .map_or(Landing::Nothing, |place| Landing::Value(place, sent as usize));
+                    let change = Change::One { update, operand };
+                    self.atomic_remotely(window, issue, offset, change, landing);
+                } else {
+                    let remote = RemoteLayout::At(issue.at(offset));
+                    self.elements_remotely(window, issue, update, operands, (done, many), remote);
+                }
+                (offset, left, done) = (offset + (many * extent) as i64, left - many, done + many);
+            }
+        }
+    }
+
+    /// Prepares an update of some elements: so many from the first one on.
+    fn elements_remotely(
+        &mut self,
+        window: u32,
+        issue: &Issue<'_>,
+        update: Update,
+        (source, result): (&Source<'_>, Option<&Destination<'_>>),
+        (first, count): (u64, u64),
+        remote: RemoteLayout,
+    ) {
+        let takes = update.operator() != Operator::Nothing;
+        let at_origin = self.remote(window).at_origin;
+        let sent = update.sent(1) as u64;
+        let place = result.map(|result| Place::new(result, first * sent));
+        let fetch = place.is_some();
+        let halves = 1 + u64::from(fetch && takes && !at_origin);
+        let bytes = (count * sent) as usize;
+        let mut buffer = self.mail.buffer(bytes * halves as usize);
+        if takes {
+            source.gather(first * sent, &mut buffer[..bytes]);
+        }
+        let landing = match place {
+            Some(place) if takes && !at_origin => Landing::Half(place),
+            Some(place) => Landing::All(place),
+            None => Landing::Nothing,
+        };
+        let what = match remote {
+            RemoteLayout::At(at) if at_origin => {
+                let bytes = count as usize * update.extent();
+                What::Reduce(Reduction { at, change: Change::Update(update), bytes })
+            }
+            remote => What::Update { remote, update, fetch },
+        };
+        let note = issue.note(landing, false);
+        self.prepare(window, issue, what, Memory::pooled(buffer), note);
+    }
+
+    fn atomic_remotely(
+        &mut self,
+        window: u32,
+        issue: &Issue<'_>,
+        offset: i64,
+        change: Change,
+        landing: Landing,
+    ) {
+        let at = issue.at(offset);
+        if let (Change::Swap { element, .. }, true) = (change, self.remote(window).at_origin) {
+            let bytes = element.shape().extent;
+            let what = What::Reduce(Reduction { at, change, bytes });
+            let note = issue.note(landing, false);
+            return self.prepare(window, issue, what, Memory::empty(), note);
+        }
+        let fetch = !matches!(landing, Landing::Nothing);
+        let atomic = Atomic { change, fetch, token: false };
+        let (what, note) = (What::Atomic { at, atomic }, issue.note(landing, false));
+        self.prepare(window, issue, what, Memory::empty(), note);
+    }
+
+    fn gathered(&self, source: &Source<'_>, from: u64, bytes: u64) -> Memory {
+        let mut buffer = self.mail.buffer(bytes as usize);
+        source.gather(from, &mut buffer);
+        Memory::pooled(buffer)
+    }
+
+    fn prepare(&mut self, window: u32, issue: &Issue<'_>, what: What, memory: Memory, note: Note) {
+        let lane = &mut self.remote(window).lanes[issue.operation.rank as usize];
+        lane.queue.push_back(Prepared { what, memory, note });
+    }
+}
+
+impl Source<'_> {
+    /// The user's cells that all data lie in without gaps.
+    fn lent(&self) -> Option<Memory> {
+        let Bytes::Cells(cells, at) = self.bytes else { return None };
+        let at = (at as i64 + self.datatype.run(false, self.count)?) as usize;
+        let bytes = self.data_bytes() as usize;
+        Some(cells.memory(at..at + bytes).expect("all data were judged"))
+    }
+}
+
+/// Parts of `bytes` bytes of the target's instances, each with its place and its length in the data.
+fn parts(issue: &Issue<'_>, bytes: u64, mut each: impl FnMut(u64, u64, RemoteLayout)) {
+    let Operation { datatype, address, count, .. } = *issue.operation;
+    let mut from = 0;
+    while from < bytes {
+        let part = PART_BYTES.min(bytes - from);
+        let shape = datatype.descriptor().clone();
+        each(from, part, RemoteLayout::Strided(Strided { shape, address, count, from }));
+        from += part;
+    }
+}
+
+/// The target's bytes as lists, each with its place and its length in the data.
+fn lists(issue: &Issue<'_>, mut each: impl FnMut(u64, u64, RemoteLayout)) {
+    let mut segments = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    let mut tell = |segments: &mut Vec<RemoteSegment>, from: &mut u64, bytes: &mut u64| {
+        if !segments.is_empty() {
+            each(*from, *bytes, RemoteLayout::List(std::mem::take(segments).into()));
+            (*from, *bytes) = (*from + *bytes, 0);
+        }
+    };
+    for piece in issue.operation.datatype.descriptor().pieces(issue.operation.count, 0) {
+        segments.push(RemoteSegment { offset: issue.at(piece.offset), len: piece.bytes });
+        bytes += piece.bytes;
+        if segments.len() == SEGMENTS || bytes >= PART_BYTES {
+            tell(&mut segments, &mut from, &mut bytes);
+        }
+    }
+    tell(&mut segments, &mut from, &mut bytes);
+}

@@ -1,0 +1,245 @@
+//! Operations on memory that is mapped here: this rank loads and stores it by itself, within the call.
+//!
+//! Such an operation is complete when it is done: nothing of it is under way. Its place in an epoch is that of any other: where
+//! the gate is closed it waits in its lane, and is done when the gate opens. Tokens and locks travel by frames all the same; they
+//! leave after the stores before them, and come before the loads behind them.
+//!
+//! Invariant: whether an element is updated here or by the target's executor depends on its length and its address alone, so
+//! that accumulates of one element keep their order.
+
+use ropewalk_base::descriptor::Piece;
+use ropewalk_base::memory::{Cells, Change, Memory, Operator, Update};
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::verb::{RemoteLayout, Strided};
+use ropewalk_net::{Atomic, Direction};
+
+use super::state::{Prepared, What};
+use crate::messages::hub::Hub;
+use crate::operation::{Destination, Operation, Source, Verb};
+
+/// Elements of an update that is done without a buffer of the pool, in bytes.
+const SHORT_BYTES: usize = 64;
+/// Flushes that find nothing to do between two looks at other windows, whose ranks may wait for this one.
+const IDLE_FLUSHES_MAX: u32 = 64;
+
+impl Hub {
+    /// Does an operation, if its memory is mapped, its gate is open and nothing is before it. False: it has to be prepared.
+    pub(super) fn do_at_once(&mut self, window: u32, operation: &Operation<'_>) -> bool {
+        let remote = self.remote(window);
+        let (rank, number) = (operation.rank, operation.rank as usize);
+        let Some(cells) = &remote.mapped[number] else { return false };
+        if !remote.lanes[number].queue.is_empty() || !remote.is_open(rank) {
+            return false;
+        }
+        match &operation.verb {
+            Verb::Put(source) => put(cells, operation, source),
+            Verb::Get(destination) => get(cells, operation, destination),
+            Verb::Update { update, source, result, .. } => {
+                return update_run(cells, operation, *update, (source, result.as_ref())).is_some();
+            }
+            Verb::Swap { element, expected, desired, result } => {
+                let offset = operation.datatype.run(true, 1).unwrap_or(0);
+                let at = (operation.address + offset) as usize;
+                let Some(before) = cells.compare_swap(at, *element, *expected, *desired) else {
+                    return false;
+                };
+                result.scatter(0, &before[..element.shape().extent]);
+            }
+        }
+        true
+    }
+
+    /// Does an access that was prepared. Gives it back where the target has to.
+    pub(super) fn do_mapped(&mut self, window: u32, rank: u32, next: Prepared) -> Option<Prepared> {
+        let Some(cells) = self.remote(window).mapped[rank as usize].clone() else {
+            return Some(next);
+        };
+        let Prepared { what, memory, note } = next;
+        let (value, memory) = match what {
+            What::Access(way, layout) => {
+                access(&cells, way, &layout, &memory);
+                (0, memory)
+            }
+            // The bytes are there before the notice leaves.
+            What::Notify { at, raise, .. } => {
+                access(&cells, Direction::Put, &RemoteLayout::At(at), &memory);
+                let what = self.remote(window).notice(rank, raise);
+                return Some(Prepared { what, memory: Memory::empty(), note });
+            }
+            What::Atomic { at, atomic: Atomic { change, token: false, .. } } => {
+                match one(&cells, at, change) {
+                    Some(before) => (u64::from_le_bytes(before), memory),
+                    None => return Some(Prepared { what, memory, note }),
+                }
+            }
+            What::Update { remote: RemoteLayout::At(at), update, fetch } => {
+                let many = match memory.into_pooled() {
+                    Some(buffer) => update_many(&cells, at, update, fetch, buffer),
+                    None => unreachable!("elements of an update lie in a buffer of the pool"),
+                };
+                match many {
+                    (true, buffer) => (0, Memory::pooled(buffer)),
+                    (false, buffer) => {
+                        return Some(Prepared { what, memory: Memory::pooled(buffer), note });
+                    }
+                }
+            }
+            What::Atomic { .. } | What::Reduce(_) | What::Update { .. } | What::Records => {
+                return Some(Prepared { what, memory, note });
+            }
+        };
+        self.end_access(window, rank, &note, (Ok(()), value), memory);
+        None
+    }
+
+    /// Whether a flush has nothing to wait for at some ranks, and nothing to tell.
+    pub(super) fn is_at_rest(&mut self, window: u32, ranks: &[u32], local: bool) -> bool {
+        let is_told = self.window(window).refused == 0;
+        let is_here = |rank: &u32| self.lost[*rank as usize].is_none();
+        if !is_told || !ranks.iter().all(is_here) {
+            return false;
+        }
+        let remote = self.remote(window);
+        let rests = |rank: &u32| {
+            let lane = &remote.lanes[*rank as usize];
+            let is_over = if local { lane.is_local() } else { lane.is_flushed() };
+            is_over && remote.mapped[*rank as usize].is_some()
+        };
+        if !ranks.iter().all(rests) {
+            return false;
+        }
+        remote.idle_flushes = (remote.idle_flushes + 1) % IDLE_FLUSHES_MAX;
+        remote.idle_flushes != 0
+    }
+}
+
+/// Walks over two lists of pieces that have as many bytes: gives the offset in each, and how many bytes lie there.
+fn walk(
+    mut one: impl Iterator<Item = Piece>,
+    mut other: impl Iterator<Item = Piece>,
+    mut each: impl FnMut(i64, i64, usize),
+) {
+    let nothing = Piece { offset: 0, bytes: 0 };
+    let (mut a, mut b) = (nothing, nothing);
+    loop {
+        if a.bytes == 0 {
+            let Some(next) = one.next() else { return };
+            a = next;
+        }
+        if b.bytes == 0 {
+            let Some(next) = other.next() else { return };
+            b = next;
+        }
+        let bytes = a.bytes.min(b.bytes);
+        each(a.offset, b.offset, bytes as usize);
+        for piece in [&mut a, &mut b] {
+            (piece.offset, piece.bytes) = (piece.offset + bytes as i64, piece.bytes - bytes);
+        }
+    }
+}
+
+fn put(cells: &Cells, operation: &Operation<'_>, source: &Source<'_>) {
+    walk(operation.pieces(), source.pieces(), |to, from, bytes| {
+        source.copy_to(from, cells, (operation.address + to) as usize, bytes);
+    });
+}
+
+fn get(cells: &Cells, operation: &Operation<'_>, to: &Destination<'_>) {
+    walk(operation.pieces(), to.pieces(), |from, own, bytes| {
+        let (from, own) = ((operation.address + from) as usize, (to.at as i64 + own) as usize);
+        cells.copy(from, to.cells, own, bytes).expect("all data were judged");
+    });
+}
+
+/// A short update of elements that lie without gaps at the target.
+fn update_run(
+    cells: &Cells,
+    operation: &Operation<'_>,
+    update: Update,
+    (source, result): (&Source<'_>, Option<&Destination<'_>>),
+) -> Option<()> {
+    let offset = operation.datatype.run(true, operation.count)?;
+    let elements = operation.datatype.elements()?.checked_mul(operation.count)?;
+    let sent = usize::try_from(elements).ok()?.checked_mul(update.sent(1))?;
+    if sent > SHORT_BYTES {
+        return None;
+    }
+    let (mut own, mut before) = ([0; SHORT_BYTES], [0; SHORT_BYTES]);
+    if update.operator() != Operator::Nothing {
+        source.gather(0, &mut own[..sent]);
+    }
+    let at = (operation.address + offset) as usize;
+    let fetched = result.map(|_| &mut before[..sent]);
+    cells.update(at, elements as usize, update, &own[..sent], fetched)?;
+    if let Some(result) = result {
+        result.scatter(0, &before[..sent]);
+    }
+    Some(())
+}
+
+/// A put or a get, of data that lie in a memory.
+fn access(cells: &Cells, way: Direction, layout: &RemoteLayout, memory: &Memory) {
+    let mut done = 0;
+    let mut copy = |at: u64, bytes: u64| {
+        let moved = match way {
+            Direction::Put => cells.fill(at as usize, memory, done, bytes as usize),
+            Direction::Get => cells.drain(at as usize, memory, done, bytes as usize),
+        };
+        moved.expect("the target's bounds were judged");
+        done += bytes;
+    };
+    match layout {
+        RemoteLayout::At(at) => copy(*at, memory.len()),
+        RemoteLayout::List(list) => list.iter().for_each(|it| copy(it.offset, it.len)),
+        RemoteLayout::Strided(Strided { shape, address, count, from }) => {
+            let mut left = memory.len();
+            for piece in shape.pieces(*count, *from) {
+                let bytes = piece.bytes.min(left);
+                if bytes == 0 {
+                    return;
+                }
+                copy((address + piece.offset) as u64, bytes);
+                left -= bytes;
+            }
+        }
+    }
+}
+
+/// A change of one element; what it was before.
+fn one(cells: &Cells, at: u64, change: Change) -> Option<[u8; 8]> {
+    let mut before = [0; 8];
+    match change {
+        Change::One { update, operand } => {
+            let sent = update.sent(1);
+            cells.update(at as usize, 1, update, &operand[..sent], Some(&mut before[..sent]))?;
+        }
+        Change::Swap { element, expected, desired } => {
+            before = cells.compare_swap(at as usize, element, expected, desired)?;
+        }
+        Change::Store | Change::Records | Change::Update(_) => return None,
+    }
+    Some(before)
+}
+
+/// An update of elements in the first half of a buffer, of which the second half takes what they were; of all of it where
+/// nothing is fetched, or nothing is combined. False: the target has to do it.
+fn update_many(
+    cells: &Cells,
+    at: u64,
+    update: Update,
+    fetch: bool,
+    mut buffer: PoolBuffer,
+) -> (bool, PoolBuffer) {
+    let reads_only = update.operator() == Operator::Nothing;
+    let bytes = if fetch && !reads_only { buffer.len() / 2 } else { buffer.len() };
+    let count = bytes / update.sent(1);
+    let done = match (fetch, reads_only) {
+        (false, _) => cells.update(at as usize, count, update, &buffer, None),
+        (true, true) => cells.update(at as usize, count, update, &[], Some(&mut buffer)),
+        (true, false) => {
+            let (own, before) = buffer.split_at_mut(bytes);
+            cells.update(at as usize, count, update, own, Some(before))
+        }
+    };
+    (done.is_some(), buffer)
+}

@@ -1,0 +1,398 @@
+//! The state of a window by remote access at one rank: a lane for each target, and a board that others write on.
+//!
+//! The board has two words for each rank: how often it posted for us, and how often it completed an epoch with us. They only
+//! grow. A rank tells by tokens, which take effect after all that it did before.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ropewalk_base::limits::{LOCKED_PUT_BYTES_MAX, RECORDS_BYTES_MAX};
+use ropewalk_base::memory::{
+    Cells, Change, Element, Memory, Operator, RECORD_BYTES, Update, record,
+};
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::verb::{RemoteKey, RemoteLayout};
+use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
+
+use crate::epochs::LockKind;
+use crate::operation::Destination;
+use crate::ticket::Ticket;
+use crate::types::Datatype;
+
+const WORD: usize = size_of::<u64>();
+
+/// A word of a rank on a board.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Word {
+    /// How often the rank posted.
+    Posts,
+    /// How often it completed.
+    Completes,
+}
+
+/// The words of a board, by their numbers: two of each rank, the lock of accumulates that are reduced at their origins, and
+/// counters of notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Words {
+    pub ranks: u32,
+    pub counters: u32,
+}
+
+impl Words {
+    fn count(self) -> u32 {
+        2 * self.ranks + 1 + self.counters
+    }
+
+    pub fn of_rank(self, word: Word, rank: u32) -> u32 {
+        2 * rank + word as u32
+    }
+
+    pub fn lock(self) -> u32 {
+        2 * self.ranks
+    }
+
+    pub fn counter(self, counter: u32) -> u32 {
+        2 * self.ranks + 1 + counter
+    }
+
+    /// A board, all of it 0.
+    pub fn board(self) -> Cells {
+        Cells::zeroed(self.count() as usize * WORD)
+    }
+
+    /// A word as a notice names it: from the end of its region. And the other way round.
+    pub fn reversed(self, word: u32) -> u32 {
+        self.count() - 1 - word
+    }
+}
+
+/// A window by remote access.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub board: Cells,
+    pub words: Words,
+    /// By rank: of its window, and its board behind that.
+    pub keys: Vec<RemoteKey>,
+    pub sizes: Vec<u64>,
+    pub lanes: Vec<Lane>,
+    /// Accumulates are reduced at their origins.
+    pub at_origin: bool,
+    /// The memory of ranks that is mapped here. Where it is shared (`Cells::share`) all its accumulates are the processor's
+    /// atomic operations, but those of elements that have none.
+    pub mapped: Vec<Option<Cells>>,
+    /// The program loads and stores the memory of all ranks.
+    pub is_shared: bool,
+    /// Synchronisations that found nothing to wait for since the last look at other windows.
+    pub idle_flushes: u32,
+    /// Nobody reaches our memory any more.
+    pub is_returned: bool,
+}
+
+impl Remote {
+    /// The word of a rank on our board.
+    pub fn word(&self, word: Word, rank: u32) -> u64 {
+        self.value(self.words.of_rank(word, rank))
+    }
+
+    /// How many notices a counter of ours has had.
+    pub fn counter(&self, counter: u32) -> u64 {
+        self.value(self.words.counter(counter))
+    }
+
+    fn value(&self, word: u32) -> u64 {
+        self.board.load(word as usize * WORD).expect("the board has all words")
+    }
+
+    /// A word of a rank's board that grows after all that was done before.
+    pub fn notice(&self, rank: u32, raise: Raise) -> What {
+        let operator = if raise.to { Operator::Max } else { Operator::Sum };
+        let update = Update::new(Element::U64, operator).expect("integers take both");
+        let change = Change::One { update, operand: raise.value.to_le_bytes() };
+        let at = self.word_at(rank, self.words.reversed(raise.word));
+        What::Atomic { at, atomic: Atomic { change, fetch: false, token: true } }
+    }
+
+    /// Where a word of a rank's board is in its region.
+    pub fn word_at(&self, rank: u32, word: u32) -> u64 {
+        self.sizes[rank as usize] + u64::from(word) * WORD as u64
+    }
+
+    /// Whether operations may go to a rank.
+    pub fn is_open(&self, rank: u32) -> bool {
+        let lane = &self.lanes[rank as usize];
+        match lane.gate {
+            Gate::Closed => false,
+            Gate::Open => true,
+            Gate::Start => self.word(Word::Posts, rank) >= lane.starts,
+            Gate::Lock => lane.lock.is_some_and(|lock| lock.is_held),
+        }
+    }
+}
+
+/// Whether operations may go to the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Gate {
+    /// There is no epoch for it.
+    #[default]
+    Closed,
+    Open,
+    /// When it posted as often as we started.
+    Start,
+    /// When we have its lock.
+    Lock,
+}
+
+/// The lock of a target.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lock {
+    pub kind: LockKind,
+    /// The request for it, if there is one.
+    pub request: Option<OperationId>,
+    pub is_held: bool,
+}
+
+/// Our side of one target.
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    pub gate: Gate,
+    pub lock: Option<Lock>,
+    /// Operations that wait until the gate is open.
+    pub queue: VecDeque<Prepared>,
+    /// The reduction that is under way here; the queue waits for it.
+    pub reducing: Option<Box<Reducing>>,
+    /// Operations that the target may not have applied, and those of them that have memory of the user's, or results.
+    pub under_way: u32,
+    pub local: u32,
+    /// Epochs of ours with this rank: starts, completes and posts that we told it, and exposures that named it.
+    pub starts: u64,
+    pub completes: u64,
+    pub posts: u64,
+    pub exposures: u64,
+}
+
+impl Lane {
+    /// Whether all operations have left that there are.
+    pub fn has_left(&self) -> bool {
+        self.queue.is_empty() && self.reducing.is_none()
+    }
+
+    /// Whether all is complete at the target.
+    pub fn is_flushed(&self) -> bool {
+        self.queue.is_empty() && self.under_way == 0
+    }
+
+    /// The put that may go together with the request for the lock, and with its release: nobody asked, and nothing else
+    /// waits.
+    pub fn rider(&self) -> Option<(u64, LockKind)> {
+        let lock = self.lock.filter(|it| self.gate == Gate::Lock && it.request.is_none())?;
+        let only = self.queue.front().filter(|_| self.queue.len() == 1)?;
+        Some((only.short_put()?, lock.kind))
+    }
+
+    /// The put that may go together with the end of an epoch that a start began: nothing else waits.
+    pub fn last_put(&self) -> Option<u64> {
+        let only = self.queue.front().filter(|_| self.queue.len() == 1)?;
+        only.short_put().filter(|_| self.gate == Gate::Start && self.reducing.is_none())
+    }
+
+    /// How many puts at the front of the queue go together in one frame.
+    pub fn together(&self) -> usize {
+        let mut bytes = 0;
+        let fits = |put: &&Prepared| {
+            bytes += RECORD_BYTES as u64 + put.memory.len();
+            put.short_put().is_some() && bytes <= u64::from(RECORDS_BYTES_MAX)
+        };
+        self.queue.iter().take_while(fits).count()
+    }
+
+    /// Takes out the first puts as one: records in a buffer.
+    pub fn join(
+        &mut self,
+        many: usize,
+        buffer: impl FnOnce(usize) -> PoolBuffer,
+    ) -> Option<Prepared> {
+        let puts = || self.queue.iter().take(many);
+        let bytes: u64 = puts().map(|put| put.memory.len()).sum();
+        let mut records = buffer(many * RECORD_BYTES + bytes as usize);
+        let mut left = &mut records[..];
+        let mut first = None;
+        for put in self.queue.drain(..many) {
+            let (at, note) = (put.short_put()?, put.note);
+            let data = put.memory.into_pooled()?;
+            let (head, rest) = left.split_at_mut(RECORD_BYTES);
+            let (own, rest) = rest.split_at_mut(data.len());
+            head.copy_from_slice(&record(at, data.len() as u32));
+            own.copy_from_slice(&data);
+            left = rest;
+            first.get_or_insert(note);
+        }
+        let note = Note { bytes, ..first? };
+        Some(Prepared { what: What::Records, memory: Memory::pooled(records), note })
+    }
+
+    /// Whether all is complete here.
+    pub fn is_local(&self) -> bool {
+        self.queue.is_empty() && self.local == 0
+    }
+}
+
+/// A remote access, ready to be posted.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    pub what: What,
+    pub memory: Memory,
+    pub note: Note,
+}
+
+impl Prepared {
+    /// Where it puts, if it is a put that may go together with something else: copied, short and without gaps.
+    pub fn short_put(&self) -> Option<u64> {
+        let What::Access(Direction::Put, RemoteLayout::At(at)) = self.what else { return None };
+        let is_short = (1..=u64::from(LOCKED_PUT_BYTES_MAX)).contains(&self.memory.len());
+        (is_short && !self.note.is_local).then_some(at)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum What {
+    Access(Direction, RemoteLayout),
+    /// Puts, of which the memory has records.
+    Records,
+    /// A put, and a word that tells of it.
+    Notify {
+        at: u64,
+        raise: Raise,
+        applied: bool,
+    },
+    Update {
+        remote: RemoteLayout,
+        update: Update,
+        fetch: bool,
+    },
+    Atomic {
+        at: u64,
+        atomic: Atomic,
+    },
+    /// To be reduced here.
+    Reduce(Reduction),
+}
+
+/// A change of elements of the target.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reduction {
+    /// In the target's region.
+    pub at: u64,
+    pub change: Change,
+    /// Bytes of the elements at the target.
+    pub bytes: usize,
+}
+
+/// How far a reduction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Lock,
+    Get,
+    Put,
+    Unlock,
+}
+
+/// A reduction that is under way.
+#[derive(Debug)]
+pub(crate) struct Reducing {
+    pub step: Step,
+    /// The word of the lock as it has to be: 0, or a rank that is lost.
+    pub expected: u64,
+    pub reduction: Reduction,
+    /// Elements of the origin; then what the elements were.
+    pub memory: Memory,
+    pub note: Note,
+    pub failed: Option<Fault>,
+    /// A step that found no room.
+    pub unposted: Option<(What, Memory)>,
+}
+
+/// An access's description for refusals, and the place of its result.
+#[derive(Debug)]
+pub(crate) struct Note {
+    pub landing: Landing,
+    /// It has memory of the user's, or a result.
+    pub is_local: bool,
+    pub ticket: Option<Arc<Ticket>>,
+    /// For refusals: the operation's number, its first byte, and how far it reaches.
+    pub verb: u8,
+    pub address: i64,
+    pub bytes: u64,
+    /// Of a reduction of one element: what it was.
+    pub value: u64,
+}
+
+/// Where the result of an access goes.
+#[derive(Debug)]
+pub(crate) enum Landing {
+    /// There is none, or it is there.
+    Nothing,
+    /// All of the memory.
+    All(Place),
+    /// Its second half.
+    Half(Place),
+    /// A number of so many bytes.
+    Value(Place, usize),
+}
+
+/// A place for data of some instances of a datatype, from their byte `from` on.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    cells: Cells,
+    at: i64,
+    count: u64,
+    datatype: Datatype,
+    from: u64,
+}
+
+impl Place {
+    pub fn new(to: &Destination<'_>, from: u64) -> Place {
+        let (cells, datatype) = (to.cells.clone(), to.datatype.clone());
+        Place { cells, at: to.at as i64, count: to.count, datatype, from }
+    }
+
+    /// Writes data there.
+    pub fn scatter(&self, data: &[u8]) {
+        let to = Destination::new(&self.cells, self.at as usize, self.count, &self.datatype);
+        to.scatter(self.from, data);
+    }
+}
+
+/// An access that was posted.
+#[derive(Debug)]
+pub(crate) enum Posted {
+    Access {
+        window: u32,
+        rank: u32,
+        note: Note,
+    },
+    /// A put that goes with its request for the lock, to this byte.
+    LockedPut {
+        window: u32,
+        rank: u32,
+        at: u64,
+        note: Note,
+    },
+    /// A step of what is reduced here.
+    Reduction {
+        window: u32,
+        rank: u32,
+    },
+    /// The lock of a rank is asked for.
+    Lock {
+        window: u32,
+        rank: u32,
+    },
+    /// Something is told; nobody waits for it.
+    Word {
+        rank: u32,
+    },
+    /// Memory of ours comes back.
+    Exposed {
+        window: u32,
+    },
+}

@@ -1,0 +1,388 @@
+//! Epochs: which calls are legal when, at one rank and on one window. No input, no output.
+//!
+//! A window has an access epoch (what this rank may do to others) and, apart from it, an exposure epoch (what others may do
+//! here). A fence leaves both behind, as `FenceIssued`: the first operation makes an epoch of it, and start, post or a lock
+//! cancels it.
+//!
+//! Invariant: a call that is refused changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::asserts::Asserts;
+
+/// A call on a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Fence,
+    Start,
+    Complete,
+    Post,
+    Wait,
+    Test,
+    Lock,
+    Unlock,
+    LockAll,
+    UnlockAll,
+    Flush,
+    Request,
+    Operation,
+    Free,
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::Fence => "fence",
+            Call::Start => "start",
+            Call::Complete => "complete",
+            Call::Post => "post",
+            Call::Wait => "wait",
+            Call::Test => "test",
+            Call::Lock => "lock",
+            Call::Unlock => "unlock",
+            Call::LockAll => "lock_all",
+            Call::UnlockAll => "unlock_all",
+            Call::Flush => "flush",
+            Call::Request => "an operation with a request",
+            Call::Operation => "an operation",
+            Call::Free => "free",
+        })
+    }
+}
+
+/// The rule that a call broke.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Rule {
+    #[error("{0} needs an access epoch: call fence, start, lock or lock_all first")]
+    NoAccess(Call),
+    #[error("{0} needs a lock: it is for epochs of lock and lock_all only")]
+    NoPassive(Call),
+    #[error("{call} while the access epoch of {open} is open: end that one first")]
+    AccessOpen { call: Call, open: Call },
+    #[error("{call} while the window is exposed by {open}: end that epoch first")]
+    ExposureOpen { call: Call, open: Call },
+    #[error("{call} without {begin} before it")]
+    NotBegun { call: Call, begin: Call },
+    #[error("rank {0} is not in the group of start")]
+    NotStarted(u32),
+    #[error("rank {0} is not locked")]
+    NotLocked(u32),
+    #[error("rank {0} is locked already")]
+    LockedTwice(u32),
+    #[error("{0} would have this rank's window locked and exposed at once")]
+    LockedAndExposed(Call),
+    #[error("the window was made without locks (no_locks)")]
+    NoLocks,
+    #[error("a fence says that nothing precedes it, but operations were made since the last one")]
+    Preceded,
+    #[error("{0} takes no such assertion")]
+    Assertion(Call),
+    #[error("there is no rank {rank} among {size}")]
+    NoRank { rank: u32, size: u32 },
+    #[error("the window was freed")]
+    Freed,
+    #[error("a group names rank {0} twice")]
+    NamedTwice(u32),
+}
+
+/// Who else may hold a lock at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockKind {
+    /// Others with a shared lock.
+    Shared,
+    /// Nobody.
+    Exclusive,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Access {
+    None,
+    /// A fence, and no operation since.
+    FenceIssued,
+    Fence,
+    Start(Vec<u32>),
+    Lock(BTreeMap<u32, LockKind>),
+    LockAll,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Exposure {
+    /// Or that of a fence.
+    None,
+    Post(Vec<u32>),
+}
+
+/// The epochs of a window at one rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Epochs {
+    rank: u32,
+    size: u32,
+    no_locks: bool,
+    access: Access,
+    exposure: Exposure,
+}
+
+impl Epochs {
+    /// No epoch, at this rank of so many. `no_locks`: the window takes none.
+    pub fn new(rank: u32, size: u32, no_locks: bool) -> Epochs {
+        Epochs { rank, size, no_locks, access: Access::None, exposure: Exposure::None }
+    }
+
+    /// The call that opened the access epoch which stands in the way of another one.
+    fn access(&self) -> Option<Call> {
+        match &self.access {
+            Access::None | Access::FenceIssued => None,
+            Access::Fence => Some(Call::Fence),
+            Access::Start(_) => Some(Call::Start),
+            Access::Lock(_) => Some(Call::Lock),
+            Access::LockAll => Some(Call::LockAll),
+        }
+    }
+
+    fn no_access(&self, call: Call) -> Result<(), Rule> {
+        self.access().map_or(Ok(()), |open| Err(Rule::AccessOpen { call, open }))
+    }
+
+    fn no_exposure(&self, call: Call) -> Result<(), Rule> {
+        let is_posted = self.exposure != Exposure::None;
+        if is_posted { Err(Rule::ExposureOpen { call, open: Call::Post }) } else { Ok(()) }
+    }
+
+    fn check_rank(&self, rank: u32) -> Result<(), Rule> {
+        let size = self.size;
+        if rank < size { Ok(()) } else { Err(Rule::NoRank { rank, size }) }
+    }
+
+    fn check_group(&self, group: &[u32]) -> Result<Vec<u32>, Rule> {
+        group.iter().try_for_each(|rank| self.check_rank(*rank))?;
+        let mut sorted = group.to_vec();
+        sorted.sort_unstable();
+        match sorted.windows(2).find(|two| two[0] == two[1]) {
+            Some(two) => Err(Rule::NamedTwice(two[0])),
+            None => Ok(sorted),
+        }
+    }
+
+    fn check_asserts(call: Call, asserts: Asserts, allowed: Asserts) -> Result<(), Rule> {
+        if allowed.has(asserts) { Ok(()) } else { Err(Rule::Assertion(call)) }
+    }
+
+    /// A fence. True: operations were made since the last one, and have to be complete before the barrier.
+    ///
+    /// # Errors
+    /// Another epoch is open, or the assertions are none of a fence, or wrong.
+    pub fn fence(&mut self, asserts: Asserts) -> Result<bool, Rule> {
+        Self::check_asserts(Call::Fence, asserts, Asserts::OF_FENCE)?;
+        let preceded = self.access == Access::Fence;
+        if !preceded {
+            self.no_access(Call::Fence)?;
+        }
+        self.no_exposure(Call::Fence)?;
+        if preceded && asserts.has(Asserts::NO_PRECEDE) {
+            return Err(Rule::Preceded);
+        }
+        let ends = asserts.has(Asserts::NO_SUCCEED);
+        self.access = if ends { Access::None } else { Access::FenceIssued };
+        Ok(preceded)
+    }
+
+    /// Begins an access epoch for the ranks of a group, which may be empty. Gives the group, sorted.
+    ///
+    /// # Errors
+    /// An access epoch is open, the group is none, or the assertions are none of a start.
+    pub fn start(&mut self, group: &[u32], asserts: Asserts) -> Result<Vec<u32>, Rule> {
+        Self::check_asserts(Call::Start, asserts, Asserts::OF_ACCESS)?;
+        self.no_access(Call::Start)?;
+        let group = self.check_group(group)?;
+        self.access = Access::Start(group.clone());
+        Ok(group)
+    }
+
+    /// Ends the epoch of a start; gives its group.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn complete(&mut self) -> Result<Vec<u32>, Rule> {
+        let Access::Start(group) = &mut self.access else {
+            return Err(Rule::NotBegun { call: Call::Complete, begin: Call::Start });
+        };
+        let group = std::mem::take(group);
+        self.access = Access::None;
+        Ok(group)
+    }
+
+    /// Begins an exposure epoch for the ranks of a group, which may be empty. Gives the group, sorted.
+    ///
+    /// # Errors
+    /// The window is exposed already, by a post or by a fence with operations; this rank holds a lock on itself; the group
+    /// is none; or the assertions are none of a post.
+    pub fn post(&mut self, group: &[u32], asserts: Asserts) -> Result<Vec<u32>, Rule> {
+        Self::check_asserts(Call::Post, asserts, Asserts::OF_POST)?;
+        self.no_exposure(Call::Post)?;
+        match &self.access {
+            Access::Fence => {
+                return Err(Rule::ExposureOpen { call: Call::Post, open: Call::Fence });
+            }
+            Access::LockAll => return Err(Rule::LockedAndExposed(Call::Post)),
+            Access::Lock(held) if held.contains_key(&self.rank) => {
+                return Err(Rule::LockedAndExposed(Call::Post));
+            }
+            _ => {}
+        }
+        let group = self.check_group(group)?;
+        if self.access == Access::FenceIssued {
+            self.access = Access::None;
+        }
+        self.exposure = Exposure::Post(group.clone());
+        Ok(group)
+    }
+
+    /// The group of the post that `call` (wait or test) asks about. Nothing changes.
+    ///
+    /// # Errors
+    /// There was no post.
+    pub fn posted(&self, call: Call) -> Result<&[u32], Rule> {
+        match &self.exposure {
+            Exposure::Post(group) => Ok(group),
+            Exposure::None => Err(Rule::NotBegun { call, begin: Call::Post }),
+        }
+    }
+
+    /// The exposure epoch is over: a wait returned, or a test said true.
+    ///
+    /// # Errors
+    /// There was none.
+    pub fn wait(&mut self) -> Result<(), Rule> {
+        self.posted(Call::Wait)?;
+        self.exposure = Exposure::None;
+        Ok(())
+    }
+
+    fn may_lock(&self, call: Call, own: bool) -> Result<(), Rule> {
+        if self.no_locks {
+            return Err(Rule::NoLocks);
+        }
+        let is_posted = self.exposure != Exposure::None;
+        if own && is_posted { Err(Rule::LockedAndExposed(call)) } else { Ok(()) }
+    }
+
+    /// Locks one more rank.
+    ///
+    /// # Errors
+    /// It is locked already, another access epoch is open, this rank would be locked and exposed at once, there is no such
+    /// rank, the window takes no locks, or the assertions are none of a lock.
+    pub fn lock(&mut self, kind: LockKind, rank: u32, asserts: Asserts) -> Result<(), Rule> {
+        Self::check_asserts(Call::Lock, asserts, Asserts::OF_ACCESS)?;
+        self.check_rank(rank)?;
+        self.may_lock(Call::Lock, rank == self.rank)?;
+        if let Access::Lock(held) = &mut self.access {
+            if held.contains_key(&rank) {
+                return Err(Rule::LockedTwice(rank));
+            }
+            held.insert(rank, kind);
+            return Ok(());
+        }
+        self.no_access(Call::Lock)?;
+        self.access = Access::Lock(BTreeMap::from([(rank, kind)]));
+        Ok(())
+    }
+
+    /// Unlocks a rank.
+    ///
+    /// # Errors
+    /// It is not locked.
+    pub fn unlock(&mut self, rank: u32) -> Result<(), Rule> {
+        self.check_rank(rank)?;
+        let Access::Lock(held) = &mut self.access else {
+            return Err(Rule::NotBegun { call: Call::Unlock, begin: Call::Lock });
+        };
+        held.remove(&rank).ok_or(Rule::NotLocked(rank))?;
+        if held.is_empty() {
+            self.access = Access::None;
+        }
+        Ok(())
+    }
+
+    /// Locks all ranks, shared.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub fn lock_all(&mut self, asserts: Asserts) -> Result<(), Rule> {
+        Self::check_asserts(Call::LockAll, asserts, Asserts::OF_ACCESS)?;
+        self.may_lock(Call::LockAll, true)?;
+        self.no_access(Call::LockAll)?;
+        self.access = Access::LockAll;
+        Ok(())
+    }
+
+    /// Unlocks all ranks.
+    ///
+    /// # Errors
+    /// They are not locked by `lock_all`.
+    pub fn unlock_all(&mut self) -> Result<(), Rule> {
+        if self.access != Access::LockAll {
+            return Err(Rule::NotBegun { call: Call::UnlockAll, begin: Call::LockAll });
+        }
+        self.access = Access::None;
+        Ok(())
+    }
+
+    /// Whether `call` (a flush, or an operation with a request) is legal, to one rank or, with `None`, to all. Nothing
+    /// changes.
+    ///
+    /// # Errors
+    /// This is no epoch of lock or lock_all, or the rank is not locked.
+    pub fn passive(&self, call: Call, rank: Option<u32>) -> Result<(), Rule> {
+        if let Some(rank) = rank {
+            self.check_rank(rank)?;
+        }
+        match &self.access {
+            Access::LockAll => Ok(()),
+            Access::Lock(held) => match rank.filter(|rank| !held.contains_key(rank)) {
+                Some(rank) => Err(Rule::NotLocked(rank)),
+                None => Ok(()),
+            },
+            _ => Err(Rule::NoPassive(call)),
+        }
+    }
+
+    /// An operation on a rank's window; `None`: on nobody's (MPI_PROC_NULL), which needs an epoch, too.
+    ///
+    /// # Errors
+    /// There is no access epoch, or it is not for this rank.
+    pub fn operate(&mut self, rank: Option<u32>) -> Result<(), Rule> {
+        if let Some(rank) = rank {
+            self.check_rank(rank)?;
+        }
+        match (&self.access, rank) {
+            (Access::None, _) => Err(Rule::NoAccess(Call::Operation)),
+            (Access::Start(group), Some(rank)) if group.binary_search(&rank).is_err() => {
+                Err(Rule::NotStarted(rank))
+            }
+            (Access::Lock(held), Some(rank)) if !held.contains_key(&rank) => {
+                Err(Rule::NotLocked(rank))
+            }
+            (Access::FenceIssued, _) => {
+                self.access = Access::Fence;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the window may be freed: a fence without operations behind it is no epoch.
+    ///
+    /// # Errors
+    /// An epoch is open.
+    pub fn free(&self) -> Result<(), Rule> {
+        self.no_access(Call::Free)?;
+        self.no_exposure(Call::Free)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Errors of windows and teams, in words that name the window, the rank and the rule or range.
+
+use std::fmt;
+
+use ropewalk_base::error::Class;
+use ropewalk_base::memory::{Element, Operator, OutOfCells};
+use ropewalk_net::Fault;
+use thiserror::Error;
+
+use crate::epochs::Rule;
+
+/// How messages name a window: its number in its team, and what the user called it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowName {
+    pub number: u32,
+    pub name: String,
+}
+
+impl fmt::Display for WindowName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "window {}", self.number)?;
+        if self.name.is_empty() { Ok(()) } else { write!(f, " ({})", self.name) }
+    }
+}
+
+/// Bad arguments of a call, apart from epochs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BadArgument {
+    #[error("the origin has {origin} bytes of data and the target {target}")]
+    Lengths { origin: u64, target: u64 },
+    #[error("the result has {result} bytes of data and the target {target}")]
+    ResultLengths { result: u64, target: u64 },
+    #[error("an accumulate needs one predefined type at both sides, and the same one")]
+    Elements,
+    #[error("{operator:?} is not defined for {element:?}")]
+    Operator { element: Element, operator: Operator },
+    #[error("elements of the target overlap, which an accumulate must not have")]
+    Overlap,
+    #[error("{0:?} needs data of the origin")]
+    NoSource(Operator),
+    #[error("this call takes one element of a predefined type at each side")]
+    NotOne,
+    #[error("{0:?} cannot be compared and swapped")]
+    NotComparable(Element),
+    #[error("the data of the origin are outside of its memory: bytes {start} to {end} of {len}")]
+    Outside { start: i128, end: i128, len: usize },
+    #[error("the displacement {0} reaches farther than addresses do")]
+    Displacement(u64),
+    #[error(transparent)]
+    Range(#[from] OutOfCells),
+    #[error("a displacement unit of 0 bytes")]
+    Unit,
+    #[error("an eager threshold of {bytes} bytes: at most {most} are allowed")]
+    Eager { bytes: u32, most: u32 },
+    #[error("a window with {counters} counters: at most {most} are allowed")]
+    Counters { counters: u32, most: u32 },
+    #[error("counter {counter}: the window has {counters} (option `counters`)")]
+    Counter { counter: u32, counters: u32 },
+    #[error("an exchange of {bytes} bytes: at most {most} are allowed")]
+    Exchange { bytes: usize, most: usize },
+    #[error("the window was not made for loads and stores of all ranks: allocate_shared does that")]
+    NotShared,
+    #[error("there is no rank {rank}: the window has {size}")]
+    NoRank { rank: u32, size: u32 },
+}
+
+/// Why a target refused an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// It does not lie in the target's window. `at` is its first byte, `bytes` how far it reaches.
+    Bounds { verb: &'static str, at: i64, bytes: u64, window_bytes: u64 },
+    /// The target has no such window.
+    Window { verb: &'static str },
+    /// The datatype is none, or not known there.
+    Type { verb: &'static str },
+    /// Type and operator do not go together.
+    Operator { verb: &'static str },
+    /// Whoever held the lock before died with it: what it wrote may be half done. The lock is granted all the same.
+    OwnerDied,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::Bounds { verb, at, bytes, window_bytes } => write!(
+                f,
+                "refused a {verb} of {bytes} bytes from byte {at} on: its window has {window_bytes} bytes"
+            ),
+            Refusal::Window { verb } => write!(f, "refused a {verb}: it has no such window"),
+            Refusal::Type { verb } => {
+                write!(f, "refused a {verb}: its datatype is not known there")
+            }
+            Refusal::Operator { verb } => {
+                write!(f, "refused a {verb}: the operator is not defined for the type")
+            }
+            Refusal::OwnerDied => {
+                write!(f, "gave a lock whose last holder died: its window may be half written")
+            }
+        }
+    }
+}
+
+/// Why a rank is of no more use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Loss {
+    #[error("cannot be reached any more: {0}")]
+    Session(Fault),
+    #[error("sent what makes no sense: {0}")]
+    Protocol(&'static str),
+    #[error("is lost, as other ranks say")]
+    Told,
+}
+
+/// Errors of windows and teams.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call broke a rule of epochs. Nothing happened.
+    #[error("{window}, rank {rank}: {rule}")]
+    Misuse { window: WindowName, rank: u32, rule: Rule },
+    /// The arguments make no sense. Nothing happened.
+    #[error("{window}, rank {rank}: {argument}")]
+    Argument { window: WindowName, rank: u32, argument: BadArgument },
+    /// A target refused an operation of this rank, and changed nothing; told at the next synchronisation, or by the
+    /// operation's request. `further`: so many more were refused since the last one.
+    #[error("{window}: rank {rank} {refusal}{}", further_refusals(*.further))]
+    Refused { window: WindowName, rank: u32, refusal: Refusal, further: u64 },
+    /// A rank that the call waits for is lost. The epoch is over, its effect unknown.
+    #[error("{window}: rank {rank} {loss}")]
+    Lost { window: WindowName, rank: u32, loss: Loss },
+    /// The same in a call of the team.
+    #[error("rank {rank} of the team {loss}")]
+    TeamLost { rank: u32, loss: Loss },
+    /// The arguments of a call of the team make no sense.
+    #[error("team: {0}")]
+    Team(BadArgument),
+    /// Ranks made different windows in one collective call.
+    #[error("{window}: rank {rank} made it with another {what}")]
+    Disagree { window: WindowName, rank: u32, what: &'static str },
+    /// The memory of a window that all ranks were to load and store could not be mapped by a rank.
+    #[error(
+        "the ranks do not share memory: rank {rank} cannot map that of all others (is it of another host or user?)"
+    )]
+    NotShared { rank: u32 },
+    #[error("the endpoint is closed")]
+    Closed,
+    /// A bounded resource of this process is used up.
+    #[error("this process has no room for {0}")]
+    Room(&'static str),
+}
+
+fn further_refusals(further: u64) -> String {
+    match further {
+        0 => String::new(),
+        1 => " (and one more operation was refused)".into(),
+        many => format!(" (and {many} more operations were refused)"),
+    }
+}
+
+impl Error {
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            Error::Misuse { .. } | Error::Argument { .. } | Error::Team(_) => Class::Caller,
+            Error::Disagree { .. } | Error::NotShared { .. } => Class::Caller,
+            Error::Refused { .. } => Class::Operation,
+            Error::Lost { .. } | Error::TeamLost { .. } => Class::Peer,
+            Error::Closed | Error::Room(_) => Class::Node,
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! What the windows of a team share: its mail, its state, and how threads wait for both.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ropewalk_net::{Context, Endpoint, Group};
+
+use super::mail::{MESSAGE_BYTES, Mail};
+use crate::error::{BadArgument, Error, Loss};
+use crate::messages::hub::{Hub, TEAM};
+use crate::messages::state::Domain;
+use crate::messages::wire::Item;
+
+/// No thread waits longer without a look.
+const REST: Duration = Duration::from_millis(100);
+/// Bytes that a rank may give to an exchange.
+const EXCHANGE_BYTES_MAX: usize = MESSAGE_BYTES / 2;
+
+/// What the windows of a team share.
+pub(crate) struct Shared {
+    endpoint: Endpoint,
+    context: Context,
+    hub: Mutex<Hub>,
+    rank: u32,
+    size: u32,
+    /// Collective calls, one after the other.
+    collective: Mutex<()>,
+    /// Grows when a thread may have got what it waits for from another one.
+    news: AtomicU64,
+    /// Whether a thread waits on the context, which can wake only one. The others follow: they wait for `passed`.
+    led: Mutex<bool>,
+    leads: AtomicBool,
+    followers: AtomicUsize,
+    passed: Condvar,
+}
+
+impl Shared {
+    /// See [`Team::new`](crate::Team::new).
+    pub fn open(endpoint: &Endpoint, group: &Group, tag: u64) -> Result<Arc<Shared>, Error> {
+        let context = endpoint.context(false).map_err(|_| Error::Room("a context"))?;
+        // Windows by remote access wait for words that others write.
+        endpoint.tell_of_raises(&context);
+        let (rank, size) = (group.rank(), group.size());
+        let peers = (0..size).map(|rank| group.peer(rank)).collect();
+        let mail = Mail::open(endpoint, &context, rank, peers, tag);
+        Ok(Arc::new(Shared {
+            endpoint: endpoint.clone(),
+            context,
+            hub: Mutex::new(Hub::new(mail, rank, size)),
+            rank,
+            size,
+            collective: Mutex::new(()),
+            news: AtomicU64::new(0),
+            led: Mutex::new(false),
+            leads: AtomicBool::new(false),
+            followers: AtomicUsize::new(0),
+            passed: Condvar::new(),
+        }))
+    }
+
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().expect("a hub is never left half-changed")
+    }
+
+    /// The right to make a collective call.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.collective.lock().expect("it guards nothing that could be left half-changed")
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Looks at something, or changes what nobody waits for.
+    pub fn look<T>(&self, act: impl FnOnce(&mut Hub) -> T) -> T {
+        act(&mut self.hub())
+    }
+
+    /// Does something without waiting. What it caused reaches other threads that wait.
+    pub fn with<T>(&self, act: impl FnOnce(&mut Hub) -> T) -> T {
+        let done = act(&mut self.hub());
+        self.tell();
+        done
+    }
+
+    /// Another thread may have got what it waits for.
+    fn tell(&self) {
+        // First: whoever is about to wait looks at this after it has said so.
+        self.news.fetch_add(1, Ordering::SeqCst);
+        if self.leads.load(Ordering::SeqCst) {
+            self.context.wake();
+        }
+        self.wake_followers();
+    }
+
+    fn wake_followers(&self) {
+        if self.followers.load(Ordering::SeqCst) > 0 {
+            // Whoever has the lock may not sleep yet.
+            drop(self.led());
+            self.passed.notify_all();
+        }
+    }
+
+    fn led(&self) -> MutexGuard<'_, bool> {
+        self.led.lock().expect("nobody panics with it")
+    }
+
+    /// What changes when a thread that waits has to look again.
+    fn seen(&self) -> (u64, u64) {
+        (self.news.load(Ordering::SeqCst), self.endpoint.raise_count())
+    }
+
+    /// Waits until there may be something new since `seen`.
+    fn rest(&self, seen: (u64, u64)) {
+        let is_news = || self.seen() != seen;
+        let mut led = self.led();
+        if *led {
+            self.followers.fetch_add(1, Ordering::SeqCst);
+            let waits = |led: &mut bool| *led && !is_news();
+            drop(self.passed.wait_timeout_while(led, REST, waits));
+            self.followers.fetch_sub(1, Ordering::SeqCst);
+            return;
+        }
+        *led = true;
+        drop(led);
+        self.leads.store(true, Ordering::SeqCst);
+        self.endpoint.wait_ready(&self.context, REST, &is_news);
+        self.leads.store(false, Ordering::SeqCst);
+        *self.led() = false;
+        self.wake_followers();
+    }
+
+    /// Makes progress until `look` has an answer.
+    ///
+    /// # Errors
+    /// The endpoint is closed; or those of `look`.
+    pub fn until<T>(
+        &self,
+        mut look: impl FnMut(&mut Hub) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        loop {
+            let seen = self.seen();
+            let (any, answer) = {
+                let mut hub = self.hub();
+                let any = hub.progress();
+                let answer = look(&mut hub)?;
+                hub.send_replies();
+                // What was sent to this rank itself waits for the next turn.
+                (any || hub.mail.has_news(), answer)
+            };
+            if let Some(answer) = answer {
+                self.tell();
+                return Ok(answer);
+            }
+            if self.endpoint.is_closed() {
+                return Err(Error::Closed);
+            }
+            if any {
+                self.tell();
+                continue;
+            }
+            self.rest(seen);
+        }
+    }
+
+    /// See [`Team::settle`](crate::Team::settle).
+    pub fn settle(&self, limit: Duration) {
+        let end = std::time::Instant::now() + limit;
+        let owes = || {
+            self.with(|hub| {
+                hub.progress();
+                hub.mail.owes()
+            })
+        };
+        while owes() && std::time::Instant::now() < end && !self.endpoint.is_closed() {
+            std::thread::yield_now();
+        }
+        self.endpoint.settle(limit);
+    }
+
+    /// See [`Team::exchange`](crate::Team::exchange).
+    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        if bytes.len() > EXCHANGE_BYTES_MAX {
+            let (bytes, most) = (bytes.len(), EXCHANGE_BYTES_MAX);
+            return Err(Error::Team(BadArgument::Exchange { bytes, most }));
+        }
+        let _turn = self.turn();
+        self.with(|hub| {
+            let round = hub.exchange_round;
+            let item = Item::Exchange { round, bytes: 0..bytes.len() };
+            for rank in 0..self.size {
+                let fill = |_: &_, to: &mut [u8]| to.copy_from_slice(bytes);
+                hub.reply_with(rank, &item, bytes.len(), fill);
+            }
+            hub.send_replies();
+        });
+        self.until(|hub| {
+            let here = |rank: &u32| !hub.exchanged[*rank as usize].is_empty();
+            if let Some(missing) = (0..self.size).find(|rank| !here(rank)) {
+                return match hub.lost[missing as usize] {
+                    Some(loss) => Err(Error::TeamLost { rank: missing, loss }),
+                    None => Ok(None),
+                };
+            }
+            hub.exchange_round += 1;
+            let first = |all: &mut std::collections::VecDeque<Vec<u8>>| all.pop_front();
+            Ok(Some(hub.exchanged.iter_mut().filter_map(first).collect()))
+        })
+    }
+
+    /// Waits until all ranks have come here: on a window's behalf, or the team's. Each sends `log2(size)` messages
+    /// (dissemination). Who finds a rank lost goes on all the same, so that nobody waits for it, and tells the others.
+    pub fn barrier(&self, window: Option<u32>) -> Result<(), Error> {
+        let mut distance = 1;
+        while distance < self.size {
+            let to = (self.rank + distance) % self.size;
+            let from = (self.rank + self.size - distance) % self.size;
+            self.with(|hub| {
+                let lost = domain(hub, window).lost;
+                hub.tell(to, &Item::Barrier { domain: window.unwrap_or(TEAM), lost });
+                hub.send_replies();
+            });
+            self.until(|hub| {
+                let is_lost = hub.lost[from as usize].is_some();
+                let domain = domain(hub, window);
+                if domain.tokens[from as usize] > domain.round {
+                    return Ok(Some(()));
+                }
+                if is_lost {
+                    domain.lost.get_or_insert(from);
+                }
+                Ok(is_lost.then_some(()))
+            })?;
+            distance *= 2;
+        }
+        self.with(|hub| {
+            let domain = domain(hub, window);
+            domain.round += 1;
+            let Some(rank) = domain.lost else { return Ok(()) };
+            let loss = hub.lost[rank as usize].unwrap_or(Loss::Told);
+            Err(hub.loss(window, rank, loss))
+        })
+    }
+}
+
+fn domain(hub: &mut Hub, window: Option<u32>) -> &mut Domain {
+    match window {
+        Some(window) => &mut hub.window(window).domain,
+        None => &mut hub.domain,
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Ok(hub) = self.hub.get_mut() {
+            hub.mail.close();
+        }
+    }
+}

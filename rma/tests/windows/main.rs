@@ -1,0 +1,98 @@
+//! What windows promise, for every implementation: each scenario runs over each setup.
+
+mod accumulates;
+mod common;
+mod errors;
+mod locks;
+mod notices;
+mod synchronisation;
+mod transfers;
+
+use common::Setup;
+use ropewalk_rma::Implementation;
+
+const TCP: Setup = Setup {
+    scheme: "tcp",
+    implementation: Implementation::Messages,
+    eager_bytes: 16 << 10,
+    map_memory: true,
+};
+/// Nearly everything goes in messages of its own.
+const TCP_APART: Setup = Setup { eager_bytes: 64, ..TCP };
+const SHM: Setup = Setup { scheme: "shm", ..TCP };
+
+const DIRECT_TCP: Setup = Setup { implementation: Implementation::Direct, ..TCP };
+const ORIGIN_TCP: Setup = Setup { implementation: Implementation::DirectAccumulateAtOrigin, ..TCP };
+const DIRECT_SHM: Setup = Setup { scheme: "shm", map_memory: false, ..DIRECT_TCP };
+/// Loads and stores of each other's memory.
+const MAPPED: Setup = Setup { map_memory: true, ..DIRECT_SHM };
+
+/// A test for each scenario and each setup.
+macro_rules! scenarios {
+    ($($module:ident: $($scenario:ident),*;)*) => {
+        scenarios! { @all messages_over_tcp TCP: $($module: $($scenario),*;)* }
+        scenarios! { @all messages_apart_over_tcp TCP_APART: $($module: $($scenario),*;)* }
+        scenarios! { @all messages_over_shm SHM: $($module: $($scenario),*;)* }
+        scenarios! { @all direct_over_tcp DIRECT_TCP: $($module: $($scenario),*;)* }
+        scenarios! { @all direct_over_shm DIRECT_SHM: $($module: $($scenario),*;)* }
+        scenarios! { @all mapped_over_shm MAPPED: $($module: $($scenario),*;)* }
+        scenarios! { @all at_origin_over_tcp ORIGIN_TCP: $($module: $($scenario),*;)* }
+    };
+    (@all $name:ident $setup:ident: $($module:ident: $($scenario:ident),*;)*) => {
+        mod $name {
+            $($(
+                #[test]
+                fn $scenario() {
+                    super::$module::$scenario(super::$setup);
+                }
+            )*)*
+        }
+    };
+}
+
+scenarios! {
+    transfers:
+        puts_and_gets_of_all_lengths_between_all_ranks,
+        data_of_any_types_go_to_the_places_of_a_model,
+        requests_end_alone_and_in_any_order,
+        nothing_is_legal_and_still_needs_an_epoch;
+    accumulates:
+        all_types_take_all_their_operators_near_and_far,
+        elements_with_gaps_are_combined_where_they_lie,
+        accumulates_of_one_origin_keep_their_order_whatever_their_length,
+        counters_of_all_ranks_lose_nothing_and_tell_each_value_once,
+        accumulates_are_done_before_their_epoch_is_over_for_others,
+        swaps_of_all_types_happen_where_all_bytes_are_as_expected;
+    synchronisation:
+        epochs_of_a_ring_follow_each_other,
+        an_epoch_has_several_origins_and_targets_and_tells_those_that_are_not_used,
+        operations_wait_for_the_post_and_the_start_does_not,
+        a_test_that_says_no_changes_nothing,
+        a_post_of_somebody_else_is_kept_for_a_later_start,
+        asserted_epochs_work_without_messages_of_their_own,
+        fences_order_the_epochs_of_all_ranks,
+        who_waits_on_one_window_serves_the_others,
+        windows_over_the_same_memory_see_each_other,
+        threads_of_a_rank_work_at_once,
+        programs_of_all_kinds_of_epochs_end_as_one_process_alone_would;
+    locks:
+        an_exclusive_lock_lets_nobody_between_a_get_and_a_put,
+        ones_own_lock_is_here_when_the_call_returns,
+        shared_locks_are_held_at_once,
+        nobody_passes_who_asked_before,
+        lock_all_starves_nobody_and_is_starved_by_nobody,
+        a_flush_completes_at_the_target_and_a_local_one_here,
+        locks_that_nobody_contends_for_may_go_unasked;
+    notices:
+        a_notice_comes_after_its_put_and_all_before_it,
+        notices_of_all_origins_and_epochs_are_counted_once_each,
+        wrong_notices_are_told_and_change_nothing;
+    errors:
+        wrong_calls_are_told_in_words_and_change_nothing,
+        arguments_that_make_no_sense_are_told,
+        what_a_target_refuses_comes_at_the_next_synchronisation_and_hangs_nobody,
+        what_is_refused_in_an_epoch_of_start_comes_with_its_end_or_the_next_one,
+        a_refusal_names_window_rank_and_range,
+        ranks_that_make_different_windows_are_told,
+        a_rank_that_is_lost_ends_the_epochs_that_wait_for_it;
+}
