@@ -2,23 +2,31 @@
 //!
 //! It steps back while the application makes passes of its own: then it only looks now and then
 //! whether that is still so, without touching a rail. When the passes stop it arms the rails and
-//! serves them, until passes are made again. While memory is exposed it looks each 100 us, since a
-//! peer's access must not wait longer, each 2 ms while messages are announced or long ones awaited,
-//! otherwise each 10 ms, and less and less often beside an application that sleeps and has little to do
-//! whenever it wakes up.
+//! serves them, until passes are made again.
+//!
+//! A look costs a wake-up, maybe on the application's own processor; a peer's access to exposed memory waits for
+//! it. So it looks each 100 us for a while after the application has computed, since such a program soon
+//! computes again, and otherwise each millisecond. A long sleep of the application ends with a nudge. It looks
+//! each 2 ms while messages are announced or long ones awaited, otherwise each 10 ms, and less and less often beside an
+//! application that sleeps and has little to do whenever it wakes up.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::shared::Shared;
 use crate::teller::{Asked, Callers};
 
+/// The time between looks while memory is exposed and the application computes now and then.
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
+/// The same, if it has made passes all the time: a thousand looks cost less than half a per cent of a processor.
+pub(crate) const LOOK_EXPOSED_BESIDE: Duration = Duration::from_millis(1);
+/// An application that has computed does so again within this time, or it only communicates now.
+const COMPUTES_WITHIN: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
 /// The longest time between looks at an application that does nothing.
 const LOOK_IDLE: Duration = Duration::from_millis(80);
@@ -67,6 +75,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     let mut seen = u64::MAX;
     let mut look = LOOK;
     let mut nudged = false;
+    let mut computed: Option<Instant> = None;
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if shared.closing.load(Ordering::SeqCst) {
@@ -75,7 +84,8 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         let passes = shared.passes.load(Ordering::Relaxed);
         let asleep = shared.sleepers.load(Ordering::SeqCst) > 0;
         if passes != seen || asleep {
-            let idle = asleep && passes.wrapping_sub(seen) <= PASSES_IDLE;
+            let moved = passes.wrapping_sub(seen);
+            let idle = asleep && moved <= PASSES_IDLE;
             seen = passes;
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
             let announced = shared.signals.announced() > 0;
@@ -91,7 +101,14 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             shared.long_rest.store(look > LOOK_LONG, Ordering::Relaxed);
             let callers = shared.callers();
             drop(shared);
-            let limit = if exposed && !asleep { LOOK_EXPOSED } else { look };
+            let computes = nudged || computed.is_some_and(|at| at.elapsed() < COMPUTES_WITHIN);
+            let limit = match (exposed, computes) {
+                // Whoever sleeps is woken by the rails, and serves by itself.
+                _ if asleep && moved == 0 => look,
+                (true, true) => LOOK_EXPOSED,
+                (true, false) => LOOK_EXPOSED_BESIDE,
+                (false, _) => look,
+            };
             let woken = rest(bell, None, &callers, limit);
             nudged = woken.nudged;
             if woken.asked.any() {
@@ -102,6 +119,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         }
         look = LOOK;
         nudged = serve(&shared, bell, seen);
+        computed = Some(Instant::now());
     }
 }
 

@@ -7,6 +7,7 @@ use ropewalk_base::time::Time;
 
 use crate::context::{Arm, Completed, Context};
 use crate::endpoint::Endpoint;
+use crate::service::LOOK_EXPOSED_BESIDE;
 
 impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
@@ -113,6 +114,7 @@ impl Endpoint {
         found
     }
 
+    /// Work for others counts, too: whoever waits while peers access its memory would sleep and wake up for each access.
     fn spin_while_paying(
         &self,
         context: &Context,
@@ -121,14 +123,21 @@ impl Endpoint {
     ) -> bool {
         let mut spin = context.queue.spin();
         let budget = spin.budget();
-        let until = ((self.shared.clock)() + budget).min(deadline);
-        let mut found = false;
-        while !budget.is_zero() && !found && (self.shared.clock)() < until {
-            self.progress();
+        let limit = |now: Time| (now + budget).min(deadline);
+        let mut until = limit((self.shared.clock)());
+        let (mut found, mut paid) = (false, false);
+        while !budget.is_zero() && !found {
+            let now = (self.shared.clock)();
+            if now >= until {
+                break;
+            }
+            if self.progress() {
+                (until, paid) = (limit(now), true);
+            }
             found = !context.queue.is_empty() || news();
             std::hint::spin_loop();
         }
-        if !budget.is_zero() && !found {
+        if !budget.is_zero() && !found && !paid {
             spin.missed();
         }
         context.queue.set_spin(spin);
@@ -187,6 +196,7 @@ impl Endpoint {
             }
         }
         if !ready {
+            let begin = (self.shared.clock)();
             self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
             let mut descriptors = [
                 PollFd::new(&self.shared.epoll, PollFlags::IN),
@@ -199,6 +209,11 @@ impl Endpoint {
             // An interrupted sleep is a short one: the caller looks again in any case.
             quiet = poll(&mut descriptors, Some(&timeout)) == Ok(0);
             self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+            // The service thread did not look at one who sleeps, and the caller may compute next.
+            let exposed = self.shared.exposures.load(Ordering::Relaxed) > 0;
+            if exposed && (self.shared.clock)().since(begin) >= LOOK_EXPOSED_BESIDE {
+                self.wake_service();
+            }
         }
         if armed {
             self.shared.disarm(quiet);

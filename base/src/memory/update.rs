@@ -91,26 +91,9 @@ impl Update {
     /// another one; but `result` may be `source`. Nobody else executes updates there meanwhile.
     pub unsafe fn apply(self, target: Segment, source: Segment, result: Option<Segment>) {
         let count = self.checked(target, source, result);
-        let parts = Parts { target, source, result };
+        let parts = Parts { target, source, result, shared: false };
         // SAFETY: the caller vouches for the memory; its lengths were checked.
-        unsafe {
-            match self.element {
-                Element::I8 => integers::<i8>(self.operator, parts, count),
-                Element::U8 | Element::Byte => integers::<u8>(self.operator, parts, count),
-                Element::Bool => integers::<u8>(self.operator, parts, count),
-                Element::I16 => integers::<i16>(self.operator, parts, count),
-                Element::U16 => integers::<u16>(self.operator, parts, count),
-                Element::I32 => integers::<i32>(self.operator, parts, count),
-                Element::U32 => integers::<u32>(self.operator, parts, count),
-                Element::I64 => integers::<i64>(self.operator, parts, count),
-                Element::U64 => integers::<u64>(self.operator, parts, count),
-                Element::F32 => numbers::<f32>(self.operator, parts, count),
-                Element::F64 => numbers::<f64>(self.operator, parts, count),
-                Element::Complex32 => complexes::<Complex<f32>>(self.operator, parts, count),
-                Element::Complex64 => complexes::<Complex<f64>>(self.operator, parts, count),
-                _ => self.pairs(parts, count),
-            }
-        }
+        unsafe { self.execute(parts, count) }
     }
 
     /// The same while others execute updates there, too.
@@ -135,21 +118,17 @@ impl Update {
         if !self.element.is_atomic_at(target.address()) {
             return Err(NeedsLock);
         }
-        let Shape { extent, .. } = self.element.shape();
-        let sent = self.sent(1);
-        let nothing = self.operator == Operator::Nothing;
-        for number in 0..count {
-            let place = target.part(number * extent, extent);
-            let own = if nothing { Segment::EMPTY } else { source.part(number * sent, sent) };
-            let before = result.map(|it| it.part(number * sent, sent));
-            // SAFETY: the caller vouches for the memory; each part lies inside, and the place is aligned.
-            unsafe {
-                match extent {
-                    1 => self.exchange::<AtomicU8>(place, own, before),
-                    2 => self.exchange::<AtomicU16>(place, own, before),
-                    4 => self.exchange::<AtomicU32>(place, own, before),
-                    _ => self.exchange::<AtomicU64>(place, own, before),
-                }
+        let parts = Parts { target, source, result, shared: true };
+        // SAFETY: the caller vouches for the memory, whose lengths were checked; all elements are aligned.
+        unsafe {
+            match self.native() {
+                Some(operator) => match self.extent() {
+                    1 => natively::<AtomicU8>(operator, parts, count),
+                    2 => natively::<AtomicU16>(operator, parts, count),
+                    4 => natively::<AtomicU32>(operator, parts, count),
+                    _ => natively::<AtomicU64>(operator, parts, count),
+                },
+                None => self.execute(parts, count),
             }
         }
         Ok(())
@@ -214,6 +193,31 @@ impl Update {
         before
     }
 
+    /// # Safety
+    /// As [`Self::apply`], or [`Self::apply_shared`] for parts of shared memory, after their checks.
+    unsafe fn execute(self, parts: Parts, count: usize) {
+        // SAFETY: as the caller vouches.
+        unsafe {
+            match self.element {
+                Element::I8 => integers::<i8>(self.operator, parts, count),
+                Element::U8 | Element::Byte => integers::<u8>(self.operator, parts, count),
+                Element::Bool => integers::<u8>(self.operator, parts, count),
+                Element::I16 => integers::<i16>(self.operator, parts, count),
+                Element::U16 => integers::<u16>(self.operator, parts, count),
+                Element::I32 => integers::<i32>(self.operator, parts, count),
+                Element::U32 => integers::<u32>(self.operator, parts, count),
+                Element::I64 => integers::<i64>(self.operator, parts, count),
+                Element::U64 => integers::<u64>(self.operator, parts, count),
+                Element::F32 => numbers::<f32>(self.operator, parts, count),
+                Element::F64 => numbers::<f64>(self.operator, parts, count),
+                Element::Complex32 => complexes::<Complex<f32>>(self.operator, parts, count),
+                Element::Complex64 => complexes::<Complex<f64>>(self.operator, parts, count),
+                _ if parts.shared => self.pairs_shared(parts, count),
+                _ => self.pairs(parts, count),
+            }
+        }
+    }
+
     /// The number of elements, after a look at all lengths.
     fn checked(self, target: Segment, source: Segment, result: Option<Segment>) -> usize {
         let count = self.count(target.len()).expect("a target has whole elements");
@@ -247,34 +251,37 @@ impl Update {
         }
     }
 
-    /// One element by the processor's atomic instructions.
+    /// Pairs that fit in a word of the processor, one after the other.
     ///
     /// # Safety
-    /// As [`Self::apply_shared`]; `place` is aligned to the word, and as long.
-    unsafe fn exchange<W: Word>(self, place: Segment, own: Segment, result: Option<Segment>) {
-        let mut source = [0; EXTENT_MAX];
-        // SAFETY: the caller vouches for the memory; no part is longer than the longest element.
-        let word = unsafe {
-            ptr::copy_nonoverlapping(own.as_mut_ptr(), source.as_mut_ptr(), own.len());
-            W::at(place.as_mut_ptr())
-        };
-        let native = self.native().and_then(|operator| word.update(operator, first(&source)));
-        let mut before = native.unwrap_or_else(|| word.load_bytes());
-        if native.is_none() && self.operator != Operator::Nothing {
-            loop {
-                let mut after = before;
-                self.combine(&mut after[..place.len()], &source[..own.len()]);
-                // Also where nothing changes: an update is one access in the order of all.
-                match word.swap_bytes(before, after) {
-                    Ok(()) => break,
-                    Err(found) => before = found,
-                }
+    /// As [`Self::apply_shared`], after its checks.
+    unsafe fn pairs_shared(self, parts: Parts, count: usize) {
+        let (extent, sent) = (self.extent(), self.sent(1));
+        assert_eq!(extent, size_of::<AtomicU64>(), "the only pair that a word has room for");
+        let nothing = self.operator == Operator::Nothing;
+        for number in 0..count {
+            let own = match nothing {
+                true => Segment::EMPTY,
+                false => parts.source.part(number * sent, sent),
+            };
+            let mut source = [0; EXTENT_MAX];
+            // SAFETY: the caller vouches for the memory; no part is longer than the longest element.
+            let word = unsafe {
+                ptr::copy_nonoverlapping(own.as_mut_ptr(), source.as_mut_ptr(), own.len());
+                AtomicU64::at(parts.target.part(number * extent, extent).as_mut_ptr())
+            };
+            let mut before = match nothing {
+                true => word.load_bytes(),
+                false => replace(word, |mut pair| {
+                    self.combine(&mut pair[..extent], &source[..sent]);
+                    pair
+                }),
+            };
+            if let Some(result) = parts.result {
+                let place = Segment::new(before.as_mut_ptr(), extent);
+                // SAFETY: the result has room for one element, and the place is our own.
+                unsafe { gather(self.element.shape(), place, result.part(number * sent, sent)) };
             }
-        }
-        if let Some(result) = result {
-            let place = Segment::new(before.as_mut_ptr(), place.len());
-            // SAFETY: the result has room for one element, and the place is our own.
-            unsafe { gather(self.element.shape(), place, result) };
         }
     }
 
@@ -349,6 +356,8 @@ struct Parts {
     target: Segment,
     source: Segment,
     result: Option<Segment>,
+    /// Others execute updates of these elements, too, each of which is a word of the processor.
+    shared: bool,
 }
 
 /// # Safety
@@ -429,6 +438,10 @@ unsafe fn complexes<T: Arithmetic>(operator: Operator, parts: Parts, count: usiz
 unsafe fn fetch<T: Copy>(parts: Parts, count: usize) {
     let Some(result) = parts.result else { return };
     let bytes = count * size_of::<T>();
+    if parts.shared {
+        // SAFETY: as the caller vouches.
+        return unsafe { each_shared::<T>(parts, count, None::<fn(T, T) -> T>) };
+    }
     // SAFETY: as the caller vouches.
     unsafe {
         if count == 1 && is_atomic(bytes, parts.target.address()) {
@@ -445,7 +458,11 @@ unsafe fn fetch<T: Copy>(parts: Parts, count: usize) {
 /// # Safety
 /// As [`Update::apply`], after its checks, for elements without padding.
 unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T) {
-    let Parts { target, source, result } = parts;
+    let Parts { target, source, result, shared } = parts;
+    if shared {
+        // SAFETY: as the caller vouches.
+        return unsafe { each_shared(parts, count, Some(combine)) };
+    }
     let bytes = size_of::<T>();
     if count == 1 && is_atomic(bytes, target.address()) {
         // SAFETY: as the caller vouches; the target is aligned.
@@ -484,6 +501,103 @@ unsafe fn each<T: Copy>(parts: Parts, count: usize, combine: impl Fn(T, T) -> T)
             ptr::copy_nonoverlapping(place.cast::<u8>(), memory, long);
         }
         done += many;
+    }
+}
+
+/// Combines elements, each by the processor's atomic operations; without a function it only reads them.
+///
+/// # Safety
+/// As [`Update::apply_shared`], after its checks, for elements without padding.
+unsafe fn each_shared<T: Copy>(parts: Parts, count: usize, combine: Option<impl Fn(T, T) -> T>) {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match size_of::<T>() {
+            1 => words_of::<T, AtomicU8>(parts, count, combine),
+            2 => words_of::<T, AtomicU16>(parts, count, combine),
+            4 => words_of::<T, AtomicU32>(parts, count, combine),
+            _ => words_of::<T, AtomicU64>(parts, count, combine),
+        }
+    }
+}
+
+/// # Safety
+/// As [`each_shared`]; the word has as many bytes as the element.
+unsafe fn words_of<T: Copy, W: Word>(
+    parts: Parts,
+    count: usize,
+    combine: Option<impl Fn(T, T) -> T>,
+) {
+    let bytes = size_of::<T>();
+    for at in (0..count).map(|number| number * bytes) {
+        // SAFETY: as the caller vouches; what is read of a word's bytes has no more than these.
+        unsafe {
+            let word = W::at(parts.target.as_mut_ptr().add(at));
+            let before = match &combine {
+                None => word.load_bytes(),
+                Some(combine) => {
+                    let own = read::<T>(parts.source.as_mut_ptr().add(at));
+                    replace(word, |before| {
+                        let value = combine(read(before.as_ptr()), own);
+                        let mut after = [0; 8];
+                        after.as_mut_ptr().cast::<T>().write_unaligned(value);
+                        after
+                    })
+                }
+            };
+            if let Some(result) = parts.result {
+                let to = result.as_mut_ptr().add(at).cast::<T>();
+                to.write_unaligned(read(before.as_ptr()));
+            }
+        }
+    }
+}
+
+/// Replaces a word by what is made of it, also where that changes nothing: an update is one access in the order of all.
+/// Returns what it was.
+#[inline(always)]
+fn replace<W: Word>(word: &W, make: impl Fn([u8; 8]) -> [u8; 8]) -> [u8; 8] {
+    let mut before = word.load_bytes();
+    loop {
+        match word.swap_bytes(before, make(before)) {
+            Ok(()) => return before,
+            Err(found) => before = found,
+        }
+    }
+}
+
+/// Elements that are words, by an operator that the processor has an instruction for.
+///
+/// # Safety
+/// As [`Update::apply_shared`], after its checks.
+unsafe fn natively<W: Word>(operator: Operator, parts: Parts, count: usize) {
+    // The operator is known where the loop is, not in each turn of it.
+    // SAFETY: as the caller vouches.
+    unsafe {
+        match operator {
+            Operator::Sum => each_word::<W>(parts, count, W::add),
+            Operator::BitAnd => each_word::<W>(parts, count, W::and),
+            Operator::BitOr => each_word::<W>(parts, count, W::or),
+            Operator::BitXor => each_word::<W>(parts, count, W::xor),
+            _ => each_word::<W>(parts, count, W::swap),
+        }
+    }
+}
+
+/// # Safety
+/// As [`natively`].
+unsafe fn each_word<W: Word>(parts: Parts, count: usize, update: impl Fn(&W, [u8; 8]) -> [u8; 8]) {
+    let bytes = size_of::<W>();
+    for at in (0..count).map(|number| number * bytes) {
+        let mut own = [0; 8];
+        // SAFETY: as the caller vouches; a word has eight bytes at most.
+        unsafe {
+            let source = parts.source.as_mut_ptr().add(at);
+            ptr::copy_nonoverlapping(source, own.as_mut_ptr(), bytes);
+            let before = update(W::at(parts.target.as_mut_ptr().add(at)), own);
+            if let Some(result) = parts.result {
+                ptr::copy_nonoverlapping(before.as_ptr(), result.as_mut_ptr().add(at), bytes);
+            }
+        }
     }
 }
 
@@ -526,13 +640,24 @@ trait Word {
     /// There is such a word, aligned, for as long as it is used; others access it by atomic operations only.
     unsafe fn at<'a>(address: *mut u8) -> &'a Self;
     fn load_bytes(&self) -> [u8; 8];
-    /// Updates it by one instruction, where there is one; returns what it was.
-    fn update(&self, operator: Operator, own: [u8; 8]) -> Option<[u8; 8]>;
+    /// These update it by one instruction, and return what it was.
+    fn add(&self, own: [u8; 8]) -> [u8; 8];
+    fn and(&self, own: [u8; 8]) -> [u8; 8];
+    fn or(&self, own: [u8; 8]) -> [u8; 8];
+    fn xor(&self, own: [u8; 8]) -> [u8; 8];
+    fn swap(&self, own: [u8; 8]) -> [u8; 8];
     /// `Err`: what was found in place of `before`.
     fn swap_bytes(&self, before: [u8; 8], after: [u8; 8]) -> Result<(), [u8; 8]>;
 }
 
 macro_rules! words {
+    (instruction $atomic:ty: $integer:ty, $name:ident, $instruction:ident) => {
+        #[inline(always)]
+        fn $name(&self, own: [u8; 8]) -> [u8; 8] {
+            let own = <$integer>::from_ne_bytes(exactly(&own));
+            first(&<$atomic>::$instruction(self, own, AcqRel).to_ne_bytes())
+        }
+    };
     ($($atomic:ty: $integer:ty),*) => {$(
         impl Word for $atomic {
             unsafe fn at<'a>(address: *mut u8) -> &'a Self {
@@ -540,23 +665,18 @@ macro_rules! words {
                 unsafe { <$atomic>::from_ptr(address.cast()) }
             }
 
+            #[inline(always)]
             fn load_bytes(&self) -> [u8; 8] {
                 first(&self.load(Acquire).to_ne_bytes())
             }
 
-            fn update(&self, operator: Operator, own: [u8; 8]) -> Option<[u8; 8]> {
-                let own = <$integer>::from_ne_bytes(exactly(&own));
-                let before = match operator {
-                    Operator::Sum => self.fetch_add(own, AcqRel),
-                    Operator::BitAnd => self.fetch_and(own, AcqRel),
-                    Operator::BitOr => self.fetch_or(own, AcqRel),
-                    Operator::BitXor => self.fetch_xor(own, AcqRel),
-                    Operator::Replace => self.swap(own, AcqRel),
-                    _ => return None,
-                };
-                Some(first(&before.to_ne_bytes()))
-            }
+            words!(instruction $atomic: $integer, add, fetch_add);
+            words!(instruction $atomic: $integer, and, fetch_and);
+            words!(instruction $atomic: $integer, or, fetch_or);
+            words!(instruction $atomic: $integer, xor, fetch_xor);
+            words!(instruction $atomic: $integer, swap, swap);
 
+            #[inline(always)]
             fn swap_bytes(&self, before: [u8; 8], after: [u8; 8]) -> Result<(), [u8; 8]> {
                 let before = <$integer>::from_ne_bytes(exactly(&before));
                 let after = <$integer>::from_ne_bytes(exactly(&after));

@@ -5,7 +5,7 @@
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
 //! pool: an idle peer holds the first window only, a busy one is lent more, out of half the pool. The
 //! other half is for first windows, since nothing that was lent comes back before its session ends: with
-//! the usual sizes 1337 newcomers find room, however busy others have been, and 1008 over packets.
+//! the usual sizes 1000 newcomers find room, however busy others have been, and 804 over packets.
 
 mod granted;
 mod lent;
@@ -15,6 +15,8 @@ mod telling;
 pub(crate) use granted::Granted;
 pub(crate) use lent::Lent;
 pub(crate) use pool::Pool;
+
+use ropewalk_base::limits::RECORDS_BYTES_MAX;
 
 use crate::api::Channel;
 
@@ -57,8 +59,9 @@ impl Windows {
     }
 }
 
-/// The first window for elements of updates, in bytes: every peer has it, and none is told.
-const UPDATE_WINDOW: u64 = 16 << 10;
+/// The first window for elements of updates, in bytes: every peer has it, and none is told. Two frames of records fit in
+/// it, so that one can be on its way while the other is executed.
+const UPDATE_WINDOW: u64 = (2 * (RECORDS_BYTES_MAX as u64 + OVERHEAD_BYTES)).next_multiple_of(1024);
 
 /// The charges of an update with so many bytes of elements: for these, where it takes any, and for as many in its answer,
 /// where it fetches.
