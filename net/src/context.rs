@@ -79,8 +79,8 @@ impl Queue {
             wants_requests,
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            spin: AtomicU32::new(Spin::new().0),
-            follow: AtomicU32::new(Spin::eager().0),
+            spin: AtomicU32::new(Spin::new().to_bits()),
+            follow: AtomicU32::new(Spin::eager().to_bits()),
         })
     }
 
@@ -119,20 +119,20 @@ impl Queue {
 
     /// The experience with spinning; a context has one waiter, so that no update is lost.
     pub(crate) fn spin(&self) -> Spin {
-        Spin(self.spin.load(Ordering::Relaxed))
+        Spin::from_bits(self.spin.load(Ordering::Relaxed))
     }
 
     /// The same about the rest of a payload that is coming in.
     pub(crate) fn follow(&self) -> Spin {
-        Spin(self.follow.load(Ordering::Relaxed))
+        Spin::from_bits(self.follow.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_follow(&self, spin: Spin) {
-        self.follow.store(spin.0, Ordering::Relaxed);
+        self.follow.store(spin.to_bits(), Ordering::Relaxed);
     }
 
     pub(crate) fn set_spin(&self, spin: Spin) {
-        self.spin.store(spin.0, Ordering::Relaxed);
+        self.spin.store(spin.to_bits(), Ordering::Relaxed);
     }
 
     #[inline]

@@ -194,6 +194,7 @@ impl Reactor {
             let until = Instant::now() + budget;
             while Instant::now() < until {
                 if self.turn() {
+                    spin.paid();
                     self.spin.set(spin);
                     return;
                 }

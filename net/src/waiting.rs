@@ -105,6 +105,7 @@ impl Endpoint {
                 break;
             }
             if self.progress() {
+                spin.paid();
                 until = limit(now);
                 found = !context.queue.is_empty() || news() || !receives();
             }
@@ -137,8 +138,10 @@ impl Endpoint {
             found = !context.queue.is_empty() || news();
             std::hint::spin_loop();
         }
-        if !budget.is_zero() && !found && !paid {
-            spin.missed();
+        match (budget.is_zero(), found || paid) {
+            (true, _) => {}
+            (false, true) => spin.paid(),
+            (false, false) => spin.missed(),
         }
         context.queue.set_spin(spin);
         found

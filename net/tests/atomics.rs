@@ -6,7 +6,8 @@ mod stranger;
 
 use common::{ALL, Medium, World};
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{Change, Element, Memory, Operator, Update, record};
+use ropewalk_base::limits::RECORDS_BYTES_MAX;
+use ropewalk_base::memory::{Change, Element, Memory, Operator, RECORD_BYTES, Update, record};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
@@ -470,8 +471,16 @@ fn records_of_short_puts_are_put_in_one_frame_or_none_of_them() {
             let outside = [(0, vec![9; 10]), (REGION as u64 - 5, vec![9; 6])];
             assert_eq!(post(&mut target, &outside), Err(Fault::BadKey), "{}", target.context);
             assert_eq!(target.get(1, 0, 10), [0; 10], "{}", target.context);
-            let long = [(0, vec![9; 4096])];
-            assert_eq!(post(&mut target, &long), Err(Fault::Invalid), "{}", target.context);
+            // The longest ones, in one frame of each medium, and one byte more. A later record covers an earlier one.
+            let most = RECORDS_BYTES_MAX as usize - 16 * RECORD_BYTES;
+            let mut full: Vec<_> = (0..15u8).map(|it| (0, vec![it; most / 16])).collect();
+            full.push((0, vec![77; most - 15 * (most / 16)]));
+            for _ in 0..5 {
+                assert_eq!(post(&mut target, &full), Ok(()), "{}", target.context);
+            }
+            assert_eq!(target.get(1, 0, 900), vec![77; 900], "{}", target.context);
+            full[0].1.push(0);
+            assert_eq!(post(&mut target, &full), Err(Fault::Invalid), "{}", target.context);
             target.settle();
         }
     }

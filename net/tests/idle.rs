@@ -1,13 +1,13 @@
 //! The activity of an endpoint while nothing happens.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
-use ropewalk_base::memory::Memory;
+use ropewalk_base::memory::{Cells, Memory};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Oversize};
+use ropewalk_net::{Audience, Channel, Endpoint, EndpointConfig, Level, Oversize};
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -52,8 +52,22 @@ fn quiet_sockets_are_hardly_asked_beside_shared_memory() {
 /// Those who count the sleeps of threads have their names for themselves.
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// Waits until no thread has such a name any more: the kernel lists threads for a while after they were joined.
+fn alone(thread: &str) -> MutexGuard<'static, ()> {
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    while !counts_of(thread).is_empty() {
+        std::thread::yield_now();
+    }
+    guard
+}
+
 /// The number of times that a thread of this process went to sleep.
 fn sleeps_of(thread: &str) -> u64 {
+    counts_of(thread).into_iter().sum()
+}
+
+/// The same, for each thread with this name.
+fn counts_of(thread: &str) -> Vec<u64> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let of = |directory: std::path::PathBuf| -> Option<u64> {
         let name = std::fs::read_to_string(directory.join("comm")).ok()?;
@@ -61,12 +75,12 @@ fn sleeps_of(thread: &str) -> u64 {
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
         (name.trim() == thread).then(|| line.trim().parse().unwrap())
     };
-    tasks.filter_map(|task| of(task.unwrap().path())).sum()
+    tasks.filter_map(|task| of(task.ok()?.path())).collect()
 }
 
 #[test]
 fn the_service_thread_leaves_an_idle_application_alone() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone("ropewalk-servic");
     let endpoint = Endpoint::open(config(2), rails("service")).unwrap();
     let context = endpoint.context(true).unwrap();
     let wait = || assert!(endpoint.wait(&context, Duration::from_millis(10)).is_none());
@@ -78,6 +92,31 @@ fn the_service_thread_leaves_an_idle_application_alone() {
     // At each look that would be one each 10 ms.
     let most = begin.elapsed().as_millis() as u64 / 40;
     assert!((1..=most).contains(&sleeps), "{sleeps} sleeps, at most {most}");
+}
+
+#[test]
+fn the_service_thread_hardly_disturbs_who_polls_beside_exposed_memory() {
+    let _alone = alone("ropewalk-servic");
+    let endpoint = Endpoint::open(config(6), rails("exposed")).unwrap();
+    let cells = Cells::zeroed(4096);
+    let memory = cells.memory(0..4096).unwrap();
+    endpoint.expose(memory, true, Audience::Everybody).unwrap();
+    let poll = |time: Duration| {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < time {
+            endpoint.progress();
+        }
+        begin.elapsed()
+    };
+    // Where the machine takes the processor from us, the application seems to compute: then another try.
+    let attempt = || {
+        poll(Duration::from_millis(100));
+        let before = sleeps_of("ropewalk-servic");
+        let most = poll(Duration::from_millis(100)).as_millis() as u64 + 10;
+        (sleeps_of("ropewalk-servic") - before, most)
+    };
+    let is_calm = |(sleeps, most): (u64, u64)| (1..=most).contains(&sleeps);
+    assert!((0..30).any(|_| is_calm(attempt())));
 }
 
 #[test]
@@ -98,7 +137,7 @@ fn a_wait_in_vain_asks_the_kernel_once() {
 
 #[test]
 fn the_service_thread_rests_again_after_an_announced_message() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone("ropewalk-servic");
     // Without a service thread of its own: the sleeps that are counted are the sender's.
     let mut other = config(5);
     other.service_thread = false;
