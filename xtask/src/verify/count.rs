@@ -10,6 +10,8 @@ pub struct Count {
     pub ignored: usize,
     /// The `SKIP:` lines, as printed, each once.
     pub skips: Vec<String>,
+    /// Tests that passed only when they ran again.
+    pub again: Vec<String>,
     /// Each test that told its time.
     pub times: Vec<Timed>,
 }
@@ -84,7 +86,15 @@ impl Count {
         self.failed += other.failed;
         self.ignored += other.ignored;
         self.skips.extend(other.skips);
+        self.again.extend(other.again);
         self.times.extend(other.times);
+    }
+
+    /// A test that had failed passed when it ran again.
+    pub fn passed_again(&mut self, name: String) {
+        self.failed -= 1;
+        self.passed += 1;
+        self.again.push(name);
     }
 
     /// So many of the slowest tests, the slowest first.

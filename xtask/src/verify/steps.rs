@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use super::Depth;
+use super::again::Failed;
 use super::packages::{self, Package};
 use super::run::Invocation;
 use crate::metadata::{Workspace, cargo};
@@ -23,6 +24,8 @@ pub struct Step {
     /// Time for each of its commands.
     pub limit: Duration,
     pub actions: Vec<Action>,
+    /// A few failed tests of it run again, by this command with [`alone`].
+    pub again: Option<Invocation>,
 }
 
 /// One part of a step.
@@ -85,8 +88,15 @@ const FUZZ_SECONDS: &str = "30";
 
 /// All steps of `depth`.
 pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
-    let step =
-        |name, minutes, actions| Step { name, packages: &[], limit: MINUTE * minutes, actions };
+    let step = |name, minutes, actions| Step {
+        name,
+        packages: &[],
+        limit: MINUTE * minutes,
+        actions,
+        again: None,
+    };
+    // A run of hours tells each failure.
+    let again = || (depth == Depth::Normal).then(|| of_crates(workspace, "test")).flatten();
     let run = |invocation| vec![Action::Run(invocation)];
     let mut steps = vec![
         step("format", 2, run(cargo_with(&["fmt", "--all", "--check"]))),
@@ -100,11 +110,13 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     steps.push(step("documentation", 10, documentation(workspace)));
     steps.push(Step {
         packages: packages::TESTS,
+        again: again(),
         ..step("tests", if depth == Depth::Deep { 600 } else { 40 }, tests(workspace, depth))
     });
     steps.push(step("model checks", 15, models(workspace)));
     steps.push(Step {
         packages: packages::PROCESSES,
+        again: again(),
         ..step(
             "processes",
             if depth == Depth::Deep { 60 } else { 20 },
@@ -113,6 +125,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     });
     steps.push(Step {
         packages: packages::MOUNT,
+        again: again(),
         ..step(
             "mount",
             if depth == Depth::Deep { 60 } else { 20 },
@@ -146,6 +159,13 @@ fn cargo_with(arguments: &[&str]) -> Invocation {
 /// Test programs with such arguments so far print what is to be known of their tests.
 fn printing(invocation: Invocation) -> Invocation {
     invocation.args(PRINTED).env(UNSTABLE.0, UNSTABLE.1)
+}
+
+/// The command that runs a failed test again, with nothing beside it. `chosen`: the choice of crates of its first run, so
+/// that nothing is built again.
+pub fn alone(chosen: &Invocation, failed: &Failed) -> Invocation {
+    let test = chosen.clone().args(failed.target.clone());
+    printing(test.args(["--", "--exact", &failed.test, "--test-threads=1"]))
 }
 
 /// A command of cargo for the crates that are wanted; nothing where there are none.
@@ -404,6 +424,22 @@ mod tests {
         assert!(has(&deep, "hogs", "--ignored for_ten_minutes"));
         assert!(!normal.iter().any(|(step, _)| *step == "hogs"));
         assert!(has(&deep, "processes", "--skip for_ten_minutes"));
+    }
+
+    #[test]
+    fn failed_tests_of_ordinary_steps_alone_run_again() {
+        let names = ["scenario", "loom_ring", "process_kill", "mount_tools"];
+        let of = |depth| {
+            let steps = all(&workspace(&names), depth);
+            steps.into_iter().filter(|step| step.again.is_some()).collect::<Vec<_>>()
+        };
+        let steps = of(Depth::Normal);
+        let kinds: Vec<_> = steps.iter().map(|step| step.name).collect();
+        assert_eq!(kinds, ["tests", "processes", "mount"]);
+        assert!(
+            steps.iter().all(|step| step.again.as_ref().unwrap().line().ends_with("--workspace"))
+        );
+        assert!(of(Depth::Deep).is_empty() && of(Depth::Quick).is_empty());
     }
 
     #[test]
