@@ -35,6 +35,12 @@ pub enum Plant {
     AtomicTwice,
     /// A put is told as applied when its last bytes begin to arrive.
     AppliedEarly,
+    /// A put that goes with a notice is told of when its bytes begin to arrive.
+    NoticeEarly,
+    /// A span of records that is here is executed when it comes again.
+    RecordsTwice,
+    /// A put that goes with its request for a lock is stored although others have the lock.
+    LockedPutEarly,
     /// The release of a lock is executed twice: whoever has the lock after it loses it.
     UnlockTwice,
     /// An origin lets each operation leave at once, whatever it has to follow.

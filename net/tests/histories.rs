@@ -22,7 +22,10 @@ struct Sums {
     cancelled: u64,
     cuts: u64,
     granted: u64,
+    at_once: u64,
     tokens_seen: u64,
+    notices_seen: u64,
+    records: u64,
     rested: u64,
 }
 
@@ -34,7 +37,10 @@ impl Sums {
         self.cancelled += run.cancelled;
         self.cuts += run.cuts;
         self.granted += run.granted;
+        self.at_once += run.at_once;
         self.tokens_seen += run.tokens_seen;
+        self.notices_seen += run.notices_seen;
+        self.records += run.records;
         self.rested += run.rested;
     }
 }
@@ -65,9 +71,11 @@ fn histories_are_those_of_one_memory() {
     };
     each(seeds(240), twice, |outcome| sums.add(outcome));
     println!("{sums:?}");
-    let Sums { seeds, failed, cancelled, cuts, granted, tokens_seen, rested, .. } = sums;
-    let all = [failed, cancelled, cuts, granted, tokens_seen, rested];
-    assert!(seeds < 48 || all.iter().all(|it| *it > seeds / 8), "something did not happen");
+    let Sums { seeds, failed, cancelled, cuts, granted, rested, .. } = sums;
+    let Sums { at_once, tokens_seen, notices_seen, records, .. } = sums;
+    let all = [failed, cancelled, cuts, granted, rested, at_once, tokens_seen];
+    let all = all.into_iter().chain([notices_seen, records]);
+    assert!(seeds < 48 || all.into_iter().all(|it| it > seeds / 8), "something did not happen");
 }
 
 #[test]
@@ -81,6 +89,9 @@ fn planted_bugs_are_found() {
         Plant::AppliedEarly,
         Plant::UnlockTwice,
         Plant::OrderLost,
+        Plant::NoticeEarly,
+        Plant::RecordsTwice,
+        Plant::LockedPutEarly,
     ] {
         let fails = |seed: &u64| std::panic::catch_unwind(|| run(*seed, plant)).is_err();
         let found = (0..SEEDS).find(fails);

@@ -5,7 +5,7 @@ use ropewalk_base::limits::SPAN_BYTES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{Arrived, Body, Envelope, FLAG_REDUNDANT, Prefix};
+use ropewalk_wire::frame::{Arrived, Body, Envelope, FLAG_REDUNDANT, Prefix, RECORDS};
 
 use super::KEPT_BYTES_MAX;
 use super::window::{Arrival, Try};
@@ -54,11 +54,12 @@ impl Core {
             Arrival::Elsewhere(slot) => return self.take_over(link, id, prefix, slot),
             Arrival::Known if self.config.plant == Plant::DuplicatesTaken => {}
             Arrival::Known
-                if matches!(
-                    (self.config.plant, &body),
+                if match (self.config.plant, &body) {
                     (Plant::PutTwice, Arrived::Put(_))
-                        | (Plant::AtomicTwice, Arrived::Update(_) | Arrived::Atomic(_))
-                ) => {}
+                    | (Plant::AtomicTwice, Arrived::Update(_) | Arrived::Atomic(_)) => true,
+                    (Plant::RecordsTwice, Arrived::Update(it)) => it.flags.get() & RECORDS != 0,
+                    _ => false,
+                } => {}
             Arrival::Known => {
                 self.counters.duplicates_dropped += 1;
                 // One of two copies comes in vain, and asks for nothing.

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::LOCKED_PUT_BYTES_MAX;
+use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{
@@ -205,6 +206,9 @@ impl Core {
             // The bytes come again when it is its turn.
             lock.queue.push_back(request);
             self.grant_locks(region);
+            if self.config.plant == Plant::LockedPutEarly {
+                return self.place_early(link, id, prefix, (region, slice));
+            }
             return Placement::Drop;
         }
         request.places = true;
@@ -251,6 +255,21 @@ impl Core {
         // Nobody waits for that, but for room for more.
         let tells = number.is_multiple_of(u64::from(TOKENS_MAX) / 2);
         self.operation_over(id, number, Ok(()), tells);
+    }
+
+    /// [`Plant::LockedPutEarly`]: the bytes go to their place as those of a cookie that nobody has.
+    #[cold]
+    fn place_early(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        (region, slice): (SlotId, Slice),
+    ) -> Placement {
+        let Some(retained) = self.regions.get_mut(region) else { return Placement::Drop };
+        retained.retained += 1;
+        let kind = IncomingKind::LockedPut { region, cookie: u64::MAX };
+        self.place_into(link, Some(id), prefix, slice, kind)
     }
 
     /// [`Plant::UnlockTwice`].

@@ -48,6 +48,7 @@ pub fn versions(bytes: &[u8]) -> [u64; 4] {
 }
 
 struct Cell<'a> {
+    index: usize,
     puts: Vec<&'a Op>,
     /// While a put is under way its bytes may be any.
     spoils: bool,
@@ -56,7 +57,8 @@ struct Cell<'a> {
 
 impl Cell<'_> {
     fn put(&self, version: usize) -> Option<&Op> {
-        let is_it = |op: &&&Op| matches!(op.what, What::Put { version: it, .. } if usize::from(it) == version);
+        let is_it =
+            |op: &&&Op| op.version_of(self.index).is_some_and(|it| usize::from(it) == version);
         self.puts.iter().find(is_it).copied()
     }
 
@@ -98,11 +100,9 @@ impl Cell<'_> {
 pub fn check(ops: &[Op], regions: &[Vec<u8>], spoils: bool) {
     for (target, region) in regions.iter().enumerate() {
         for (index, (at, len)) in CELLS.iter().enumerate() {
-            let is_put = |op: &&Op| {
-                op.target == target && matches!(op.what, What::Put { cell, .. } if cell == index)
-            };
+            let is_put = |op: &&Op| op.target == target && op.version_of(index).is_some();
             let puts = ops.iter().filter(is_put).collect();
-            let cell = Cell { puts, spoils, context: format!("cell {index} of {target}") };
+            let cell = Cell { index, puts, spoils, context: format!("cell {index} of {target}") };
             for op in
                 ops.iter().filter(|op| op.target == target && op.what == What::Get { cell: index })
             {

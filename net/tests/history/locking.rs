@@ -5,9 +5,9 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_net::{Fault, OperationId};
 
-use super::History;
-use super::ops::{NEVER, Op, What};
-use super::setting::NODES;
+use super::ops::{Got, Moment, NEVER, Op, UnderLock, What};
+use super::setting::{LOCKED, NODES};
+use super::{History, locked_word};
 
 /// What an endpoint does with a lock.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +20,7 @@ struct Walk {
     cuts: u64,
     /// Its request was at the owner by then, for sure.
     arrived: u64,
-    granted: bool,
+    granted: Option<Moment>,
     /// A session had ended while it had the lock.
     after_death: bool,
     /// What it protects was read by this operation, and the lock goes back then.
@@ -29,12 +29,15 @@ struct Walk {
 
 /// A time in which somebody had a lock.
 #[derive(Debug)]
-struct Section {
-    target: usize,
-    read: usize,
-    write: Option<usize>,
+pub(super) struct Section {
+    pub target: usize,
+    pub read: usize,
+    /// The write of a value that is used once.
+    pub write: Option<(usize, u64)>,
+    /// When the lock was given back.
+    pub ended: Moment,
     /// Its session, or the one of somebody before, may have ended within: then what it protects is not known any more.
-    is_void: bool,
+    pub is_void: bool,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +45,8 @@ pub struct Locking {
     walks: [Option<Walk>; NODES],
     sections: Vec<Section>,
     granted: u64,
+    /// Puts for which the lock was free.
+    at_once: u64,
     /// What the one who has a lock writes next.
     value: u64,
 }
@@ -63,34 +68,26 @@ impl Locking {
         }
     }
 
-    /// What the one who has a lock writes.
+    /// The value that was made last.
     pub fn value(&self) -> u64 {
         self.value
     }
 
-    /// Each who had a lock found what the one before it had written. How many there were.
-    pub fn check(&self, ops: &[Op]) -> u64 {
-        for target in 0..NODES {
-            let sections = self.sections.iter().filter(|it| it.target == target);
-            let mut expected = Some(0);
-            for section in sections.take_while(|it| !it.is_void) {
-                let read = &ops[section.read];
-                let Some(value) = read.words().first() else { break };
-                if let Some(expected) = expected {
-                    assert_eq!(
-                        *value, expected,
-                        "under the lock of {target}: {section:?}, {read:?}"
-                    );
-                }
-                if let Some(write) = section.write {
-                    expected = ops[write].is_certain().then_some(value + 1);
-                }
-                if expected.is_none() {
-                    break;
-                }
-            }
+    /// A value that nobody wrote before.
+    pub fn next_value(&mut self) -> u64 {
+        self.value += 1;
+        self.value
+    }
+
+    /// Each who had a lock found what was written before it. How many there were, and how many puts found it free.
+    pub fn check(&self, ops: &[Op], regions: &[Vec<u8>]) -> (u64, u64) {
+        for (target, region) in regions.iter().enumerate() {
+            let at = LOCKED as usize;
+            let end = u64::from_le_bytes(region[at..at + 8].try_into().expect("a word"));
+            let sections: Vec<_> = self.sections.iter().filter(|it| it.target == target).collect();
+            locked_word::check(ops, &sections, target, end);
         }
-        self.granted
+        (self.granted, self.at_once)
     }
 }
 
@@ -101,12 +98,7 @@ impl History {
             return;
         }
         let exclusive = self.world.random.below(3) > 0;
-        let cuts = self.world.cuts_between(origin, target);
-        let lock = self.ops.len() as u64;
-        let (id, arrived, granted, after_death) = (None, NEVER, false, false);
-        let kept = None;
-        self.locking.walks[origin] =
-            Some(Walk { target, exclusive, lock, id, cuts, arrived, granted, after_death, kept });
+        let lock = self.walk(origin, target, exclusive);
         self.post(origin, target, What::Lock { exclusive });
         if self.world.setting.cancels && self.world.random.below(3) == 0 {
             self.cancel(lock);
@@ -114,6 +106,30 @@ impl History {
         if self.world.setting.in_order() && self.pending.contains_key(&lock) {
             self.post(origin, target, What::Probe);
         }
+    }
+
+    /// Puts under a lock, if it wants none yet.
+    pub(super) fn put_under_lock(&mut self, origin: usize, target: usize) {
+        if self.locking.walks[origin].is_some() {
+            return;
+        }
+        let Some(what) = self.any_under_lock(target) else { return };
+        let lock = self.walk(origin, target, matches!(what, UnderLock::Word { .. }));
+        self.post(origin, target, What::LockedPut { what });
+        if self.world.setting.cancels && self.world.random.below(4) == 0 {
+            self.cancel(lock);
+        }
+    }
+
+    /// The next operation asks for a lock. Its number.
+    fn walk(&mut self, origin: usize, target: usize, exclusive: bool) -> u64 {
+        let cuts = self.world.cuts_between(origin, target);
+        let lock = self.ops.len() as u64;
+        let (id, arrived, granted, after_death) = (None, NEVER, None, false);
+        let kept = None;
+        self.locking.walks[origin] =
+            Some(Walk { target, exclusive, lock, id, cuts, arrived, granted, after_death, kept });
+        lock
     }
 
     pub(super) fn lock_learned(&mut self, user: usize, bits: u64) {
@@ -129,8 +145,15 @@ impl History {
                 let walk = self.locking.walks[origin].as_mut().expect("it walks");
                 walk.arrived = if shows { self.moment } else { walk.arrived };
             }
-            What::Lock { .. } if outcome.is_ok() => self.granted(origin, bits == 1),
-            What::Lock { .. } => {
+            What::LockedPut { .. } if self.ops[user].got == Got::Put => {
+                self.locking.at_once += 1;
+                self.judge_entry(origin, self.ops[user].posted, false);
+                self.locking.walks[origin] = None;
+            }
+            What::Lock { .. } | What::LockedPut { .. } if outcome.is_ok() => {
+                self.granted(origin, bits == 1);
+            }
+            What::Lock { .. } | What::LockedPut { .. } => {
                 assert!(outcome == Err(Fault::Cancelled) || self.world.setting.ends());
                 self.locking.walks[origin] = None;
             }
@@ -143,11 +166,21 @@ impl History {
         self.world.setting.ends() && self.world.cuts_between(origin, walk.target) != walk.cuts
     }
 
-    /// One has a lock: nobody else has it who may not, and nobody is passed who asked before.
+    /// One has a lock.
     fn granted(&mut self, origin: usize, died: bool) {
         self.locking.granted += 1;
-        let own = self.locking.walks[origin].expect("it asked");
         assert!(!died || self.world.setting.ends(), "no session ended");
+        self.judge_entry(origin, NEVER, died);
+        let now = self.moment;
+        let walk = self.locking.walks[origin].as_mut().expect("it asked");
+        (walk.granted, walk.after_death) = (Some(now), died);
+        let target = walk.target;
+        self.post(origin, target, What::ReadLocked);
+    }
+
+    /// Nobody else has a lock who may not and had it before this moment, and nobody is passed who asked before.
+    fn judge_entry(&self, origin: usize, since: Moment, died: bool) {
+        let own = self.locking.walks[origin].expect("it asked");
         for other in (0..NODES).filter(|other| *other != origin) {
             let Some(walk) = self.locking.walks[other].filter(|walk| walk.target == own.target)
             else {
@@ -157,15 +190,15 @@ impl History {
             let may_be_dead = died || self.is_cut(other, &walk);
             let share = !own.exclusive && !walk.exclusive;
             let (lock, asked) = (&self.ops[own.lock as usize], &self.ops[walk.lock as usize]);
-            if walk.granted {
-                assert!(share || may_be_dead, "two have a lock: {lock:?} and {asked:?}");
-            } else if !share && !may_be_dead && !asked.cancelled {
-                assert!(walk.arrived > lock.posted, "{lock:?} passed {asked:?}");
+            match walk.granted {
+                Some(granted) if granted < since => {
+                    assert!(share || may_be_dead, "two have a lock: {lock:?} and {asked:?}");
+                }
+                Some(_) => {}
+                None if share || may_be_dead || asked.cancelled => {}
+                None => assert!(walk.arrived > lock.posted, "{lock:?} passed {asked:?}"),
             }
         }
-        let walk = self.locking.walks[origin].as_mut().expect("it asked");
-        (walk.granted, walk.after_death) = (true, died);
-        self.post(origin, own.target, What::ReadLocked);
     }
 
     /// The word that the lock protects is known. Some keep the lock, while all links rest.
@@ -192,13 +225,13 @@ impl History {
         let walk = self.locking.walks[origin].expect("it has a lock");
         self.locking.walks[origin].as_mut().expect("it walks").kept = None;
         let mut write = None;
-        if let Some(value) = self.ops[read].words().first().copied().filter(|_| walk.exclusive) {
-            self.locking.value = value + 1;
-            write = Some(self.post(origin, walk.target, What::WriteLocked));
+        if walk.exclusive && !self.ops[read].words().is_empty() {
+            let value = self.locking.next_value();
+            write = Some((self.post(origin, walk.target, What::WriteLocked), value));
         }
         let is_void = walk.after_death || self.is_cut(origin, &walk);
-        let target = walk.target;
-        self.locking.sections.push(Section { target, read, write, is_void });
+        let (target, ended) = (walk.target, self.moment);
+        self.locking.sections.push(Section { target, read, write, ended, is_void });
         self.post(origin, walk.target, What::Unlock);
         self.locking.walks[origin] = None;
     }

@@ -2,16 +2,18 @@
 //!
 //! * [`setting`]: rails, mode and areas; [`world`]: the endpoints; [`program`]: what they do, and what they do next when they
 //!   learn something; [`locking`]: who has which lock;
-//! * [`ops`]: the operations; [`cells`], [`sums`], [`chains`] and [`locking`] judge them by models.
+//! * [`ops`]: the operations; [`cells`], [`sums`], [`chains`], [`tokens`], [`locking`] and [`locked_word`] judge them by models.
 
 mod cells;
 mod chains;
+mod locked_word;
 mod locking;
 mod ops;
 mod posting;
 mod program;
 mod setting;
 mod sums;
+mod tokens;
 mod world;
 
 use std::collections::BTreeMap;
@@ -42,8 +44,12 @@ pub struct Run {
     pub cancelled: u64,
     pub cuts: u64,
     pub granted: u64,
+    /// Puts under a lock that was free.
+    pub at_once: u64,
     pub reads: u64,
     pub tokens_seen: u64,
+    pub notices_seen: u64,
+    pub records: u64,
     pub rested: u64,
 }
 
@@ -201,6 +207,7 @@ impl History {
         assert!(is_legal, "seed {}: {op:?}", self.world.seed);
         self.world.tell(|| format!("{user} ended: {op:?}"));
         let is_ok = completed.outcome.is_ok();
+        self.run.records += u64::from(is_ok && matches!(op.what, What::Records { .. }));
         self.run.reads += u64::from(is_ok && matches!(op.what, What::Get { .. }));
         self.run.failed += u64::from(!is_ok);
         self.run.cancelled += u64::from(completed.outcome == Err(Fault::Cancelled));
@@ -209,6 +216,9 @@ impl History {
             op.got = got(op.what, memory);
         } else if is_ok && matches!(op.what, What::Add { fetch: true, .. } | What::Chain { .. }) {
             op.got = Got::Words(vec![completed.bits]);
+        }
+        if let (true, What::LockedPut { .. }) = (is_ok, op.what) {
+            op.got = if completed.bits == 2 { Got::Put } else { Got::Lock };
         }
         if let (false, Some(memory)) = (is_ok, memory) {
             let bytes = memory.to_vec();
@@ -278,16 +288,16 @@ impl History {
                 assert!(guard.iter().all(|byte| *byte == 0), "bytes between cells were changed");
             }
         }
-        self.run.tokens_seen = self
-            .ops
-            .iter()
-            .filter(|op| matches!(op.what, What::Token { .. }) && op.over < NEVER)
-            .count() as u64;
+        for op in self.ops.iter().filter(|op| op.over < NEVER) {
+            self.run.tokens_seen += u64::from(matches!(op.what, What::Token { .. }));
+            self.run.notices_seen += u64::from(matches!(op.what, What::Notify { .. }));
+        }
         ops::judge_ends(&mut self.ops, self.world.setting.writes());
         cells::check(&self.ops, &regions, self.world.setting.spoils());
         sums::check(&self.ops, &regions);
         chains::check(&self.ops, &regions);
-        self.run.granted = self.locking.check(&self.ops);
+        tokens::check(&self.ops, &regions, self.world.setting.ends());
+        (self.run.granted, self.run.at_once) = self.locking.check(&self.ops, &regions);
     }
 }
 

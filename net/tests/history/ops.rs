@@ -8,6 +8,9 @@ use super::setting::NODES;
 pub type Moment = u64;
 pub const NEVER: Moment = Moment::MAX;
 
+/// Puts of a frame with records.
+pub const RECORDS_MAX: usize = 3;
+
 /// What an operation does at its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
@@ -18,6 +21,17 @@ pub enum What {
     },
     Get {
         cell: usize,
+    },
+    /// Puts of whole cells, in one frame.
+    Records {
+        puts: [Option<(usize, u8)>; RECORDS_MAX],
+    },
+    /// A put of a whole cell that raises the origin's word at the target as a token does. `applied`: it completes then.
+    Notify {
+        cell: usize,
+        version: u8,
+        number: u64,
+        applied: bool,
     },
     /// Adds its own bit to elements of an area.
     Add {
@@ -48,6 +62,11 @@ pub enum What {
     Lock {
         exclusive: bool,
     },
+    /// A put under the lock, if that is free; else the lock. It writes a cell and shares the lock, or has it alone and writes
+    /// the word that the lock protects.
+    LockedPut {
+        what: UnderLock,
+    },
     Unlock,
     /// The word that the lock protects.
     ReadLocked,
@@ -60,9 +79,22 @@ pub enum What {
     Ending,
 }
 
+/// What a put under a lock writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnderLock {
+    Cell { cell: usize, version: u8 },
+    Word { value: u64 },
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Got {
     Nothing,
+    /// A token: somebody saw this very one.
+    Seen,
+    /// A put under a lock: the lock was free.
+    Put,
+    /// It was not, and is the origin's now.
+    Lock,
     /// Of a cell: bit n is set where some byte is of version n.
     Versions([u64; 4]),
     Words(Vec<u64>),
@@ -85,7 +117,36 @@ pub struct Op {
 impl Op {
     /// It took effect.
     pub fn is_certain(&self) -> bool {
-        self.outcome == Some(Ok(()))
+        let is_unknown = match self.what {
+            What::Notify { applied: false, .. } => self.got != Got::Seen,
+            _ => false,
+        };
+        self.outcome == Some(Ok(())) && !is_unknown
+    }
+
+    /// The version of a cell that it puts, or may have put.
+    pub fn version_of(&self, cell: usize) -> Option<u8> {
+        let is_it = |it: usize, version: u8| (it == cell).then_some(version);
+        match self.what {
+            What::Put { cell: it, version } | What::Notify { cell: it, version, .. } => {
+                is_it(it, version)
+            }
+            What::Records { puts } => {
+                puts.iter().flatten().find_map(|(it, version)| is_it(*it, *version))
+            }
+            What::LockedPut { what: UnderLock::Cell { cell: it, version } } => {
+                is_it(it, version).filter(|_| self.got != Got::Lock)
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of the token that it is.
+    pub fn token(&self) -> Option<u64> {
+        match self.what {
+            What::Token { number } | What::Notify { number, .. } => Some(number),
+            _ => None,
+        }
     }
 
     /// It is over for sure before something was begun.
@@ -116,10 +177,16 @@ pub fn judge_ends(ops: &mut [Op], writes: bool) {
             let mut later_answers: Vec<(Moment, Moment)> = Vec::new();
             for op in ops.iter_mut().rev().filter(|op| op.is_of(origin, target)) {
                 let is_sent_only = matches!(op.what, What::Token { .. } | What::Unlock);
-                if let What::Token { .. } = op.what {
-                    seen = seen.min(op.over);
+                if op.token().is_some() {
+                    let is_told = matches!(op.what, What::Notify { applied: true, .. });
+                    let ended = if is_told && op.is_certain() { op.ended } else { NEVER };
+                    // One that was told as applied came after all before it, too.
+                    seen = seen.min(op.over).min(ended);
+                    op.over = seen;
                     continue;
                 }
+                // Tokens do not wait for those.
+                let seen = if let What::LockedPut { .. } = op.what { NEVER } else { seen };
                 let goes_on = writes && op.cancelled && matches!(op.what, What::Put { .. });
                 op.over = if goes_on { NEVER } else { seen };
                 if op.is_certain() && !is_sent_only {
@@ -136,10 +203,11 @@ pub fn judge_ends(ops: &mut [Op], writes: bool) {
 
 /// Somebody saw what a token told: it is among the operations.
 pub fn see_token(ops: &mut [Op], origin: usize, target: usize, number: u64, now: Moment) {
-    let token = ops
-        .iter_mut()
-        .rev()
-        .find(|op| op.is_of(origin, target) && op.what == What::Token { number });
+    let is_it = |op: &&mut Op| op.is_of(origin, target) && op.token() == Some(number);
+    let token = ops.iter_mut().rev().find(is_it);
     let token = token.unwrap_or_else(|| panic!("nobody sent token {number}"));
     token.over = token.over.min(now);
+    if let What::Notify { .. } = token.what {
+        token.got = Got::Seen;
+    }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use ropewalk_base::descriptor::Descriptor;
-use ropewalk_base::memory::{Change, Element, Memory, Operator, Update};
+use ropewalk_base::memory::{Change, Element, Memory, Operator, Update, record};
 use ropewalk_base::verb::{RemoteLayout, Strided};
-use ropewalk_net::{Atomic, Direction, Fault, Posted};
+use ropewalk_net::{Atomic, Direction, Fault, Posted, Raise};
 
-use super::ops::{Got, NEVER, Op, What};
+use super::ops::{Got, NEVER, Op, UnderLock, What};
 use super::setting::{CELLS, CHAINS, LOCKED, NODES, REGION, SUMS, TOKENS};
 use super::{History, REGIONS};
 
@@ -17,6 +17,13 @@ fn update(operator: Operator) -> Update {
 
 fn one(operator: Operator, operand: u64) -> Change {
     Change::One { update: update(operator), operand: operand.to_le_bytes() }
+}
+
+/// The growth of an origin's word among the tokens to a number.
+fn notice(origin: usize, number: u64) -> Raise {
+    let at = TOKENS as usize + origin * 8;
+    let word = (REGION - at) / 8 - 1;
+    Raise { word: word as u32, value: number, to: true }
 }
 
 impl History {
@@ -75,6 +82,12 @@ impl History {
                 let token = Atomic { change, fetch: false, token: true };
                 self.atomic(user, (origin, target), at, token)
             }
+            What::Records { puts } => self.start_records(user, origin, target, &puts),
+            What::Notify { cell, version, number, applied } => {
+                let (put, told) = ((cell, version), (number, applied));
+                self.start_notify(user, (origin, target), put, told)
+            }
+            What::LockedPut { what } => self.start_locked_put(user, (origin, target), what),
             What::Probe => {
                 let look = Atomic { change: one(Operator::Nothing, 0), fetch: true, token: false };
                 self.atomic(user, (origin, target), LOCKED, look)
@@ -93,6 +106,57 @@ impl History {
                 posted.map_err(|fault| (Memory::empty(), fault))
             }
         }
+    }
+
+    fn start_records(
+        &self,
+        user: u64,
+        origin: usize,
+        target: usize,
+        puts: &[Option<(usize, u8)>],
+    ) -> Result<Posted, (Memory, Fault)> {
+        let records = puts.iter().flatten().map(|(cell, version)| {
+            let (at, len) = CELLS[*cell];
+            (at, self.world.filled(len, *version).to_vec())
+        });
+        let records = self.records(records);
+        let node = &self.world.nodes[origin];
+        let (peer, key) = (node.to[target], self.world.nodes[target].key);
+        node.endpoint.post_records(&node.context, peer, key, records, user)
+    }
+
+    fn start_notify(
+        &self,
+        user: u64,
+        (origin, target): (usize, usize),
+        (cell, version): (usize, u8),
+        (number, applied): (u64, bool),
+    ) -> Result<Posted, (Memory, Fault)> {
+        let (at, len) = CELLS[cell];
+        let memory = Memory::pooled(self.world.filled(len, version));
+        let node = &self.world.nodes[origin];
+        let (peer, key) = (node.to[target], self.world.nodes[target].key);
+        let how = (notice(origin, number), applied);
+        node.endpoint.post_notify(&node.context, peer, key, at, how, memory, user)
+    }
+
+    fn start_locked_put(
+        &self,
+        user: u64,
+        (origin, target): (usize, usize),
+        what: UnderLock,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let (at, exclusive, memory) = match what {
+            UnderLock::Cell { cell, version } => {
+                let (at, len) = CELLS[cell];
+                (at, false, self.world.filled(len, version))
+            }
+            UnderLock::Word { value } => (LOCKED, true, self.world.words([value])),
+        };
+        let (node, memory) = (&self.world.nodes[origin], Memory::pooled(memory));
+        let (peer, key) = (node.to[target], self.world.nodes[target].key);
+        let (endpoint, context) = (&node.endpoint, &node.context);
+        endpoint.post_locked_put(context, peer, key, at, exclusive, memory, user)
     }
 
     fn access(
@@ -158,6 +222,14 @@ impl History {
         node.endpoint.post_update(&node.context, peer, key, at, how, memory, user)
     }
 
+    /// Puts that go together.
+    fn records(&self, puts: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Memory {
+        let with_head =
+            |(at, data): (u64, Vec<u8>)| [record(at, data.len() as u32).to_vec(), data].concat();
+        let bytes: Vec<u8> = puts.into_iter().flat_map(with_head).collect();
+        Memory::pooled(self.world.pool.copy_of(&bytes).expect("there is room"))
+    }
+
     fn start_add(
         &mut self,
         user: u64,
@@ -218,7 +290,7 @@ impl History {
         wrong.secret ^= 1;
         let (key, at) = [(wrong, 0), (fixed, 0), (right, REGION as u64 - 7)][user as usize % 3];
         let context = &node.context;
-        match self.world.random.below(3) {
+        match self.world.random.below(6) {
             0 => {
                 let memory = Memory::pooled(self.world.filled(3000, 77));
                 let (way, at) = (Direction::Put, RemoteLayout::At(at));
@@ -229,11 +301,27 @@ impl History {
                 let how = (update(Operator::Sum), user.is_multiple_of(2));
                 node.endpoint.post_update(context, peer, key, at, how, memory, user)
             }
-            _ => {
+            2 => {
                 let change = one(Operator::Sum, 1);
                 let atomic = Atomic { change, fetch: true, token: false };
                 let posted = node.endpoint.post_atomic(context, peer, key, at, atomic, user);
                 posted.map_err(|fault| (Memory::empty(), fault))
+            }
+            3 => {
+                // None of the records is put, the first one neither.
+                let between = CELLS[0].0 + CELLS[0].1 as u64;
+                let at = if at == 0 { between } else { at };
+                let records = self.records([(between, vec![7; 8]), (at, vec![7; 8])]);
+                node.endpoint.post_records(context, peer, key, records, user)
+            }
+            4 => {
+                let memory = Memory::pooled(self.world.filled(3000, 77));
+                let how = (notice(origin, u64::MAX), true);
+                node.endpoint.post_notify(context, peer, key, at, how, memory, user)
+            }
+            _ => {
+                let memory = Memory::pooled(self.world.filled(3000, 77));
+                node.endpoint.post_locked_put(context, peer, key, at, true, memory, user)
             }
         }
     }
@@ -248,7 +336,7 @@ impl History {
         let (node, key) = (&self.world.nodes[origin], self.world.nodes[target].ending);
         let (peer, context) = (node.to[target], &node.context);
         let memory = |len| Memory::pooled(self.world.filled(len, 5));
-        match user % 3 {
+        match user % 5 {
             0 => {
                 let (way, at) = (Direction::Put, RemoteLayout::At(1000));
                 node.endpoint.post_access(context, way, peer, key, at, memory(3000), user)
@@ -256,6 +344,14 @@ impl History {
             1 => {
                 let (way, at) = (Direction::Get, RemoteLayout::At(0));
                 node.endpoint.post_access(context, way, peer, key, at, memory(4000), user)
+            }
+            2 => {
+                let records = self.records([(8, vec![5; 100]), (2000, vec![5; 9])]);
+                node.endpoint.post_records(context, peer, key, records, user)
+            }
+            3 => {
+                let how = (Raise { word: 0, value: 1, to: false }, true);
+                node.endpoint.post_notify(context, peer, key, 1000, how, memory(2000), user)
             }
             _ => {
                 let how = (update(Operator::Sum), user.is_multiple_of(2));

@@ -1,8 +1,8 @@
 //! What endpoints do at random, and what they do when they learn something: where a bug would show, somebody looks.
 
 use super::History;
-use super::ops::{Op, What, see_token};
-use super::setting::{CELLS, CHAIN_COUNT, NODES, SUM_AREAS};
+use super::ops::{Op, RECORDS_MAX, UnderLock, What, see_token};
+use super::setting::{CELLS, CHAIN_COUNT, NODES, SHORT_CELLS, SUM_AREAS};
 
 /// Additions to an area, each with a bit of its own.
 const BITS: u8 = 62;
@@ -36,7 +36,7 @@ impl History {
     /// Some origin begins something.
     pub(super) fn post_any(&mut self) {
         let (origin, target) = (self.any_node(), self.any_node());
-        match self.world.random.below(24) {
+        match self.world.random.below(28) {
             0..=4 => self.put_some(origin, target),
             5..=7 => {
                 let cell = self.any_cell();
@@ -52,6 +52,8 @@ impl History {
             19 => _ = self.post(origin, target, What::Tokens),
             20 => _ = self.post(origin, target, What::Refused),
             21 => _ = self.post(origin, target, What::Ending),
+            22 | 23 => self.record_some(origin, target),
+            24 => self.put_under_lock(origin, target),
             _ => self.want_lock(origin, target),
         }
     }
@@ -68,12 +70,43 @@ impl History {
     }
 
     fn put(&mut self, origin: usize, target: usize, cell: usize) {
-        let version = &mut self.program.versions[target][cell];
-        if *version < VERSIONS {
-            *version += 1;
-            let version = *version;
+        if let Some(version) = self.next_version(target, cell) {
             self.post(origin, target, What::Put { cell, version });
         }
+    }
+
+    /// The next version of a cell, as long as there are some.
+    fn next_version(&mut self, target: usize, cell: usize) -> Option<u8> {
+        let version = &mut self.program.versions[target][cell];
+        let is_there = *version < VERSIONS;
+        *version += u8::from(is_there);
+        is_there.then_some(*version)
+    }
+
+    fn any_short_cell(&mut self) -> usize {
+        self.world.random.below(SHORT_CELLS as u64) as usize
+    }
+
+    /// Several short puts together, in any order.
+    fn record_some(&mut self, origin: usize, target: usize) {
+        let (many, first) = (1 + self.any_short_cell(), self.any_short_cell());
+        let mut puts = [None; RECORDS_MAX];
+        for (at, put) in puts.iter_mut().enumerate().take(many) {
+            let cell = (first + at) % SHORT_CELLS;
+            *put = self.next_version(target, cell).map(|version| (cell, version));
+        }
+        if puts.iter().any(Option::is_some) {
+            self.post(origin, target, What::Records { puts });
+        }
+    }
+
+    /// What a put under a lock writes; nothing where all versions are used up.
+    pub(super) fn any_under_lock(&mut self, target: usize) -> Option<UnderLock> {
+        if self.world.random.below(2) == 0 {
+            return Some(UnderLock::Word { value: self.locking.next_value() });
+        }
+        let cell = self.any_short_cell();
+        self.next_version(target, cell).map(|version| UnderLock::Cell { cell, version })
     }
 
     fn any_elements(&mut self) -> (usize, u32, u32) {
@@ -122,7 +155,21 @@ impl History {
         }
         self.program.tokens[origin][target] += 1;
         let number = self.program.tokens[origin][target];
-        self.post(origin, target, What::Token { number });
+        let notice = match self.world.random.below(2) {
+            0 => {
+                let cell = self.any_short_cell();
+                self.next_version(target, cell).map(|version| (cell, version))
+            }
+            _ => None,
+        };
+        let what = match notice {
+            Some((cell, version)) => {
+                let applied = self.world.random.below(2) == 0;
+                What::Notify { cell, version, number, applied }
+            }
+            None => What::Token { number },
+        };
+        self.post(origin, target, what);
     }
 
     /// Who was told something looks at once at what it was told of.
@@ -154,14 +201,19 @@ impl History {
 
     /// Looks at what was put before a token, and writes what was read before it.
     fn follow_token(&mut self, reader: usize, origin: usize, target: usize, number: u64) {
-        let is_it = |op: &Op| op.is_of(origin, target) && op.what == What::Token { number };
+        let is_it = |op: &Op| op.is_of(origin, target) && op.token() == Some(number);
         let at = self.ops.iter().rposition(is_it).expect("it was sent");
-        let before = self.ops[..at].iter().rev().filter(|op| op.is_of(origin, target)).take(3);
+        // A put with a notice is told of by itself.
+        let before = self.ops[..=at].iter().rev().filter(|op| op.is_of(origin, target)).take(3);
         let before: Vec<What> = before.map(|op| op.what).collect();
         let has_room = self.has_room();
         for what in before.into_iter().filter(|_| has_room) {
             match what {
-                What::Put { cell, .. } => _ = self.post(reader, target, What::Get { cell }),
+                What::Put { cell, .. }
+                | What::Notify { cell, .. }
+                | What::Records { puts: [Some((cell, _)), ..] } => {
+                    _ = self.post(reader, target, What::Get { cell });
+                }
                 What::Get { cell } => self.put(reader, target, cell),
                 What::Add { area, first, count, .. } => {
                     _ = self.post(reader, target, What::Look { area, first, count });
@@ -180,6 +232,7 @@ impl History {
         let is_certain = self.ops[user].is_certain();
         match what {
             What::Lock { .. }
+            | What::LockedPut { .. }
             | What::ReadLocked
             | What::Unlock
             | What::WriteLocked
@@ -196,16 +249,24 @@ impl History {
                 let is_changed = expected.is_none_or(|it| it == found);
                 self.program.seen[target][word] = value.filter(|_| is_changed).unwrap_or(found);
             }
-            What::Put { cell, .. } if self.has_room() => match self.world.random.below(6) {
-                // The target itself looks at once, without a frame; another one does so later.
-                0 | 1 => _ = self.post(target, target, What::Get { cell }),
-                2 => {
-                    let other = self.any_node();
-                    self.post(other, target, What::Get { cell });
+            What::Put { cell, .. }
+            | What::Notify { cell, .. }
+            | What::Records { puts: [Some((cell, _)), ..] }
+                if self.has_room() =>
+            {
+                match self.world.random.below(6) {
+                    // The target itself looks at once, without a frame; another one does so later.
+                    0 | 1 => _ = self.post(target, target, What::Get { cell }),
+                    2 => {
+                        let other = self.any_node();
+                        self.post(other, target, What::Get { cell });
+                    }
+                    3 => self.put(target, target, cell),
+                    // A late copy of one frame with several puts would undo that.
+                    _ if matches!(what, What::Records { .. }) => self.put(target, target, cell),
+                    _ => {}
                 }
-                3 => self.put(target, target, cell),
-                _ => {}
-            },
+            }
             _ => {}
         }
     }

@@ -17,7 +17,10 @@ pub const SUM_COUNT: usize = 12_000;
 /// Bytes that puts write, each cell as a whole, and unused ones behind each.
 pub const CELLS: [(u64, usize); 6] = cells([8, 100, 3_000, 20_000, 90_000, 270_000]);
 pub const GUARD: usize = 64;
-pub const REGION: usize = CELLS[5].0 as usize + CELLS[5].1 + GUARD;
+/// So many cells fit in one frame, also together.
+pub const SHORT_CELLS: usize = 3;
+/// Whole words: notices count theirs from the end.
+pub const REGION: usize = (CELLS[5].0 as usize + CELLS[5].1 + GUARD).next_multiple_of(8);
 /// A second region, which may be read only, and a third one, which ends early.
 pub const SMALL: usize = 4096;
 

@@ -195,7 +195,12 @@ impl Core {
         if known == Known::Beyond {
             return self.violation("an operation too far ahead of others");
         }
-        let is_given_up = known == Known::Done && self.config.plant != Plant::AtomicTwice;
+        let again = match self.config.plant {
+            Plant::AtomicTwice => true,
+            Plant::RecordsTwice => flags & RECORDS != 0,
+            _ => false,
+        };
+        let is_given_up = known == Known::Done && !again;
         if let Whole::Strided { layout, .. } = asked.whole
             && one_sided.learned.get(layout).is_none()
             && !is_given_up
@@ -303,10 +308,16 @@ impl Core {
 
     /// The elements of an update are here.
     pub(crate) fn update_received(&mut self, incoming: &Incoming, frame: UpdateFrame) {
+        let again = match self.config.plant {
+            Plant::AtomicTwice => true,
+            Plant::RecordsTwice => matches!(frame.place, Place::Records),
+            _ => false,
+        };
         let peer = incoming.peer.filter(|id| {
             let session = self.peers.session_mut(*id);
             // The peer may have given it up meanwhile.
-            session.is_some_and(|it| it.one_sided().taken.known(frame.number) == Known::Open)
+            session
+                .is_some_and(|it| again || it.one_sided().taken.known(frame.number) == Known::Open)
         });
         let is_there = self.regions.get(frame.region).is_some_and(|region| !region.closing);
         match peer {

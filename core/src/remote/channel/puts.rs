@@ -269,6 +269,10 @@ impl Core {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
         };
+        if self.config.plant == Plant::NoticeEarly {
+            let held = Held::Notice(Notice { region: key.slot, number, growth });
+            self.take_token(id, held);
+        }
         let part = Part::Notice(growth);
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
