@@ -51,6 +51,8 @@ pub(crate) struct Queue {
     /// The number of completions; a caller that polls an empty queue does not touch its lock.
     count: AtomicUsize,
     armed: AtomicBool,
+    /// Rings of which the bell was not written yet when the sleeper was awake again; the waiter alone changes it.
+    owed: AtomicU32,
     /// Requests wake this context, too.
     pub wants_requests: bool,
     /// Nobody has the context any more: completions to it are dropped.
@@ -76,6 +78,7 @@ impl Queue {
             completions: Mutex::new(VecDeque::with_capacity(64)),
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
+            owed: AtomicU32::new(0),
             wants_requests,
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -155,11 +158,17 @@ impl Queue {
     }
 
     pub(crate) fn disarm(&self) {
-        if !self.armed.swap(false, Ordering::SeqCst) {
-            let mut count = [0u8; 8];
-            // Not rung after all, or rung once: either way it is silent now.
-            let _ = rustix::io::read(&self.bell, &mut count);
+        let rung = u32::from(!self.armed.swap(false, Ordering::SeqCst));
+        let mut owed = self.owed.load(Ordering::Relaxed) + rung;
+        if owed == 0 {
+            return;
         }
+        let mut count = [0u8; 8];
+        // A bell that is not written yet is silenced after the next sleep, which it ends.
+        if rustix::io::read(&self.bell, &mut count).is_ok() {
+            owed = owed.saturating_sub(u64::from_ne_bytes(count) as u32);
+        }
+        self.owed.store(owed, Ordering::Relaxed);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Completed>> {
@@ -176,5 +185,34 @@ impl Context {
     /// The descriptor that becomes readable after [`Arm::Armed`]; for anyone's event loop.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.queue.bell.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread rings a context: it takes the flag, and is held up before it writes the bell.
+    #[test]
+    fn a_bell_that_is_written_late_ends_one_sleep_and_not_all_that_follow() {
+        let queue = Queue::new(1, false).expect("there are descriptors");
+        let is_rung = || rustix::io::read(&queue.bell, &mut [0u8; 8]).is_ok();
+        queue.set_armed();
+        assert!(queue.armed.swap(false, Ordering::SeqCst));
+        // The sleeper saw the completion, and never slept.
+        queue.disarm();
+        rustix::io::write(&queue.bell, &1u64.to_ne_bytes()).expect("it has room");
+        queue.set_armed();
+        queue.disarm();
+        assert!(!is_rung(), "the next sleep would end at once, and each after it");
+        // From here on all is as before.
+        queue.set_armed();
+        queue.ring();
+        queue.disarm();
+        assert!(!is_rung());
+        queue.set_armed();
+        queue.ring();
+        queue.ring();
+        assert!(is_rung(), "a ring is heard");
     }
 }

@@ -136,8 +136,8 @@ impl Direct {
     fn flush_ranks(&self, ranks: &[u32], reach: Reach) -> Result<(), Error> {
         let window = self.window;
         let is_local = reach == Reach::Local;
+        // The fences: loads and stores of this rank come before those behind the flush, in everybody's eyes.
         if self.team.look(|hub| hub.is_at_rest(window, ranks, is_local)) {
-            // Loads and stores of this rank come before those behind the flush, in everybody's eyes.
             fence(Ordering::SeqCst);
             return Ok(());
         }
@@ -149,7 +149,9 @@ impl Direct {
             hub.ask_for_what_waits(window, rank);
             true
         };
-        self.end(ranks, send, is_over)
+        let ended = self.end(ranks, send, is_over);
+        fence(Ordering::SeqCst);
+        ended
     }
 
     fn ranks(&self) -> Vec<u32> {

@@ -377,3 +377,36 @@ fn a_revoked_region_has_no_visitor() {
         origin.join().expect("the origin does not panic");
     });
 }
+
+/// A rank stores bytes in memory that its peer maps, then tells of them by a frame (`rma/src/direct/mapped.rs`). The peer's
+/// engine grows a word for that; whichever thread of the peer sees the word sees the bytes.
+#[test]
+fn bytes_that_were_stored_before_a_notice_are_there_with_its_word() {
+    loom::model(|| {
+        struct Window {
+            bytes: AtomicU64,
+            word: AtomicU64,
+        }
+        let window = Window { bytes: AtomicU64::new(0), word: AtomicU64::new(0) };
+        let shared = Arc::new((model(), window));
+        let origin = Arc::clone(&shared);
+        let origin = thread::spawn(move || {
+            let (model, window) = &*origin;
+            window.bytes.store(7, Ordering::Relaxed);
+            assert!(push(model, &mut Producer::default(), 1), "a frame fits");
+        });
+        let engine = Arc::clone(&shared);
+        let engine = thread::spawn(move || {
+            let (model, window) = &*engine;
+            if let Some(notice) = pop(model, &mut Consumer::default()) {
+                window.word.fetch_add(notice, Ordering::AcqRel);
+            }
+        });
+        let (_, window) = &*shared;
+        if window.word.load(Ordering::Acquire) == 1 {
+            assert_eq!(window.bytes.load(Ordering::Relaxed), 7, "the notice came before its bytes");
+        }
+        origin.join().expect("the origin does not panic");
+        engine.join().expect("the engine does not panic");
+    });
+}
