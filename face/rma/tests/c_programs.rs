@@ -8,7 +8,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use common::{Language, alone, compile, folder, here, succeed};
+use common::{Language, alone, compile, folder, here, sanitizer, succeed};
 
 fn run(source: &str, language: Language) {
     let Some(program) = compile(&format!("tests/c/{source}"), language) else { return };
@@ -48,6 +48,21 @@ fn a_process_is_a_rank_once_and_its_children_are_none() {
 #[test]
 fn threads_share_a_window() {
     run("threads.c", Language::C);
+}
+
+/// Built with a sanitizer, the library shows what a program does wrong: else these programs would prove nothing there.
+#[test]
+fn the_sanitizer_sees_memory_that_is_freed_or_too_short() {
+    if sanitizer().is_none() {
+        return;
+    }
+    let Some(program) = compile("tests/c/wrong.c", Language::C) else { return };
+    for (how, words) in [("freed", "heap-use-after-free"), ("short", "heap-buffer-overflow")] {
+        let output = alone(&program).arg(how).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_found = said.contains(words) && said.contains("base/src/memory/");
+        assert!(!output.status.success() && is_found, "{how}: {said}");
+    }
 }
 
 /// The names that the shared object exports.

@@ -65,6 +65,8 @@ const SANITIZED: &[&str] = &[
     "ropewalk-rail-ether",
     "ropewalk-net",
     "ropewalk-host-mx",
+    "ropewalk-rma",
+    "ropewalk-rma-face",
 ];
 
 /// The test that runs suites of others.
@@ -327,7 +329,8 @@ fn fuzzing(workspace: &Workspace) -> Vec<Action> {
 }
 
 /// The unsafe code under the address sanitizer. Its runtime comes with every toolchain; the switch that
-/// turns it on is an unstable one, which a stable compiler takes where it is told to.
+/// turns it on is an unstable one, which a stable compiler takes where it is told to. The thread sanitizer has no step:
+/// `docs/design/105-sanitizers.md` says why.
 fn sanitizers(workspace: &Workspace) -> Vec<Action> {
     let packages = SANITIZED.iter().filter(|name| workspace.has(name));
     let run = cargo_with(&["test", "--locked", "--lib", "--tests", "--target", TARGET])
@@ -336,6 +339,8 @@ fn sanitizers(workspace: &Workspace) -> Vec<Action> {
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address")
         .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
+        // Programs in C against the library, too: `face/rma/tests/common/mod.rs`.
+        .env("ROPEWALK_C_SANITIZER", "address")
         // Slabs and pools live as long as the process; the step looks for use after free and out-of-bounds accesses.
         .env("ASAN_OPTIONS", "detect_leaks=0");
     vec![Action::Run(run)]
@@ -450,7 +455,12 @@ mod tests {
         let deep = all(&workspace(&[]), Depth::Deep);
         let tests = deep.iter().find(|step| step.name == "tests").map(lines).unwrap();
         assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
-        assert!(deep.iter().any(|step| step.name == "sanitizers"));
+        let sanitizers = deep.iter().find(|step| step.name == "sanitizers").map(lines).unwrap();
+        // The library for C and the programs in C are built with the same one.
+        assert!(sanitizers.contains("ROPEWALK_C_SANITIZER=address"));
+        assert!(
+            sanitizers.contains("-Zsanitizer=address") && SANITIZED.contains(&"ropewalk-rma-face")
+        );
         let home = |depth| {
             let names = ["mount_suites", "mount_tools", KERNELS];
             let steps = all(&workspace(&names), depth);

@@ -38,6 +38,11 @@ pub fn folder() -> &'static Path {
     folder.path()
 }
 
+/// The sanitizer that the library is built with, as compilers call it. `cargo verify --deep` says it.
+pub fn sanitizer() -> Option<String> {
+    std::env::var("ROPEWALK_C_SANITIZER").ok()
+}
+
 pub fn is_there(compiler: &str) -> bool {
     Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success())
 }
@@ -47,6 +52,8 @@ pub fn build(compiler: &str, program: &Path) -> Command {
     let mut command = Command::new(compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-o"]).arg(program);
     command.arg("-I").arg(here().join("include")).arg("-L").arg(folder());
+    // The compiler's own runtime serves the library, too.
+    command.args(sanitizer().map(|name| format!("-fsanitize={name}")));
     command
 }
 
@@ -103,5 +110,9 @@ pub fn alone(program: &Path) -> Command {
         }
     }
     command.env("LD_LIBRARY_PATH", folder());
+    if sanitizer().is_some() {
+        // Requests for more memory than there is are tests, too.
+        command.env("ASAN_OPTIONS", "allocator_may_return_null=1:detect_leaks=1");
+    }
     command
 }
