@@ -330,7 +330,7 @@ fn fuzzing(workspace: &Workspace) -> Vec<Action> {
 
 /// The unsafe code under the address sanitizer. Its runtime comes with every toolchain; the switch that
 /// turns it on is an unstable one, which a stable compiler takes where it is told to. The thread sanitizer has no step:
-/// `docs/design/105-sanitizers.md` says why.
+/// `docs/design/107-sanitizers.md` says why.
 fn sanitizers(workspace: &Workspace) -> Vec<Action> {
     let packages = SANITIZED.iter().filter(|name| workspace.has(name));
     let run = cargo_with(&["test", "--locked", "--lib", "--tests", "--target", TARGET])
