@@ -7,11 +7,13 @@
 //! * Memory that a rank of this host allocated is mapped here, where it may be: [`mapped`] loads and stores it at once.
 //! * Locks are taken at the target's memory, in the order in which requests come there. Operations for a rank wait here until
 //!   its lock is taken. A short put that is alone in its epoch goes with the request, and the lock goes back with it.
+//! * Memory that ranks attach to a dynamic window is found by its address: [`dynamic`].
 //! * Where accumulates are reduced at their origins ([`origin`]), each locks the target's accumulates by a word of its board.
 //! * A fence flushes, then all ranks come together (dissemination).
 //!
 //! Invariant: an operation counts as under way until the target has said that it is applied.
 
+pub(crate) mod dynamic;
 mod issue;
 mod mapped;
 mod origin;
@@ -32,6 +34,7 @@ use crate::operation::Operation;
 use crate::team::shared::Shared;
 use crate::ticket::Ticket;
 use crate::way::{Reach, Way};
+use dynamic::{Directory, Known};
 use state::{Gate, Lane, Lock, Remote, Word, Words};
 
 /// One window.
@@ -47,6 +50,8 @@ pub(crate) enum Sharing {
     Offered(Offer),
     /// Every rank has mapped that of all others, and the program loads and stores it: cells by rank.
     All(Vec<Cells>),
+    /// The window has none: ranks attach theirs.
+    Dynamic,
 }
 
 /// What a window is made of.
@@ -70,11 +75,18 @@ impl Direct {
     /// # Errors
     /// There is no room, or a rank is lost.
     pub fn open(team: &Arc<Shared>, window: u32, opening: Opening<'_>) -> Result<Direct, Error> {
+        let directory = matches!(opening.sharing, Sharing::Dynamic).then(Directory::new);
+        let mut opening = opening;
+        if let Some(directory) = &directory {
+            (opening.cells, opening.range) = (directory.cells(), 0..directory.cells().len());
+            opening.sizes.fill(directory.cells().len() as u64);
+            opening.maps = false;
+        }
         let words = Words { ranks: team.size(), counters: opening.counters };
         let exposed = team.with(|hub| hub.expose(opening.cells, opening.range.clone(), words));
         let mut card = exposed.as_ref().map_or(Vec::new(), |(_, key)| posting::encode(*key));
         match &opening.sharing {
-            Sharing::Not => {}
+            Sharing::Not | Sharing::Dynamic => {}
             Sharing::Offered(offer) if exposed.is_ok() => card.extend(offer.card()),
             Sharing::Offered(_) => {}
             // Whoever has this card may update elements.
@@ -85,7 +97,8 @@ impl Direct {
         let keys = posting::decode(&all)?;
         let mapped = map(team, &opening, &all)?;
         let Opening { sizes, at_origin, sharing, .. } = opening;
-        let lanes = (0..team.size()).map(|_| Lane::default()).collect();
+        let lane = |_| Lane { known: directory.as_ref().map(|_| Known::new()), ..Lane::default() };
+        let lanes = (0..team.size()).map(lane).collect();
         let is_shared = matches!(sharing, Sharing::All(_));
         let (is_returned, idle_flushes) = (false, 0);
         let remote = Remote {
@@ -97,6 +110,7 @@ impl Direct {
             at_origin,
             mapped,
             is_shared,
+            directory,
             idle_flushes,
             is_returned,
         };
@@ -381,9 +395,21 @@ impl Way for Direct {
         Ok(())
     }
 
+    fn attach(&self, cells: &Cells, range: Range<usize>) -> Result<(), Error> {
+        self.team.with(|hub| hub.attach_remotely(self.window, cells, range))
+    }
+
+    fn detach(&self, address: u64) -> Result<(), Error> {
+        let window = self.window;
+        self.team.with(|hub| hub.detach_remotely(window, address));
+        self.team.until(|hub| Ok(hub.is_detached(window, address).then_some(())))
+    }
+
     fn free(&self) -> Result<(), Error> {
         let window = self.window;
         let met = self.team.barrier(Some(window));
+        self.team.with(|hub| hub.detach_all(window));
+        self.team.until(|hub| Ok(hub.is_all_detached(window).then_some(())))?;
         self.team.with(|hub| hub.unexpose(window));
         self.team.until(|hub| Ok(hub.is_unexposed(window).then_some(())))?;
         self.team.with(|hub| {

@@ -61,6 +61,18 @@ pub enum BadArgument {
     Exchange { bytes: usize, most: usize },
     #[error("the window was not made for loads and stores of all ranks: allocate_shared does that")]
     NotShared,
+    #[error("the window is not dynamic: create_dynamic makes one that memory is attached to")]
+    NotDynamic,
+    #[error("a dynamic window has displacements in bytes, and no unit of {0}")]
+    DynamicUnit(u32),
+    #[error(
+        "{bytes} bytes from address {address:#x} on are attached already, at least some of them"
+    )]
+    Attached { address: u64, bytes: u64 },
+    #[error("nothing is attached that begins at address {0:#x}")]
+    NotAttached(u64),
+    #[error("no more than {most} regions are attached at a time")]
+    Regions { most: usize },
     #[error("there is no rank {rank}: the window has {size}")]
     NoRank { rank: u32, size: u32 },
 }
@@ -71,6 +83,8 @@ pub enum BadArgument {
 pub enum Refusal {
     /// It does not lie in the target's window. `at` is its first byte, `bytes` how far it reaches.
     Bounds { verb: &'static str, at: i64, bytes: u64, window_bytes: u64 },
+    /// The addresses, from `at` on, do not lie in one region that the target has attached to its dynamic window.
+    Unattached { verb: &'static str, at: i64, bytes: u64 },
     /// The target has no such window.
     Window { verb: &'static str },
     /// The datatype is none, or not known there.
@@ -87,6 +101,10 @@ impl fmt::Display for Refusal {
             Refusal::Bounds { verb, at, bytes, window_bytes } => write!(
                 f,
                 "refused a {verb} of {bytes} bytes from byte {at} on: its window has {window_bytes} bytes"
+            ),
+            Refusal::Unattached { verb, at, bytes } => write!(
+                f,
+                "refused a {verb} of {bytes} bytes from address {at:#x} on: they are not in one region that it has attached"
             ),
             Refusal::Window { verb } => write!(f, "refused a {verb}: it has no such window"),
             Refusal::Type { verb } => {

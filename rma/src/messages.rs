@@ -11,6 +11,7 @@
 //! Invariants: whoever waits serves all windows of the team; no peer's messages take more than bounded memory; a rank that is
 //! lost ends the epochs that wait for it, with an error, and no others.
 
+mod attached;
 mod execute;
 mod fetches;
 pub(crate) mod hub;
@@ -21,11 +22,14 @@ mod queue;
 pub(crate) mod state;
 pub(crate) mod wire;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use hub::Hub;
 use queue::Gate;
 use wire::Item;
+
+use ropewalk_base::memory::Cells;
 
 use crate::epochs::LockKind;
 use crate::error::Error;
@@ -319,8 +323,17 @@ impl Way for Messages {
         Ok(())
     }
 
+    fn attach(&self, cells: &Cells, range: Range<usize>) -> Result<(), Error> {
+        self.team.with(|hub| hub.attach(self.window, cells, range))
+    }
+
+    fn detach(&self, address: u64) -> Result<(), Error> {
+        self.team.until(|hub| Ok(hub.detach(self.window, address).then_some(())))
+    }
+
     fn free(&self) -> Result<(), Error> {
         let met = self.team.barrier(Some(self.window));
+        self.team.until(|hub| Ok(hub.detach_regions(self.window).then_some(())))?;
         self.team.with(|hub| {
             let settled = hub.settle(self.window);
             hub.shut(self.window);

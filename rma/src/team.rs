@@ -91,6 +91,15 @@ impl Team {
         Window::create(&self.shared, cells, range, options, Sharing::Not)
     }
 
+    /// Makes a window without memory, to which each rank attaches what it has ([`Window::attach`]). Operations name the target's
+    /// addresses. All ranks call it. Displacements count bytes: the unit is 1.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_dynamic(&self, options: &WindowOptions) -> Result<Window, Error> {
+        Window::create(&self.shared, &Cells::zeroed(0), 0..0, options, Sharing::Dynamic)
+    }
+
     /// Gives some bytes to all ranks, and returns those of all, by rank. All ranks call it.
     ///
     /// # Errors

@@ -3,7 +3,10 @@
 //! [`Window`](crate::Window) judges each call: epochs, arguments, ranges of the caller's memory. What is left reaches one
 //! `Way`, which moves the bytes. All ways keep MPI's semantics, and the same tests.
 
+use std::ops::Range;
 use std::sync::Arc;
+
+use ropewalk_base::memory::Cells;
 
 use crate::epochs::LockKind;
 use crate::error::Error;
@@ -78,6 +81,12 @@ pub(crate) trait Way: Send + Sync {
 
     /// Makes progress on all windows of the team.
     fn progress(&self) -> Result<(), Error>;
+
+    /// A dynamic window: memory of this rank is reached by its address from now on.
+    fn attach(&self, cells: &Cells, range: Range<usize>) -> Result<(), Error>;
+
+    /// Nobody reaches that at this address any more. Waits for what is under way there.
+    fn detach(&self, address: u64) -> Result<(), Error>;
 
     /// All ranks come together; then nobody reaches the memory any more.
     fn free(&self) -> Result<(), Error>;

@@ -1,11 +1,13 @@
 //! Windows: memory of each rank that all ranks of a team reach.
 
 mod communicate;
+mod dynamic;
 mod notify;
 mod sharing;
 mod synchronise;
 
 pub use communicate::Request;
+use dynamic::Attached;
 
 use std::fmt;
 use std::ops::Range;
@@ -45,6 +47,8 @@ pub(crate) struct Inner {
     remotes: Vec<(u64, u32)>,
     /// The memory of each rank, where the program loads and stores it.
     shared: Vec<Cells>,
+    /// Of a dynamic window.
+    attached: Option<Attached>,
     epochs: Mutex<Epochs>,
     freed: AtomicBool,
     way: Box<dyn Way>,
@@ -56,6 +60,7 @@ struct Card {
     implementation: u8,
     ordering: u8,
     flags: u8,
+    is_dynamic: u8,
     granularity: u32,
     eager_bytes: u32,
     counters: u32,
@@ -64,14 +69,15 @@ struct Card {
 }
 
 impl Card {
-    const BYTES: usize = 4 + 3 + 4 + 4 + 4 + 8 + 4;
+    const BYTES: usize = 4 + 4 + 4 + 4 + 4 + 8 + 4;
 
-    fn new(number: u32, bytes: u64, options: &WindowOptions) -> Card {
+    fn new(number: u32, bytes: u64, options: &WindowOptions, is_dynamic: bool) -> Card {
         Card {
             number,
             implementation: options.implementation as u8,
             ordering: options.accumulate_ordering as u8,
             flags: u8::from(options.same_op) | u8::from(options.no_locks) << 1,
+            is_dynamic: u8::from(is_dynamic),
             granularity: options.granularity,
             eager_bytes: options.eager_bytes,
             counters: options.counters,
@@ -83,7 +89,7 @@ impl Card {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(Card::BYTES);
         out.extend(self.number.to_le_bytes());
-        out.extend([self.implementation, self.ordering, self.flags]);
+        out.extend([self.implementation, self.ordering, self.flags, self.is_dynamic]);
         out.extend(self.granularity.to_le_bytes());
         out.extend(self.eager_bytes.to_le_bytes());
         out.extend(self.counters.to_le_bytes());
@@ -95,7 +101,7 @@ impl Card {
     /// `None`: the rank found its own arguments wrong, or sent what is none.
     fn decode(from: &[u8]) -> Option<Card> {
         let (number, from) = from.split_first_chunk()?;
-        let ([implementation, ordering, flags], from) = from.split_first_chunk()?;
+        let ([implementation, ordering, flags, is_dynamic], from) = from.split_first_chunk()?;
         let (granularity, from) = from.split_first_chunk()?;
         let (eager_bytes, from) = from.split_first_chunk()?;
         let (counters, from) = from.split_first_chunk()?;
@@ -106,6 +112,7 @@ impl Card {
             implementation: *implementation,
             ordering: *ordering,
             flags: *flags,
+            is_dynamic: *is_dynamic,
             granularity: u32::from_le_bytes(*granularity),
             eager_bytes: u32::from_le_bytes(*eager_bytes),
             counters: u32::from_le_bytes(*counters),
@@ -120,6 +127,7 @@ impl Card {
             (self.number != own.number, "number: not all ranks made the same windows before"),
             (self.implementation != own.implementation, "implementation"),
             (self.ordering != own.ordering, "order of accumulates"),
+            (self.is_dynamic != own.is_dynamic, "kind: dynamic, or not"),
             (self.flags != own.flags, "same_op or no_locks"),
             (self.granularity != own.granularity, "granularity"),
             (self.eager_bytes != own.eager_bytes, "eager threshold"),
@@ -141,13 +149,14 @@ impl Window {
         let bytes = range.end.saturating_sub(range.start) as u64;
         let (eager_bytes, taken) = (u64::from(options.eager_bytes), range.clone());
         let counters = options.counters;
-        let checked = check(cells, &range, options);
+        let is_dynamic = matches!(sharing, Sharing::Dynamic);
+        let checked = check(cells, &range, options, is_dynamic);
         let (name, opened) = team.with(|hub| {
             let number = hub.next_window;
             hub.next_window += 1;
             let name = WindowName { number, name: options.name.clone() };
             let opened = match checked {
-                Ok(()) => hub.open(name.clone(), cells, taken, (eager_bytes, counters)),
+                Ok(()) => hub.open(name.clone(), cells, taken, (eager_bytes, counters), is_dynamic),
                 Err(argument) => {
                     let (window, rank) = (name.clone(), hub.rank);
                     Err(Error::Argument { window, rank, argument })
@@ -155,7 +164,7 @@ impl Window {
             };
             (name, opened)
         });
-        let own = Card::new(name.number, bytes, options);
+        let own = Card::new(name.number, bytes, options, is_dynamic);
         let card = if opened.is_ok() { own.encode() } else { Vec::new() };
         let agreed = team.exchange(&card);
         let number = name.number;
@@ -191,6 +200,7 @@ impl Window {
             range,
             remotes,
             shared,
+            attached: is_dynamic.then(Attached::default),
             epochs: Mutex::new(epochs),
             freed: AtomicBool::new(false),
         };
@@ -302,8 +312,17 @@ impl Inner {
     }
 }
 
-fn check(cells: &Cells, range: &Range<usize>, options: &WindowOptions) -> Result<(), BadArgument> {
+fn check(
+    cells: &Cells,
+    range: &Range<usize>,
+    options: &WindowOptions,
+    is_dynamic: bool,
+) -> Result<(), BadArgument> {
     cells.memory(range.clone())?;
+    let unit = options.displacement_unit;
+    if is_dynamic && unit > 1 {
+        return Err(BadArgument::DynamicUnit(unit));
+    }
     check_options(options)
 }
 

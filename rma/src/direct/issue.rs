@@ -7,6 +7,7 @@ use ropewalk_base::memory::{Change, Memory, Operator, Update};
 use ropewalk_base::verb::{RemoteLayout, RemoteSegment, Strided};
 use ropewalk_net::{Atomic, Direction};
 
+use super::dynamic::Again;
 use super::state::{Landing, Note, Place, Prepared, Reduction, What};
 use crate::error::Error;
 use crate::messages::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};
@@ -28,6 +29,8 @@ struct Issue<'a> {
     verb: u8,
     address: i64,
     bytes: u64,
+    /// The window is dynamic.
+    is_dynamic: bool,
 }
 
 impl Issue<'_> {
@@ -39,7 +42,8 @@ impl Issue<'_> {
             ticket.add();
         }
         let Issue { verb, address, bytes, .. } = *self;
-        Note { landing, is_local, ticket, verb, address, bytes, value: 0 }
+        let again = self.is_dynamic.then(Box::<Again>::default);
+        Note { landing, is_local, ticket, verb, address, bytes, value: 0, again }
     }
 
     /// A byte of the target's instances, in its region.
@@ -84,14 +88,20 @@ impl Hub {
         };
         let shape =
             if padded { operation.datatype.padded() } else { operation.datatype.descriptor() };
-        let window_bytes = self.remote(window).sizes[rank as usize];
+        let remote = self.remote(window);
+        let is_dynamic = remote.directory.is_some();
+        // Which addresses are attached is seen when it may go.
+        let window_bytes = if is_dynamic { i64::MAX as u64 } else { remote.sizes[rank as usize] };
         let bounds = shape.bounds(operation.count).unwrap_or(0..i64::MAX);
         let first = i128::from(operation.address) + i128::from(bounds.start);
         let bytes = (i128::from(bounds.end) - i128::from(bounds.start)) as u64;
         let address = i64::try_from(first).unwrap_or(i64::MAX);
         if first < 0 || first + i128::from(bytes) > i128::from(window_bytes) {
             // The target would refuse it, but may get it in parts.
-            let (reason, fetch) = (Reason::Bounds, 0);
+            let (reason, fetch) = match is_dynamic {
+                true => (Reason::Unattached, 0),
+                false => (Reason::Bounds, 0),
+            };
             let refused = Refused { window, reason, verb, address, bytes, window_bytes, fetch };
             self.refused_remotely(rank, refused, ticket.map(|it| &**it));
             return Ok(());
@@ -99,7 +109,7 @@ impl Hub {
         if self.do_at_once(window, operation) {
             return Ok(());
         }
-        let issue = Issue { operation, ticket, verb, address, bytes };
+        let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic };
         match operation.verb {
             Verb::Put(source) => self.put_remotely(window, &issue, &source),
             Verb::Get(destination) => self.get_remotely(window, &issue, &destination),
@@ -282,8 +292,19 @@ impl Hub {
         Memory::pooled(buffer)
     }
 
-    fn prepare(&mut self, window: u32, issue: &Issue<'_>, what: What, memory: Memory, note: Note) {
+    fn prepare(
+        &mut self,
+        window: u32,
+        issue: &Issue<'_>,
+        what: What,
+        memory: Memory,
+        mut note: Note,
+    ) {
         let lane = &mut self.remote(window).lanes[issue.operation.rank as usize];
+        lane.serial += 1;
+        if let Some(again) = &mut note.again {
+            again.serial = lane.serial;
+        }
         lane.queue.push_back(Prepared { what, memory, note });
     }
 }

@@ -60,7 +60,13 @@ impl Hub {
     }
 
     fn post_step(&mut self, window: u32, rank: u32, what: What, memory: Memory) {
-        let key = self.remote(window).keys[rank as usize];
+        let remote = self.remote(window);
+        // Elements of a dynamic window are in a region of their own, the lock is not.
+        let region = match (&what, &remote.lanes[rank as usize].reducing) {
+            (What::Access(..), Some(it)) => it.note.again.as_ref().and_then(|again| again.key),
+            _ => None,
+        };
+        let key = region.unwrap_or(remote.keys[rank as usize]);
         let Ok(id) = self.posted.insert(Posted::Reduction { window, rank }) else {
             return self.put_off(window, rank, (what, memory));
         };
@@ -138,6 +144,9 @@ impl Hub {
         let Some(state) = remotes.get_mut(&window) else { return };
         let Some(reducing) = &mut state.lanes[rank as usize].reducing else { return };
         let change = reducing.reduction.change;
+        if let Some(again) = &mut reducing.note.again {
+            again.settle();
+        }
         let source = std::mem::replace(&mut reducing.memory, Memory::empty());
         let (bytes, sent) = (elements.len(), source.len());
         let (Ok(target), Ok(own)) = (table.insert(elements), table.insert(source)) else {
@@ -179,7 +188,8 @@ impl Hub {
         let Some(reducing) = lane.reducing.take() else { return };
         (lane.under_way, lane.local) = (lane.under_way - 1, lane.local - 1);
         let Reducing { memory, note, .. } = *reducing;
-        self.end_access(window, rank, &note, (failed.map_or(Ok(()), Err), note.value), memory);
+        let ended = (failed.map_or(Ok(()), Err), note.value);
+        self.dynamic_over(window, rank, note, ended, memory);
         self.push_remotely(window, rank);
     }
 }

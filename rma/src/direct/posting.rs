@@ -100,7 +100,7 @@ impl Hub {
         loop {
             let Hub { remotes, mail, .. } = self;
             let Some(remote) = remotes.get_mut(&window) else { return };
-            if remote.lanes[rank as usize].queue.is_empty() {
+            if remote.lanes[rank as usize].is_empty() {
                 return;
             }
             if !remote.is_open(rank) {
@@ -111,15 +111,17 @@ impl Hub {
                 return;
             }
             let is_mapped = remote.mapped[rank as usize].is_some();
+            let is_dynamic = remote.directory.is_some();
             let lane = &mut remote.lanes[rank as usize];
             let many = if lane.gate == Gate::Start && !is_mapped { lane.together() } else { 0 };
             // Short puts of an epoch that a start began go together, and the last one may go with its end.
-            let is_kept = many == lane.queue.len() && (!ends || many == 1);
+            let is_kept = many > 0 && many == lane.queue.len() && (!ends || many == 1);
             if lane.reducing.is_some() || is_kept {
                 return;
             }
             let next = match many {
                 2.. => lane.join(many, |bytes| mail.buffer(bytes)),
+                _ if is_dynamic => self.next_attached(window, rank),
                 _ => lane.queue.pop_front(),
             };
             let Some(next) = next else { return };
@@ -137,7 +139,8 @@ impl Hub {
     fn post_access(&mut self, window: u32, rank: u32, next: Prepared) -> Option<Prepared> {
         let Prepared { what, memory, note } = self.do_mapped(window, rank, next)?;
         let remote = self.remote(window);
-        let key = remote.keys[rank as usize];
+        let region = note.again.as_ref().and_then(|again| again.key);
+        let key = region.unwrap_or(remote.keys[rank as usize]);
         let lane = &mut remote.lanes[rank as usize];
         lane.under_way += 1;
         lane.local += u32::from(note.is_local);
@@ -152,20 +155,21 @@ impl Hub {
                 let posted = self.posted.remove(id).expect("it was added just now");
                 return Some(self.take_back(posted, what, memory));
             }
-            Err((_, fault)) => self.access_over(id, Err(fault), 0, Memory::empty()),
+            Err((memory, fault)) => self.access_over(id, Err(fault), 0, memory),
         }
         None
     }
 
     /// An access that there is no room for.
     fn take_back(&mut self, posted: Posted, what: What, memory: Memory) -> Prepared {
-        let Posted::Access { window, rank, note } = posted else {
+        let Posted::Access { window, rank, mut note } = posted else {
             unreachable!("{posted:?} is no access")
         };
+        let before = note.again.as_mut().and_then(|again| again.take());
         let lane = &mut self.remote(window).lanes[rank as usize];
         lane.under_way -= 1;
         lane.local -= u32::from(note.is_local);
-        Prepared { what, memory, note }
+        Prepared { what: before.unwrap_or(what), memory, note }
     }
 
     /// Something that was posted is over.
@@ -182,6 +186,11 @@ impl Hub {
                 let (window, rank) = (*window, *rank);
                 self.posted.remove(id);
                 self.reduction_went_on(window, rank, completed);
+            }
+            Some(Posted::Directory { window, rank }) => {
+                let (window, rank) = (*window, *rank);
+                self.posted.remove(id);
+                self.directory_came(window, rank, completed);
             }
             Some(_) => self.access_over(id, completed.outcome, completed.bits, completed.memory),
             None => {}
@@ -219,8 +228,9 @@ impl Hub {
                     lane.under_way -= 1;
                     lane.local -= u32::from(note.is_local);
                 }
-                self.end_access(window, rank, &note, (outcome, value), memory);
+                self.dynamic_over(window, rank, note, (outcome, value), memory);
             }
+            Some(Posted::Detached { window, address }) => self.detached(window, address),
             Some(Posted::Exposed { window }) => {
                 if let Some(remote) = self.remotes.get_mut(&window) {
                     remote.is_returned = true;
@@ -230,6 +240,7 @@ impl Hub {
                 Posted::Word { rank }
                 | Posted::Lock { rank, .. }
                 | Posted::LockedPut { rank, .. }
+                | Posted::Directory { rank, .. }
                 | Posted::Reduction { rank, .. },
             ) => {
                 if let Err(fault) = outcome {
@@ -237,6 +248,26 @@ impl Hub {
                 }
             }
             None => {}
+        }
+    }
+
+    /// An access is over, if it does not have to go again. In a dynamic window something may have waited for that.
+    pub(super) fn dynamic_over(
+        &mut self,
+        window: u32,
+        rank: u32,
+        note: Note,
+        (outcome, value): (Result<(), Fault>, u64),
+        memory: Memory,
+    ) {
+        let is_dynamic = note.again.is_some();
+        if let Some((note, memory)) =
+            self.unless_it_goes_again(window, rank, outcome, note, memory)
+        {
+            self.end_access(window, rank, &note, (outcome, value), memory);
+        }
+        if is_dynamic {
+            self.pushes.push((window, rank));
         }
     }
 
@@ -294,7 +325,9 @@ impl Hub {
     fn abandon_remotely(&mut self, window: u32, rank: u32) {
         let error = self.lost(window, rank);
         let Some(remote) = self.remotes.get_mut(&window) else { return };
-        for Prepared { note, .. } in std::mem::take(&mut remote.lanes[rank as usize].queue) {
+        let lane = &mut remote.lanes[rank as usize];
+        let again = std::mem::take(&mut lane.again).into_iter();
+        for Prepared { note, .. } in again.chain(std::mem::take(&mut lane.queue)) {
             let Some(ticket) = note.ticket else { continue };
             if let Some(error) = &error {
                 ticket.fail(error.clone());
@@ -377,7 +410,9 @@ impl Hub {
             None => {
                 let (memory, landing) = (Memory::empty(), Landing::Nothing);
                 let (verb, is_local, ticket) = (NOTIFY, false, None);
-                let note = Note { landing, is_local, ticket, verb, address: 0, bytes: 0, value: 0 };
+                let (address, bytes, value, again) = (0, 0, 0, None);
+                let note =
+                    Note { landing, is_local, ticket, verb, address, bytes, value, again };
                 queue.push_back(Prepared { what: alone, memory, note });
             }
         }
@@ -448,7 +483,7 @@ impl Hub {
 
     /// Asks for the lock of a rank if something waits for it.
     pub fn ask_for_what_waits(&mut self, window: u32, rank: u32) {
-        if !self.remote(window).lanes[rank as usize].queue.is_empty() {
+        if !self.remote(window).lanes[rank as usize].is_empty() {
             self.ask_for_lock(window, rank);
         }
     }

@@ -14,6 +14,7 @@ use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
 
+use super::dynamic::{Again, Directory, Known};
 use crate::epochs::LockKind;
 use crate::operation::Destination;
 use crate::ticket::Ticket;
@@ -82,6 +83,8 @@ pub(crate) struct Remote {
     pub mapped: Vec<Option<Cells>>,
     /// The program loads and stores the memory of all ranks.
     pub is_shared: bool,
+    /// The window is dynamic: what this rank has attached.
+    pub directory: Option<Directory>,
     /// Synchronisations that found nothing to wait for since the last look at other windows.
     pub idle_flushes: u32,
     /// Nobody reaches our memory any more.
@@ -158,6 +161,12 @@ pub(crate) struct Lane {
     pub lock: Option<Lock>,
     /// Operations that wait until the gate is open.
     pub queue: VecDeque<Prepared>,
+    /// The window is dynamic: what is attached there, as far as it is known here.
+    pub known: Option<Known>,
+    /// Operations whose keys were refused: they go again before the queue, when nothing is under way.
+    pub again: Vec<Prepared>,
+    /// Of the last operation that was added.
+    pub serial: u64,
     /// The reduction that is under way here; the queue waits for it.
     pub reducing: Option<Box<Reducing>>,
     /// Operations that the target may not have applied, and those of them that have memory of the user's, or results.
@@ -171,14 +180,20 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Whether all operations have left that there are.
+    /// Nothing waits to leave.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.again.is_empty()
+    }
+
+    /// Whether all operations have left that there are, and none of them comes back.
     pub fn has_left(&self) -> bool {
-        self.queue.is_empty() && self.reducing.is_none()
+        let comes_back = self.known.is_some() && self.under_way > 0;
+        self.is_empty() && self.reducing.is_none() && !comes_back
     }
 
     /// Whether all is complete at the target.
     pub fn is_flushed(&self) -> bool {
-        self.queue.is_empty() && self.under_way == 0
+        self.is_empty() && self.under_way == 0
     }
 
     /// The put that may go together with the request for the lock, and with its release: nobody asked, and nothing else
@@ -232,7 +247,7 @@ impl Lane {
 
     /// Whether all is complete here.
     pub fn is_local(&self) -> bool {
-        self.queue.is_empty() && self.local == 0
+        self.is_empty() && self.local == 0
     }
 }
 
@@ -249,7 +264,8 @@ impl Prepared {
     pub fn short_put(&self) -> Option<u64> {
         let What::Access(Direction::Put, RemoteLayout::At(at)) = self.what else { return None };
         let is_short = (1..=u64::from(LOCKED_PUT_BYTES_MAX)).contains(&self.memory.len());
-        (is_short && !self.note.is_local).then_some(at)
+        // One to a dynamic window goes to another region than locks and words.
+        (is_short && !self.note.is_local && self.note.again.is_none()).then_some(at)
     }
 }
 
@@ -324,6 +340,8 @@ pub(crate) struct Note {
     pub bytes: u64,
     /// Of a reduction of one element: what it was.
     pub value: u64,
+    /// Of a dynamic window.
+    pub again: Option<Box<Again>>,
 }
 
 /// Where the result of an access goes.
@@ -394,5 +412,15 @@ pub(crate) enum Posted {
     /// Memory of ours comes back.
     Exposed {
         window: u32,
+    },
+    /// Memory that we detached comes back.
+    Detached {
+        window: u32,
+        address: u64,
+    },
+    /// The directory of a rank is read.
+    Directory {
+        window: u32,
+        rank: u32,
     },
 }

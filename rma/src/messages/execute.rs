@@ -5,7 +5,7 @@ use ropewalk_net::Fault;
 
 use super::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};
 use super::state::{Act, Moving, Operand, Work};
-use super::wire::{Item, Reason, Refused, Wanted};
+use super::wire::{Data, Item, Reason, Refused, Wanted};
 use crate::epochs::LockKind;
 use crate::error::Loss;
 use crate::team::mail::Kind;
@@ -183,25 +183,22 @@ impl Hub {
         }
         let memory = match direct {
             Some(slice) => self.memory(window, slice),
-            None => Some(Memory::pooled(self.mail.buffer(bytes as usize))),
+            None => Some((Memory::pooled(self.mail.buffer(bytes as usize)), None)),
         };
-        let Some(memory) = memory else { return };
+        let Some((memory, used)) = memory else {
+            // The memory was detached: the data come to nothing, and the operation is refused.
+            *operand = Operand::None;
+            return self.drain(rank, &Data::Apart { number, bytes }, None);
+        };
         let staged = direct.is_none();
-        let Ok(token) = self.moving.insert(Moving::Operand { rank, serial, staged }) else {
-            return;
+        let Ok(token) = self.moving.insert(Moving::Operand { rank, serial, staged, used }) else {
+            return self.moved(used);
         };
         let inbound = &mut self.inbound[rank as usize];
         inbound.receiving += 1;
         inbound.staged += usize::from(staged);
         *operand = Operand::Moving;
         self.mail.receive(rank, Kind::Data, number, memory, token.to_u64());
-    }
-
-    /// A part of a window, for a rail.
-    fn memory(&self, window: u32, slice: Slice) -> Option<Memory> {
-        let state = self.windows.get(&window)?;
-        let from = state.base + slice.offset as usize;
-        state.cells.memory(from..from + slice.len as usize).ok()
     }
 
     /// Data came for a work.
@@ -269,10 +266,14 @@ impl Hub {
     }
 
     fn get(&mut self, rank: u32, window: u32, places: &Places, wanted: Wanted) -> Step {
-        let bytes = match places {
-            Places::One(slice) => slice.len,
-            Places::Shaped { bytes, .. } => *bytes,
+        let (bytes, buffer) = match places {
+            Places::One(slice) => (slice.len, slice.buffer),
+            Places::Shaped { bytes, region, .. } => (*bytes, region.buffer),
         };
+        if self.table.get(buffer).is_none() {
+            self.refuse_late(rank, window, GET, Some(wanted));
+            return Step::Done;
+        }
         let Some(number) = wanted.apart else {
             let item = Item::result(wanted.fetch, bytes as usize);
             self.reply_with(rank, &item, bytes as usize, |table, to| gather(table, places, to));
@@ -286,7 +287,7 @@ impl Hub {
             Places::Shaped { .. } => {
                 let mut buffer = self.mail.buffer(bytes as usize);
                 gather(&self.table, places, &mut buffer);
-                Some(Memory::pooled(buffer))
+                Some((Memory::pooled(buffer), None))
             }
         };
         match memory {
@@ -368,7 +369,7 @@ impl Hub {
                         Memory::pooled(buffer)
                     }
                 };
-                self.answer(rank, number, memory);
+                self.answer(rank, number, (memory, None));
             }
         }
     }
@@ -378,7 +379,7 @@ impl Hub {
         let fetch = wanted.map_or(0, |it| it.fetch);
         self.refuse(rank, Refused { window, verb, fetch, ..Refused::of(Reason::Window) });
         if let Some(number) = wanted.and_then(|it| it.apart) {
-            self.answer(rank, number, Memory::empty());
+            self.answer(rank, number, (Memory::empty(), None));
         }
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Hub {
     pub posted: Slots<Posted>,
     /// Windows and ranks whose accumulates somebody else has locked.
     pub refused_locks: Vec<(u32, u32)>,
+    /// Windows and ranks of dynamic windows, to which something may go now.
+    pub pushes: Vec<(u32, u32)>,
     pub next_window: u32,
     pub inbound: Vec<Inbound>,
     /// Tokens and answers that leave at the end of a pass, and the ranks that they are for.
@@ -75,6 +77,7 @@ impl Hub {
             remotes: BTreeMap::new(),
             posted: Slots::with_limit(MEMORIES_MAX),
             refused_locks: Vec::new(),
+            pushes: Vec::new(),
             next_window: 0,
             inbound: (0..size).map(|_| Inbound::default()).collect(),
             replies: (0..size).map(|_| None).collect(),
@@ -102,6 +105,7 @@ impl Hub {
         cells: &Cells,
         range: std::ops::Range<usize>,
         (eager_bytes, counters): (u64, u32),
+        is_dynamic: bool,
     ) -> Result<(), Error> {
         let memory = cells.memory(range.clone()).map_err(|_| Error::Room("this window"))?;
         let bytes = memory.len();
@@ -112,6 +116,7 @@ impl Hub {
             base: range.start,
             bytes,
             memory,
+            regions: is_dynamic.then(Default::default),
             eager_bytes,
             queues: (0..size).map(|_| Queue::default()).collect(),
             origins: vec![Origin::default(); size],
@@ -156,6 +161,7 @@ impl Hub {
                 self.handle(event);
                 more = true;
             }
+            more |= self.push_attached();
             self.advance_all();
             self.send_replies();
             if !more {
@@ -180,7 +186,8 @@ impl Hub {
 
     fn data_came(&mut self, token: u64, outcome: Result<u64, Fault>, memory: Memory) {
         match self.moving.remove(SlotId::from_u64(token)) {
-            Some(Moving::Operand { rank, serial, staged }) => {
+            Some(Moving::Operand { rank, serial, staged, used }) => {
+                self.moved(used);
                 self.operand_came(rank, (serial, staged), outcome, memory);
             }
             Some(Moving::Answer { fetch }) => self.answer_came(fetch, outcome, memory),
@@ -198,7 +205,8 @@ impl Hub {
                     ticket.end();
                 }
             }
-            Some(Moving::AnswerOut { rank }) => {
+            Some(Moving::AnswerOut { rank, used }) => {
+                self.moved(used);
                 self.inbound[rank as usize].answers -= 1;
                 self.ready.push(rank);
             }
@@ -434,6 +442,9 @@ pub(crate) fn refusal(refused: &Refused) -> Refusal {
         Reason::Bounds => {
             let Refused { address: at, bytes, window_bytes, .. } = *refused;
             Refusal::Bounds { verb, at, bytes, window_bytes }
+        }
+        Reason::Unattached => {
+            Refusal::Unattached { verb, at: refused.address, bytes: refused.bytes }
         }
         Reason::Window => Refusal::Window { verb },
         Reason::Type => Refusal::Type { verb },

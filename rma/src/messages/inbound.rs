@@ -15,6 +15,7 @@ use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::Fault;
 
+use super::attached::Used;
 use super::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PART_BYTES, PUT, SWAP, TEAM};
 use super::queue::Gate;
 use super::state::{Act, Held, Moving, Operand, Work};
@@ -192,6 +193,7 @@ impl Hub {
             window_bytes: state.bytes,
             ..refused(Reason::Bounds)
         };
+        let unattached = |start, end| Refused { reason: Reason::Unattached, ..outside(start, end) };
         let address = i128::from(place.address);
         let (start, end, total) = match place.layout {
             None => (address, address + i128::from(place.count), i128::from(place.count)),
@@ -204,20 +206,24 @@ impl Hub {
             }
         };
         let ends = i128::from(place.from) + i128::from(place.bytes);
-        if start < 0 || end > i128::from(state.bytes) || ends > total {
+        let is_dynamic = state.regions.is_some();
+        let most = if is_dynamic { i128::MAX } else { i128::from(state.bytes) };
+        if start < 0 || end > most || ends > total {
             return Err(outside(start, end));
         }
-        let (memory, bytes) = (state.memory, place.bytes);
+        let all = Slice { buffer: state.memory, offset: 0, len: state.bytes };
+        let (region, begin) = match state.regions {
+            Some(_) => state.attached(start, end).ok_or(unattached(start, end))?,
+            None => (all, 0),
+        };
+        let (address, bytes) = (place.address - begin, place.bytes);
         Ok(match place.layout {
-            None => {
-                let offset = place.address as u64 + place.from;
-                Places::One(Slice { buffer: memory, offset, len: bytes })
-            }
+            None => Places::One(region.part(address as u64 + place.from, bytes)),
             Some(slot) => {
                 let shape = state.origins[rank as usize].types[usize::from(slot)].clone();
                 Places::Shaped {
-                    region: Slice { buffer: memory, offset: 0, len: state.bytes },
-                    address: place.address,
+                    region,
+                    address,
                     shape: shape.ok_or(refused(Reason::Type))?,
                     count: place.count,
                     from: place.from,
@@ -328,20 +334,20 @@ impl Hub {
     }
 
     /// What a refused operation has under way ends.
-    fn drain(&mut self, rank: u32, data: &Data, wanted: Option<Wanted>) {
+    pub fn drain(&mut self, rank: u32, data: &Data, wanted: Option<Wanted>) {
         if let Data::Apart { number, .. } = data
             && let Ok(token) = self.moving.insert(Moving::Refused)
         {
             self.mail.receive(rank, Kind::Data, *number, Memory::empty(), token.to_u64());
         }
         if let Some(number) = wanted.and_then(|it| it.apart) {
-            self.answer(rank, number, Memory::empty());
+            self.answer(rank, number, (Memory::empty(), None));
         }
     }
 
     /// Sends a result in a message of its own.
-    pub fn answer(&mut self, rank: u32, number: u64, memory: Memory) {
-        if let Ok(token) = self.moving.insert(Moving::AnswerOut { rank }) {
+    pub fn answer(&mut self, rank: u32, number: u64, (memory, used): (Memory, Used)) {
+        if let Ok(token) = self.moving.insert(Moving::AnswerOut { rank, used }) {
             self.inbound[rank as usize].answers += 1;
             self.mail.send_apart(rank, Kind::Answer, number, memory, token.to_u64());
         }

@@ -7,6 +7,7 @@ use ropewalk_base::descriptor::Descriptor;
 use ropewalk_base::memory::{BufferId, Cells, Element, Places, Slice, Update};
 use ropewalk_base::slots::SlotId;
 
+use super::attached::{Regions, Used};
 use super::locks::Locks;
 use super::queue::Queue;
 use super::wire::{TYPES, Wanted};
@@ -53,6 +54,8 @@ pub(crate) struct WindowState {
     pub base: usize,
     pub bytes: u64,
     pub memory: BufferId,
+    /// The window is dynamic: what is attached.
+    pub regions: Option<Regions>,
     pub eager_bytes: u64,
     pub queues: Vec<Queue>,
     pub origins: Vec<Origin>,
@@ -81,7 +84,7 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) enum Moving {
     /// Data of an operation that waits here.
-    Operand { rank: u32, serial: u64, staged: bool },
+    Operand { rank: u32, serial: u64, staged: bool, used: Used },
     /// Data of a refused operation.
     Refused,
     /// The result of a fetch.
@@ -89,7 +92,7 @@ pub(crate) enum Moving {
     /// Data of an operation of ours; of the user's memory, where `counts`.
     Out { window: u32, rank: u32, counts: bool, ticket: Option<Arc<Ticket>> },
     /// A result for somebody.
-    AnswerOut { rank: u32 },
+    AnswerOut { rank: u32, used: Used },
 }
 
 /// Where the data of an operation are.

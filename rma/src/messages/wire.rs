@@ -64,6 +64,8 @@ pub(crate) enum Reason {
     Operator = 4,
     /// None of an operation: whoever held the lock before died with it.
     OwnerDied = 5,
+    /// Its addresses do not lie in one region that is attached.
+    Unattached = 6,
 }
 
 /// A refusal as it is sent.
@@ -457,6 +459,7 @@ impl<'a> Reader<'a> {
             3 => Reason::Type,
             4 => Reason::Operator,
             5 => Reason::OwnerDied,
+            6 => Reason::Unattached,
             _ => return Err("a refusal has an unknown reason"),
         };
         let (verb, address, bytes) = (self.u8()?, self.u64()? as i64, self.u64()?);

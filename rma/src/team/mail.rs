@@ -66,8 +66,8 @@ pub(crate) enum Event {
 #[derive(Debug)]
 enum Posting {
     Message { rank: u32 },
-    Send { rank: u32, token: Option<u64> },
-    Receive { token: u64 },
+    Send { rank: u32, token: Option<u64>, operation: Option<OperationId> },
+    Receive { rank: u32, token: u64, operation: Option<OperationId> },
 }
 
 /// A receive for a message: its number, and the message once it is here.
@@ -165,8 +165,17 @@ impl Mail {
                 if let Some(arrival) = receives.iter_mut().find(|it| it.id == id) {
                     arrival.operation = Some(operation);
                 }
+                self.note_operation(id, operation);
             }
             Err((memory, fault)) => self.end(id, Err(fault), memory),
+        }
+    }
+
+    fn note_operation(&mut self, id: SlotId, of: OperationId) {
+        if let Some(Posting::Send { operation, .. } | Posting::Receive { operation, .. }) =
+            self.posted.get_mut(id)
+        {
+            *operation = Some(of);
         }
     }
 
@@ -195,7 +204,7 @@ impl Mail {
     /// Receives such data.
     pub fn receive(&mut self, rank: u32, kind: Kind, number: u64, memory: Memory, token: u64) {
         let bits = self.bits(kind, number);
-        match self.posted.insert(Posting::Receive { token }) {
+        match self.posted.insert(Posting::Receive { rank, token, operation: None }) {
             Ok(id) => self.post_receive(rank, bits, memory, id),
             Err(_) => {
                 let outcome = Err(Fault::Busy);
@@ -228,13 +237,13 @@ impl Mail {
                 continue;
             }
             let peer = lane.peer;
-            let Ok(id) = self.posted.insert(Posting::Send { rank, token }) else { return };
+            let Ok(id) = self.posted.insert(Posting::Send { rank, token, operation: None }) else { return };
             let (channel, level, user) = (Channel::Tagged, Level::Buffered, id.to_u64());
             lane.under_way += 1;
             let context = &self.context;
             match self.endpoint.post_send(context, peer, channel, bits, memory, level, user) {
                 Ok(Posted::Done(completed)) => self.complete(completed),
-                Ok(Posted::Pending(_)) => {}
+                Ok(Posted::Pending(operation)) => self.note_operation(id, operation),
                 Err((memory, Fault::Busy)) => {
                     self.posted.remove(id);
                     let lane = &mut self.lanes[rank as usize];
@@ -282,14 +291,14 @@ impl Mail {
     fn end(&mut self, id: SlotId, outcome: Result<u64, Fault>, memory: Memory) {
         match self.posted.remove(id) {
             Some(Posting::Message { rank }) => self.arrived(rank, id, outcome, memory),
-            Some(Posting::Send { rank, token }) => {
+            Some(Posting::Send { rank, token, .. }) => {
                 self.lanes[rank as usize].under_way -= 1;
                 self.events.extend(token.map(|token| Event::Sent { token }));
                 if let Err(fault) = outcome {
                     self.lose(rank, fault);
                 }
             }
-            Some(Posting::Receive { token }) => {
+            Some(Posting::Receive { token, .. }) => {
                 self.events.push_back(Event::Received { token, outcome, memory });
             }
             None => {}
@@ -334,6 +343,19 @@ impl Mail {
         }
         let receives = std::mem::take(&mut lane.receives);
         receives.iter().filter_map(|it| it.operation).for_each(|it| self.endpoint.cancel(it));
+        // Data must not come to memory that nobody offers any more, nor go from there. What is sent at the end may go.
+        let of_data = |posting: &Posting| match *posting {
+            Posting::Receive { rank: of, operation, .. } if of == rank => operation,
+            Posting::Send { rank: of, token: Some(_), operation }
+                if of == rank && fault != Fault::Closed =>
+            {
+                operation
+            }
+            _ => None,
+        };
+        let ended: Vec<OperationId> =
+            self.posted.iter().filter_map(|(_, posting)| of_data(posting)).collect();
+        ended.into_iter().for_each(|it| self.endpoint.cancel(it));
         self.push(rank);
         true
     }

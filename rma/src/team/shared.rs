@@ -156,7 +156,7 @@ impl Shared {
                 let answer = look(&mut hub)?;
                 hub.send_replies();
                 // What was sent to this rank itself waits for the next turn.
-                (any || hub.mail.has_news(), answer)
+                (any || hub.mail.has_news() || !hub.pushes.is_empty(), answer)
             };
             if let Some(answer) = answer {
                 self.tell();

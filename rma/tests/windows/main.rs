@@ -2,6 +2,7 @@
 
 mod accumulates;
 mod common;
+mod dynamic;
 mod errors;
 mod locks;
 mod notices;
@@ -83,6 +84,14 @@ scenarios! {
         lock_all_starves_nobody_and_is_starved_by_nobody,
         a_flush_completes_at_the_target_and_a_local_one_here,
         locks_that_nobody_contends_for_may_go_unasked;
+    dynamic:
+        operations_of_all_kinds_find_their_addresses,
+        a_range_has_to_lie_in_one_region,
+        memory_that_is_attached_anew_is_found_again,
+        nothing_is_written_after_a_detach,
+        many_regions_come_and_go,
+        wrong_attachments_are_told,
+        a_rank_that_is_lost_holds_no_memory_back;
     notices:
         a_notice_comes_after_its_put_and_all_before_it,
         notices_of_all_origins_and_epochs_are_counted_once_each,

@@ -57,6 +57,7 @@ fn all() -> Vec<Item> {
         Item::Granted { window },
         Item::Result { fetch, bytes: 0..16 },
         Item::Refused(refused),
+        Item::Refused(Refused { reason: Reason::Unattached, ..refused }),
     ]
 }
 
