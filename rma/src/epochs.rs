@@ -374,6 +374,15 @@ impl Epochs {
         }
     }
 
+    /// The ranks of the access epoch, where it names some.
+    pub fn ranks(&self) -> Vec<u32> {
+        match &self.access {
+            Access::Start(group) => group.clone(),
+            Access::Lock(held) => held.keys().copied().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether the window may be freed: a fence without operations behind it is no epoch.
     ///
     /// # Errors

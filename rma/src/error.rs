@@ -7,6 +7,7 @@ use ropewalk_base::memory::{Element, Operator, OutOfCells};
 use ropewalk_net::Fault;
 use thiserror::Error;
 
+use crate::check::Conflict;
 use crate::epochs::Rule;
 
 /// How messages name a window: its number in its team, and what the user called it.
@@ -139,6 +140,9 @@ pub enum Error {
     /// The call broke a rule of epochs. Nothing happened.
     #[error("{window}, rank {rank}: {rule}")]
     Misuse { window: WindowName, rank: u32, rule: Rule },
+    /// The checking mode found a misuse ([`WindowOptions::check`](crate::WindowOptions::check)). Nothing happened.
+    #[error("{window}, rank {rank}: {conflict}")]
+    Conflict { window: WindowName, rank: u32, conflict: Box<Conflict> },
     /// The arguments make no sense. Nothing happened.
     #[error("{window}, rank {rank}: {argument}")]
     Argument { window: WindowName, rank: u32, argument: BadArgument },
@@ -182,7 +186,8 @@ impl Error {
     /// The class by which recovery is decided.
     pub fn class(&self) -> Class {
         match self {
-            Error::Misuse { .. } | Error::Argument { .. } | Error::Team(_) => Class::Caller,
+            Error::Misuse { .. } | Error::Conflict { .. } => Class::Caller,
+            Error::Argument { .. } | Error::Team(_) => Class::Caller,
             Error::Disagree { .. } | Error::NotShared { .. } => Class::Caller,
             Error::Refused { .. } => Class::Operation,
             Error::Lost { .. } | Error::TeamLost { .. } => Class::Peer,

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod asserts;
+pub mod check;
 mod direct;
 pub mod epochs;
 mod error;

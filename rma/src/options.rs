@@ -24,7 +24,7 @@ pub enum AccumulateOrdering {
     None = 2,
 }
 
-/// The options of a window. All ranks give the same, but for `name`, `displacement_unit` and `map_memory`.
+/// The options of a window. All ranks give the same, but for `name`, `displacement_unit`, `map_memory` and `check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowOptions {
     pub implementation: Implementation,
@@ -50,6 +50,9 @@ pub struct WindowOptions {
     pub noncontiguous: bool,
     /// `Messages`: operations with more bytes of data send these in a message of their own. At most 32 KiB.
     pub eager_bytes: u32,
+    /// The checking mode: calls of this rank are compared with those before them, and misuse is an error in words
+    /// ([`Error::Conflict`](crate::Error::Conflict)). It costs some time for each operation that is not complete.
+    pub check: bool,
 }
 
 impl Default for WindowOptions {
@@ -66,6 +69,7 @@ impl Default for WindowOptions {
             map_memory: true,
             noncontiguous: false,
             eager_bytes: 16 << 10,
+            check: false,
         }
     }
 }

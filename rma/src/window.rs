@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ropewalk_base::memory::Cells;
 
+use crate::check::{Checks, Conflict};
 use crate::direct::{Direct, Opening, Sharing};
 use crate::epochs::{Epochs, Rule};
 use crate::error::{BadArgument, Error, WindowName};
@@ -49,6 +50,8 @@ pub(crate) struct Inner {
     shared: Vec<Cells>,
     /// Of a dynamic window.
     attached: Option<Attached>,
+    /// Of the checking mode.
+    checks: Option<Mutex<Checks>>,
     epochs: Mutex<Epochs>,
     freed: AtomicBool,
     way: Box<dyn Way>,
@@ -201,6 +204,7 @@ impl Window {
             remotes,
             shared,
             attached: is_dynamic.then(Attached::default),
+            checks: options.check.then(|| Mutex::new(Checks::new(team.rank(), options.same_op))),
             epochs: Mutex::new(epochs),
             freed: AtomicBool::new(false),
         };
@@ -224,7 +228,15 @@ impl Window {
     /// # Errors
     /// An epoch is open, and the window stays; or a rank is lost, or refused an operation, and the window is freed.
     pub fn free(&mut self) -> Result<(), Error> {
-        let judged = self.inner.epochs()?.free();
+        let (judged, ranks) = {
+            let epochs = self.inner.epochs()?;
+            (epochs.free(), epochs.ranks())
+        };
+        if let Err(Rule::AccessOpen { open, .. }) = judged
+            && let Some(conflict) = self.inner.checked(|checks| checks.freed(open, ranks))
+        {
+            return Err(self.inner.conflict(conflict));
+        }
         self.inner.rule(judged)?;
         self.inner.freed.store(true, Ordering::SeqCst);
         let _turn = self.inner.team.turn();
@@ -239,6 +251,12 @@ impl Window {
     /// The part of the cells that the window has.
     pub fn range(&self) -> Range<usize> {
         self.inner.range.clone()
+    }
+
+    /// Operations that the checking mode did not compare with all that they might clash with, since too many were not complete,
+    /// or had too many pieces: 4,096 operations are kept, with 65,536 pieces, and 4,096 of one.
+    pub fn unchecked(&self) -> u64 {
+        self.inner.checked(|checks| checks.unchecked()).unwrap_or(0)
     }
 
     /// What it was made with.
@@ -299,6 +317,17 @@ impl Inner {
             return self.rule(Err(Rule::Freed));
         }
         Ok(self.epochs.lock().expect("epochs are never left half-changed"))
+    }
+
+    /// Asks the checking mode, where it is on.
+    fn checked<T>(&self, ask: impl FnOnce(&mut Checks) -> T) -> Option<T> {
+        let checks = self.checks.as_ref()?;
+        Some(ask(&mut checks.lock().expect("checks are never left half-changed")))
+    }
+
+    fn conflict(&self, conflict: Conflict) -> Error {
+        let (window, rank) = (self.name.clone(), self.team.rank());
+        Error::Conflict { window, rank, conflict: Box::new(conflict) }
     }
 
     fn rule<T>(&self, judged: Result<T, Rule>) -> Result<T, Error> {

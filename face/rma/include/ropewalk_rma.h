@@ -65,6 +65,12 @@ typedef int64_t rw_count;
 #define RW_ERR_OTHER 20
 /* Ranks do not share the memory of a window. */
 #define RW_ERR_RMA_SHARED 21
+/* Memory cannot be attached: some of it is already, or too much else is. Or nothing is attached there. */
+#define RW_ERR_RMA_ATTACH 22
+/* The call is for windows of another kind. */
+#define RW_ERR_RMA_FLAVOR 23
+/* Operations of one epoch get into each other's way: told where the info says check=true. */
+#define RW_ERR_RMA_CONFLICT 24
 
 /* Predefined types. */
 #define RW_PREDEFINED(number) ((rw_type)(uintptr_t)(number))
@@ -152,6 +158,11 @@ const char *rw_last_error(void);
 int rw_win_allocate(rw_aint bytes, int disp_unit, const char *info, void *base, rw_win *win);
 int rw_win_allocate_shared(rw_aint bytes, int disp_unit, const char *info, void *base, rw_win *win);
 int rw_win_create(void *base, rw_aint bytes, int disp_unit, const char *info, rw_win *win);
+/* A window without memory, and memory of this rank for it. Displacements are addresses at the target. */
+int rw_win_create_dynamic(const char *info, rw_win *win);
+int rw_win_attach(rw_win win, void *base, rw_aint bytes);
+int rw_win_detach(rw_win win, const void *base);
+int rw_get_address(const void *location, rw_aint *address);
 int rw_win_free(rw_win *win);
 int rw_win_get_base(rw_win win, void *base);
 int rw_win_get_size(rw_win win, int rank, rw_aint *bytes, int *disp_unit);

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
+use ropewalk_rma::check::Conflict;
 use ropewalk_rma::epochs::Rule;
 use ropewalk_rma::types::TypeError;
 use ropewalk_rma::{BadArgument, Error, Refusal};
@@ -52,6 +53,9 @@ codes! {
     ERR_INIT = 19, "the library was not initialized, or has ended";
     ERR_OTHER = 20, "another error";
     ERR_RMA_SHARED = 21, "ranks do not share the memory of a window";
+    ERR_RMA_ATTACH = 22, "memory cannot be attached, or is not attached";
+    ERR_RMA_FLAVOR = 23, "the call is for windows of another kind";
+    ERR_RMA_CONFLICT = 24, "operations of one epoch get into each other's way (info check)";
 }
 
 /// Why a call failed.
@@ -70,6 +74,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let code = match &error {
             Error::Misuse { rule, .. } => of_rule(*rule),
+            Error::Conflict { conflict, .. } => of_conflict(conflict),
             Error::Argument { argument, .. } | Error::Team(argument) => of_argument(argument),
             Error::Refused { refusal, .. } => of_refusal(refusal),
             Error::Lost { .. } | Error::TeamLost { .. } => ERR_PEER,
@@ -102,6 +107,14 @@ fn of_rule(rule: Rule) -> c_int {
     }
 }
 
+fn of_conflict(conflict: &Conflict) -> c_int {
+    match conflict {
+        Conflict::Succeeds(_) | Conflict::WritesHere(_) => ERR_ASSERT,
+        Conflict::Free { .. } => ERR_RMA_SYNC,
+        _ => ERR_RMA_CONFLICT,
+    }
+}
+
 fn of_argument(argument: &BadArgument) -> c_int {
     match argument {
         BadArgument::Elements
@@ -109,13 +122,17 @@ fn of_argument(argument: &BadArgument) -> c_int {
         | BadArgument::NotOne
         | BadArgument::NotComparable(_) => ERR_TYPE,
         BadArgument::Operator { .. } => ERR_OP,
-        BadArgument::Displacement(_) | BadArgument::Unit => ERR_DISP,
+        BadArgument::Displacement(_) | BadArgument::Unit | BadArgument::DynamicUnit(_) => ERR_DISP,
         BadArgument::Lengths { .. } | BadArgument::ResultLengths { .. } => ERR_COUNT,
         BadArgument::Eager { .. } => ERR_INFO,
         BadArgument::Exchange { .. } => ERR_SIZE,
         BadArgument::Counters { .. } => ERR_INFO,
         BadArgument::Counter { .. } => ERR_ARG,
         BadArgument::NotShared => ERR_RMA_SHARED,
+        BadArgument::Attached { .. }
+        | BadArgument::NotAttached(_)
+        | BadArgument::Regions { .. } => ERR_RMA_ATTACH,
+        BadArgument::NotDynamic => ERR_RMA_FLAVOR,
         BadArgument::NoRank { .. } => ERR_RANK,
         _ => ERR_ARG,
     }
@@ -123,7 +140,7 @@ fn of_argument(argument: &BadArgument) -> c_int {
 
 fn of_refusal(refusal: &Refusal) -> c_int {
     match refusal {
-        Refusal::Bounds { .. } => ERR_RMA_RANGE,
+        Refusal::Bounds { .. } | Refusal::Unattached { .. } => ERR_RMA_RANGE,
         Refusal::Window { .. } => ERR_WIN,
         Refusal::Type { .. } => ERR_TYPE,
         Refusal::Operator { .. } => ERR_OP,

@@ -36,6 +36,7 @@ fn set(options: &mut WindowOptions, key: &str, value: &str) -> Option<()> {
         "alloc_shared_noncontig" => options.noncontiguous = truth(value)?,
         "counters" => options.counters = value.parse().ok()?,
         "eager_bytes" => options.eager_bytes = value.parse().ok()?,
+        "check" => options.check = truth(value)?,
         _ => {}
     }
     Some(())
@@ -79,13 +80,14 @@ pub fn write(options: &WindowOptions) -> String {
         AccumulateOrdering::None => "none",
     };
     let mut text = format!(
-        "implementation={implementation};no_locks={};accumulate_ordering={ordering};mpi_accumulate_granularity={};eager_bytes={};alloc_shm={};alloc_shared_noncontig={};counters={}",
+        "implementation={implementation};no_locks={};accumulate_ordering={ordering};mpi_accumulate_granularity={};eager_bytes={};alloc_shm={};alloc_shared_noncontig={};counters={};check={}",
         options.no_locks,
         options.granularity,
         options.eager_bytes,
         options.map_memory,
         options.noncontiguous,
-        options.counters
+        options.counters,
+        options.check
     );
     if options.same_op {
         text.push_str(";accumulate_ops=same_op_no_op");
@@ -112,7 +114,7 @@ mod tests {
     fn all_keys_are_read_and_what_is_written_is_read_again() {
         let text = "implementation=messages; no_locks = true;accumulate_ordering=none;\
                     accumulate_ops=same_op;mpi_accumulate_granularity=64;eager_bytes=100;\
-                    name=halo;alloc_shm=false;alloc_shared_noncontig=true;counters=3;unheard_of=1";
+                    name=halo;alloc_shm=false;alloc_shared_noncontig=true;counters=3;check=true;unheard_of=1";
         let options = read(text, 8).unwrap();
         let wanted = WindowOptions {
             implementation: Implementation::Messages,
@@ -126,6 +128,7 @@ mod tests {
             map_memory: false,
             noncontiguous: true,
             counters: 3,
+            check: true,
         };
         assert_eq!(options, wanted);
         assert_eq!(read(&write(&options), 8).unwrap(), options);

@@ -156,12 +156,8 @@ impl Known {
 
     /// Takes a directory apart; and whether an entry of it is half written.
     fn read(&self, bytes: &[u8]) -> (Read, bool) {
-        let words: Vec<u64> = bytes
-            .as_chunks::<WORD>()
-            .0
-            .iter()
-            .map(|word| u64::from_le_bytes(*word))
-            .collect();
+        let words: Vec<u64> =
+            bytes.as_chunks::<WORD>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let count = words.first().map_or(0, |count| (*count).min(REGIONS_MAX as u64) as usize);
         if count > self.entries {
             return (Read::Longer(count), false);

@@ -261,8 +261,7 @@ impl Hub {
         memory: Memory,
     ) {
         let is_dynamic = note.again.is_some();
-        if let Some((note, memory)) =
-            self.unless_it_goes_again(window, rank, outcome, note, memory)
+        if let Some((note, memory)) = self.unless_it_goes_again(window, rank, outcome, note, memory)
         {
             self.end_access(window, rank, &note, (outcome, value), memory);
         }
@@ -411,8 +410,7 @@ impl Hub {
                 let (memory, landing) = (Memory::empty(), Landing::Nothing);
                 let (verb, is_local, ticket) = (NOTIFY, false, None);
                 let (address, bytes, value, again) = (0, 0, 0, None);
-                let note =
-                    Note { landing, is_local, ticket, verb, address, bytes, value, again };
+                let note = Note { landing, is_local, ticket, verb, address, bytes, value, again };
                 queue.push_back(Prepared { what: alone, memory, note });
             }
         }

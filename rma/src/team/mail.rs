@@ -237,7 +237,9 @@ impl Mail {
                 continue;
             }
             let peer = lane.peer;
-            let Ok(id) = self.posted.insert(Posting::Send { rank, token, operation: None }) else { return };
+            let Ok(id) = self.posted.insert(Posting::Send { rank, token, operation: None }) else {
+                return;
+            };
             let (channel, level, user) = (Channel::Tagged, Level::Buffered, id.to_u64());
             lane.under_way += 1;
             let context = &self.context;

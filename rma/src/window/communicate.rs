@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ropewalk_base::memory::{Element, Operator, Update};
 
 use super::{Inner, Window};
-use crate::epochs::Call;
+use crate::epochs::{Call, Rule};
 use crate::error::{BadArgument, Error};
 use crate::operation::{Destination, Operation, Source, Target, Verb};
 use crate::ticket::Ticket;
@@ -21,6 +21,8 @@ pub struct Request {
     window: Arc<Inner>,
     ticket: Arc<Ticket>,
     rank: Option<u32>,
+    /// Its number in the checking mode.
+    checked: Option<u64>,
 }
 
 impl Request {
@@ -35,6 +37,7 @@ impl Request {
         if !self.ticket.is_done() {
             return Ok(false);
         }
+        self.tell();
         self.ticket.take_error().map_or(Ok(true), Err)
     }
 
@@ -46,12 +49,24 @@ impl Request {
         if let Some(rank) = self.rank {
             self.window.way.wait_for(rank, &self.ticket)?;
         }
+        self.tell();
         self.ticket.take_error().map_or(Ok(()), Err)
+    }
+}
+
+impl Request {
+    /// Tells the checking mode that it is done.
+    fn tell(&self) {
+        if let Some(number) = self.checked {
+            self.window.checked(|checks| checks.complete_one(number));
+        }
     }
 }
 
 /// How the caller learns of the end: at the synchronisation, or by a request as well.
 type Asked<'a> = Option<&'a Arc<Ticket>>;
+/// The number of an operation in the checking mode.
+type Checked = Option<u64>;
 
 impl Window {
     /// Copies data to a target.
@@ -60,7 +75,7 @@ impl Window {
     /// There is no epoch for the rank; both sides have not as many bytes; or data lie outside of their memory here. What
     /// lies outside of the target's window is told at the next synchronisation.
     pub fn put(&self, source: Source<'_>, target: Target<'_>) -> Result<(), Error> {
-        self.inner.put(source, target, None)
+        self.inner.put(source, target, None).map(drop)
     }
 
     /// Copies data of a target to here.
@@ -68,7 +83,7 @@ impl Window {
     /// # Errors
     /// As [`Self::put`].
     pub fn get(&self, destination: Destination<'_>, target: Target<'_>) -> Result<(), Error> {
-        self.inner.get(destination, target, None)
+        self.inner.get(destination, target, None).map(drop)
     }
 
     /// Combines each element of a target with one of the origin, atomically.
@@ -82,7 +97,7 @@ impl Window {
         target: Target<'_>,
         operator: Operator,
     ) -> Result<(), Error> {
-        self.inner.update(Some(source), None, target, operator, None)
+        self.inner.update(Some(source), None, target, operator, None).map(drop)
     }
 
     /// The same; what the elements were before comes to here. `Operator::Nothing` needs no source, and reads atomically.
@@ -96,7 +111,7 @@ impl Window {
         target: Target<'_>,
         operator: Operator,
     ) -> Result<(), Error> {
-        self.inner.update(source, Some(destination), target, operator, None)
+        self.inner.update(source, Some(destination), target, operator, None).map(drop)
     }
 
     /// The same for one element of a predefined type.
@@ -113,7 +128,7 @@ impl Window {
         if target.rank.is_some() {
             self.inner.argument(target.single())?;
         }
-        self.inner.update(source, Some(destination), target, operator, None)
+        self.inner.update(source, Some(destination), target, operator, None).map(drop)
     }
 
     /// Sets one element of a predefined type to `desired` if it equals `expected`. What it was comes to here. Both are bytes
@@ -128,7 +143,7 @@ impl Window {
         destination: Destination<'_>,
         target: Target<'_>,
     ) -> Result<(), Error> {
-        self.inner.swap(expected, desired, destination, target)
+        self.inner.swap(expected, desired, destination, target).map(drop)
     }
 
     /// A put with a request. Within lock epochs only, as all of these.
@@ -181,19 +196,24 @@ impl Window {
     fn request(
         &self,
         target: &Target<'_>,
-        issue: impl FnOnce(Asked<'_>) -> Result<(), Error>,
+        issue: impl FnOnce(Asked<'_>) -> Result<Checked, Error>,
     ) -> Result<Request, Error> {
         let judged = self.inner.epochs()?.passive(Call::Request, target.rank);
         self.inner.rule(judged)?;
         let ticket = Arc::new(Ticket::new());
-        issue(Some(&ticket))?;
+        let checked = issue(Some(&ticket))?;
         ticket.end();
-        Ok(Request { window: self.inner.clone(), ticket, rank: target.rank })
+        Ok(Request { window: self.inner.clone(), ticket, rank: target.rank, checked })
     }
 }
 
 impl Inner {
-    fn put(&self, source: Source<'_>, target: Target<'_>, asked: Asked<'_>) -> Result<(), Error> {
+    fn put(
+        &self,
+        source: Source<'_>,
+        target: Target<'_>,
+        asked: Asked<'_>,
+    ) -> Result<Checked, Error> {
         self.check_put(&source, &target)?;
         self.operate(&target, Verb::Put(source), asked)
     }
@@ -216,7 +236,7 @@ impl Inner {
         destination: Destination<'_>,
         target: Target<'_>,
         asked: Asked<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<Checked, Error> {
         if target.rank.is_some() {
             self.argument(check_result(&destination, &target))?;
         }
@@ -230,10 +250,10 @@ impl Inner {
         target: Target<'_>,
         operator: Operator,
         asked: Asked<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<Checked, Error> {
         let judged = judge_update(source.as_ref(), result.as_ref(), &target, operator);
         let judged = if target.rank.is_some() { self.argument(judged)? } else { None };
-        let Some((element, update)) = judged else { return self.nothing(&target) };
+        let Some((element, update)) = judged else { return self.nothing(&target).map(|()| None) };
         let source = source.unwrap_or(Source::slice(&[], 0, target.datatype));
         self.operate(&target, Verb::Update { update, element, source, result }, asked)
     }
@@ -244,9 +264,9 @@ impl Inner {
         desired: &[u8],
         result: Destination<'_>,
         target: Target<'_>,
-    ) -> Result<(), Error> {
+    ) -> Result<Checked, Error> {
         if target.rank.is_none() {
-            return self.nothing(&target);
+            return self.nothing(&target).map(|()| None);
         }
         let element = self.argument(judge_swap(expected, desired, &result, &target))?;
         let word = |bytes: &[u8]| {
@@ -264,11 +284,21 @@ impl Inner {
         self.rule(judged)
     }
 
-    fn operate(&self, target: &Target<'_>, verb: Verb<'_>, asked: Asked<'_>) -> Result<(), Error> {
-        match self.judge(target, verb)? {
-            Some(operation) => self.way.operate(&operation, asked),
-            None => Ok(()),
-        }
+    fn operate(
+        &self,
+        target: &Target<'_>,
+        verb: Verb<'_>,
+        asked: Asked<'_>,
+    ) -> Result<Checked, Error> {
+        let Some(operation) = self.judge(target, verb)? else { return Ok(None) };
+        let checked = self.check(&operation)?;
+        self.way.operate(&operation, asked).map(|()| checked)
+    }
+
+    /// Asks the checking mode about an operation.
+    pub(super) fn check(&self, operation: &Operation<'_>) -> Result<Checked, Error> {
+        let checked = self.checked(|checks| checks.operate(operation)).transpose();
+        checked.map_err(|conflict| self.conflict(conflict))
     }
 
     /// The operation, if it moves data and its target is a rank.
@@ -288,8 +318,15 @@ impl Inner {
             true => address as i64,
             false => return self.argument(Err(BadArgument::Displacement(displacement))),
         };
-        self.nothing(target)?;
-        Ok(Some(Operation { verb, rank, address, count, datatype }))
+        let operation = Operation { verb, rank, address, count, datatype };
+        let judged = self.epochs()?.operate(target.rank);
+        if let Err(Rule::NoAccess(_)) = judged
+            && let Some(conflict) = self.checked(|checks| checks.succeeds(&operation)).flatten()
+        {
+            return Err(self.conflict(conflict));
+        }
+        self.rule(judged)?;
+        Ok(Some(operation))
     }
 }
 

@@ -26,6 +26,11 @@ fn judge(attached: &BTreeMap<u64, u64>, address: u64, bytes: u64) -> Result<(), 
 }
 
 impl Window {
+    /// Whether memory is attached to it: [`Team::create_dynamic`](crate::Team::create_dynamic) made it.
+    pub fn is_dynamic(&self) -> bool {
+        self.inner.attached.is_some()
+    }
+
     /// Attaches a range of cells: from now on others reach it by its address, which this returns and which somebody has to tell
     /// them. Not collective. An operation lies within one region; none are joined. The cells stay until they are detached.
     ///

@@ -21,6 +21,9 @@ impl Window {
         self.inner.check_put(&source, &target)?;
         let put = self.inner.judge(&target, Verb::Put(source))?;
         let Some(rank) = target.rank else { return Ok(()) };
+        if let Some(put) = &put {
+            self.inner.check(put)?;
+        }
         self.inner.way.notify(put.as_ref(), rank, counter)
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use super::Window;
 use crate::asserts::Asserts;
+use crate::check::Checks;
 use crate::epochs::{Call, LockKind};
 use crate::error::Error;
 use crate::way::Reach;
@@ -17,7 +18,9 @@ impl Window {
     pub fn fence(&self, asserts: Asserts) -> Result<(), Error> {
         let judged = self.inner.epochs()?.fence(asserts);
         let preceded = self.inner.rule(judged)?;
-        self.inner.way.fence(preceded)
+        let fenced = self.inner.way.fence(preceded);
+        self.inner.checked(|checks| checks.fenced(asserts));
+        fenced
     }
 
     /// Begins an access epoch for these ranks. Does not wait for their posts: operations do.
@@ -27,6 +30,7 @@ impl Window {
     pub fn start(&self, group: &[u32], asserts: Asserts) -> Result<(), Error> {
         let judged = self.inner.epochs()?.start(group, asserts);
         let group = self.inner.rule(judged)?;
+        self.inner.checked(Checks::begin);
         self.inner.way.start(&group, !asserts.has(Asserts::NO_CHECK))
     }
 
@@ -38,7 +42,9 @@ impl Window {
     pub fn complete(&self) -> Result<(), Error> {
         let judged = self.inner.epochs()?.complete();
         let group = self.inner.rule(judged)?;
-        self.inner.way.complete(&group)
+        let completed = self.inner.way.complete(&group);
+        self.inner.checked(|checks| checks.complete(None, true));
+        completed
     }
 
     /// Exposes this rank's memory to the ranks of a group, for one epoch of each. Does not wait.
@@ -48,6 +54,7 @@ impl Window {
     pub fn post(&self, group: &[u32], asserts: Asserts) -> Result<(), Error> {
         let judged = self.inner.epochs()?.post(group, asserts);
         let group = self.inner.rule(judged)?;
+        self.inner.checked(|checks| checks.posted(asserts));
         self.inner.way.post(&group, !asserts.has(Asserts::NO_CHECK))
     }
 
@@ -63,6 +70,7 @@ impl Window {
         let waited = self.inner.way.wait(&group);
         let ended = self.inner.epochs()?.wait();
         self.inner.rule(ended)?;
+        self.inner.checked(Checks::waited);
         waited
     }
 
@@ -79,6 +87,7 @@ impl Window {
         if tested != Ok(false) {
             let ended = self.inner.epochs()?.wait();
             self.inner.rule(ended)?;
+            self.inner.checked(Checks::waited);
         }
         tested
     }
@@ -91,6 +100,7 @@ impl Window {
     pub fn lock(&self, kind: LockKind, rank: u32, asserts: Asserts) -> Result<(), Error> {
         let judged = self.inner.epochs()?.lock(kind, rank, asserts);
         self.inner.rule(judged)?;
+        self.inner.checked(Checks::begin);
         self.inner.way.lock(kind, rank, !asserts.has(Asserts::NO_CHECK))
     }
 
@@ -101,7 +111,9 @@ impl Window {
     pub fn unlock(&self, rank: u32) -> Result<(), Error> {
         let judged = self.inner.epochs()?.unlock(rank);
         self.inner.rule(judged)?;
-        self.inner.way.unlock(rank)
+        let unlocked = self.inner.way.unlock(rank);
+        self.inner.checked(|checks| checks.complete(Some(rank), true));
+        unlocked
     }
 
     /// Locks all ranks, shared.
@@ -111,6 +123,7 @@ impl Window {
     pub fn lock_all(&self, asserts: Asserts) -> Result<(), Error> {
         let judged = self.inner.epochs()?.lock_all(asserts);
         self.inner.rule(judged)?;
+        self.inner.checked(Checks::begin);
         self.inner.way.lock_all(!asserts.has(Asserts::NO_CHECK))
     }
 
@@ -121,13 +134,17 @@ impl Window {
     pub fn unlock_all(&self) -> Result<(), Error> {
         let judged = self.inner.epochs()?.unlock_all();
         self.inner.rule(judged)?;
-        self.inner.way.unlock_all()
+        let unlocked = self.inner.way.unlock_all();
+        self.inner.checked(|checks| checks.complete(None, true));
+        unlocked
     }
 
     fn passive_flush(&self, rank: Option<u32>, reach: Reach) -> Result<(), Error> {
         let judged = self.inner.epochs()?.passive(Call::Flush, rank);
         self.inner.rule(judged)?;
-        self.inner.way.flush(rank, reach)
+        let flushed = self.inner.way.flush(rank, reach);
+        self.inner.checked(|checks| checks.complete(rank, reach == Reach::Target));
+        flushed
     }
 
     /// Completes what this rank issued to a rank, there and here.

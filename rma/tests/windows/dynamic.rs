@@ -224,12 +224,13 @@ pub fn memory_that_is_attached_anew_is_found_again(setup: Setup) {
                     // The others do not have to go again, and add up.
                     add(&window, 0, keeps, 1).unwrap();
                 }
-                window.put_notify(
-                    Source::slice(&[7; 8], 1, &word),
-                    Target::new(0, place + 8, 1, &word),
-                    0,
-                )
-                .unwrap();
+                window
+                    .put_notify(
+                        Source::slice(&[7; 8], 1, &word),
+                        Target::new(0, place + 8, 1, &word),
+                        0,
+                    )
+                    .unwrap();
                 window.unlock_all().unwrap();
                 let mut value = 0_u64;
                 for step in 0..50_u64 {
@@ -267,7 +268,8 @@ pub fn nothing_is_written_after_a_detach(setup: Setup) {
             let (mut refused, mut done, mut number) = (0, 0, 0_u8);
             while !stop.load(Ordering::Relaxed) || refused == 0 || done == 0 {
                 number = number.wrapping_add(1);
-                put(&window, 1, at, &vec![number; if number % 2 == 0 { 8 } else { BYTES }]).unwrap();
+                put(&window, 1, at, &vec![number; if number % 2 == 0 { 8 } else { BYTES }])
+                    .unwrap();
                 add(&window, 1, at + 512, 1).unwrap();
                 match window.flush(1) {
                     Ok(()) => done += 1,
@@ -392,7 +394,9 @@ pub fn wrong_attachments_are_told(setup: Setup) {
         let number = if own.rank == 0 { 3 } else { 3 };
         assert_eq!(
             words,
-            format!("window {number} (kinds): rank {other} made it with another kind: dynamic, or not")
+            format!(
+                "window {number} (kinds): rank {other} made it with another kind: dynamic, or not"
+            )
         );
     });
 }

@@ -1,6 +1,7 @@
 //! What windows promise, for every implementation: each scenario runs over each setup.
 
 mod accumulates;
+mod checks;
 mod common;
 mod dynamic;
 mod errors;
@@ -84,6 +85,11 @@ scenarios! {
         lock_all_starves_nobody_and_is_starved_by_nobody,
         a_flush_completes_at_the_target_and_a_local_one_here,
         locks_that_nobody_contends_for_may_go_unasked;
+    checks:
+        operations_that_get_into_each_others_way_are_told,
+        memory_that_two_operations_use_is_told,
+        columns_side_by_side_are_apart,
+        assertions_that_are_untrue_are_told;
     dynamic:
         operations_of_all_kinds_find_their_addresses,
         a_range_has_to_lie_in_one_region,

@@ -105,17 +105,8 @@ pub unsafe extern "C" fn rw_win_create(
     window: *mut Handle,
 ) -> c_int {
     ask(|library| {
-        // SAFETY: the caller vouches for it.
-        let cells = unsafe { place(window) }.and_then(|_| size(bytes)).and_then(|bytes| {
-            if base.is_null() && bytes > 0 {
-                return Err(failure(ERR_ARG, "the base of a window is NULL"));
-            }
-            if base.addr().checked_add(bytes).is_none() {
-                return Err(failure(ERR_SIZE, "a window reaches farther than addresses do"));
-            }
-            // SAFETY: the caller vouches for the bytes until the window is freed, with which the cells go.
-            Ok(unsafe { Cells::promised(base.cast(), bytes) })
-        });
+        // SAFETY: the caller vouches for the place, and for the bytes until the window is freed, with which the cells go.
+        let cells = unsafe { place(window).and_then(|_| promised(base, bytes)) };
         let team = library.process.team();
         let make =
             |cells: Cells, options: &WindowOptions| team.create(&cells, 0..cells.len(), options);
@@ -124,6 +115,71 @@ pub unsafe extern "C" fn rw_win_create(
         // SAFETY: it is not null.
         unsafe { put(window, keep_window(made)?) }
     })
+}
+
+/// Memory of a caller as cells.
+///
+/// # Safety
+/// As for [`Cells::promised`].
+unsafe fn promised(base: *mut c_void, bytes: i64) -> Result<Cells, Failure> {
+    let bytes = size(bytes)?;
+    if base.is_null() && bytes > 0 {
+        return Err(failure(ERR_ARG, "the base of a window is NULL"));
+    }
+    if base.addr().checked_add(bytes).is_none() {
+        return Err(failure(ERR_SIZE, "a window reaches farther than addresses do"));
+    }
+    // SAFETY: the caller vouches for it.
+    Ok(unsafe { Cells::promised(base.cast(), bytes) })
+}
+
+/// A window without memory, to which each rank attaches its own. All ranks call it.
+///
+/// # Safety
+/// `info` is null or ends with a zero; `window` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rw_win_create_dynamic(info: *const c_char, window: *mut Handle) -> c_int {
+    ask(|library| {
+        let team = library.process.team();
+        let make = |(), options: &WindowOptions| team.create_dynamic(options);
+        // SAFETY: the caller vouches for it.
+        let made = unsafe {
+            let room = place(window).map(drop);
+            create((1, info), room, make, || refuse(team))
+        }?;
+        // SAFETY: it is not null.
+        unsafe { put(window, keep_window(made)?) }
+    })
+}
+
+/// Attaches memory of this rank to a dynamic window: others reach it by its address.
+///
+/// # Safety
+/// `base` has so many bytes, which may be accessed by all ranks until they are detached, or the window is freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rw_win_attach(window: Handle, base: *mut c_void, bytes: i64) -> c_int {
+    ask_window(window, |window| {
+        // SAFETY: the caller vouches for the bytes until they are detached, with which the cells go.
+        let cells = unsafe { promised(base, bytes) }?;
+        window.attach(&cells, 0..cells.len())?;
+        Ok(())
+    })
+}
+
+/// Detaches the memory that begins at `base`. Nobody reaches it when this returns.
+#[unsafe(no_mangle)]
+pub extern "C" fn rw_win_detach(window: Handle, base: *const c_void) -> c_int {
+    ask_window(window, |window| Ok(window.detach(base.addr() as u64)?))
+}
+
+/// An address as operations on dynamic windows take it for a displacement.
+///
+/// # Safety
+/// `address` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rw_get_address(location: *const c_void, address: *mut i64) -> c_int {
+    // SAFETY: the caller vouches for it.
+    code(unsafe { put(address, location.addr() as i64) })
 }
 
 fn size(bytes: i64) -> Result<usize, Failure> {
@@ -180,9 +236,14 @@ pub unsafe extern "C" fn rw_win_free(window: *mut Handle) -> c_int {
 /// `base` (the address of a pointer) is null or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rw_win_get_base(window: Handle, base: *mut c_void) -> c_int {
-    // SAFETY: the caller vouches for it.
-    ask_window(window, |window| unsafe {
-        put(base.cast::<*mut c_void>(), window.cells().address().cast())
+    ask_window(window, |window| {
+        // A dynamic window has none.
+        let own = match window.is_dynamic() {
+            true => std::ptr::null_mut(),
+            false => window.cells().address().cast(),
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { put(base.cast::<*mut c_void>(), own) }
     })
 }
 
@@ -259,7 +320,11 @@ pub unsafe extern "C" fn rw_win_get_info(
     needed: *mut i64,
 ) -> c_int {
     ask_window(window, |window| {
-        let mut words = info::write(window.options()).into_bytes();
+        let mut words = info::write(window.options());
+        if window.options().check {
+            words.push_str(&format!(";unchecked={}", window.unchecked()));
+        }
+        let mut words = words.into_bytes();
         words.push(0);
         if !needed.is_null() {
             // SAFETY: not null, and the caller vouches for the rest.

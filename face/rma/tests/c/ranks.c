@@ -269,6 +269,95 @@ static void disagreements(void)
         CHECK(all[2 * at] == at && all[2 * at + 1] == -at);
 }
 
+/* Memory that comes and goes; its addresses are told by a window of their own. */
+static void dynamic(void)
+{
+    enum { LONG = 30000 };
+    rw_aint *told, there;
+    int64_t *list, *long_list, seen = 0, one = 1;
+    void *base = &seen;
+    int round, unit;
+    rw_aint bytes;
+    rw_win addresses, win;
+    OK(rw_win_allocate(sizeof *told, sizeof *told, info, &told, &addresses));
+    OK(rw_win_create_dynamic(info, &win));
+    OK(rw_win_get_base(win, &base));
+    OK(rw_win_get_size(win, right, &bytes, &unit));
+    CHECK(base == NULL && bytes == 0 && unit == 1);
+    long_list = (int64_t *)malloc(LONG * sizeof *long_list);
+    CHECK(long_list != NULL);
+    for (round = 0; round < 3; round++) {
+        /* As often as not at the same address as before. */
+        list = (int64_t *)calloc(LONG, sizeof *list);
+        CHECK(list != NULL);
+        OK(rw_win_attach(win, list, LONG * sizeof *list));
+        OK(rw_get_address(list, told));
+        CHECK(*told == (rw_aint)(intptr_t)list);
+        OK(rw_win_fence(0, addresses));
+        OK(rw_get(&there, 1, RW_AINT, right, 0, 1, RW_AINT, addresses));
+        OK(rw_win_fence(RW_MODE_NOSUCCEED, addresses));
+        for (unit = 0; unit < LONG; unit++)
+            long_list[unit] = rank + round + unit;
+        OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+        OK(rw_put(long_list, LONG, RW_INT64, right, there, LONG, RW_INT64, win));
+        OK(rw_win_flush(right, win));
+        OK(rw_fetch_and_op(&one, &seen, RW_INT64, right, there + 8, RW_SUM, win));
+        OK(rw_win_unlock(right, win));
+        CHECK(seen == rank + round + 1);
+        OK(rw_barrier());
+        for (unit = 0; unit < LONG; unit++)
+            CHECK(list[unit] == left + round + unit + (unit == 1));
+        OK(rw_win_detach(win, list));
+        FAILS(rw_win_detach(win, list), RW_ERR_RMA_ATTACH, "nothing is attached");
+        free(list);
+        OK(rw_barrier());
+        OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+        OK(rw_put(&one, 1, RW_INT64, right, there, 1, RW_INT64, win));
+        FAILS(rw_win_unlock(right, win), RW_ERR_RMA_RANGE, "not in one region that it has attached");
+        OK(rw_barrier());
+    }
+    OK(rw_win_attach(win, long_list, LONG));
+    FAILS(rw_win_attach(win, (char *)long_list + LONG - 1, 8), RW_ERR_RMA_ATTACH, "attached already");
+    FAILS(rw_win_attach(win, NULL, 8), RW_ERR_ARG, "NULL");
+    FAILS(rw_win_attach(win, long_list, -1), RW_ERR_SIZE, "-1");
+    FAILS(rw_win_attach(addresses, long_list, 8), RW_ERR_RMA_FLAVOR, "not dynamic");
+    OK(rw_win_free(&win));
+    OK(rw_win_free(&addresses));
+    free(long_list);
+}
+
+/* The checking mode tells misuse in words. */
+static void checks(void)
+{
+    int64_t *base, two[2] = {5, 6}, seen = 0;
+    char words[512], wanted[128];
+    rw_win win;
+    snprintf(words, sizeof words, "%s;check=true;accumulate_ops=same_op", info);
+    OK(rw_win_allocate(4 * sizeof *base, sizeof *base, words, &base, &win));
+    OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+    OK(rw_put(two, 2, RW_INT64, right, 0, 2, RW_INT64, win));
+    snprintf(wanted, sizeof wanted,
+             "put on rank %d, bytes 8 to 24, is at bytes 8 to 16 together with put on rank %d, bytes 0 to 16",
+             right, right);
+    FAILS(rw_put(two, 2, RW_INT64, right, 1, 2, RW_INT64, win), RW_ERR_RMA_CONFLICT, wanted);
+    FAILS(rw_get(two + 1, 1, RW_INT64, right, 3, 1, RW_INT64, win), RW_ERR_RMA_CONFLICT,
+          "uses memory of this rank");
+    OK(rw_win_flush(right, win));
+    OK(rw_accumulate(two, 1, RW_INT64, right, 2, 1, RW_INT64, RW_SUM, win));
+    FAILS(rw_accumulate(two, 1, RW_DOUBLE, right, 2, 1, RW_DOUBLE, RW_SUM, win), RW_ERR_RMA_CONFLICT,
+          "accumulates of one epoch have one type at a byte");
+    FAILS(rw_accumulate(two, 1, RW_INT64, right, 2, 1, RW_INT64, RW_MAX, win), RW_ERR_RMA_CONFLICT,
+          "the window promises one operator (same_op)");
+    FAILS(rw_win_free(&win), RW_ERR_RMA_SYNC, "free within the epoch of lock of ranks [");
+    OK(rw_win_unlock(right, win));
+    OK(rw_win_fence(RW_MODE_NOSUCCEED, win));
+    FAILS(rw_get(&seen, 1, RW_INT64, right, 0, 1, RW_INT64, win), RW_ERR_ASSERT, "NO_SUCCEED");
+    OK(rw_win_get_info(win, words, sizeof words, NULL));
+    CHECK(strstr(words, "check=true") != NULL && strstr(words, ";unchecked=0") != NULL);
+    CHECK(base[0] == 5 && base[1] == 6 && base[2] == 5 && base[3] == 0);
+    OK(rw_win_free(&win));
+}
+
 /* What a target refuses is told to the origin alone, and hangs nobody. */
 static void refusals(void)
 {
@@ -305,6 +394,8 @@ int main(int argc, char **argv)
     reused();
     twice();
     notices();
+    dynamic();
+    checks();
     disagreements();
     shared(strcmp(argv[2], "shared") == 0);
     refusals();
