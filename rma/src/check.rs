@@ -10,13 +10,13 @@
 //!   pieces are never kept. They are counted.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::ops::Range;
 
 use ropewalk_base::descriptor::Piece;
 use ropewalk_base::memory::{Element, Operator};
 
 use crate::asserts::Asserts;
+use crate::conflict::{Clash, Conflict, Described, Kind};
 use crate::epochs::Call;
 use crate::operation::{Bytes, Operation, Verb};
 
@@ -24,123 +24,6 @@ const OPERATIONS_MAX: usize = 4096;
 const PIECES_MAX: usize = 1 << 16;
 /// Of one operation.
 const PIECES_EACH: usize = 4096;
-
-/// What an operation does to its target.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Put,
-    Get,
-    Update { element: Element, operator: Operator, fetches: bool },
-    Swap { element: Element },
-}
-
-/// An operation, for messages.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
-    kind: Kind,
-    rank: u32,
-    /// From its first byte to its last one, at the target.
-    bytes: Range<i64>,
-}
-
-impl fmt::Display for Described {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Range { start, end } = self.bytes;
-        match self.kind {
-            Kind::Put => write!(f, "put")?,
-            Kind::Get => write!(f, "get")?,
-            Kind::Update { element, operator, fetches } => {
-                let name = if fetches { "get_accumulate" } else { "accumulate" };
-                write!(f, "{name} ({operator:?} of {element:?})")?;
-            }
-            Kind::Swap { element } => write!(f, "compare_and_swap (of {element:?})")?,
-        }
-        write!(f, " on rank {}, bytes {start} to {end}", self.rank)
-    }
-}
-
-/// What is wrong about an operation, or about two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Clash {
-    /// Both are at the same bytes of the target, which one of them writes, and they are not both accumulates.
-    Target,
-    /// Both are accumulates, of elements of different types.
-    Types,
-    /// Both are accumulates, whose elements overlap in part.
-    Parts,
-    /// Both are accumulates, with different operators where the window promises one.
-    Operators,
-    /// Both use the same memory of this rank, and one of them writes it. Bytes are addresses.
-    Local,
-}
-
-/// A misuse that the checking mode found. The call did nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Conflict {
-    /// An operation does not go together with one that is not complete.
-    Operations { clash: Clash, earlier: Described, later: Described, bytes: Range<i64> },
-    /// The last fence said that no operation comes behind it.
-    Succeeds(Described),
-    /// The last fence or post said that no operation writes this rank's memory.
-    WritesHere(Described),
-    /// The window is freed within an epoch: so many operations are not complete.
-    Free { open: Call, ranks: Vec<u32>, pending: usize, last: Option<Described> },
-}
-
-impl fmt::Display for Conflict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Conflict::Operations { clash, earlier, later, bytes } => {
-                let Range { start, end } = bytes;
-                match clash {
-                    Clash::Target => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: complete that one first"
-                    ),
-                    Clash::Types => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: accumulates of one epoch have one type at a byte"
-                    ),
-                    Clash::Parts => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: their elements overlap in part"
-                    ),
-                    Clash::Operators => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: the window promises one operator (same_op)"
-                    ),
-                    Clash::Local => write!(
-                        f,
-                        "{later}, uses memory of this rank at addresses {start:#x} to {end:#x} together with {earlier}, and one of them writes it: complete that one first"
-                    ),
-                }
-            }
-            Conflict::Succeeds(operation) => {
-                write!(f, "{operation}, comes behind a fence that said NO_SUCCEED")
-            }
-            Conflict::WritesHere(operation) => {
-                write!(f, "{operation}, writes memory of which NO_PUT says that nobody does")
-            }
-            Conflict::Free { open, ranks, pending, last } => {
-                write!(f, "free within the epoch of {open}")?;
-                if !ranks.is_empty() {
-                    write!(f, " of ranks {ranks:?}")?;
-                }
-                match last {
-                    Some(last) => {
-                        write!(
-                            f,
-                            ": operations that are not complete: {pending}, the last one {last}"
-                        )
-                    }
-                    None => write!(f, ": end that one first"),
-                }
-            }
-        }
-    }
-}
 
 /// Bytes, sorted and apart.
 #[derive(Debug, Default)]

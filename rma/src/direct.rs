@@ -13,7 +13,8 @@
 //!
 //! Invariant: an operation counts as under way until the target has said that it is applied.
 
-pub(crate) mod dynamic;
+pub(crate) mod directory;
+mod dynamic;
 mod issue;
 mod mapped;
 mod origin;
@@ -34,7 +35,7 @@ use crate::operation::Operation;
 use crate::team::shared::Shared;
 use crate::ticket::Ticket;
 use crate::way::{Reach, Way};
-use dynamic::{Directory, Known};
+use directory::{Directory, Known};
 use state::{Gate, Lane, Lock, Remote, Word, Words};
 
 /// One window.

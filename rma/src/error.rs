@@ -7,7 +7,7 @@ use ropewalk_base::memory::{Element, Operator, OutOfCells};
 use ropewalk_net::Fault;
 use thiserror::Error;
 
-use crate::check::Conflict;
+use crate::conflict::Conflict;
 use crate::epochs::Rule;
 
 /// How messages name a window: its number in its team, and what the user called it.

@@ -18,7 +18,8 @@
 #![forbid(unsafe_code)]
 
 mod asserts;
-pub mod check;
+mod check;
+pub mod conflict;
 mod direct;
 pub mod epochs;
 mod error;

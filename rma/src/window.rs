@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use ropewalk_base::memory::Cells;
 
-use crate::check::{Checks, Conflict};
+use crate::check::Checks;
+use crate::conflict::Conflict;
 use crate::direct::{Direct, Opening, Sharing};
 use crate::epochs::{Epochs, Rule};
 use crate::error::{BadArgument, Error, WindowName};

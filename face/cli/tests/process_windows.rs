@@ -85,6 +85,30 @@ fn a_rank_that_is_gone_is_named_and_the_others_go_on() {
     }
 }
 
+#[test]
+fn a_rank_that_is_killed_hangs_nobody_whatever_it_was_doing() {
+    let Some(program) = compile("tests/c/killed.c", Language::C) else { return };
+    let deaths = ["target", "origin", "accumulate", "fence", "locked", "dynamic"];
+    let listens = ["shm://,tcp://127.0.0.1:0", "tcp://127.0.0.1:0"];
+    for (seed, death) in deaths.into_iter().enumerate() {
+        for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {
+            for (number, listen) in listens.into_iter().enumerate() {
+                let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
+                let seed = (2 * seed + number).to_string();
+                let options = ["-n", "4", "--env", &listen];
+                all_say(run(&options, &program, &[implementation, death, &seed]), 3, "] ok");
+            }
+        }
+    }
+}
+
+#[test]
+fn memory_that_goes_away_is_an_error_for_those_who_attach_to_it() {
+    let Some(program) = compile("tests/c/gone.c", Language::C) else { return };
+    let listen = "ROPEWALK_RMA_LISTEN=shm://,tcp://127.0.0.1:0";
+    all_say(run(&["-n", "2", "--env", listen], &program, &[]), 2, "] ok");
+}
+
 fn example_in_c(name: &str, words: &str) {
     for count in [4, 3, 1] {
         let Some(program) = compile(&format!("examples/{name}.c"), Language::C) else { return };

@@ -33,6 +33,9 @@ typedef int64_t rw_count;
 #define RW_REQUEST_NULL ((rw_request)0)
 #define RW_INFO_NULL ((const char *)0)
 
+/* Data of the origin whose datatype has addresses for displacements, as rw_get_address gives them. */
+#define RW_BOTTOM ((void *)1)
+
 /* The target that is nobody: operations on it do nothing. */
 #define RW_PROC_NULL (-1)
 

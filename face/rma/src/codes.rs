@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 
-use ropewalk_rma::check::Conflict;
+use ropewalk_rma::conflict::Conflict;
 use ropewalk_rma::epochs::Rule;
 use ropewalk_rma::types::TypeError;
 use ropewalk_rma::{BadArgument, Error, Refusal};

@@ -6,6 +6,11 @@ use ropewalk_rma::{Cells, Datatype};
 
 use crate::codes::{ERR_ARG, ERR_COUNT, Failure, failure};
 
+/// RW_BOTTOM: the types of data have addresses for displacements. No data can be there; NULL is a mistake too often.
+pub const BOTTOM: usize = 1;
+/// Nobody's data are in the first page.
+const PAGE: i64 = 4096;
+
 /// Data of an origin: cells that reach from their first byte to their last one, and where in them the first instance is.
 pub struct Span {
     pub cells: Cells,
@@ -43,6 +48,27 @@ impl Span {
         // SAFETY: the caller vouches for the data, and nothing else is accessed: operations walk over the type.
         let cells = unsafe { Cells::promised(begin, before + behind) };
         Ok(Span { cells, at: before })
+    }
+
+    /// Of `count` instances of a type whose displacements are addresses; and the type of all of them within the cells.
+    ///
+    /// # Safety
+    /// As [`Span::new`].
+    pub unsafe fn absolute(count: u64, datatype: &Datatype) -> Result<(Span, Datatype), Failure> {
+        let far = || failure(ERR_COUNT, "the data reach farther than addresses do");
+        let bounds = datatype.descriptor().bounds(count).ok_or_else(far)?;
+        let within = datatype.hindexed(&[(count, -bounds.start)])?;
+        if bounds.is_empty() {
+            return Ok((Span::nothing(), within));
+        }
+        if bounds.start < PAGE {
+            let words = "RW_BOTTOM needs a datatype whose displacements are addresses";
+            return Err(failure(ERR_ARG, words));
+        }
+        let (begin, bytes) = (bounds.start as usize, (bounds.end - bounds.start) as usize);
+        // SAFETY: the caller vouches for the data, and nothing else is accessed: operations walk over the type.
+        let cells = unsafe { Cells::promised(std::ptr::with_exposed_provenance_mut(begin), bytes) };
+        Ok((Span { cells, at: 0 }, within))
     }
 }
 
@@ -114,6 +140,26 @@ mod tests {
         assert_eq!(span(&behind, 1), Ok((vec![3, 4, 5, 6, 7], 0)));
         assert_eq!(span(&byte, 0), Ok((Vec::new(), 0)));
         assert_eq!(span(&byte, u64::MAX).unwrap_err().code, ERR_COUNT);
+    }
+
+    #[test]
+    fn types_of_addresses_have_their_data_anywhere() {
+        let mut array = [0_u8, 1, 2, 3, 4, 5, 6, 7];
+        let base = (&raw mut array).expose_provenance() as i64;
+        let byte = Datatype::of(Element::U8);
+        let absolute = byte.hindexed(&[(2, base + 5), (1, base + 2)]).unwrap();
+        // SAFETY: all bytes lie in the array.
+        let (span, within) = unsafe { Span::absolute(1, &absolute).unwrap() };
+        let mut bytes = vec![0; span.cells.len()];
+        span.cells.read(0, &mut bytes).unwrap();
+        assert_eq!((bytes, span.at), (vec![2, 3, 4, 5, 6], 0));
+        assert_eq!(within.true_bounds(), 0..5);
+        assert_eq!(within.size(), 3);
+        // SAFETY: refused, or without data.
+        unsafe {
+            assert_eq!(Span::absolute(1, &byte).err().map(|it| it.code), Some(ERR_ARG));
+            assert!(Span::absolute(0, &byte).is_ok());
+        }
     }
 
     #[test]

@@ -15,197 +15,15 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use ropewalk_base::memory::{Cells, Memory};
-use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout, RemoteSegment, Strided};
 use ropewalk_net::{Audience, Completed, Direction, Fault, Posted as NetPosted};
 
+use super::directory::{Attached, Directory};
 use super::state::{Note, Posted, Prepared, Reduction, What};
 use crate::error::{Error, Loss};
 use crate::messages::hub::Hub;
 use crate::messages::wire::{Reason, Refused};
 use crate::team::mail::REMOTE;
-
-/// Regions that a rank may have attached at a time.
-pub(crate) const REGIONS_MAX: usize = 1024;
-const WORD: usize = size_of::<u64>();
-/// Address, length, the two words of a key, and their check.
-const ENTRY_WORDS: usize = 5;
-const ENTRY_BYTES: usize = ENTRY_WORDS * WORD;
-/// How many entries were ever in use, then entries.
-const DIRECTORY_BYTES: usize = WORD + REGIONS_MAX * ENTRY_BYTES;
-/// A first read has so many entries.
-const ENTRIES_FIRST: usize = 100;
-/// Reads in a row that find entries half written. Then these are left out.
-const TORN_MAX: u32 = 1000;
-
-/// Memory that a rank attached.
-#[derive(Debug)]
-struct Attached {
-    address: u64,
-    key: RemoteKey,
-    /// Nobody reaches it any more.
-    is_returned: bool,
-}
-
-/// What a rank has attached, as others read it.
-#[derive(Debug)]
-pub(crate) struct Directory {
-    cells: Cells,
-    entries: Vec<Option<Attached>>,
-}
-
-impl Directory {
-    pub fn new() -> Directory {
-        Directory { cells: Cells::zeroed(DIRECTORY_BYTES), entries: Vec::new() }
-    }
-
-    /// The cells that others read.
-    pub fn cells(&self) -> &Cells {
-        &self.cells
-    }
-
-    fn write(&self, entry: usize, words: [u64; ENTRY_WORDS]) {
-        let at = WORD + entry * ENTRY_BYTES;
-        for (number, word) in words.into_iter().enumerate() {
-            self.cells.store(at + number * WORD, word).expect("the directory has all entries");
-        }
-    }
-
-    /// Adds a region. False: there are too many.
-    fn add(&mut self, attached: Attached, bytes: u64) -> bool {
-        let free = self.entries.iter().position(Option::is_none);
-        let entry = free.unwrap_or(self.entries.len());
-        if entry >= REGIONS_MAX {
-            return false;
-        }
-        let Attached { address, key, .. } = attached;
-        let words = [address, bytes, key.slot.to_u64(), key.secret];
-        let [address, bytes, slot, secret] = words;
-        self.write(entry, [address, bytes, slot, secret, check(words)]);
-        match self.entries.get_mut(entry) {
-            Some(place) => *place = Some(attached),
-            None => self.entries.push(Some(attached)),
-        }
-        self.cells.store(0, self.entries.len() as u64).expect("the directory has a first word");
-        true
-    }
-
-    fn find(&mut self, address: u64) -> Option<(usize, &mut Attached)> {
-        let mut entries = self.entries.iter_mut().enumerate();
-        entries.find_map(|(at, entry)| {
-            entry.as_mut().filter(|it| it.address == address).map(|it| (at, it))
-        })
-    }
-
-    fn addresses(&self) -> Vec<u64> {
-        self.entries.iter().flatten().map(|it| it.address).collect()
-    }
-}
-
-/// Tells an entry from one that was read while it changed.
-fn check(words: [u64; ENTRY_WORDS - 1]) -> u64 {
-    words.into_iter().fold(0x9e37_79b9_7f4a_7c15, |sum: u64, word| {
-        let mixed = (sum ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        mixed ^ (mixed >> 32)
-    })
-}
-
-/// A region of a target, as its directory says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Region {
-    start: u64,
-    bytes: u64,
-    key: RemoteKey,
-}
-
-/// What an origin knows of a target's directory.
-#[derive(Debug)]
-pub(crate) struct Known {
-    /// Sorted by address.
-    regions: Vec<Region>,
-    /// Entries that a read asks for.
-    entries: usize,
-    /// It is being read.
-    is_asked: bool,
-    /// How often it was read.
-    reads: u64,
-    torn: u32,
-}
-
-/// What a directory said.
-enum Read {
-    Regions(Vec<Region>),
-    /// It has so many entries.
-    Longer(usize),
-}
-
-impl Known {
-    pub fn new() -> Known {
-        let (regions, entries) = (Vec::new(), ENTRIES_FIRST);
-        Known { regions, entries, is_asked: false, reads: 0, torn: 0 }
-    }
-
-    /// The region that a whole range lies in.
-    fn find(&self, address: i64, bytes: u64) -> Option<Region> {
-        let address = u64::try_from(address).ok()?;
-        let behind = self.regions.partition_point(|region| region.start <= address);
-        let region = *self.regions.get(behind.checked_sub(1)?)?;
-        let end = address.checked_add(bytes)?;
-        (end - region.start <= region.bytes).then_some(region)
-    }
-
-    /// Takes a directory apart; and whether an entry of it is half written.
-    fn read(&self, bytes: &[u8]) -> (Read, bool) {
-        let words: Vec<u64> =
-            bytes.as_chunks::<WORD>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
-        let count = words.first().map_or(0, |count| (*count).min(REGIONS_MAX as u64) as usize);
-        if count > self.entries {
-            return (Read::Longer(count), false);
-        }
-        let (mut regions, mut torn) = (Vec::new(), false);
-        let entries = words.get(1..).unwrap_or(&[]).as_chunks::<ENTRY_WORDS>().0;
-        for &[start, bytes, slot, secret, sum] in entries.iter().take(count) {
-            if [start, bytes, slot, secret, sum] == [0; ENTRY_WORDS] {
-                continue;
-            }
-            if sum != check([start, bytes, slot, secret]) {
-                torn = true;
-                continue;
-            }
-            let key = RemoteKey { slot: SlotId::from_u64(slot), secret };
-            regions.push(Region { start, bytes, key });
-        }
-        regions.sort_by_key(|region| region.start);
-        (Read::Regions(regions), torn)
-    }
-}
-
-/// An operation on a dynamic window: what is kept of it, should it have to go again.
-#[derive(Debug, Default)]
-pub(crate) struct Again {
-    /// Its place in the order of its lane.
-    pub serial: u64,
-    /// Of the region that it goes to.
-    pub key: Option<RemoteKey>,
-    /// The access by the target's addresses.
-    what: Option<What>,
-    /// How often the directory had been read when it was not found there.
-    asked: Option<u64>,
-    went_again: bool,
-}
-
-impl Again {
-    /// The access as it was before it was sent.
-    pub fn take(&mut self) -> Option<What> {
-        self.key = None;
-        self.what.take()
-    }
-
-    /// It has changed something: it cannot go again.
-    pub fn settle(&mut self) {
-        self.what = None;
-    }
-}
 
 impl What {
     /// The same within a region that begins at this address.
@@ -281,7 +99,7 @@ impl Hub {
         let directory = self.directory(window);
         let Some((entry, attached)) = directory.find(address) else { return };
         let key = attached.key;
-        directory.write(entry, [0; ENTRY_WORDS]);
+        directory.clear(entry);
         self.withdraw(window, address, key);
     }
 
@@ -382,7 +200,7 @@ impl Hub {
         for again in lane.queue.iter_mut().filter_map(|it| it.note.again.as_mut()) {
             again.asked.get_or_insert(known.reads);
         }
-        let bytes = WORD + known.entries * ENTRY_BYTES;
+        let bytes = known.bytes();
         let Ok(id) = self.posted.insert(Posted::Directory { window, rank }) else { return };
         let what = What::Access(Direction::Get, RemoteLayout::At(0));
         let memory = Memory::pooled(self.mail.buffer(bytes));
@@ -419,15 +237,7 @@ impl Hub {
             Err(fault) => return self.lose(rank, Loss::Session(fault)),
         }
         let bytes = completed.memory.into_pooled();
-        let (read, torn) = known.read(bytes.as_deref().unwrap_or(&[]));
-        match read {
-            Read::Longer(entries) => known.entries = entries,
-            Read::Regions(_) if torn && known.torn < TORN_MAX => known.torn += 1,
-            Read::Regions(regions) => {
-                (known.regions, known.torn) = (regions, 0);
-                known.reads += 1;
-            }
-        }
+        known.learn(bytes.as_deref().unwrap_or(&[]));
         self.pushes.push((window, rank));
     }
 

@@ -7,7 +7,7 @@ use ropewalk_base::memory::{Change, Memory, Operator, Update};
 use ropewalk_base::verb::{RemoteLayout, RemoteSegment, Strided};
 use ropewalk_net::{Atomic, Direction};
 
-use super::dynamic::Again;
+use super::state::Again;
 use super::state::{Landing, Note, Place, Prepared, Reduction, What};
 use crate::error::Error;
 use crate::messages::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};

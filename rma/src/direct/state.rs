@@ -14,7 +14,7 @@ use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{Atomic, Direction, Fault, OperationId, Raise};
 
-use super::dynamic::{Again, Directory, Known};
+use super::directory::{Directory, Known};
 use crate::epochs::LockKind;
 use crate::operation::Destination;
 use crate::ticket::Ticket;
@@ -342,6 +342,33 @@ pub(crate) struct Note {
     pub value: u64,
     /// Of a dynamic window.
     pub again: Option<Box<Again>>,
+}
+
+/// An operation on a dynamic window: what is kept of it, should it have to go again.
+#[derive(Debug, Default)]
+pub(crate) struct Again {
+    /// Its place in the order of its lane.
+    pub serial: u64,
+    /// Of the region that it goes to.
+    pub key: Option<RemoteKey>,
+    /// The access by the target's addresses.
+    pub what: Option<What>,
+    /// How often the directory had been read when it was not found there.
+    pub asked: Option<u64>,
+    pub went_again: bool,
+}
+
+impl Again {
+    /// The access as it was before it was sent.
+    pub fn take(&mut self) -> Option<What> {
+        self.key = None;
+        self.what.take()
+    }
+
+    /// It has changed something: it cannot go again.
+    pub fn settle(&mut self) {
+        self.what = None;
+    }
 }
 
 /// Where the result of an access goes.

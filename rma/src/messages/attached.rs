@@ -3,33 +3,13 @@
 //! Invariant: once memory is detached no operation finds it, those that wait are refused, and what is on the way to it or from it
 //! has ended.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ropewalk_base::memory::{BufferId, Cells, Memory, Slice};
 
 use super::hub::Hub;
-use super::state::WindowState;
+use super::state::{Region, Used, WindowState};
 use crate::error::Error;
-
-/// Memory that this rank attached.
-#[derive(Debug)]
-pub(crate) struct Region {
-    cells: Cells,
-    base: usize,
-    bytes: u64,
-    memory: BufferId,
-    /// Data that are received here, or sent from here, by rails.
-    moving: u32,
-    /// It is detached when nothing moves any more.
-    is_leaving: bool,
-}
-
-/// By address.
-pub(crate) type Regions = BTreeMap<u64, Region>;
-
-/// A region that data move to or from.
-pub(crate) type Used = Option<(u32, BufferId)>;
 
 impl WindowState {
     /// The region that a range of addresses lies in, and where it begins. `None`: there is none.

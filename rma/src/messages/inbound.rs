@@ -15,9 +15,9 @@ use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::Fault;
 
-use super::attached::Used;
 use super::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PART_BYTES, PUT, SWAP, TEAM};
 use super::queue::Gate;
+use super::state::Used;
 use super::state::{Act, Held, Moving, Operand, Work};
 use super::wire::{Data, ITEM_BYTES_MAX, Item, Malformed, Place, Reader, Reason, Refused, Wanted};
 use crate::error::Loss;

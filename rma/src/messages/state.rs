@@ -7,7 +7,6 @@ use ropewalk_base::descriptor::Descriptor;
 use ropewalk_base::memory::{BufferId, Cells, Element, Places, Slice, Update};
 use ropewalk_base::slots::SlotId;
 
-use super::attached::{Regions, Used};
 use super::locks::Locks;
 use super::queue::Queue;
 use super::wire::{TYPES, Wanted};
@@ -45,6 +44,25 @@ pub(crate) struct Origin {
     pub completes: u64,
     pub exposures: u64,
 }
+
+/// Memory that this rank attached to a dynamic window.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub cells: Cells,
+    pub base: usize,
+    pub bytes: u64,
+    pub memory: BufferId,
+    /// Data that are received here, or sent from here, by rails.
+    pub moving: u32,
+    /// It is detached when nothing moves any more.
+    pub is_leaving: bool,
+}
+
+/// By address.
+pub(crate) type Regions = BTreeMap<u64, Region>;
+
+/// A region that data move to or from.
+pub(crate) type Used = Option<(u32, BufferId)>;
 
 /// A window at this rank.
 #[derive(Debug)]

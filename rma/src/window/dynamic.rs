@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use ropewalk_base::memory::Cells;
 
 use super::Window;
-use crate::direct::dynamic::REGIONS_MAX;
+use crate::direct::directory::REGIONS_MAX;
 use crate::error::{BadArgument, Error};
 
 /// What this rank has attached: bytes by address. Whoever attaches or detaches has the lock.

@@ -11,7 +11,7 @@ use super::ask;
 use crate::codes::{ERR_ARG, ERR_DISP, ERR_RANK, ERR_TYPE, Failure, failure};
 use crate::handles::{Handle, count, operator, target_rank};
 use crate::library::{Library, with_window};
-use crate::memory::{Span, place, put};
+use crate::memory::{BOTTOM, Span, place, put};
 
 /// Data of the origin as C names them.
 struct Side {
@@ -33,11 +33,16 @@ impl Side {
     /// The data may be accessed until the operation is complete here.
     unsafe fn data(&self, library: &Library, is_nobody: bool) -> Result<Data, Failure> {
         let (datatype, count) = (library.datatype(self.datatype)?, count(self.count)?);
-        let span = match is_nobody {
-            true => Span::nothing(),
+        if is_nobody {
+            return Ok(Data { span: Span::nothing(), count, datatype });
+        }
+        if self.address.addr() == BOTTOM {
             // SAFETY: the caller vouches for it.
-            false => unsafe { Span::new(self.address, count, &datatype)? },
-        };
+            let (span, datatype) = unsafe { Span::absolute(count, &datatype)? };
+            return Ok(Data { span, count: 1, datatype });
+        }
+        // SAFETY: the caller vouches for it.
+        let span = unsafe { Span::new(self.address, count, &datatype)? };
         Ok(Data { span, count, datatype })
     }
 }

@@ -269,6 +269,51 @@ static void disagreements(void)
         CHECK(all[2 * at] == at && all[2 * at + 1] == -at);
 }
 
+/* Data whose types say where they are, at both sides. */
+static void bottom(rw_win win)
+{
+    static int64_t here[8], there[8];
+    rw_aint own[3], all[64][3], at[2], to[2];
+    int number;
+    rw_type mine, yours;
+    for (number = 0; number < 8; number++) {
+        here[number] = 10 * rank + number;
+        there[number] = -1;
+    }
+    OK(rw_win_attach(win, there, sizeof there));
+    OK(rw_get_address(&there[1], &own[0]));
+    OK(rw_get_address(&there[6], &own[1]));
+    CHECK(size <= 64);
+    own[2] = 0;
+    OK(rw_allgather(own, sizeof own, all));
+    OK(rw_get_address(&here[5], &at[0]));
+    OK(rw_get_address(&here[2], &at[1]));
+    to[0] = all[right][0];
+    to[1] = all[right][1];
+    OK(rw_type_hindexed_block(2, 1, at, RW_INT64, &mine));
+    OK(rw_type_hindexed_block(2, 1, to, RW_INT64, &yours));
+    OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+    OK(rw_put(RW_BOTTOM, 1, mine, right, 0, 1, yours, win));
+    OK(rw_win_unlock(right, win));
+    OK(rw_barrier());
+    for (number = 0; number < 8; number++)
+        CHECK(there[number] == (number == 1 ? 10 * left + 5 : number == 6 ? 10 * left + 2 : -1));
+    OK(rw_barrier());
+    OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+    FAILS(rw_put(RW_BOTTOM, 1, RW_INT64, right, to[0], 1, RW_INT64, win), RW_ERR_ARG, "RW_BOTTOM needs");
+    OK(rw_get(RW_BOTTOM, 1, mine, right, 0, 1, yours, win));
+    OK(rw_win_unlock(right, win));
+    CHECK(here[5] == 10 * rank + 5 && here[2] == 10 * rank + 2);
+    OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
+    OK(rw_accumulate(RW_BOTTOM, 1, mine, right, 0, 1, yours, RW_SUM, win));
+    OK(rw_win_unlock(right, win));
+    OK(rw_barrier());
+    CHECK(there[1] == 2 * (10 * left + 5) && there[6] == 2 * (10 * left + 2) && there[2] == -1);
+    OK(rw_type_free(&mine));
+    OK(rw_type_free(&yours));
+    OK(rw_win_detach(win, there));
+}
+
 /* Memory that comes and goes; its addresses are told by a window of their own. */
 static void dynamic(void)
 {
@@ -316,6 +361,7 @@ static void dynamic(void)
         FAILS(rw_win_unlock(right, win), RW_ERR_RMA_RANGE, "not in one region that it has attached");
         OK(rw_barrier());
     }
+    bottom(win);
     OK(rw_win_attach(win, long_list, LONG));
     FAILS(rw_win_attach(win, (char *)long_list + LONG - 1, 8), RW_ERR_RMA_ATTACH, "attached already");
     FAILS(rw_win_attach(win, NULL, 8), RW_ERR_ARG, "NULL");

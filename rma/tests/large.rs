@@ -1,0 +1,78 @@
+//! Very long operations of two ranks at once: nobody waits for who waits for him.
+
+#[allow(dead_code)]
+#[path = "windows/common.rs"]
+mod common;
+
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use common::{Setup, ranks};
+use ropewalk_rma::{
+    Asserts, Cells, Datatype, Destination, Element, Implementation, Operator, Source, Target,
+};
+
+const GIB: usize = 1 << 30;
+/// Far more than it takes. A hang ends the process then.
+const LIMIT: Duration = Duration::from_secs(500);
+
+/// The word at every MiB, by the rank that has it.
+fn word(rank: u32, number: usize) -> u64 {
+    u64::from(rank + 1) << 32 | number as u64
+}
+
+/// One at a time: each takes 2 GiB of memory.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Both ranks get 1 GiB of each other at once.
+fn both_ways(scheme: &'static str, implementation: Implementation) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (done, waits) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if waits.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("two gets of 1 GiB hang over {scheme}, {implementation:?}");
+            std::process::abort();
+        }
+    });
+    let setup = Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory: false };
+    ranks(setup, 2, |own| {
+        let other = own.rank ^ 1;
+        let window = own.window(GIB + 8);
+        for number in 0..GIB >> 20 {
+            window.cells().store(number << 20, word(own.rank, number)).expect("it fits");
+        }
+        window.cells().store(GIB - 8, u64::MAX).expect("it fits");
+        let (back, byte) = (Cells::zeroed(GIB), Datatype::of(Element::U8));
+        own.team.barrier().expect("nobody is lost");
+        window.lock_all(Asserts::NONE).expect("it may");
+        let target = Target::new(other, 0, GIB as u64, &byte);
+        window.get(Destination::new(&back, 0, GIB as u64, &byte), target).expect("it fits");
+        // One more goes the same way.
+        let (one, long) = (1_u64.to_ne_bytes(), Datatype::of(Element::U64));
+        let target = Target::new(other, GIB as u64, 1, &long);
+        window.accumulate(Source::slice(&one, 1, &long), target, Operator::Sum).expect("it fits");
+        window.unlock_all().expect("the other one serves");
+        for number in 0..GIB >> 20 {
+            assert_eq!(back.load::<u64>(number << 20), Some(word(other, number)), "MiB {number}");
+        }
+        assert_eq!(back.load::<u64>(GIB - 8), Some(u64::MAX));
+        own.team.barrier().expect("nobody is lost");
+        assert_eq!(window.cells().load::<u64>(GIB), Some(1));
+    });
+    drop(done);
+}
+
+#[test]
+fn two_ranks_get_a_gibibyte_of_each_other_over_tcp() {
+    both_ways("tcp", Implementation::Direct);
+}
+
+#[test]
+fn two_ranks_get_a_gibibyte_of_each_other_over_shm() {
+    both_ways("shm", Implementation::Direct);
+}
+
+#[test]
+fn two_ranks_get_a_gibibyte_of_each_other_by_messages() {
+    both_ways("tcp", Implementation::Messages);
+}
