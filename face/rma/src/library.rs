@@ -200,7 +200,7 @@ pub fn free_window(of: Handle) -> Result<Result<(), Failure>, Failure> {
         let busy = |_| failure(ERR_RMA_SYNC, "another thread is within a call on this window");
         win.window.try_write().map_err(busy)?.free()
     };
-    if let Err(error @ Error::Misuse { .. }) = freed {
+    if let Err(error @ (Error::Misuse { .. } | Error::Conflict { .. })) = freed {
         return Err(error.into());
     }
     TABLE.change(|table| {
