@@ -13,7 +13,7 @@ fn spans(of: &[(i64, u64)]) -> Spans {
 fn spans_are_sorted_and_joined_and_meet_where_both_have_bytes() {
     assert_eq!(spans(&[(0, 4), (4, 4), (16, 8)]).0, [100..108, 116..124]);
     assert_eq!(spans(&[(16, 8), (0, 4), (4, 4), (2, 6)]).0, [100..108, 116..124]);
-    assert_eq!(spans(&[(0, 8), (0, 8), (4, 8)]).0, [100..112]);
+    assert_eq!(spans(&[(0, 8), (0, 8), (4, 8), (20, 1)]).0, [100..112, 120..121]);
     let combs = (spans(&[(0, 8), (16, 8), (32, 8)]), spans(&[(8, 8), (24, 8), (40, 8)]));
     assert_eq!(combs.0.common(&combs.1), None);
     assert_eq!(combs.0.common(&spans(&[(8, 8), (39, 1)])), Some(139..140));

@@ -63,7 +63,9 @@ impl Hub {
     pub fn detach_regions(&mut self, window: u32) -> bool {
         let regions = self.window(window).regions.as_ref();
         let addresses: Vec<u64> = regions.map_or(Vec::new(), |all| all.keys().copied().collect());
-        addresses.into_iter().fold(true, |all, address| self.detach(window, address) && all)
+        let mut moves = addresses;
+        moves.retain(|address| !self.detach(window, *address));
+        moves.is_empty()
     }
 
     /// A part of a window, for a rail; and the region that is in use from now on. `None`: the memory is gone.
