@@ -19,6 +19,7 @@ mod mapped;
 mod store;
 mod table;
 mod update;
+mod words;
 
 pub use cells::{Cells, OutOfCells, Value};
 pub use element::{Element, Operator, Shape};

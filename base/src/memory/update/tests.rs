@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
+use super::super::words::first;
 use super::*;
 
 /// Where the elements of a test begin in its memory: aligned, and not.
