@@ -76,28 +76,19 @@ impl fmt::Display for Conflict {
         match self {
             Conflict::Operations { clash, earlier, later, bytes } => {
                 let Range { start, end } = bytes;
-                match clash {
-                    Clash::Target => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: complete that one first"
-                    ),
-                    Clash::Types => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: accumulates of one epoch have one type at a byte"
-                    ),
-                    Clash::Parts => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: their elements overlap in part"
-                    ),
-                    Clash::Operators => write!(
-                        f,
-                        "{later}, is at bytes {start} to {end} together with {earlier}: the window promises one operator (same_op)"
-                    ),
-                    Clash::Local => write!(
-                        f,
-                        "{later}, uses memory of this rank at addresses {start:#x} to {end:#x} together with {earlier}, and one of them writes it: complete that one first"
-                    ),
-                }
+                let why = match clash {
+                    Clash::Local => {
+                        return write!(
+                            f,
+                            "{later}, uses addresses {start:#x} to {end:#x} of this rank, as does {earlier}, and one of them writes there: complete that one first"
+                        );
+                    }
+                    Clash::Target => "complete that one first",
+                    Clash::Types => "accumulates of one epoch have one type at a byte",
+                    Clash::Parts => "their elements overlap in part",
+                    Clash::Operators => "the window promises one operator (same_op)",
+                };
+                write!(f, "{later}, overlaps {earlier}, at bytes {start} to {end}: {why}")
             }
             Conflict::Succeeds(operation) => {
                 write!(f, "{operation}, comes behind a fence that said NO_SUCCEED")

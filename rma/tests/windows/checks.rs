@@ -73,59 +73,64 @@ fn step(window: &Window, step: Step, back: &Cells, at: usize) -> Result<(), Erro
     }
 }
 
-pub fn operations_that_get_into_each_others_way_are_told(setup: Setup) {
+/// Pairs that may not be in one epoch, how that is told, and why.
+fn wrong() -> [(Step, Step, &'static str, &'static str); 8] {
     let (word, float) = (Element::U64, Element::F64);
     let first = "complete that one first";
-    let wrong = [
+    [
         (
             Put(0, 8),
             Put(4, 8),
-            "put on rank 1, bytes 4 to 12, is at bytes 4 to 8 together with put on rank 1, bytes 0 to 8",
+            "put on rank 1, bytes 4 to 12, overlaps put on rank 1, bytes 0 to 8, at bytes 4 to 8",
             first,
         ),
         (
             Put(0, 8),
             Get(7, 4),
-            "get on rank 1, bytes 7 to 11, is at bytes 7 to 8 together with put on rank 1, bytes 0 to 8",
+            "get on rank 1, bytes 7 to 11, overlaps put on rank 1, bytes 0 to 8, at bytes 7 to 8",
             first,
         ),
         (
             Get(16, 8),
             Put(16, 8),
-            "put on rank 1, bytes 16 to 24, is at bytes 16 to 24 together with get on rank 1, bytes 16 to 24",
+            "put on rank 1, bytes 16 to 24, overlaps get on rank 1, bytes 16 to 24, at bytes 16 to 24",
             first,
         ),
         (
             Put(0, 64),
             Add(word, 8),
-            "accumulate (Sum of U64) on rank 1, bytes 8 to 16, is at bytes 8 to 16 together with put on rank 1, bytes 0 to 64",
+            "accumulate (Sum of U64) on rank 1, bytes 8 to 16, overlaps put on rank 1, bytes 0 to 64, at bytes 8 to 16",
             first,
         ),
         (
             Add(word, 8),
             Get(0, 9),
-            "get on rank 1, bytes 0 to 9, is at bytes 8 to 9 together with accumulate (Sum of U64) on rank 1, bytes 8 to 16",
+            "get on rank 1, bytes 0 to 9, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 8 to 9",
             first,
         ),
         (
             Read(word, 8),
             Put(8, 8),
-            "put on rank 1, bytes 8 to 16, is at bytes 8 to 16 together with get_accumulate (Nothing of U64) on rank 1, bytes 8 to 16",
+            "put on rank 1, bytes 8 to 16, overlaps get_accumulate (Nothing of U64) on rank 1, bytes 8 to 16, at bytes 8 to 16",
             first,
         ),
         (
             Add(word, 8),
             Add(float, 8),
-            "accumulate (Sum of F64) on rank 1, bytes 8 to 16, is at bytes 8 to 16 together with accumulate (Sum of U64) on rank 1, bytes 8 to 16",
+            "accumulate (Sum of F64) on rank 1, bytes 8 to 16, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 8 to 16",
             "accumulates of one epoch have one type at a byte",
         ),
         (
             Add(word, 8),
             Add(word, 12),
-            "accumulate (Sum of U64) on rank 1, bytes 12 to 20, is at bytes 12 to 16 together with accumulate (Sum of U64) on rank 1, bytes 8 to 16",
+            "accumulate (Sum of U64) on rank 1, bytes 12 to 20, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 12 to 16",
             "their elements overlap in part",
         ),
-    ];
+    ]
+}
+
+pub fn operations_that_overlap_are_told(setup: Setup) {
+    let word = Element::U64;
     let right = [
         (Put(0, 8), Put(8, 8)),
         (Get(0, 8), Get(4, 8)),
@@ -137,7 +142,7 @@ pub fn operations_that_get_into_each_others_way_are_told(setup: Setup) {
     ];
     origin(setup, false, |window| {
         let back = Cells::zeroed(64);
-        for (one, two, words, why) in wrong {
+        for (one, two, words, why) in wrong() {
             window.lock(LockKind::Exclusive, 1, NONE).unwrap();
             step(window, one, &back, 0).unwrap();
             let error = step(window, two, &back, 32).unwrap_err();
@@ -166,6 +171,10 @@ pub fn operations_that_get_into_each_others_way_are_told(setup: Setup) {
         }
         assert_eq!(window.unchecked(), 0);
     });
+}
+
+pub fn operators_of_a_window_that_promises_one_are_told(setup: Setup) {
+    let word = Element::U64;
     origin(setup, true, |window| {
         let back = Cells::zeroed(64);
         window.lock(LockKind::Exclusive, 1, NONE).unwrap();
@@ -174,9 +183,9 @@ pub fn operations_that_get_into_each_others_way_are_told(setup: Setup) {
         let error = step(window, Max(word, 0), &back, 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "window 0 (checked), rank 0: accumulate (Max of U64) on rank 1, bytes 0 to 8, is at bytes 0 to 8 \
-             together with accumulate (Sum of U64) on rank 1, bytes 0 to 8: the window promises one operator \
-             (same_op)"
+            "window 0 (checked), rank 0: accumulate (Max of U64) on rank 1, bytes 0 to 8, overlaps \
+             accumulate (Sum of U64) on rank 1, bytes 0 to 8, at bytes 0 to 8: the window promises one \
+             operator (same_op)"
         );
         window.unlock(1).unwrap();
     });
@@ -195,7 +204,7 @@ pub fn memory_that_two_operations_use_is_told(setup: Setup) {
         let told = |outcome: Result<(), Error>, words: &str, from: usize, to: usize| {
             let (from, to) = (base + from, base + to);
             let wanted = format!(
-                "addresses {from:#x} to {to:#x} together with {words}, and one of them writes it"
+                "addresses {from:#x} to {to:#x} of this rank, as does {words}, and one of them writes there"
             );
             let error = outcome.unwrap_err().to_string();
             assert!(error.contains(&wanted), "{error} in place of {wanted}");
@@ -235,7 +244,7 @@ pub fn columns_side_by_side_are_apart(setup: Setup) {
         (0..4).for_each(|number| put(number).unwrap());
         let error = put(2).unwrap_err().to_string();
         assert!(
-            error.contains("is at bytes 16 to 24 together with put on rank 1, bytes 16 to 1016"),
+            error.contains("overlaps put on rank 1, bytes 16 to 1016, at bytes 16 to 24"),
             "{error}"
         );
         window.unlock(1).unwrap();

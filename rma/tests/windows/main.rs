@@ -86,7 +86,8 @@ scenarios! {
         a_flush_completes_at_the_target_and_a_local_one_here,
         locks_that_nobody_contends_for_may_go_unasked;
     checks:
-        operations_that_get_into_each_others_way_are_told,
+        operations_that_overlap_are_told,
+        operators_of_a_window_that_promises_one_are_told,
         memory_that_two_operations_use_is_told,
         columns_side_by_side_are_apart,
         assertions_that_are_untrue_are_told;

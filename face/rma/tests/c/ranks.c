@@ -383,11 +383,11 @@ static void checks(void)
     OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
     OK(rw_put(two, 2, RW_INT64, right, 0, 2, RW_INT64, win));
     snprintf(wanted, sizeof wanted,
-             "put on rank %d, bytes 8 to 24, is at bytes 8 to 16 together with put on rank %d, bytes 0 to 16",
+             "put on rank %d, bytes 8 to 24, overlaps put on rank %d, bytes 0 to 16, at bytes 8 to 16",
              right, right);
     FAILS(rw_put(two, 2, RW_INT64, right, 1, 2, RW_INT64, win), RW_ERR_RMA_CONFLICT, wanted);
     FAILS(rw_get(two + 1, 1, RW_INT64, right, 3, 1, RW_INT64, win), RW_ERR_RMA_CONFLICT,
-          "uses memory of this rank");
+          "of this rank, as does");
     OK(rw_win_flush(right, win));
     OK(rw_accumulate(two, 1, RW_INT64, right, 2, 1, RW_INT64, RW_SUM, win));
     FAILS(rw_accumulate(two, 1, RW_DOUBLE, right, 2, 1, RW_DOUBLE, RW_SUM, win), RW_ERR_RMA_CONFLICT,
