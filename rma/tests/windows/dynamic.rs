@@ -258,7 +258,8 @@ pub fn memory_that_is_attached_anew_is_found_again(setup: Setup) {
 
 pub fn nothing_is_written_after_a_detach(setup: Setup) {
     const BYTES: usize = 100_000;
-    let stop = AtomicBool::new(false);
+    // Rank 1 has detached its memory for good; rank 0 was refused; rank 1 has attached it for good.
+    let [gone, refused_once, back] = [const { AtomicBool::new(false) }; 3];
     ranks(setup, 2, |own| {
         let window = window(own);
         let cells = Cells::zeroed(BYTES);
@@ -266,7 +267,8 @@ pub fn nothing_is_written_after_a_detach(setup: Setup) {
         if own.rank == 0 {
             window.lock(LockKind::Shared, 1, NONE).unwrap();
             let (mut refused, mut done, mut number) = (0, 0, 0_u8);
-            while !stop.load(Ordering::Relaxed) || refused == 0 || done == 0 {
+            // While memory comes and goes an update may be too late each time, or never.
+            while !back.load(Ordering::Relaxed) || done == 0 {
                 number = number.wrapping_add(1);
                 put(&window, 1, at, &vec![number; if number % 2 == 0 { 8 } else { BYTES }])
                     .unwrap();
@@ -282,9 +284,7 @@ pub fn nothing_is_written_after_a_detach(setup: Setup) {
                         refused += 1;
                     }
                 }
-                if stop.load(Ordering::Relaxed) && done > 0 && refused > 0 {
-                    break;
-                }
+                refused_once.store(gone.load(Ordering::Relaxed) && refused > 0, Ordering::Relaxed);
             }
             window.unlock(1).unwrap();
         } else {
@@ -304,7 +304,12 @@ pub fn nothing_is_written_after_a_detach(setup: Setup) {
                 });
                 assert!(bytes(&cells) == after, "it was written after it was detached");
             }
-            stop.store(true, Ordering::Relaxed);
+            gone.store(true, Ordering::Relaxed);
+            while !refused_once.load(Ordering::Relaxed) {
+                own.team.progress();
+            }
+            window.attach(&cells, 0..BYTES).unwrap();
+            back.store(true, Ordering::Relaxed);
         }
         own.team.barrier().unwrap();
     });
