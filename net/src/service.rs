@@ -103,7 +103,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             drop(shared);
             let computes = nudged || computed.is_some_and(|at| at.elapsed() < COMPUTES_WITHIN);
             let limit = match (exposed, computes) {
-                // Whoever sleeps is woken by the rails, and serves by itself.
+                // The rails wake an application that sleeps, and it serves by itself.
                 _ if asleep && moved == 0 => look,
                 (true, true) => LOOK_EXPOSED,
                 (true, false) => LOOK_EXPOSED_BESIDE,

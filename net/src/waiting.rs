@@ -199,7 +199,8 @@ impl Endpoint {
             }
         }
         if !ready {
-            let begin = (self.shared.clock)();
+            let exposes = self.shared.exposures.load(Ordering::Relaxed) > 0;
+            let begin = exposes.then(|| (self.shared.clock)());
             self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
             let mut descriptors = [
                 PollFd::new(&self.shared.epoll, PollFlags::IN),
@@ -213,8 +214,8 @@ impl Endpoint {
             quiet = poll(&mut descriptors, Some(&timeout)) == Ok(0);
             self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
             // The service thread did not look at one who sleeps, and the caller may compute next.
-            let exposed = self.shared.exposures.load(Ordering::Relaxed) > 0;
-            if exposed && (self.shared.clock)().since(begin) >= LOOK_EXPOSED_BESIDE {
+            let is_long = |begin| (self.shared.clock)().since(begin) >= LOOK_EXPOSED_BESIDE;
+            if begin.is_some_and(is_long) {
                 self.wake_service();
             }
         }

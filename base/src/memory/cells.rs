@@ -281,7 +281,7 @@ impl Cells {
         Some(())
     }
 
-    /// Copies bytes from here. What others write meanwhile may be seen in part.
+    /// Copies bytes from here. Bytes that others write meanwhile may be seen in part.
     ///
     /// # Errors
     /// They do not lie inside; nothing was copied.

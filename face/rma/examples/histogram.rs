@@ -1,5 +1,5 @@
 //! A histogram of numbers that all ranks draw, in bins that are spread over all of them: each number is counted by a fetch
-//! and add, so that all ranks contend for all bins. What a fetch finds is the number's place in its bin: no two numbers
+//! and add, so that all ranks contend for all bins. A fetch returns the number's place in its bin: no two numbers
 //! have the same one. Bins and places are compared with what one process counts.
 //!
 //!     cargo build -p ropewalk-rma-face --examples

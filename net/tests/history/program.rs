@@ -172,7 +172,7 @@ impl History {
         self.post(origin, target, what);
     }
 
-    /// Who was told something looks at once at what it was told of.
+    /// A rank that was told of bytes reads them at once.
     pub(super) fn look_for_tokens(&mut self) {
         for node in 0..NODES {
             let raises = self.world.nodes[node].endpoint.raise_count();

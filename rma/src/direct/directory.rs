@@ -145,7 +145,7 @@ impl Known {
         WORD + self.entries * ENTRY_BYTES
     }
 
-    /// A directory came, or a part of it. What is incomplete is read again.
+    /// A directory came, or a part of it. An incomplete one is read again.
     pub(super) fn learn(&mut self, bytes: &[u8]) {
         let (read, torn) = self.read(bytes);
         match read {

@@ -17,6 +17,7 @@ use ropewalk_wire::frame::{
 
 use super::numbers::Known;
 use super::taken::{Growth, Held, Notice};
+use super::whole::Whole;
 use crate::api::*;
 use crate::credit::{Charge, update_charges};
 use crate::engine::Core;
@@ -47,21 +48,6 @@ enum Place {
     /// In instances of a datatype: [`OneSided::strided`](super::OneSided::strided) has more.
     Strided,
     /// Where they say themselves.
-    Records,
-}
-
-/// The place of all elements that are judged together, as a frame tells it.
-#[derive(Debug, Clone, Copy)]
-enum Whole {
-    Flat(u64),
-    /// In instances of a datatype that the peer has told.
-    Strided {
-        layout: u8,
-        address: i64,
-        instances: u64,
-        from: u64,
-    },
-    /// Where they say themselves, all of them in one frame.
     Records,
 }
 
@@ -536,7 +522,7 @@ impl Core {
         Some(Task { job, source: *source, result_bytes: *result_bytes })
     }
 
-    /// The job was executed, or could not be. What its element was, or a buffer with what its elements were.
+    /// The job was executed, or could not be. `outcome` has the element before it; `result` is a buffer with all of them.
     pub fn job_done(&mut self, outcome: Result<[u8; 8], Fault>, result: Option<BufferId>) {
         let Some(done) = self.jobs.running.take() else { return };
         let Ready { peer, session, number, region, source, result_bytes, .. } = done;

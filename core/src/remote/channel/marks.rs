@@ -81,7 +81,7 @@ impl Core {
         }
     }
 
-    /// The number up to which a peer is told now that all is over. What cannot be told yet is told later.
+    /// The number up to which a peer is told now that all is over. Later ones are told with a later mark.
     pub(super) fn mark_for(&mut self, id: PeerId) -> u64 {
         let Some(session) = self.peers.session_mut(id) else { return 0 };
         let answered = session.reliable.as_ref().map_or(u64::MAX, |it| it.sent.answered());

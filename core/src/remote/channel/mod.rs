@@ -1,7 +1,7 @@
 //! The one-sided channel: operations on the peer's memory have numbers, and the peer tells up to which one all are applied.
 //!
 //! * [`pieces`]: the operations that a put is made of; [`issued`]: ours, until the peer has told of them;
-//! * [`updates`]: elements leave, and what they were comes back;
+//! * [`updates`]: elements leave, and their values before come back; [`whole`]: where they lie;
 //! * [`taken`]: the peer's, over their [`numbers`]; [`puts`]: their bytes arrive; [`jobs`]: elements arrive and are
 //!   combined, tokens wait for what they follow;
 //! * [`layouts`]: datatypes of strided puts, gets and updates, known by numbers;
@@ -25,6 +25,7 @@ mod pieces;
 mod puts;
 mod taken;
 mod updates;
+mod whole;
 
 pub use jobs::Task;
 pub(crate) use jobs::{Jobs, UpdateFrame};

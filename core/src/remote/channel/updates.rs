@@ -12,6 +12,7 @@ use ropewalk_wire::frame::{
 
 use super::OneSided;
 use super::issued::{Class, Issue};
+use super::whole::Whole;
 use crate::api::*;
 use crate::credit::update_charge;
 use crate::engine::Core;
@@ -38,21 +39,6 @@ struct Unmade {
     layout: Option<u8>,
 }
 
-/// Where elements go.
-#[derive(Debug, Clone, Copy)]
-enum Place {
-    /// Without gaps, from this offset in the region on.
-    Flat(u64),
-    Strided {
-        layout: u8,
-        address: i64,
-        instances: u64,
-        from: u64,
-    },
-    /// Where they say themselves.
-    Records,
-}
-
 /// Some elements of an update.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
@@ -61,7 +47,7 @@ struct Piece {
     class: Class,
     key: RemoteKey,
     /// Of the whole.
-    place: Place,
+    place: Whole,
     /// Elements of the whole; the first one of the piece, and how many it has.
     total: u64,
     within: u64,
@@ -175,11 +161,11 @@ impl Core {
         let (update, fetch) = state.combines()?;
         let are_records = state.access.action == Action::Records;
         let place = match (&state.access.remote, layout) {
-            _ if are_records => Place::Records,
-            (RemoteLayout::At(offset), _) => Place::Flat(*offset),
+            _ if are_records => Whole::Records,
+            (RemoteLayout::At(offset), _) => Whole::Flat(*offset),
             (RemoteLayout::Strided(it), Some(layout)) => {
                 let Strided { address, count: instances, from, .. } = *it;
-                Place::Strided { layout, address, instances, from }
+                Whole::Strided { layout, address, instances, from }
             }
             _ => return None,
         };
@@ -224,8 +210,8 @@ impl Core {
         let one_sided = session.one_sided();
         let (bytes, at) = ((count * sent) as u32, (within * sent) as u32);
         let layout = match place {
-            Place::Flat(_) | Place::Records => None,
-            Place::Strided { layout, .. } => Some(layout),
+            Whole::Flat(_) | Whole::Records => None,
+            Whole::Strided { layout, .. } => Some(layout),
         };
         let issue = Issue { operation, bytes, within: at, class, fetches: fetch, layout };
         let number = one_sided.issued.issue(issue);
@@ -245,13 +231,13 @@ impl Core {
             Payload { slice: source, urgency: Urgency::Bulk, order }
         });
         match place {
-            Place::Flat(offset) => self.emit(id, update_body(piece, offset, number), payload),
-            Place::Records => {
+            Whole::Flat(offset) => self.emit(id, update_body(piece, offset, number), payload),
+            Whole::Records => {
                 let body = update_body(piece, 0, number);
                 let flags = (body.flags.get() | RECORDS).into();
                 self.emit(id, UpdateBody { flags, ..body }, payload);
             }
-            Place::Strided { layout, address, instances, from } => {
+            Whole::Strided { layout, address, instances, from } => {
                 let (key_slot, key_secret) = key_to_wire(piece.key);
                 let from = from + within * update.extent() as u64;
                 let body = StridedBody {

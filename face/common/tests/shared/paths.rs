@@ -68,7 +68,7 @@ pub fn cut_all(net: &Topology, command: &mut Command) -> [String; 2] {
 
 /// Whether a text says of both rails of the first host why they are of no use. `scheme`: the one of its rails.
 pub fn names_both(text: &str, net: &Topology, scheme: &str) -> bool {
-    // What was cut answers nothing; while something is under way it acknowledges nothing, either.
+    // A link that was cut answers nothing; while something is under way it acknowledges nothing, either.
     const CAUSES: [&str; 3] = ["no answer", "nothing is acknowledged", "the carrier is lost"];
     let names = |rail, causes: &[&str]| {
         let rail = format!("rail {scheme} {}: ", net.host(0).interface(rail));

@@ -1,4 +1,4 @@
-/* Memory of a window goes away while others may reach it: it is unmapped, or the file behind it is cut. Who reaches it by
+/* Memory of a window goes away while others may reach it: it is unmapped, or the file behind it is cut. An origin that uses
  * cross-memory attach is told so, and nobody dies of it.
  *
  * usage: ropewalk run -n 2 -- gone */

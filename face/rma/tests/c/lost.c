@@ -1,4 +1,4 @@
-/* A rank ends without a word. Who waits for it learns so, and the others go on with each other. */
+/* A rank ends without a word. Ranks that wait for it learn so, and the others go on with each other. */
 #include "check.h"
 
 int main(void)
