@@ -214,23 +214,24 @@ const ROWS: [Row; 21] = [
 
 #[test]
 fn an_access_is_two_frames_or_one_and_two_copies_and_allocates_nothing() {
+    const RUNS: u64 = 5;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (kind, access, len, _) in ROWS {
         let mut accesses = Accesses::new(kind, access, len);
         let before = accesses.so_far();
-        let mut allocations = [0; 3].map(|_| {
+        let mut allocations = [0; RUNS as usize].map(|_| {
             let before = ALLOCATOR.stats();
             accesses.run(ACCESSES);
             let stats = ALLOCATOR.stats() - before;
             stats.allocations + stats.reallocations
         });
-        // The test's harness allocates beside, once in a while.
+        // The test's harness allocates beside, where it starts the threads of other tests: in a few runs.
         allocations.sort_unstable();
         let after = accesses.so_far();
         let [frames, copied] = [0, 1].map(|it| after[it] - before[it]);
         let what = format!("{kind:?} {access:?} of {len} bytes");
         println!("{what}: {frames} frames, {copied} bytes copied, {allocations:?} allocations");
-        let all = 3 * ACCESSES;
+        let all = RUNS * ACCESSES;
         // The pipe copies what leaves and what comes.
         let one = access.copied(len as u64);
         // Nobody waits for an answer: it may be counted later, and where frames are numbered its bytes are kept.
@@ -250,7 +251,7 @@ fn an_access_is_two_frames_or_one_and_two_copies_and_allocates_nothing() {
         };
         let more = more + credit;
         assert!(frames <= access.frames(all) + more, "{what}: {frames} frames");
-        assert!(allocations[1] <= kept, "{what}: {allocations:?} allocations");
+        assert!(allocations[RUNS as usize / 2] <= kept, "{what}: {allocations:?} allocations");
     }
 }
 
