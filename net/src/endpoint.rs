@@ -550,12 +550,15 @@ impl Endpoint {
         true
     }
 
-    /// Closes the endpoint: operations fail with `Closed`, peers are told.
+    /// Closes the endpoint: operations fail with `Closed`, peers are told. Where frames wait for room at a peer, it is told
+    /// behind them: within ten seconds by a thread of the endpoint, if it has a service thread, else by its user's passes.
+    /// Dropped earlier, the endpoint hangs up.
     pub fn close(&self) {
         if self.shared.closing.swap(true, Ordering::SeqCst) {
             return;
         }
         let service = self.shared.service.lock().expect("set once").take();
+        let is_served = service.is_some();
         if let Some(service) = service {
             service.stop();
         }
@@ -567,7 +570,12 @@ impl Endpoint {
         self.shared.pass(&mut engine);
         // Every sleeper learns that no completion will come any more.
         engine.contexts.ring_all();
+        let owes = engine.rails.owe();
         drop(engine);
+        if is_served && owes {
+            // Without a thread the peers are told when the endpoint is dropped.
+            let _ = crate::service::finish(&self.shared);
+        }
         self.shared.nudge();
     }
 

@@ -38,6 +38,10 @@ const PASSES_IDLE: u64 = 64;
 /// A service thread that has nothing due still looks whether the endpoint lives.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
+/// The time for which rails of a closed endpoint try to send what they have taken.
+const FINISH_WITHIN: Duration = Duration::from_secs(10);
+const FINISH_LOOK: Duration = Duration::from_millis(1);
+
 /// A running service thread.
 pub(crate) struct Service {
     bell: Arc<OwnedFd>,
@@ -69,6 +73,29 @@ impl Service {
             }
         }
     }
+}
+
+/// Goes on with the rails of a closed endpoint, of which nobody makes passes any more, while it is there: a farewell behind
+/// frames that wait for room would never leave, and the peer would wait for us.
+pub(crate) fn finish(shared: &Arc<Shared>) -> std::io::Result<()> {
+    let weak = Arc::downgrade(shared);
+    let work = move || {
+        let begin = Instant::now();
+        while begin.elapsed() < FINISH_WITHIN {
+            let Some(shared) = weak.upgrade() else { return };
+            if let Some(mut engine) = shared.try_lock() {
+                shared.pass(&mut engine);
+                let owes = engine.rails.owe();
+                shared.unlock(engine);
+                if !owes {
+                    return;
+                }
+            }
+            drop(shared);
+            std::thread::sleep(FINISH_LOOK);
+        }
+    };
+    crate::threads::start("ropewalk-finish", work).map(drop)
 }
 
 fn run(weak: &Weak<Shared>, bell: &OwnedFd) {

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Medium, World, check};
-use ropewalk_net::{Address, Channel, Level, Oversize};
+use ropewalk_base::verb::RemoteLayout;
+use ropewalk_net::{Address, Audience, Channel, Direction, Level, Oversize};
 
 const COUNT: u64 = 60;
 const BYTES: usize = 5_000;
@@ -77,4 +78,37 @@ fn an_endpoint_that_settled_loses_nothing_when_it_is_closed() {
         assert_eq!(got.outcome, Ok(()), "{bits}");
         check(got.memory, BYTES, bits as u8);
     }
+}
+
+/// Its last word waits behind bytes for which the peer has no room, and nobody makes passes with the closed endpoint.
+#[test]
+fn a_peer_learns_of_a_close_behind_frames_that_wait_for_room() {
+    const LONG: usize = 64 << 20;
+    let mut world = World::new(Medium::Tcp);
+    world.add_with(|config| config.service_thread = true);
+    world.add();
+    let memory = world.memory(LONG, 3);
+    let closing = world.nodes[0].endpoint.clone();
+    let key = closing.expose(memory, true, Audience::Everybody).expect("there is room");
+    let to = world.peer(1, 0);
+    let get = |world: &mut World, bytes: usize, user: u64| {
+        let (memory, node) = (world.memory(bytes, 0), &world.nodes[1]);
+        let (way, remote) = (Direction::Get, RemoteLayout::At(0));
+        let posted = node.endpoint.post_access(&node.context, way, to, key, remote, memory, user);
+        world.posted(1, posted);
+    };
+    get(&mut world, 8, 1);
+    assert_eq!(world.take(1, 1).outcome, Ok(()));
+    get(&mut world, LONG, 2);
+    // The request leaves; then this side takes nothing in for a while.
+    world.nodes[1].endpoint.progress();
+    while closing.counters().0.gets_served < 2 {
+        std::thread::yield_now();
+    }
+    // As much leaves as sockets have room for.
+    std::thread::sleep(Duration::from_millis(200));
+    closing.close();
+    let node = &world.nodes[1];
+    let ended = node.endpoint.wait(&node.context, Duration::from_secs(30));
+    assert!(ended.is_some_and(|ended| ended.outcome.is_err()), "nobody told of the close");
 }
