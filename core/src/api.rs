@@ -220,6 +220,50 @@ pub enum Audience {
     Everybody,
     /// This peer, for its present session only.
     One(PeerId),
+    /// The members of a group ([`Core::add_group`](crate::Core::add_group)).
+    Group(GroupId),
+}
+
+/// A group of peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub SlotId);
+
+/// A member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Member {
+    /// Who answered at the address of this peer, once somebody did: before that it is a member who cannot be recognized.
+    Peer(PeerId),
+    /// The endpoint with this number.
+    Endpoint(EndpointId),
+}
+
+/// The name of a region: a number by which peers may use it, to whom nobody told a key ([`RemoteKey::named`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// None: who was told the key uses it.
+    Nameless,
+    /// This one, if no other region has it.
+    Given(u64),
+    /// One that no other region has.
+    Chosen,
+}
+
+/// How memory is exposed.
+///
+/// A name is no secret, and any peer may try any number: who may use a region that has one is decided by the audience and
+/// the right to write alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exposing {
+    pub writable: bool,
+    pub audience: Audience,
+    pub naming: Naming,
+}
+
+impl Exposing {
+    /// Without a name.
+    pub fn to(audience: Audience, writable: bool) -> Exposing {
+        Exposing { writable, audience, naming: Naming::Nameless }
+    }
 }
 
 /// How an operation ended.

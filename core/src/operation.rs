@@ -119,7 +119,7 @@ pub(crate) struct AccessState {
     pub value: u64,
     /// It counts as one of which the peer's core hears no number.
     pub unnumbered: bool,
-    /// A rail that reads and writes by itself left it to frames.
+    /// A rail that reads and writes by itself left it to frames, or knows its key as a name only.
     pub by_frames: bool,
     /// The last native order for it.
     pub native: Option<SlotId>,
@@ -452,6 +452,7 @@ impl Operations {
 
     /// Adds the state of a get or put; it goes with its operation.
     pub fn add_access(&mut self, access: Access, help: Help) -> AccessId {
+        let by_frames = access.key.is_named();
         match self.accesses.insert(AccessState {
             access,
             waiting: false,
@@ -459,7 +460,7 @@ impl Operations {
             moved: 0,
             value: 0,
             unnumbered: false,
-            by_frames: false,
+            by_frames,
             native: None,
             pulled: None,
             help,

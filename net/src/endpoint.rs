@@ -14,8 +14,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
-    Access, Audience, Channel, Config, Core, Counters, Direction, Holdings, Identity, Level,
-    OperationId, Oversize, PeerId,
+    Access, Audience, Channel, Config, Core, Counters, Direction, Exposing, Holdings, Identity,
+    Level, OperationId, Oversize, PeerId,
 };
 use ropewalk_rail::{Rail, RailOption};
 
@@ -383,12 +383,14 @@ impl Endpoint {
         writable: bool,
         audience: Audience,
     ) -> Result<RemoteKey, (Memory, Fault)> {
-        let mut engine = self.locked();
-        let key = engine.expose(memory, writable, audience)?;
+        let exposed = self.expose_as(memory, Exposing::to(audience, writable))?;
+        Ok(exposed.key)
+    }
+
+    /// There is memory that peers may use: it has to be served.
+    pub(crate) fn exposed(&self) {
         self.shared.exposures.fetch_add(1, Ordering::Relaxed);
-        drop(engine);
         self.wake_service();
-        Ok(key)
     }
 
     /// Ends an exposure. The memory comes back through `context` with `user` when no peer and no

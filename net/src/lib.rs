@@ -20,6 +20,7 @@ pub mod endpoint;
 mod ends;
 mod engine;
 mod entropy;
+mod exposing;
 mod foreign;
 mod group;
 pub mod host;
@@ -51,14 +52,16 @@ mod waiting;
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
+pub use exposing::Exposed;
 pub use group::{Group, GroupError};
 pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState,
-    Mode, OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Raise, Waiting,
+    Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
+    GroupId, Level, LinkState, Member, Mode, Naming, OperationId, Oversize, PathCause, PathChange,
+    PathTally, PeerId, Raise, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

@@ -4,11 +4,29 @@
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::verb::RemoteKey;
+use ropewalk_wire::frame::key_from_wire;
+use zerocopy::little_endian::U64;
 
 use crate::api::*;
 use crate::engine::Core;
 
 impl Core {
+    /// A key as a frame has it. That of the region where it is a name: who judges it sees no difference.
+    #[inline(always)]
+    pub(super) fn key_of(&self, slot: U64, secret: U64) -> RemoteKey {
+        let key = key_from_wire(slot, secret);
+        if key.is_named() { self.key_of_name(key) } else { key }
+    }
+
+    #[cold]
+    fn key_of_name(&self, name: RemoteKey) -> RemoteKey {
+        match self.regions.named(name.secret) {
+            Some((slot, region)) => RemoteKey { slot, secret: region.secret },
+            // It finds no region.
+            None => name,
+        }
+    }
+
     /// Checks a key as a peer presents it; the slice of the range where it holds.
     pub(super) fn check_key(
         &self,
@@ -19,13 +37,9 @@ impl Core {
         write: bool,
     ) -> Option<Slice> {
         let region = self.regions.get(key.slot)?;
-        let audience = match region.audience {
-            Audience::Everybody => true,
-            Audience::One(peer) => peer == id,
-        };
         let holds = region.secret == key.secret
             && !region.closing
-            && audience
+            && self.is_among(id, region.audience)
             && (!write || region.writable)
             && offset <= region.slice.len
             && len <= region.slice.len - offset;

@@ -1,7 +1,7 @@
 //! Serves gets of a peer by frames: they become streams.
 
 use ropewalk_base::error::Fault;
-use ropewalk_wire::frame::{GetBody, ResultBody, key_from_wire, status_to_wire};
+use ropewalk_wire::frame::{GetBody, ResultBody, status_to_wire};
 
 use crate::api::*;
 use crate::engine::Core;
@@ -10,7 +10,7 @@ use crate::streams::{Stream, StreamKind};
 impl Core {
     /// A peer asks for bytes.
     pub(crate) fn arrive_get(&mut self, id: PeerId, body: GetBody) {
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let cookie = body.cookie.get();
         if body.len.get() == 0 {
             return self.emit_result(id, cookie, Err(Fault::Invalid));

@@ -110,7 +110,7 @@ impl Core {
     pub(crate) fn drop_streams_of(&mut self, slot: SlotId) {
         match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
             Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
-            Some(Audience::Everybody) => {
+            Some(Audience::Everybody | Audience::Group(_)) => {
                 let ids: Vec<PeerId> = self.peers.iter().map(|(id, _)| id).collect();
                 ids.into_iter().for_each(|id| self.drop_streams_to(id, slot));
             }

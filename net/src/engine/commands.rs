@@ -6,7 +6,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Memory, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_core::{Audience, OperationId, PeerId};
+use ropewalk_core::{Exposing, OperationId, PeerId};
 
 use crate::context::{Completed, Queue};
 use crate::engine::Engine;
@@ -69,23 +69,22 @@ impl Engine {
     }
 
     /// Makes memory accessible to peers.
-    pub fn expose(
+    pub fn expose_as(
         &mut self,
         memory: Memory,
-        writable: bool,
-        audience: Audience,
-    ) -> Result<RemoteKey, (Memory, Fault)> {
-        if writable && !memory.is_writable() {
+        terms: Exposing,
+    ) -> Result<(RemoteKey, Option<u64>), (Memory, Fault)> {
+        if terms.writable && !memory.is_writable() {
             return Err((memory, Fault::Invalid));
         }
         let len = memory.len();
         let buffer = self.buffers.insert(memory).map_err(|memory| (memory, Fault::Busy))?;
         let slice = Slice { buffer, offset: 0, len };
-        match self.core.expose(slice, writable, audience) {
-            Ok(key) => {
+        match self.core.expose_as(slice, terms) {
+            Ok((key, name)) => {
                 self.exposures.begin(key, buffer);
                 self.drain();
-                Ok(key)
+                Ok((key, name))
             }
             Err(fault) => {
                 let memory = self.buffers.remove(buffer).unwrap_or_else(Memory::empty);

@@ -12,7 +12,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, Strided, Urgency};
 use ropewalk_wire::frame::{
     AtomicBody, COMPARE_SWAP, FETCH, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
-    UpdateBody, key_from_wire,
+    UpdateBody,
 };
 
 use super::numbers::Known;
@@ -139,7 +139,7 @@ impl Core {
         body: UpdateBody,
     ) -> Placement {
         let asked = Asked {
-            key: key_from_wire(body.key_slot, body.key_secret),
+            key: self.key_of(body.key_slot, body.key_secret),
             number: body.number.get(),
             operator: body.operator,
             element: body.element,
@@ -167,7 +167,7 @@ impl Core {
         let (instances, from) = (body.instances.get(), body.from.get());
         let count = body.count.get();
         let asked = Asked {
-            key: key_from_wire(body.key_slot, body.key_secret),
+            key: self.key_of(body.key_slot, body.key_secret),
             number: body.number.get(),
             operator: body.operator,
             element: body.element,
@@ -448,7 +448,7 @@ impl Core {
             Change::One { update, .. } => update.extent(),
             Change::Store | Change::Records | Change::Update(_) => 0,
         };
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let slice = self.check_key(id, key, body.offset.get(), bytes as u64, writes);
         let (Some(slice), Some(session)) = (slice, self.peers.session(id)) else {
             return self.operation_over(id, number, Err(Fault::BadKey), true);

@@ -6,7 +6,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{
-    FLAG_PAYLOAD_CHECKSUM, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_from_wire, key_to_wire,
+    FLAG_PAYLOAD_CHECKSUM, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_to_wire,
 };
 
 use super::issued::{Class, Issue};
@@ -191,7 +191,7 @@ impl Core {
             Known::Done => {}
             Known::Beyond => return self.violation("an operation too far ahead of others"),
         }
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let Some(slice) = self.check_key(id, key, body.offset.get(), total.into(), true) else {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
@@ -259,7 +259,7 @@ impl Core {
             Known::Done => return Placement::Drop,
             Known::Beyond => return self.violation("an operation too far ahead of others"),
         }
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let (word, flags) = (body.word.get(), body.flags.get());
         let (to, tells) = (flags & RAISE_TO != 0, flags & TELL != 0);
         let growth = Growth { value: body.value.get(), word, to, tells };

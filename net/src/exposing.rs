@@ -1,0 +1,49 @@
+//! Exposing memory to peers: to whom, under what name.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
+use ropewalk_base::verb::RemoteKey;
+use ropewalk_core::{Exposing, GroupId, Member};
+
+use crate::endpoint::Endpoint;
+
+/// Memory that peers may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exposed {
+    /// By which it is unexposed, and which peers may be told.
+    pub key: RemoteKey,
+    /// The name, if it has one. Peers make their handle out of it: [`RemoteKey::named`].
+    pub name: Option<u64>,
+}
+
+impl Endpoint {
+    /// Makes memory accessible on these terms. [`Fault::NameTaken`] if another region of this endpoint has the name: that is
+    /// free once its [`Endpoint::unexpose`] was called. What peers do by a name goes by frames over each medium.
+    pub fn expose_as(&self, memory: Memory, terms: Exposing) -> Result<Exposed, (Memory, Fault)> {
+        let mut engine = self.locked();
+        let (key, name) = engine.expose_as(memory, terms)?;
+        drop(engine);
+        self.exposed();
+        Ok(Exposed { key, name })
+    }
+
+    /// Makes a group of peers for [`Audience::Group`](ropewalk_core::Audience::Group). Members that were looked up are called:
+    /// a peer is recognized as one of them once it has answered at its address. Those that are named by the numbers of their
+    /// endpoints are recognized from the beginning.
+    pub fn add_group(&self, members: &[Member]) -> Result<GroupId, Fault> {
+        let mut engine = self.locked();
+        let group = engine.core.add_group(members)?;
+        for member in members {
+            if let Member::Peer(peer) = member {
+                engine.core.want_session(*peer);
+            }
+        }
+        engine.drain();
+        Ok(group)
+    }
+
+    /// Nothing more is exposed to a group; it ends with the last region that is.
+    pub fn drop_group(&self, group: GroupId) {
+        self.locked().core.drop_group(group);
+    }
+}
