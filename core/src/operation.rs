@@ -6,6 +6,7 @@
 //! Operations that are about one peer alone are listed by it, so that its end concerns no others.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::LOCKED_PUT_BYTES_MAX;
 use ropewalk_base::memory::{Element, Operator, Slice, Update};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
@@ -121,6 +122,8 @@ pub(crate) struct AccessState {
     pub unnumbered: bool,
     /// A rail that reads and writes by itself left it to frames, or knows its key as a name only.
     pub by_frames: bool,
+    /// It is put first, and told of when it is at its place.
+    pub tells_after: bool,
     /// The last native order for it.
     pub native: Option<SlotId>,
     /// Where it is in parts: how far it is.
@@ -222,11 +225,15 @@ impl AccessState {
             _ if self.is_strided() => 1,
             Action::Get | Action::Lock { .. } | Action::LockedPut { .. } => 0,
             Action::Put => Pieces::count_of(&self.access.remote, self.access.local.len),
+            Action::Immediate { .. } if self.puts_first() => {
+                Pieces::count_of(&self.access.remote, self.access.local.len) + 1
+            }
             // An update has a number for each of its frames, and waits between them.
             Action::Update { .. }
             | Action::Records
             | Action::Atomic(_)
             | Action::Notify { .. }
+            | Action::Immediate { .. }
             | Action::Unlock { .. } => 1,
         }
     }
@@ -242,8 +249,16 @@ impl AccessState {
             self.access.action,
             Action::Unlock { .. }
                 | Action::Notify { .. }
+                | Action::Immediate { .. }
                 | Action::Atomic(Atomic { token: true, .. })
         )
+    }
+
+    /// Whether it is a put with immediate data that does not fit into the frame that has the data.
+    pub fn puts_first(&self) -> bool {
+        let fits = matches!(self.access.remote, RemoteLayout::At(_))
+            && self.access.local.len <= u64::from(LOCKED_PUT_BYTES_MAX);
+        matches!(self.access.action, Action::Immediate { .. }) && !fits
     }
 
     /// Where the elements of an update are, and where what they were goes.
@@ -461,6 +476,7 @@ impl Operations {
             value: 0,
             unnumbered: false,
             by_frames,
+            tells_after: false,
             native: None,
             pulled: None,
             help,

@@ -6,12 +6,14 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
+use ropewalk_base::verb::RemoteKey;
 use ropewalk_core::{OperationId, PeerId};
 
+use crate::counter::Counts;
 use crate::spin::Spin;
 
 /// The completion of an operation.
@@ -34,6 +36,20 @@ pub struct Completed {
     pub memory: Memory,
 }
 
+/// The event of a put with immediate data, at the endpoint whose memory it is. The put is at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Who put it.
+    pub peer: PeerId,
+    /// The region, by the key that its exposure returned.
+    pub key: RemoteKey,
+    /// Where in the region the put begins; of a list its first segment.
+    pub offset: u64,
+    pub bytes: u64,
+    pub data: u64,
+    pub(crate) session: u32,
+}
+
 /// The answer of [`crate::Endpoint::arm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
@@ -51,6 +67,12 @@ pub(crate) struct Queue {
     /// The number of completions; a caller that polls an empty queue does not touch its lock.
     count: AtomicUsize,
     armed: AtomicBool,
+    /// Events of puts with immediate data, and how many they are. Peers' credit bounds them.
+    written: Mutex<VecDeque<Written>>,
+    written_count: AtomicUsize,
+    /// Completions are counted there, and, if they are `counted_only`, not kept.
+    counts: OnceLock<Arc<Counts>>,
+    counted_only: bool,
     /// Requests wake this context, too.
     pub wants_requests: bool,
     /// Nobody has the context any more: completions to it are dropped.
@@ -70,12 +92,25 @@ pub struct Context {
 
 impl Queue {
     pub(crate) fn new(number: u32, wants_requests: bool) -> std::io::Result<Queue> {
+        Queue::make(number, wants_requests, false)
+    }
+
+    /// One that keeps no completions.
+    pub(crate) fn counting(number: u32) -> std::io::Result<Queue> {
+        Queue::make(number, false, true)
+    }
+
+    fn make(number: u32, wants_requests: bool, counted_only: bool) -> std::io::Result<Queue> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Queue {
             number,
             completions: Mutex::new(VecDeque::with_capacity(64)),
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
+            written: Mutex::default(),
+            written_count: AtomicUsize::new(0),
+            counts: OnceLock::new(),
+            counted_only,
             wants_requests,
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -88,12 +123,58 @@ impl Queue {
         if self.retired.load(Ordering::SeqCst) {
             return;
         }
+        self.count(&completed);
+        if self.counted_only {
+            return;
+        }
         {
             let mut completions = self.lock();
             completions.push_back(completed);
             self.count.store(completions.len(), Ordering::SeqCst);
         }
         self.ring();
+    }
+
+    /// Counts a completion where somebody wants that, whichever way it goes.
+    #[inline]
+    pub(crate) fn count(&self, completed: &Completed) {
+        if let Some(counts) = self.counts.get() {
+            counts.note(completed.outcome);
+        }
+    }
+
+    /// From now on completions are counted there. False where they are counted already.
+    pub(crate) fn count_by(&self, counts: Arc<Counts>) -> bool {
+        self.counts.set(counts).is_ok()
+    }
+
+    /// An event. False where nobody will take it.
+    pub(crate) fn push_written(&self, written: Written) -> bool {
+        if self.retired.load(Ordering::SeqCst) {
+            return false;
+        }
+        {
+            let mut queue = self.written.lock().expect("never left half-changed");
+            queue.push_back(written);
+            self.written_count.store(queue.len(), Ordering::SeqCst);
+        }
+        self.ring();
+        true
+    }
+
+    pub(crate) fn pop_written(&self) -> Option<Written> {
+        if !self.has_written() {
+            return None;
+        }
+        let mut queue = self.written.lock().expect("never left half-changed");
+        let written = queue.pop_front();
+        self.written_count.store(queue.len(), Ordering::SeqCst);
+        written
+    }
+
+    #[inline]
+    pub(crate) fn has_written(&self) -> bool {
+        self.written_count.load(Ordering::SeqCst) > 0
     }
 
     /// Wakes the thread that sleeps on this context.

@@ -3,9 +3,12 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_core::{Exposing, GroupId, Member};
+use ropewalk_core::{Exposing, GroupId, Member, Served};
 
+use crate::context::{Context, Written};
+use crate::counter::Counter;
 use crate::endpoint::Endpoint;
+use crate::engine::Command;
 
 /// Memory that peers may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,15 +19,53 @@ pub struct Exposed {
     pub name: Option<u64>,
 }
 
+/// Who is told of what peers do to a region.
+#[derive(Debug, Clone, Default)]
+pub struct Told {
+    /// Takes the events of puts with immediate data ([`Endpoint::next_written`]). `None`: such puts are refused.
+    pub written: Option<Context>,
+    /// Count what peers did: each operation once, when it is applied, or a get when its bytes are on their way. Peers then use
+    /// the region by frames over each medium. Operations in several pieces (lists, more than a GiB, long updates) count with
+    /// their last piece.
+    pub counters: Vec<(Served, Counter)>,
+}
+
 impl Endpoint {
     /// Makes memory accessible on these terms. [`Fault::NameTaken`] if another region of this endpoint has the name: that is
     /// free once its [`Endpoint::unexpose`] was called. What peers do by a name goes by frames over each medium.
     pub fn expose_as(&self, memory: Memory, terms: Exposing) -> Result<Exposed, (Memory, Fault)> {
+        self.expose_told(memory, terms, Told::default())
+    }
+
+    /// The same, and somebody is told of what peers do.
+    pub fn expose_told(
+        &self,
+        memory: Memory,
+        terms: Exposing,
+        told: Told,
+    ) -> Result<Exposed, (Memory, Fault)> {
+        let (events, counts) = (told.written.is_some(), !told.counters.is_empty());
+        let terms = Exposing { events, counts, ..terms };
         let mut engine = self.locked();
-        let (key, name) = engine.expose_as(memory, terms)?;
+        let (key, name) = engine.expose_as(memory, terms, told)?;
         drop(engine);
         self.exposed();
         Ok(Exposed { key, name })
+    }
+
+    /// The next event of a put with immediate data into a region whose exposure named this context. The context is rung for
+    /// each, and [`Endpoint::wait`] returns. Events that nobody takes use up the credit of the peers that bring them about, whose
+    /// further ones wait: 512 and more for each peer, requests that nobody has taken counted in.
+    pub fn next_written(&self, context: &Context) -> Option<Written> {
+        let written = context.queue.pop_written()?;
+        let (peer, session) = (written.peer, written.session);
+        self.leave(Command::RequestTaken { peer, session, bytes: 0 });
+        Some(written)
+    }
+
+    /// Whether such an event waits to be taken.
+    pub fn has_written(&self, context: &Context) -> bool {
+        context.queue.has_written()
     }
 
     /// Makes a group of peers for [`Audience::Group`](ropewalk_core::Audience::Group). Members that were looked up are called:

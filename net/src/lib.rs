@@ -15,6 +15,7 @@
 
 pub mod capture;
 pub mod context;
+mod counter;
 mod cpu_latency;
 pub mod endpoint;
 mod ends;
@@ -49,19 +50,20 @@ pub mod threads;
 mod unreachable;
 mod waiting;
 
-pub use context::{Completed, Context};
+pub use context::{Completed, Context, Written};
+pub use counter::Counter;
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
-pub use exposing::Exposed;
+pub use exposing::{Exposed, Told};
 pub use group::{Group, GroupError};
 pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
+    Access, Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
     GroupId, Level, LinkState, Member, Mode, Naming, OperationId, Oversize, PathCause, PathChange,
-    PathTally, PeerId, Raise, Waiting,
+    PathTally, PeerId, Raise, Served, Terms, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

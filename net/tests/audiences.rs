@@ -20,7 +20,7 @@ fn expose(
     writable: bool,
     naming: Naming,
 ) -> Result<Exposed, Fault> {
-    let terms = Exposing { writable, audience, naming };
+    let terms = Exposing { naming, ..Exposing::to(audience, writable) };
     let memory = world.memory(REGION, 9);
     world.nodes[0].endpoint.expose_as(memory, terms).map_err(|(_, fault)| fault)
 }

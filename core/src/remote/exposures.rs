@@ -67,7 +67,7 @@ impl Core {
         name: Option<u64>,
         owner: Option<OperationId>,
     ) -> Result<RemoteKey, Fault> {
-        let Exposing { writable, audience, .. } = terms;
+        let Exposing { writable, audience, events, counts, .. } = terms;
         let secret = self.random.next_u64();
         let region = Region {
             secret,
@@ -75,6 +75,8 @@ impl Core {
             writable,
             audience,
             name,
+            events,
+            counts,
             owner,
             closing: false,
             retained: 0,
@@ -162,7 +164,8 @@ impl Core {
         if !self.is_native(link) {
             return;
         }
-        let Some(region) = self.regions.get_mut(key.slot) else { return };
+        let region = self.regions.get_mut(key.slot);
+        let Some(region) = region.filter(|region| !region.counts) else { return };
         region.exposed.push(link);
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };

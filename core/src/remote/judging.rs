@@ -3,6 +3,7 @@
 //! Invariant: a key is checked by slot, generation, secret, audience and range before a byte moves.
 
 use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::RemoteKey;
 use ropewalk_wire::frame::key_from_wire;
 use zerocopy::little_endian::U64;
@@ -24,6 +25,22 @@ impl Core {
             Some((slot, region)) => RemoteKey { slot, secret: region.secret },
             // It finds no region.
             None => name,
+        }
+    }
+
+    /// Something was done to a region: its owner may want to know.
+    #[inline(always)]
+    pub(super) fn note_served(&mut self, slot: SlotId, what: Served) {
+        if self.regions.any_counts() {
+            self.tell_served(slot, what);
+        }
+    }
+
+    #[cold]
+    fn tell_served(&mut self, slot: SlotId, what: Served) {
+        if let Some(region) = self.regions.get(slot).filter(|region| region.counts) {
+            let key = RemoteKey { slot, secret: region.secret };
+            self.outputs.push(Output::Served { key, what });
         }
     }
 

@@ -237,6 +237,9 @@ impl Core {
             let note = if outcome.is_ok() { NOTE_PUT } else { 0 };
             self.emit_control(id, ResultBody { cookie, status, note, reserved: [0; 6] });
         }
+        if outcome.is_ok() {
+            self.note_served(region, Served::Put);
+        }
         self.grant_locks(region);
         self.release_region(region);
     }

@@ -21,6 +21,9 @@ pub(crate) struct Region {
     pub audience: Audience,
     /// Peers may use it by this number, too.
     pub name: Option<u64>,
+    /// It takes immediate data; what is done to it is told.
+    pub events: bool,
+    pub counts: bool,
     /// The send whose announce made it; told when nobody holds it any more.
     pub owner: Option<OperationId>,
     pub closing: bool,
@@ -43,6 +46,8 @@ pub(crate) struct Regions {
     one: Vec<List>,
     /// Those that have names. One that is closing has none any more.
     names: BTreeMap<u64, SlotId>,
+    /// How many count what is done to them.
+    counting: u32,
     /// How many are one-shot: made by the announce of a send.
     one_shot: u32,
     /// Emptied lists of links, so that announced messages allocate nothing.
@@ -73,6 +78,7 @@ impl Regions {
             everybody: List::EMPTY,
             one: Vec::new(),
             names: BTreeMap::new(),
+            counting: 0,
             one_shot: 0,
             spare_lists: Vec::new(),
         }
@@ -99,7 +105,7 @@ impl Regions {
     /// Adds a region; gives it back where there is no room.
     pub fn insert(&mut self, region: Region) -> Result<SlotId, Region> {
         let (audience, one_shot) = (region.audience, region.owner.is_some());
-        let name = region.name;
+        let (name, counts) = (region.name, region.counts);
         let entry = Entry { region, of_audience: Neighbours::NONE };
         let slot = self.entries.insert(entry).map_err(|entry| entry.region)?;
         let list = match audience {
@@ -114,6 +120,7 @@ impl Regions {
         };
         list.push_back(&mut self.entries, slot.index);
         self.one_shot += u32::from(one_shot);
+        self.counting += u32::from(counts);
         if let Some(name) = name {
             self.names.insert(name, slot);
         }
@@ -129,7 +136,14 @@ impl Regions {
         list.take(&mut self.entries, slot.index);
         let region = self.entries.remove(slot)?.region;
         self.one_shot -= u32::from(region.owner.is_some());
+        self.counting -= u32::from(region.counts);
         Some(region)
+    }
+
+    /// Whether any of them counts what is done to it.
+    #[inline]
+    pub fn any_counts(&self) -> bool {
+        self.counting > 0
     }
 
     /// Whether a region has this name.

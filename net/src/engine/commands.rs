@@ -6,11 +6,12 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Memory, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_core::{Exposing, OperationId, PeerId};
+use ropewalk_core::{Exposing, OperationId, PeerId, Served};
 
-use crate::context::{Completed, Queue};
+use crate::context::{Completed, Queue, Written};
 use crate::engine::Engine;
 use crate::engine::exposures::Receiver;
+use crate::exposing::Told;
 use crate::posts::Post;
 
 /// A command that is left for the holder of the engine.
@@ -73,6 +74,7 @@ impl Engine {
         &mut self,
         memory: Memory,
         terms: Exposing,
+        told: Told,
     ) -> Result<(RemoteKey, Option<u64>), (Memory, Fault)> {
         if terms.writable && !memory.is_writable() {
             return Err((memory, Fault::Invalid));
@@ -82,7 +84,7 @@ impl Engine {
         let slice = Slice { buffer, offset: 0, len };
         match self.core.expose_as(slice, terms) {
             Ok((key, name)) => {
-                self.exposures.begin(key, buffer);
+                self.exposures.begin(key, buffer, told);
                 self.drain();
                 Ok((key, name))
             }
@@ -99,6 +101,19 @@ impl Engine {
         let result = self.core.unexpose(key);
         self.drain();
         result
+    }
+
+    /// A peer put into a region with immediate data.
+    pub(super) fn written(&mut self, written: Written) {
+        let listener = self.exposures.listener(written.key);
+        if !listener.is_some_and(|queue| queue.push_written(written)) {
+            self.core.event_taken(written.peer, written.session);
+        }
+    }
+
+    /// A peer did something to a region that counts.
+    pub(super) fn served(&mut self, key: RemoteKey, what: Served) {
+        self.exposures.count(key, what);
     }
 
     /// Nobody holds exposed memory any more: it goes back to its user.

@@ -11,12 +11,12 @@ use ropewalk_base::memory::{BufferId, Change, Element, Job, Operator, Places, Sl
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, Strided, Urgency};
 use ropewalk_wire::frame::{
-    AtomicBody, COMPARE_SWAP, FETCH, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
+    AtomicBody, COMPARE_SWAP, FETCH, MORE, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
     UpdateBody,
 };
 
 use super::numbers::Known;
-use super::taken::{Growth, Held, Notice};
+use super::taken::{Effect, Held, Notice};
 use crate::api::*;
 use crate::credit::{Charge, update_charges};
 use crate::engine::Core;
@@ -36,6 +36,8 @@ pub(crate) struct UpdateFrame {
     count: u32,
     update: Update,
     tells: bool,
+    /// Another piece of the operation follows.
+    more: bool,
     fetches: bool,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Ready {
     /// An atomic that fetches.
     fetches: bool,
     raises: bool,
+    /// The region's owner may want to know; `None`: another piece of the same operation follows.
+    served: Option<Served>,
 }
 
 /// Jobs that may be executed, and the one that is.
@@ -234,7 +238,8 @@ impl Core {
         };
         let update = update.expect("an update of a known kind was judged");
         let (region, tells) = (asked.key.slot, flags & TELL != 0);
-        let frame = UpdateFrame { region, number, place, count, update, tells, fetches };
+        let more = flags & MORE != 0;
+        let frame = UpdateFrame { region, number, place, count, update, tells, more, fetches };
         if takes {
             return self.place_into(
                 link,
@@ -364,7 +369,7 @@ impl Core {
     }
 
     fn update_ready(&mut self, peer: PeerId, session: u32, frame: &UpdateFrame, source: Slice) {
-        let UpdateFrame { region, number, count, update, tells, fetches, .. } = *frame;
+        let UpdateFrame { region, number, count, update, tells, more, fetches, .. } = *frame;
         let Some(slice) = self.retain_region(region) else { return };
         let Some(places) = self.places_of(peer, frame, slice) else {
             self.release_region(region);
@@ -377,6 +382,12 @@ impl Core {
         let result_bytes = if fetches { update.sent(count as usize) as u32 } else { 0 };
         // Bytes that take the place of others are copied in long pieces.
         let stores = update.operator() == Operator::Replace && update.extent() == 1 && !fetches;
+        let reads = update.operator() == Operator::Nothing && update.extent() == 1;
+        let served = match (stores, reads) {
+            (true, _) => Served::Put,
+            (_, true) => Served::Get,
+            _ => Served::Update,
+        };
         let change = match (frame.place, stores) {
             (Place::Records, _) => Change::Records,
             (_, true) => Change::Store,
@@ -393,6 +404,7 @@ impl Core {
             tells,
             fetches: false,
             raises: false,
+            served: (!more).then_some(served),
         });
     }
 
@@ -466,12 +478,16 @@ impl Core {
             tells: flags & TELL != 0,
             fetches: flags & FETCH != 0,
             raises: flags & TOKEN != 0,
+            served: Some(Served::Update),
         });
     }
 
     /// A put is at its place, and all before it: its word grows.
     fn notice_ready(&mut self, id: PeerId, notice: &Notice) {
-        let Notice { region, number, growth: Growth { value, word, to, tells } } = *notice;
+        let Notice { region, number, tells, effect } = *notice;
+        let Effect::Growth { value, word, to } = effect else {
+            return self.event_ready(id, notice);
+        };
         let place = self.word_of(region, word);
         let (Some(word), Some(session)) = (place, self.peers.session(id)) else {
             return self.operation_over(id, number, Err(Fault::BadKey), true);
@@ -492,6 +508,7 @@ impl Core {
             tells,
             fetches: false,
             raises: true,
+            served: Some(Served::Put),
         });
     }
 
@@ -528,7 +545,10 @@ impl Core {
     /// The job was executed, or could not be. What its element was, or a buffer with what its elements were.
     pub fn job_done(&mut self, outcome: Result<[u8; 8], Fault>, result: Option<BufferId>) {
         let Some(done) = self.jobs.running.take() else { return };
-        let Ready { peer, session, number, region, source, result_bytes, .. } = done;
+        let Ready { peer, session, number, region, source, result_bytes, served, .. } = done;
+        if let (Ok(_), Some(served)) = (outcome, served) {
+            self.note_served(region, served);
+        }
         let takes = source.buffer != Slice::NONE.buffer;
         if takes {
             self.outputs.push(Output::Release(source.buffer));

@@ -6,13 +6,13 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{
-    FLAG_PAYLOAD_CHECKSUM, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_to_wire,
+    FLAG_PAYLOAD_CHECKSUM, MORE, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_to_wire,
 };
 
 use super::issued::{Class, Issue};
 use super::numbers::Known;
 use super::pieces::{Piece, Pieces};
-use super::taken::{Growth, Held, Notice};
+use super::taken::{Effect, Held, Notice};
 use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::{IncomingKind, OF_PUT};
@@ -28,8 +28,9 @@ const URGENT_BYTES_MAX: u64 = 4 << 10;
 pub(crate) struct PutStream {
     operation: OperationId,
     key: RemoteKey,
-    /// The number of the piece that is next.
+    /// The number of the piece that is next, and that of the last one.
     number: u64,
+    last: u64,
     piece: Piece,
     /// Bytes of it for which frames were made.
     within: u32,
@@ -44,6 +45,10 @@ struct WholePut {
     key: RemoteKey,
     offset: u64,
     local: Slice,
+    /// It is complete once it has left.
+    is_local: bool,
+    /// Immediate data follows.
+    tells_after: bool,
 }
 
 /// A frame of a put of a peer's.
@@ -56,10 +61,22 @@ pub(crate) struct PutFrame {
 
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// Of so many bytes. `tells`: the peer asked to be told when it is applied.
-    Of { total: u32, tells: bool },
-    /// All of it. A word of the region grows then.
-    Notice(Growth),
+    /// Of so many bytes. `tells`: the peer asked to be told when it is applied; `more`: another piece follows.
+    Of { total: u32, tells: bool, more: bool },
+    /// All of it, and something takes effect then.
+    Notice { tells: bool, effect: Effect },
+}
+
+impl PutFrame {
+    /// All of a put, which has an effect.
+    pub(super) fn with_effect(
+        region: SlotId,
+        number: u64,
+        tells: bool,
+        effect: Effect,
+    ) -> PutFrame {
+        PutFrame { region, number, part: Part::Notice { tells, effect } }
+    }
 }
 
 impl PutStream {
@@ -84,7 +101,10 @@ impl PutStream {
             self.number += 1;
         }
         let here = len.min(u64::from(self.piece.bytes - self.within));
-        let body = put_body(self.key, self.piece, self.number, self.within);
+        let mut body = put_body(self.key, self.piece, self.number, self.within);
+        if self.number < self.last {
+            body.flags = (TELL | MORE).into();
+        }
         self.within += here as u32;
         (body, here)
     }
@@ -112,7 +132,9 @@ impl Core {
         let Some(state) = self.operations.access_mut(id) else { return };
         let Access { peer, key, local, .. } = state.access;
         if let RemoteLayout::At(offset) = state.access.remote {
-            let put = WholePut { operation: id, peer, key, offset, local };
+            let tells_after = state.tells_after;
+            let is_local = state.access.terms.local && !tells_after;
+            let put = WholePut { operation: id, peer, key, offset, local, is_local, tells_after };
             if let Some(urgency) = self.leaves_whole(&put) {
                 return self.send_whole(&put, urgency);
             }
@@ -121,8 +143,13 @@ impl Core {
         let Some(session) = self.peers.session_mut(peer) else { return };
         let mut rest = Pieces::of(&state.access.remote, local.len);
         let number = session.one_sided().issued.issue_all(id, rest.clone());
+        let last = match state.tells_after {
+            false => number + Pieces::count_of(&state.access.remote, local.len) - 1,
+            // It counts with its data.
+            true => u64::MAX,
+        };
         let Some(piece) = rest.next() else { return };
-        let put = PutStream { operation: id, key, number, piece, within: 0, rest };
+        let put = PutStream { operation: id, key, number, last, piece, within: 0, rest };
         session.streams.push(Stream { kind: StreamKind::Put(put), left: local });
         if let Some(state) = self.access_mut(id) {
             state.streaming = true;
@@ -151,7 +178,7 @@ impl Core {
     }
 
     fn send_whole(&mut self, put: &WholePut, urgency: Urgency) {
-        let WholePut { operation, peer, key, offset, local } = *put;
+        let WholePut { operation, peer, key, offset, local, is_local, tells_after } = *put;
         let Some(session) = self.peers.session_mut(peer) else { return };
         let piece = Piece { offset, bytes: local.len as u32 };
         let waits = urgency == Urgency::Urgent && session.accesses.are_several();
@@ -164,8 +191,14 @@ impl Core {
         self.retain_memory(operation);
         let order = Order::PutFrame { operation, peer, bulk };
         let payload = Payload { slice: local, urgency, order };
-        self.emit(peer, put_body(key, piece, number, 0), Some(payload));
-        if waits {
+        let mut body = put_body(key, piece, number, 0);
+        if tells_after {
+            body.flags = (TELL | MORE).into();
+        }
+        self.emit(peer, body, Some(payload));
+        if is_local {
+            self.has_left(operation);
+        } else if waits {
             self.outputs.last_is_patient();
         }
     }
@@ -200,7 +233,8 @@ impl Core {
         if self.config.plant == Plant::AppliedEarly && within + bytes == total {
             self.tell_early(id, number);
         }
-        let part = Part::Of { total, tells: body.flags.get() & TELL != 0 };
+        let flags = body.flags.get();
+        let part = Part::Of { total, tells: flags & TELL != 0, more: flags & MORE != 0 };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -262,14 +296,14 @@ impl Core {
         let key = self.key_of(body.key_slot, body.key_secret);
         let (word, flags) = (body.word.get(), body.flags.get());
         let (to, tells) = (flags & RAISE_TO != 0, flags & TELL != 0);
-        let growth = Growth { value: body.value.get(), word, to, tells };
+        let effect = Effect::Growth { value: body.value.get(), word, to };
         let slice = self.check_key(id, key, body.offset.get(), total.into(), true);
         let has_word = self.word_of(key.slot, word).is_some();
         let Some(slice) = slice.filter(|_| has_word) else {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
         };
-        let part = Part::Notice(growth);
+        let part = Part::Notice { tells, effect };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -281,7 +315,7 @@ impl Core {
         Some(region.slice.part(at, WORD))
     }
 
-    fn place_put(
+    pub(super) fn place_put(
         &mut self,
         link: LinkId,
         id: PeerId,
@@ -320,13 +354,17 @@ impl Core {
         let PutFrame { region, number, part } = put;
         let Some(session) = self.peers.session_mut(id) else { return };
         match part {
-            Part::Of { total, tells } => {
+            Part::Of { total, tells, more } => {
                 if session.one_sided().taken.arrive(number, bytes, total) {
+                    if !more {
+                        self.note_served(region, Served::Put);
+                    }
                     self.operation_over(id, number, Ok(()), tells);
                 }
             }
-            Part::Notice(growth) => {
-                if !self.take_token(id, Held::Notice(Notice { region, number, growth })) {
+            Part::Notice { tells, effect } => {
+                let notice = Notice { region, number, tells, effect };
+                if !self.take_token(id, Held::Notice(notice)) {
                     // No origin has so many under way.
                     self.operation_over(id, number, Err(Fault::Busy), true);
                 }
