@@ -386,9 +386,9 @@ pub enum Output {
     Aliased { alias: PeerId, peer: PeerId },
     /// Somebody changed a word of a region, and wants to be heard by who waits for it.
     Raised,
-    /// A peer put so many bytes into a region, from this offset on, and has data for whoever takes its events. The driver calls
+    /// A peer put so many bytes into a region, and has data for whoever takes its events. The driver calls
     /// `event_taken` when its user has it.
-    Written { peer: PeerId, session: u32, key: RemoteKey, offset: u64, bytes: u64, data: u64 },
+    Written { peer: PeerId, session: u32, key: RemoteKey, bytes: u64, data: u64 },
     /// A peer did something to a region that counts.
     Served { key: RemoteKey, what: Served },
     /// The region of this key is held by nobody any more.

@@ -219,23 +219,27 @@ impl AccessState {
     }
 
     /// How many numbers it takes, if frames do it.
+    #[inline]
     pub fn numbers(&self) -> u64 {
         match self.access.action {
             // It has a number for each of its frames, and waits between them.
             _ if self.is_strided() => 1,
             Action::Get | Action::Lock { .. } | Action::LockedPut { .. } => 0,
             Action::Put => Pieces::count_of(&self.access.remote, self.access.local.len),
-            Action::Immediate { .. } if self.puts_first() => {
-                Pieces::count_of(&self.access.remote, self.access.local.len) + 1
-            }
+            Action::Immediate { .. } => self.numbers_of_immediate(),
             // An update has a number for each of its frames, and waits between them.
             Action::Update { .. }
             | Action::Records
             | Action::Atomic(_)
             | Action::Notify { .. }
-            | Action::Immediate { .. }
             | Action::Unlock { .. } => 1,
         }
+    }
+
+    #[cold]
+    fn numbers_of_immediate(&self) -> u64 {
+        let put = Pieces::count_of(&self.access.remote, self.access.local.len);
+        if self.puts_first() { put + 1 } else { 1 }
     }
 
     /// Whether it asks for a lock.
@@ -256,9 +260,12 @@ impl AccessState {
 
     /// Whether it is a put with immediate data that does not fit into the frame that has the data.
     pub fn puts_first(&self) -> bool {
+        if !matches!(self.access.action, Action::Immediate { .. }) {
+            return false;
+        }
         let fits = matches!(self.access.remote, RemoteLayout::At(_))
             && self.access.local.len <= u64::from(LOCKED_PUT_BYTES_MAX);
-        matches!(self.access.action, Action::Immediate { .. }) && !fits
+        !fits
     }
 
     /// Where the elements of an update are, and where what they were goes.

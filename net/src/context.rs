@@ -43,8 +43,6 @@ pub struct Written {
     pub peer: PeerId,
     /// The region, by the key that its exposure returned.
     pub key: RemoteKey,
-    /// Where in the region the put begins; of a list its first segment.
-    pub offset: u64,
     pub bytes: u64,
     pub data: u64,
     pub(crate) session: u32,

@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Whether a peer may use what is exposed to this audience.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_among(&self, id: PeerId, audience: Audience) -> bool {
         match audience {
             Audience::Everybody => true,
@@ -89,6 +89,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn is_member(&self, id: PeerId, group: GroupId) -> bool {
         let Some(peer) = self.peers.get(id) else { return false };
         let endpoint = Member::Endpoint(EndpointId(peer.identity.endpoint));

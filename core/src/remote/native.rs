@@ -8,7 +8,12 @@ use crate::engine::Core;
 use crate::orders::{Order, Orders};
 
 impl Core {
-    pub(super) fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
+    pub(in crate::remote) fn start_native(
+        &mut self,
+        id: OperationId,
+        link: LinkId,
+        access: Access,
+    ) {
         let (peer, bytes) = (access.peer, access.local.len);
         let order = Order::Native { operation: id, peer, bytes };
         let token = match self.orders.insert(order, link) {

@@ -110,7 +110,7 @@ impl Core {
         let (is_get, is_put) = match state.access.action {
             Action::Get => (!state.is_strided(), false),
             Action::Put => (false, !state.is_strided()),
-            Action::Immediate { .. } => (false, state.puts_first()),
+            Action::Immediate { .. } => return self.start_immediate(id),
             _ => (false, false),
         };
         let Some(peer) = peers.get_mut(state.access.peer) else { return };
@@ -119,10 +119,6 @@ impl Core {
         let forgets = self.config.plant == Plant::TokenPassesGet;
         state.unnumbered = (is_get || by_rail) && !forgets;
         session.accesses.begin(state);
-        if let Action::Immediate { .. } = state.access.action {
-            state.tells_after = is_put;
-            session.one_sided().immediates.push_back(id);
-        }
         let (name, len, by_frames) = (state.access.peer, state.access.local.len, state.by_frames);
         if session.is_foreign() && self.operations.is_access(id) {
             // It announces what may be read, and knows no other memory.
@@ -156,13 +152,7 @@ impl Core {
                 self.counters.puts += 1;
                 self.start_native(id, link, access);
             }
-            Action::Immediate { .. } => {
-                self.counters.puts += 1;
-                match is_put {
-                    true => self.start_native(id, link, access),
-                    false => self.pump_immediates(name),
-                }
-            }
+            Action::Immediate { .. } => unreachable!("it began before"),
             Action::Update { .. } | Action::Records => self.start_update(id, name),
             Action::Atomic(atomic) => self.send_atomic(id, &access, atomic),
             Action::Lock { exclusive } | Action::LockedPut { exclusive } => {
@@ -199,6 +189,7 @@ impl Core {
     }
 
     /// An access has left as a whole: it is complete by that, if its user wants no more.
+    #[cold]
     pub(in crate::remote) fn has_left(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
         if !state.access.terms.local || state.tells_after {

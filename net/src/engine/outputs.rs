@@ -134,8 +134,8 @@ impl Engine {
                 self.peer_event(PeerEvent::KeyJudged { peer, key, right });
             }
             Output::Raised => self.raised(),
-            Output::Written { peer, session, key, offset, bytes, data } => {
-                self.written(Written { peer, key, offset, bytes, data, session });
+            Output::Written { peer, session, key, bytes, data } => {
+                self.written(Written { peer, key, bytes, data, session });
             }
             Output::Served { key, what } => self.served(key, what),
             Output::Unexposed { key } => self.unexposed(key),

@@ -24,6 +24,30 @@ use crate::orders::{Order, Payload};
 const CHARGE: Charge = Charge::Eager { channel: Channel::Request, payload_bytes: 0 };
 
 impl Core {
+    /// A put with immediate data begins: its bytes leave, or wait for their turn with their data.
+    #[cold]
+    pub(in crate::remote) fn start_immediate(&mut self, id: OperationId) {
+        let Core { operations, peers, rails, .. } = self;
+        let Some(state) = operations.access_mut(id) else { return };
+        let Some(peer) = peers.get_mut(state.access.peer) else { return };
+        let (Some(link), Some(session)) = (peer.link(), peer.session.as_mut()) else { return };
+        state.tells_after = state.puts_first();
+        let by_rail = state.tells_after && state.goes_by_rail(session, link, rails);
+        state.unnumbered = by_rail;
+        session.accesses.begin(state);
+        if session.is_foreign() {
+            return self.access_ended(id, Err(Fault::NotPermitted));
+        }
+        session.one_sided().immediates.push_back(id);
+        self.counters.puts += 1;
+        let (access, puts_first) = (state.access.clone(), state.tells_after);
+        match (puts_first, by_rail) {
+            (false, _) => self.pump_immediates(access.peer),
+            (true, false) => self.start_put(id),
+            (true, true) => self.start_native(id, link, access),
+        }
+    }
+
     /// The bytes of a put with immediate data are at their place; the data follows.
     #[cold]
     pub(in crate::remote) fn put_is_placed(&mut self, id: OperationId) {
@@ -131,11 +155,12 @@ impl Core {
             return Placement::Drop;
         };
         let tells = body.flags.get() & TELL != 0;
-        let effect = Effect::Event { data: body.data.get(), offset, bytes };
+        let data = body.data.get();
         if total > 0 {
-            let put = PutFrame::with_effect(key.slot, number, tells, effect);
+            let put = PutFrame::with_data(key.slot, number, data, body.flags.get());
             return self.place_put(link, id, prefix, slice, put);
         }
+        let effect = Effect::Event { data, bytes };
         let notice = Notice { region: key.slot, number, tells, effect };
         if !self.take_token(id, Held::Notice(notice)) {
             return self.violation("more immediate data than may wait");
@@ -157,7 +182,7 @@ impl Core {
     /// A put is at its place, and all before it: whoever takes the events of its region is told.
     pub(super) fn event_ready(&mut self, id: PeerId, notice: &Notice) {
         let Notice { region: slot, number, tells, effect } = *notice;
-        let Effect::Event { data, offset, bytes } = effect else { return };
+        let Effect::Event { data, bytes } = effect else { return };
         let region = self.regions.get(slot).filter(|it| !it.closing && it.events);
         let (Some(region), Some(session)) = (region, self.peers.session(id)) else {
             return self.refuse_immediate(id, number, Fault::BadKey);
@@ -170,7 +195,7 @@ impl Core {
         }
         self.counters.events += 1;
         self.note_served(slot, Served::Put);
-        self.outputs.push(Output::Written { peer: id, session, key, offset, bytes, data });
+        self.outputs.push(Output::Written { peer: id, session, key, bytes, data });
         self.operation_over(id, number, Ok(()), tells);
     }
 

@@ -35,10 +35,14 @@ pub(crate) struct UpdateFrame {
     place: Place,
     count: u32,
     update: Update,
-    tells: bool,
-    /// Another piece of the operation follows.
-    more: bool,
-    fetches: bool,
+    /// Of the frame: `TELL`, `FETCH`, `MORE`.
+    flags: u16,
+}
+
+impl UpdateFrame {
+    fn fetches(&self) -> bool {
+        self.flags & FETCH != 0
+    }
 }
 
 /// Where elements lie in a region.
@@ -237,9 +241,8 @@ impl Core {
             }
         };
         let update = update.expect("an update of a known kind was judged");
-        let (region, tells) = (asked.key.slot, flags & TELL != 0);
-        let more = flags & MORE != 0;
-        let frame = UpdateFrame { region, number, place, count, update, tells, more, fetches };
+        let region = asked.key.slot;
+        let frame = UpdateFrame { region, number, place, count, update, flags };
         if takes {
             return self.place_into(
                 link,
@@ -349,7 +352,7 @@ impl Core {
         }
         let sent = frame.update.sent(frame.count as usize) as u32;
         let takes = frame.update.operator() != Operator::Nothing;
-        for charge in update_charges(sent.into(), takes, frame.fetches).into_iter().flatten() {
+        for charge in update_charges(sent.into(), takes, frame.fetches()).into_iter().flatten() {
             self.free_charge(id, session, charge);
         }
     }
@@ -369,7 +372,8 @@ impl Core {
     }
 
     fn update_ready(&mut self, peer: PeerId, session: u32, frame: &UpdateFrame, source: Slice) {
-        let UpdateFrame { region, number, count, update, tells, more, fetches, .. } = *frame;
+        let UpdateFrame { region, number, count, update, flags, .. } = *frame;
+        let (tells, fetches) = (flags & TELL != 0, frame.fetches());
         let Some(slice) = self.retain_region(region) else { return };
         let Some(places) = self.places_of(peer, frame, slice) else {
             self.release_region(region);
@@ -404,7 +408,7 @@ impl Core {
             tells,
             fetches: false,
             raises: false,
-            served: (!more).then_some(served),
+            served: (flags & MORE == 0).then_some(served),
         });
     }
 

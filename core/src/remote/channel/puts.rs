@@ -47,8 +47,8 @@ struct WholePut {
     local: Slice,
     /// It is complete once it has left.
     is_local: bool,
-    /// Immediate data follows.
-    tells_after: bool,
+    /// Of its frame: `MORE` where immediate data follows.
+    flags: u16,
 }
 
 /// A frame of a put of a peer's.
@@ -59,23 +59,35 @@ pub(crate) struct PutFrame {
     part: Part,
 }
 
+/// What a frame is of its put, packed: many are kept while their bytes are on their way.
 #[derive(Debug, Clone, Copy)]
-enum Part {
-    /// Of so many bytes. `tells`: the peer asked to be told when it is applied; `more`: another piece follows.
-    Of { total: u32, tells: bool, more: bool },
-    /// All of it, and something takes effect then.
-    Notice { tells: bool, effect: Effect },
+struct Part {
+    kind: PartKind,
+    /// Of the frame: `TELL`, `MORE`, `RAISE_TO`.
+    flags: u16,
+    /// Bytes of the whole, or the word that grows.
+    total: u32,
+    /// By or to which that grows, or the data for whoever takes the events of the region.
+    value: u64,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartKind {
+    /// Some bytes, or all.
+    Bytes,
+    /// All of it; a word of the region grows then.
+    Growth,
+    /// All of it, with immediate data.
+    Event,
+}
+
+const _: () = assert!(size_of::<PutFrame>() == 32, "as small as it was");
+
 impl PutFrame {
-    /// All of a put, which has an effect.
-    pub(super) fn with_effect(
-        region: SlotId,
-        number: u64,
-        tells: bool,
-        effect: Effect,
-    ) -> PutFrame {
-        PutFrame { region, number, part: Part::Notice { tells, effect } }
+    /// All of a put, with immediate data.
+    pub(super) fn with_data(region: SlotId, number: u64, data: u64, flags: u16) -> PutFrame {
+        let part = Part { kind: PartKind::Event, flags, total: 0, value: data };
+        PutFrame { region, number, part }
     }
 }
 
@@ -101,10 +113,8 @@ impl PutStream {
             self.number += 1;
         }
         let here = len.min(u64::from(self.piece.bytes - self.within));
-        let mut body = put_body(self.key, self.piece, self.number, self.within);
-        if self.number < self.last {
-            body.flags = (TELL | MORE).into();
-        }
+        let flags = if self.number < self.last { TELL | MORE } else { TELL };
+        let body = put_body(self.key, self.piece, self.number, (self.within, flags));
         self.within += here as u32;
         (body, here)
     }
@@ -112,7 +122,7 @@ impl PutStream {
 
 /// The header of a frame of a piece.
 #[inline]
-fn put_body(key: RemoteKey, piece: Piece, number: u64, within: u32) -> PutBody {
+fn put_body(key: RemoteKey, piece: Piece, number: u64, (within, flags): (u32, u16)) -> PutBody {
     let (key_slot, key_secret) = key_to_wire(key);
     PutBody {
         key_slot,
@@ -121,7 +131,7 @@ fn put_body(key: RemoteKey, piece: Piece, number: u64, within: u32) -> PutBody {
         number: number.into(),
         total_bytes: piece.bytes.into(),
         within: within.into(),
-        flags: TELL.into(),
+        flags: flags.into(),
         reserved: [0; 6],
     }
 }
@@ -132,9 +142,9 @@ impl Core {
         let Some(state) = self.operations.access_mut(id) else { return };
         let Access { peer, key, local, .. } = state.access;
         if let RemoteLayout::At(offset) = state.access.remote {
-            let tells_after = state.tells_after;
-            let is_local = state.access.terms.local && !tells_after;
-            let put = WholePut { operation: id, peer, key, offset, local, is_local, tells_after };
+            let is_local = state.access.terms.local && !state.tells_after;
+            let flags = if state.tells_after { TELL | MORE } else { TELL };
+            let put = WholePut { operation: id, peer, key, offset, local, is_local, flags };
             if let Some(urgency) = self.leaves_whole(&put) {
                 return self.send_whole(&put, urgency);
             }
@@ -178,7 +188,7 @@ impl Core {
     }
 
     fn send_whole(&mut self, put: &WholePut, urgency: Urgency) {
-        let WholePut { operation, peer, key, offset, local, is_local, tells_after } = *put;
+        let WholePut { operation, peer, key, offset, local, is_local, flags } = *put;
         let Some(session) = self.peers.session_mut(peer) else { return };
         let piece = Piece { offset, bytes: local.len as u32 };
         let waits = urgency == Urgency::Urgent && session.accesses.are_several();
@@ -191,11 +201,7 @@ impl Core {
         self.retain_memory(operation);
         let order = Order::PutFrame { operation, peer, bulk };
         let payload = Payload { slice: local, urgency, order };
-        let mut body = put_body(key, piece, number, 0);
-        if tells_after {
-            body.flags = (TELL | MORE).into();
-        }
-        self.emit(peer, body, Some(payload));
+        self.emit(peer, put_body(key, piece, number, (0, flags)), Some(payload));
         if is_local {
             self.has_left(operation);
         } else if waits {
@@ -233,8 +239,7 @@ impl Core {
         if self.config.plant == Plant::AppliedEarly && within + bytes == total {
             self.tell_early(id, number);
         }
-        let flags = body.flags.get();
-        let part = Part::Of { total, tells: flags & TELL != 0, more: flags & MORE != 0 };
+        let part = Part { kind: PartKind::Bytes, flags: body.flags.get(), total, value: 0 };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -295,15 +300,14 @@ impl Core {
         }
         let key = self.key_of(body.key_slot, body.key_secret);
         let (word, flags) = (body.word.get(), body.flags.get());
-        let (to, tells) = (flags & RAISE_TO != 0, flags & TELL != 0);
-        let effect = Effect::Growth { value: body.value.get(), word, to };
         let slice = self.check_key(id, key, body.offset.get(), total.into(), true);
         let has_word = self.word_of(key.slot, word).is_some();
         let Some(slice) = slice.filter(|_| has_word) else {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
         };
-        let part = Part::Notice { tells, effect };
+        let value = body.value.get();
+        let part = Part { kind: PartKind::Growth, flags, total: word, value };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -352,23 +356,37 @@ impl Core {
 
     fn put_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) {
         let PutFrame { region, number, part } = put;
-        let Some(session) = self.peers.session_mut(id) else { return };
-        match part {
-            Part::Of { total, tells, more } => {
-                if session.one_sided().taken.arrive(number, bytes, total) {
-                    if !more {
-                        self.note_served(region, Served::Put);
-                    }
-                    self.operation_over(id, number, Ok(()), tells);
-                }
+        let Part { kind, flags, total, .. } = part;
+        if kind != PartKind::Bytes {
+            return self.effect_arrived(id, put, bytes);
+        }
+        if bytes >= total || self.part_arrived(id, number, bytes, total) {
+            if flags & MORE == 0 {
+                self.note_served(region, Served::Put);
             }
-            Part::Notice { tells, effect } => {
-                let notice = Notice { region, number, tells, effect };
-                if !self.take_token(id, Held::Notice(notice)) {
-                    // No origin has so many under way.
-                    self.operation_over(id, number, Err(Fault::Busy), true);
-                }
-            }
+            self.operation_over(id, number, Ok(()), flags & TELL != 0);
+        }
+    }
+
+    /// Some bytes of a put are at their place. Whether none lack.
+    fn part_arrived(&mut self, id: PeerId, number: u64, bytes: u32, total: u32) -> bool {
+        let session = self.peers.session_mut(id);
+        session.is_some_and(|it| it.one_sided().taken.arrive(number, bytes, total))
+    }
+
+    /// A put is at its place that has an effect.
+    #[cold]
+    fn effect_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) {
+        let PutFrame { region, number, part } = put;
+        let Part { kind, flags, total: word, value } = part;
+        let effect = match kind {
+            PartKind::Event => Effect::Event { data: value, bytes: bytes.into() },
+            _ => Effect::Growth { value, word, to: flags & RAISE_TO != 0 },
+        };
+        let tells = flags & TELL != 0;
+        if !self.take_token(id, Held::Notice(Notice { region, number, tells, effect })) {
+            // No origin has so many under way.
+            self.operation_over(id, number, Err(Fault::Busy), true);
         }
     }
 }

@@ -36,8 +36,8 @@ pub(crate) struct Notice {
 pub(crate) enum Effect {
     /// A word, counted from the end of the region, grows to the value, or by it.
     Growth { value: u64, word: u32, to: bool },
-    /// An event, with this data, about so many bytes from this offset on.
-    Event { data: u64, offset: u64, bytes: u64 },
+    /// An event, with this data, about so many bytes.
+    Event { data: u64, bytes: u64 },
 }
 
 impl Held {
