@@ -254,9 +254,23 @@ fn events_of_puts_that_are_cancelled_come_once_or_never() {
                 target.world.nodes.iter().for_each(|node| node.endpoint.check());
             }
             target.put_data(1, RemoteLayout::At(0), (8, 5), 300);
+            let broken = |target: &Target| {
+                let done = target.world.nodes[1].done.iter();
+                done.filter(|it| it.outcome.is_err_and(|it| it != Fault::Cancelled)).count()
+            };
+            let begin = std::time::Instant::now();
             while target.told.last().is_none_or(|event| event.data != 300) {
                 target.world.step();
                 target.take_events();
+                let nodes = &target.world.nodes;
+                assert!(
+                    begin.elapsed() < Duration::from_secs(60),
+                    "{medium:?} {seed}: no last event, {} failed: {:?} {:?} {:?}",
+                    broken(&target),
+                    target.told.last(),
+                    nodes[0].endpoint.held(),
+                    nodes[1].endpoint.held()
+                );
             }
             assert!(target.told.is_sorted_by(|one, other| one.data < other.data), "{medium:?}");
             let mut told = target.told.iter().map(|event| event.data).peekable();

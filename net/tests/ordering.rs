@@ -273,11 +273,13 @@ fn completes_alone(target: &mut Target, action: Action, len: usize, terms: Terms
 
 #[test]
 fn what_is_complete_when_it_has_left_waits_for_nobody() {
+    // Virtual time: on a loaded machine a socket may take nothing for a while.
+    const MEDIA: [Medium; 3] = [Medium::SimStream, Medium::SimNative, Medium::SimDatagram];
     let sum = Update::new(Element::U64, Operator::Sum).unwrap();
     let change = Change::One { update: sum, operand: [1; 8] };
     let atomic = Action::Atomic(Atomic { change, fetch: false, token: false });
     let update = Action::Update { update: sum, fetch: false };
-    for medium in ALL {
+    for medium in MEDIA {
         for mode in MODES {
             let mut target = Target::new(medium, mode, None);
             target.at(Action::Put, 0, &[1; 8], PLAIN, 0);
@@ -285,8 +287,7 @@ fn what_is_complete_when_it_has_left_waits_for_nobody() {
             for (action, len) in [(Action::Put, 8), (Action::Put, 3000), (update, 64), (atomic, 0)]
             {
                 let case = format!("{medium:?} {mode:?} {action:?} {len}");
-                let rails = [Medium::Shm, Medium::ShmRing, Medium::Loop, Medium::SimNative];
-                if rails.contains(&medium) && action == Action::Put && mode == Mode::Fail {
+                if medium == Medium::SimNative && action == Action::Put && mode == Mode::Fail {
                     // Its rail puts by itself: it is free when it is applied.
                     continue;
                 }

@@ -8,12 +8,7 @@ use crate::engine::Core;
 use crate::orders::{Order, Orders};
 
 impl Core {
-    pub(in crate::remote) fn start_native(
-        &mut self,
-        id: OperationId,
-        link: LinkId,
-        access: Access,
-    ) {
+    pub(super) fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
         let (peer, bytes) = (access.peer, access.local.len);
         let order = Order::Native { operation: id, peer, bytes };
         let token = match self.orders.insert(order, link) {
@@ -56,11 +51,6 @@ impl Core {
         if is_left && self.fall_back(id, peer) {
             return self.release_memory(id);
         }
-        let tells_after = self.access_mut(id).is_some_and(|state| state.tells_after);
-        if tells_after && outcome.is_ok() && self.is_under_way(id) {
-            self.put_is_placed(id);
-            return self.release_memory(id);
-        }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
         if !(lost && self.begin_again(id, peer, link)) {
             self.access_ended(id, outcome);
@@ -93,16 +83,12 @@ impl Core {
     fn fall_back(&mut self, id: OperationId, peer: PeerId) -> bool {
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         let Some(state) = self.access_mut(id).filter(|_| !over) else { return false };
-        (state.native, state.by_frames, state.tells_after) = (None, true, false);
+        (state.native, state.by_frames) = (None, true);
         if let (Some(session), Some(state)) =
             (self.peers.session_mut(peer), self.operations.access_mut(id))
         {
             session.accesses.under_way.end(state);
             state.waiting = true;
-            // It comes again when it starts again.
-            if let Some(one_sided) = &mut session.one_sided {
-                one_sided.immediates.retain(|other| *other != id);
-            }
         }
         // Before what was posted later: a token waits for it.
         if let Some(peer) = self.peers.get_mut(peer) {

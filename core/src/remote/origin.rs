@@ -295,7 +295,7 @@ impl AccessState {
     ) -> bool {
         let direction = match self.access.action {
             Action::Get => Direction::Get,
-            Action::Put | Action::Immediate { .. } if session.reliable.is_none() => Direction::Put,
+            Action::Put if session.reliable.is_none() => Direction::Put,
             _ => return false,
         };
         !self.by_frames && rails.does(link, direction)

@@ -560,7 +560,8 @@ impl<'a> Player<'a> {
             }
             IMMEDIATE => {
                 let (offset, len) = (words[2] % 64, if bytes > 0 { bytes } else { words[5] });
-                words[2..7].copy_from_slice(&[offset, self.puts, words[4], len, flags & 1]);
+                let data = words[4];
+                words[2..7].copy_from_slice(&[offset, self.puts, data, len, flags & 1]);
             }
             _ => {
                 let number = if flags & 4 == 0 { self.puts } else { 0 };

@@ -1,6 +1,6 @@
 //! Puts with immediate data: the data leaves after its put, in the order of the posts, and becomes an event at the peer.
 //!
-//! * Short puts are one frame with their data. Longer ones are puts first; when all is at its place, a frame without payload has
+//! * Short puts are one frame with their data. Longer ones are puts by frames first; when all is at its place, a frame without payload has
 //!   the data.
 //! * Either frame is a token: it takes effect once all operations with lower numbers are over.
 //! * An event counts as a request without bytes, against the credit that the peer lent: it comes back when its user has taken the
@@ -27,24 +27,23 @@ impl Core {
     /// A put with immediate data begins: its bytes leave, or wait for their turn with their data.
     #[cold]
     pub(in crate::remote) fn start_immediate(&mut self, id: OperationId) {
-        let Core { operations, peers, rails, .. } = self;
+        let Core { operations, peers, .. } = self;
         let Some(state) = operations.access_mut(id) else { return };
-        let Some(peer) = peers.get_mut(state.access.peer) else { return };
-        let (Some(link), Some(session)) = (peer.link(), peer.session.as_mut()) else { return };
+        let Some(session) = peers.session_mut(state.access.peer) else { return };
         state.tells_after = state.puts_first();
-        let by_rail = state.tells_after && state.goes_by_rail(session, link, rails);
-        state.unnumbered = by_rail;
+        state.unnumbered = false;
         session.accesses.begin(state);
         if session.is_foreign() {
             return self.access_ended(id, Err(Fault::NotPermitted));
         }
         session.one_sided().immediates.push_back(id);
         self.counters.puts += 1;
-        let (access, puts_first) = (state.access.clone(), state.tells_after);
-        match (puts_first, by_rail) {
-            (false, _) => self.pump_immediates(access.peer),
-            (true, false) => self.start_put(id),
-            (true, true) => self.start_native(id, link, access),
+        match state.tells_after {
+            true => self.start_put(id),
+            false => {
+                let peer = state.access.peer;
+                self.pump_immediates(peer);
+            }
         }
     }
 
@@ -52,13 +51,8 @@ impl Core {
     #[cold]
     pub(in crate::remote) fn put_is_placed(&mut self, id: OperationId) {
         let Some(state) = self.operations.access_mut(id) else { return };
-        (state.tells_after, state.native) = (false, None);
+        state.tells_after = false;
         let peer = state.access.peer;
-        if std::mem::take(&mut state.unnumbered)
-            && let Some(session) = self.peers.session_mut(peer)
-        {
-            session.accesses.under_way.unnumbered -= 1;
-        }
         self.pump(peer);
     }
 
