@@ -47,6 +47,9 @@ pub enum Fault {
     /// Key, generation, range or rights of a remote access do not hold.
     #[error("the remote key does not allow this access")]
     BadKey,
+    /// Another region of this endpoint has the name.
+    #[error("another region has this name")]
+    NameTaken,
     /// A bounded resource of this process is used up for the moment.
     #[error("a limit is reached for the moment: test for completions, then post again")]
     Busy,
@@ -76,7 +79,7 @@ impl Fault {
                 Class::Operation
             }
             Fault::Busy | Fault::Closed | Fault::NotPermitted => Class::Node,
-            Fault::Invalid | Fault::OtherCluster => Class::Caller,
+            Fault::Invalid | Fault::OtherCluster | Fault::NameTaken => Class::Caller,
             Fault::Corrupt => Class::Data,
         }
     }

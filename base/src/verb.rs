@@ -41,6 +41,24 @@ pub struct RemoteKey {
     pub secret: u64,
 }
 
+impl RemoteKey {
+    /// The slot of keys that are names: none has this index.
+    const NAMED: SlotId = SlotId { index: u32::MAX, generation: 0 };
+
+    /// The region that has this name at a peer, whether there is one or not: nothing has to be received for it. A name is no
+    /// secret, so the peer judges by its audience alone who may use it.
+    #[inline]
+    pub fn named(name: u64) -> RemoteKey {
+        RemoteKey { slot: RemoteKey::NAMED, secret: name }
+    }
+
+    /// Whether it is a name. Rails know none.
+    #[inline]
+    pub fn is_named(self) -> bool {
+        self.slot.index == RemoteKey::NAMED.index
+    }
+}
+
 /// A part of a remote region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSegment {

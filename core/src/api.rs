@@ -163,6 +163,12 @@ pub enum Action {
         raise: Raise,
         applied: bool,
     },
+    /// Puts, and tells the peer of it: an event with this data, at whoever takes the events of the region
+    /// ([`Exposing::events`]), once these bytes are at their place and all is applied that we began before with this peer.
+    /// There may be no bytes. Those of one endpoint come at a peer in the order of their posts, each once.
+    Immediate {
+        data: u64,
+    },
     /// Gives back the lock that this operation took, after all that was begun before with this peer. Completes once that is
     /// on its way.
     Unlock {
@@ -211,6 +217,18 @@ pub struct Access {
     pub remote: RemoteLayout,
     /// All of it is read or written; a list layout's bytes are as many.
     pub local: Slice,
+    pub terms: Terms,
+}
+
+/// The order and the end of an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// It begins when all accesses to this peer that were posted before are applied, whatever their kind. Others that are posted
+    /// later wait behind it.
+    pub fenced: bool,
+    /// It completes once its memory is free and its bytes are on their way; else once it is applied. Nobody is told then whether
+    /// the peer refused it. Something that fetches, and what takes a lock or has immediate data, completes as ever.
+    pub local: bool,
 }
 
 /// The peers that may access a region.
@@ -220,6 +238,64 @@ pub enum Audience {
     Everybody,
     /// This peer, for its present session only.
     One(PeerId),
+    /// The members of a group ([`Core::add_group`](crate::Core::add_group)).
+    Group(GroupId),
+}
+
+/// A group of peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(pub SlotId);
+
+/// A member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Member {
+    /// Who answered at the address of this peer, once somebody did: before that it is a member who cannot be recognized.
+    Peer(PeerId),
+    /// The endpoint with this number.
+    Endpoint(EndpointId),
+}
+
+/// The name of a region: a number by which peers may use it, to whom nobody told a key ([`RemoteKey::named`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// None: who was told the key uses it.
+    Nameless,
+    /// This one, if no other region has it.
+    Given(u64),
+    /// One that no other region has.
+    Chosen,
+}
+
+/// How memory is exposed.
+///
+/// A name is no secret, and any peer may try any number: who may use a region that has one is decided by the audience and
+/// the right to write alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exposing {
+    pub writable: bool,
+    pub audience: Audience,
+    pub naming: Naming,
+    /// Peers may put with immediate data, for [`Output::Written`].
+    pub events: bool,
+    /// What peers did is told by [`Output::Served`]. Rails do nothing to such a region by themselves, since they count nothing.
+    pub counts: bool,
+}
+
+/// Something that a peer did to a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Served {
+    Get,
+    Put,
+    /// An update, or an atomic.
+    Update,
+}
+
+impl Exposing {
+    /// Without a name.
+    pub fn to(audience: Audience, writable: bool) -> Exposing {
+        let naming = Naming::Nameless;
+        Exposing { writable, audience, naming, events: false, counts: false }
+    }
 }
 
 /// How an operation ended.
@@ -310,6 +386,11 @@ pub enum Output {
     Aliased { alias: PeerId, peer: PeerId },
     /// Somebody changed a word of a region, and wants to be heard by who waits for it.
     Raised,
+    /// A peer put so many bytes into a region, and has data for whoever takes its events. The driver calls
+    /// `event_taken` when its user has it.
+    Written { peer: PeerId, session: u32, key: RemoteKey, bytes: u64, data: u64 },
+    /// A peer did something to a region that counts.
+    Served { key: RemoteKey, what: Served },
     /// The region of this key is held by nobody any more.
     Unexposed { key: RemoteKey },
 }
@@ -449,6 +530,8 @@ pub struct Counters {
     /// Updates and atomics of ours, and those of peers that were executed.
     pub updates: u64,
     pub updates_served: u64,
+    /// Events of puts with immediate data.
+    pub events: u64,
     pub gets_served: u64,
     /// Parts of gets that rails were told to read, and those that came back unread since their paths did not carry them.
     pub parts_read: u64,

@@ -270,6 +270,7 @@ impl Core {
                     return self.violation("an operation out of its turn");
                 }
             }
+            Arrived::Immediate(it) => return self.arrive_immediate(link, id, prefix, it),
             Arrived::Notify(notify) => return self.arrive_notify(link, id, prefix, notify),
             Arrived::Lock(lock) if payload_bytes > 0 => {
                 return self.arrive_locked_put(link, id, prefix, lock);

@@ -152,11 +152,15 @@ impl Core {
             |order: &Order| matches!(*order, Order::ServeFrame { region, .. } if region == slot);
         let peers: Vec<PeerId> = match region.audience {
             Audience::One(peer) => vec![self.resolve(peer)],
-            Audience::Everybody => self.peers.iter().map(|(id, _)| id).collect(),
+            Audience::Everybody | Audience::Group(_) => {
+                self.peers.iter().map(|(id, _)| id).collect()
+            }
         };
         let links: Vec<LinkId> = match region.audience {
             Audience::One(peer) => self.links_with(peer),
-            Audience::Everybody => self.links.iter().map(|(link, _)| link).collect(),
+            Audience::Everybody | Audience::Group(_) => {
+                self.links.iter().map(|(link, _)| link).collect()
+            }
         };
         let left = links.into_iter().filter(|link| self.is_left(*link)).collect();
         self.detach_left_behind(left, &of);

@@ -21,7 +21,7 @@ use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
 use crate::rails::{RailLabel, Rails};
-use crate::remote::{Jobs, Locks, Marks, PutFrame, Regions};
+use crate::remote::{Groups, Jobs, Locks, Marks, PutFrame, Regions};
 use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
 
@@ -41,6 +41,7 @@ pub struct Core {
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
     pub(crate) regions: Regions,
+    pub(crate) groups: Groups,
     pub(crate) orders: Orders,
     pub(crate) incoming: IncomingPayloads,
     /// The payload of the frame that is being placed is here, too.
@@ -102,6 +103,7 @@ impl Core {
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(hash, config.eager_bytes(None)),
             regions: Regions::with_limit(config.regions_max),
+            groups: Groups::with_limit(config.regions_max),
             orders: Orders::with_limit(ORDERS_MAX),
             incoming: IncomingPayloads::with_limit(ORDERS_MAX),
             placing_whole: false,

@@ -6,6 +6,7 @@
 //! Operations that are about one peer alone are listed by it, so that its end concerns no others.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::LOCKED_PUT_BYTES_MAX;
 use ropewalk_base::memory::{Element, Operator, Slice, Update};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::{Help, LinkId, RemoteLayout};
@@ -119,8 +120,10 @@ pub(crate) struct AccessState {
     pub value: u64,
     /// It counts as one of which the peer's core hears no number.
     pub unnumbered: bool,
-    /// A rail that reads and writes by itself left it to frames.
+    /// A rail that reads and writes by itself left it to frames, or knows its key as a name only.
     pub by_frames: bool,
+    /// It is put first, and told of when it is at its place.
+    pub tells_after: bool,
     /// The last native order for it.
     pub native: Option<SlotId>,
     /// Where it is in parts: how far it is.
@@ -216,12 +219,14 @@ impl AccessState {
     }
 
     /// How many numbers it takes, if frames do it.
+    #[inline]
     pub fn numbers(&self) -> u64 {
         match self.access.action {
             // It has a number for each of its frames, and waits between them.
             _ if self.is_strided() => 1,
             Action::Get | Action::Lock { .. } | Action::LockedPut { .. } => 0,
             Action::Put => Pieces::count_of(&self.access.remote, self.access.local.len),
+            Action::Immediate { .. } => self.numbers_of_immediate(),
             // An update has a number for each of its frames, and waits between them.
             Action::Update { .. }
             | Action::Records
@@ -229,6 +234,12 @@ impl AccessState {
             | Action::Notify { .. }
             | Action::Unlock { .. } => 1,
         }
+    }
+
+    #[cold]
+    fn numbers_of_immediate(&self) -> u64 {
+        let put = Pieces::count_of(&self.access.remote, self.access.local.len);
+        if self.puts_first() { put + 1 } else { 1 }
     }
 
     /// Whether it asks for a lock.
@@ -242,8 +253,19 @@ impl AccessState {
             self.access.action,
             Action::Unlock { .. }
                 | Action::Notify { .. }
+                | Action::Immediate { .. }
                 | Action::Atomic(Atomic { token: true, .. })
         )
+    }
+
+    /// Whether it is a put with immediate data that does not fit into the frame that has the data.
+    pub fn puts_first(&self) -> bool {
+        if !matches!(self.access.action, Action::Immediate { .. }) {
+            return false;
+        }
+        let fits = matches!(self.access.remote, RemoteLayout::At(_))
+            && self.access.local.len <= u64::from(LOCKED_PUT_BYTES_MAX);
+        !fits
     }
 
     /// Where the elements of an update are, and where what they were goes.
@@ -452,6 +474,7 @@ impl Operations {
 
     /// Adds the state of a get or put; it goes with its operation.
     pub fn add_access(&mut self, access: Access, help: Help) -> AccessId {
+        let by_frames = access.key.is_named();
         match self.accesses.insert(AccessState {
             access,
             waiting: false,
@@ -459,7 +482,8 @@ impl Operations {
             moved: 0,
             value: 0,
             unnumbered: false,
-            by_frames: false,
+            by_frames,
+            tells_after: false,
             native: None,
             pulled: None,
             help,

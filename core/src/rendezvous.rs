@@ -138,7 +138,8 @@ impl Core {
         let channel = state.receive.channel;
         let len = bytes.min(state.receive.into.len);
         let local = state.receive.into.part(0, len);
-        let access = Access { action: Action::Get, peer, key, remote: RemoteLayout::At(0), local };
+        let (remote, terms) = (RemoteLayout::At(0), Terms::default());
+        let access = Access { action: Action::Get, peer, key, remote, local, terms };
         let access = self.operations.add_access(access, help);
         if let Some(Kind::Receive(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.stage = ReceiveStage::Fetching { message, access };

@@ -88,6 +88,7 @@ local kinds = {
     [20] = "Probe", [21] = "Load", [22] = "LoadAnswer", [23] = "Migrate", [24] = "Withdraw", [25] = "Prove",
     [26] = "Suspect", [27] = "Reply", [28] = "Applied", [29] = "GiveUp", [30] = "Update",
     [31] = "Atomic", [32] = "Lock", [33] = "Layout", [34] = "Strided", [35] = "Notify",
+    [36] = "Immediate",
     [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
     [0xc3] = "Withdrawn",
 }
@@ -281,7 +282,7 @@ declare(ropewalk, "ropewalk.", {
     { "frame.elements_here", "uint32", "Elements of this frame", dec },
     { "frame.operator", "uint8", "Operator", dec, operators },
     { "frame.element", "uint8", "Type of the elements", dec, elements },
-    { "frame.operation_flags", "uint16", "1 tell, 2 fetch, 4 token, 8 to the value", hex },
+    { "frame.operation_flags", "uint16", "1 tell, 2 fetch, 4 token, 8 to the value, 16 records, 32 more follows", hex },
     { "frame.operand", "uint64", "Operand", hex },
     { "frame.word", "uint32", "Word from the end of the region" },
     { "frame.compare", "uint64", "Compared with", hex },
@@ -882,6 +883,8 @@ local record_layouts = {
         { "ropewalk.frame.layout", 1 }, { 7 } },
     [35] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.operand", 8 }, { "ropewalk.frame.word", 4 },
         OPERATION_FLAGS, { 2 } },
+    [36] = { KEY_SLOT, KEY_SECRET, OFFSET, NUMBER, { "ropewalk.frame.operand", 8 }, { "ropewalk.frame.len", 8 },
+        OPERATION_FLAGS, { 6 } },
     [0xc0] = { OFFER, { "ropewalk.offer.secret", 8 }, KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.total_bytes", 8 },
         { "ropewalk.offer.following", 4 }, { 4 } },
     [0xc1] = { OFFER, { "ropewalk.taken.status", 1 }, { 7 } },
@@ -897,7 +900,7 @@ end
 
 local PREFIX_BYTES, FRAME_PREFIX_BYTES = 8, 40
 local HEADER_BYTES_MAX, PAYLOAD_BYTES_MAX = 104, 256 * 1024
-local FRAME_VERSION = 5
+local FRAME_VERSION = 6
 
 local function layout_bytes(layout)
     local bytes = 0

@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
+use ropewalk_base::verb::RemoteKey;
 use ropewalk_core::{OperationId, PeerId};
 
 use crate::spin::Spin;
@@ -34,6 +35,53 @@ pub struct Completed {
     pub memory: Memory,
 }
 
+/// The event of a put with immediate data, at the endpoint whose memory it is. The put is at its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Who put it.
+    pub peer: PeerId,
+    /// The region, by the key that its exposure returned.
+    pub key: RemoteKey,
+    pub bytes: u64,
+    pub data: u64,
+    pub(crate) session: u32,
+}
+
+/// What a counter counts.
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub value: AtomicU64,
+    pub errors: AtomicU64,
+    /// Whoever waits for them sleeps there.
+    ringer: Weak<Queue>,
+}
+
+impl Counts {
+    pub fn of(queue: &Arc<Queue>) -> Counts {
+        Counts {
+            value: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
+            ringer: Arc::downgrade(queue),
+        }
+    }
+
+    /// An operation is complete.
+    pub fn note(&self, outcome: Result<(), Fault>) {
+        match outcome {
+            Ok(()) => self.change(&self.value, |count| count.wrapping_add(1)),
+            Err(_) => self.change(&self.errors, |count| count.wrapping_add(1)),
+        }
+    }
+
+    pub fn change(&self, count: &AtomicU64, change: impl Fn(u64) -> u64) {
+        // In one order with the sleeper's flag, like the count of completions.
+        let _ = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |it| Some(change(it)));
+        if let Some(queue) = self.ringer.upgrade() {
+            queue.ring();
+        }
+    }
+}
+
 /// The answer of [`crate::Endpoint::arm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
@@ -53,6 +101,12 @@ pub(crate) struct Queue {
     armed: AtomicBool,
     /// Rings of which the bell was not written yet when the sleeper was awake again; the waiter alone changes it.
     owed: AtomicU32,
+    /// Events of puts with immediate data, and how many they are. Peers' credit bounds them.
+    written: Mutex<VecDeque<Written>>,
+    written_count: AtomicUsize,
+    /// Completions are counted there, and, if they are `counted_only`, not kept.
+    counts: OnceLock<Arc<Counts>>,
+    counted_only: bool,
     /// Requests wake this context, too.
     pub wants_requests: bool,
     /// Nobody has the context any more: completions to it are dropped.
@@ -72,6 +126,15 @@ pub struct Context {
 
 impl Queue {
     pub(crate) fn new(number: u32, wants_requests: bool) -> std::io::Result<Queue> {
+        Queue::make(number, wants_requests, false)
+    }
+
+    /// One that keeps no completions.
+    pub(crate) fn counting(number: u32) -> std::io::Result<Queue> {
+        Queue::make(number, false, true)
+    }
+
+    fn make(number: u32, wants_requests: bool, counted_only: bool) -> std::io::Result<Queue> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Queue {
             number,
@@ -79,6 +142,10 @@ impl Queue {
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
             owed: AtomicU32::new(0),
+            written: Mutex::default(),
+            written_count: AtomicUsize::new(0),
+            counts: OnceLock::new(),
+            counted_only,
             wants_requests,
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -91,12 +158,58 @@ impl Queue {
         if self.retired.load(Ordering::SeqCst) {
             return;
         }
+        self.count(&completed);
+        if self.counted_only {
+            return;
+        }
         {
             let mut completions = self.lock();
             completions.push_back(completed);
             self.count.store(completions.len(), Ordering::SeqCst);
         }
         self.ring();
+    }
+
+    /// Counts a completion where somebody wants that, whichever way it goes.
+    #[inline]
+    pub(crate) fn count(&self, completed: &Completed) {
+        if let Some(counts) = self.counts.get() {
+            counts.note(completed.outcome);
+        }
+    }
+
+    /// From now on completions are counted there. False where they are counted already.
+    pub(crate) fn count_by(&self, counts: Arc<Counts>) -> bool {
+        self.counts.set(counts).is_ok()
+    }
+
+    /// An event. False where nobody will take it.
+    pub(crate) fn push_written(&self, written: Written) -> bool {
+        if self.retired.load(Ordering::SeqCst) {
+            return false;
+        }
+        {
+            let mut queue = self.written.lock().expect("never left half-changed");
+            queue.push_back(written);
+            self.written_count.store(queue.len(), Ordering::SeqCst);
+        }
+        self.ring();
+        true
+    }
+
+    pub(crate) fn pop_written(&self) -> Option<Written> {
+        if !self.has_written() {
+            return None;
+        }
+        let mut queue = self.written.lock().expect("never left half-changed");
+        let written = queue.pop_front();
+        self.written_count.store(queue.len(), Ordering::SeqCst);
+        written
+    }
+
+    #[inline]
+    pub(crate) fn has_written(&self) -> bool {
+        self.written_count.load(Ordering::SeqCst) > 0
     }
 
     /// Wakes the thread that sleeps on this context.

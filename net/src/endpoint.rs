@@ -14,8 +14,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
-    Access, Audience, Channel, Config, Core, Counters, Direction, Holdings, Identity, Level,
-    OperationId, Oversize, PeerId,
+    Access, Audience, Channel, Config, Core, Counters, Direction, Exposing, Holdings, Identity,
+    Level, OperationId, Oversize, PeerId, Terms,
 };
 use ropewalk_rail::{Rail, RailOption};
 
@@ -234,6 +234,8 @@ impl Endpoint {
     /// A context that nobody uses any more: its completions are dropped, those of operations that are
     /// still under way when they come.
     pub fn retire(&self, context: &Context) {
+        // Their peers get their credit back.
+        while self.next_written(context).is_some() {}
         self.locked().contexts.retire(&context.queue);
     }
 
@@ -320,7 +322,8 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let action = direction.into();
-        let access = Access { action, peer, key, remote, local: Slice::NONE };
+        let access =
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() };
         self.post(context, access, memory, user)
     }
 
@@ -332,7 +335,8 @@ impl Endpoint {
         memory: Memory,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let context = context.queue.number;
+        let queue = &context.queue;
+        let context = queue.number;
         let Some(mut engine) = self.try_lock() else {
             return self.post_beside(Post { what: what.left(), user, context, memory });
         };
@@ -351,6 +355,9 @@ impl Endpoint {
         if needs_us && long_rest.load(Ordering::Relaxed) && long_rest.swap(false, Ordering::Relaxed)
         {
             self.wake_service();
+        }
+        if let Ok(Posted::Done(completed)) = &posted {
+            queue.count(completed);
         }
         posted.map_err(|memory| (memory, Fault::Busy))
     }
@@ -383,12 +390,14 @@ impl Endpoint {
         writable: bool,
         audience: Audience,
     ) -> Result<RemoteKey, (Memory, Fault)> {
-        let mut engine = self.locked();
-        let key = engine.expose(memory, writable, audience)?;
+        let exposed = self.expose_as(memory, Exposing::to(audience, writable))?;
+        Ok(exposed.key)
+    }
+
+    /// There is memory that peers may use: it has to be served.
+    pub(crate) fn exposed(&self) {
         self.shared.exposures.fetch_add(1, Ordering::Relaxed);
-        drop(engine);
         self.wake_service();
-        Ok(key)
     }
 
     /// Ends an exposure. The memory comes back through `context` with `user` when no peer and no
@@ -431,6 +440,7 @@ impl Endpoint {
         self.shared.pass(&mut engine);
         if let Some(completed) = engine.take_answer() {
             self.unlock(engine);
+            context.queue.count(&completed);
             return Some(completed);
         }
         self.unlock(engine);

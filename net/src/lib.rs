@@ -15,11 +15,14 @@
 
 pub mod capture;
 pub mod context;
+mod counter;
+mod counting;
 mod cpu_latency;
 pub mod endpoint;
 mod ends;
 mod engine;
 mod entropy;
+mod exposing;
 mod foreign;
 mod group;
 pub mod host;
@@ -48,17 +51,20 @@ pub mod threads;
 mod unreachable;
 mod waiting;
 
-pub use context::{Completed, Context};
+pub use context::{Completed, Context, Written};
+pub use counter::{Counter, Told};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
 pub use engine::Request;
+pub use exposing::Exposed;
 pub use group::{Group, GroupError};
 pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Level, LinkState,
-    Mode, OperationId, Oversize, PathCause, PathChange, PathTally, PeerId, Raise, Waiting,
+    Access, Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
+    GroupId, Level, LinkState, Member, Mode, Naming, OperationId, Oversize, PathCause, PathChange,
+    PathTally, PeerId, Raise, Served, Terms, Waiting,
 };
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};

@@ -3,13 +3,41 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{Memory, Slice, Update};
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
-use ropewalk_core::{Access, Action, Atomic, OperationId, PeerId, Raise};
+use ropewalk_core::{Access, Action, Atomic, OperationId, PeerId, Raise, Terms};
 
 use crate::context::Context;
 use crate::endpoint::{Endpoint, Posted};
 use crate::engine::News;
 
 impl Endpoint {
+    /// Starts an access of any kind, with its order and its end: see [`Terms`]. Its `local` is of no account: the memory is that.
+    pub fn post_one_sided(
+        &self,
+        context: &Context,
+        access: Access,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        self.post(context, access, memory, user)
+    }
+
+    /// Puts, and tells whoever takes the events of the region, with this data: see [`Action::Immediate`]. Completes once it is
+    /// applied and the event is there to be taken.
+    #[expect(clippy::too_many_arguments, reason = "what a put with immediate data is")]
+    pub fn post_put_data(
+        &self,
+        context: &Context,
+        peer: PeerId,
+        key: RemoteKey,
+        remote: RemoteLayout,
+        data: u64,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let (action, local, terms) = (Action::Immediate { data }, Slice::NONE, Terms::default());
+        self.post(context, Access { action, peer, key, remote, local, terms }, memory, user)
+    }
+
     /// Combines elements of `memory` with those at an offset of a peer's region, in the peer's memory: MPI's accumulate.
     /// With `fetch` the second half of the memory takes what they were (get-accumulate); where the operator takes no
     /// elements ([`Operator::Nothing`]) it is that half alone. Each element changes at once, as all other updates and
@@ -44,7 +72,12 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let action = Action::Update { update, fetch };
-        self.post(context, Access { action, peer, key, remote, local: Slice::NONE }, memory, user)
+        self.post(
+            context,
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() },
+            memory,
+            user,
+        )
     }
 
     /// Changes one element of a peer's region: see [`Atomic`]. The completion's `bits` have what it was, where it fetches.
@@ -58,7 +91,8 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, Fault> {
         let (action, remote) = (Action::Atomic(atomic), RemoteLayout::At(offset));
-        let access = Access { action, peer, key, remote, local: Slice::NONE };
+        let access =
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() };
         self.post(context, access, Memory::empty(), user).map_err(|(_, fault)| fault)
     }
 
@@ -88,7 +122,12 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let (action, remote) = (Action::LockedPut { exclusive }, RemoteLayout::At(offset));
-        self.post(context, Access { action, peer, key, remote, local: Slice::NONE }, memory, user)
+        self.post(
+            context,
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() },
+            memory,
+            user,
+        )
     }
 
     /// Short puts in one frame, of which the memory has records: see [`Action::Records`].
@@ -101,7 +140,12 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let (action, remote) = (Action::Records, RemoteLayout::At(0));
-        self.post(context, Access { action, peer, key, remote, local: Slice::NONE }, memory, user)
+        self.post(
+            context,
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() },
+            memory,
+            user,
+        )
     }
 
     /// Puts, and makes a word of the region grow after it and all before it, in one frame: see [`Action::Notify`]. Completes
@@ -118,7 +162,12 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let (action, remote) = (Action::Notify { raise, applied }, RemoteLayout::At(offset));
-        self.post(context, Access { action, peer, key, remote, local: Slice::NONE }, memory, user)
+        self.post(
+            context,
+            Access { action, peer, key, remote, local: Slice::NONE, terms: Terms::default() },
+            memory,
+            user,
+        )
     }
 
     /// Gives a lock back that the operation `lock` took: see [`Action::Unlock`].
@@ -142,7 +191,14 @@ impl Endpoint {
         action: Action,
         user: u64,
     ) -> Result<Posted, Fault> {
-        let access = Access { action, peer, key, remote: RemoteLayout::At(0), local: Slice::NONE };
+        let access = Access {
+            action,
+            peer,
+            key,
+            remote: RemoteLayout::At(0),
+            local: Slice::NONE,
+            terms: Terms::default(),
+        };
         self.post(context, access, Memory::empty(), user).map_err(|(_, fault)| fault)
     }
 

@@ -11,10 +11,11 @@ use crate::service::LOOK_EXPOSED_BESIDE;
 
 impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
-    /// request arrived and the context wants to know of requests.
+    /// request arrived and the context wants to know of requests, or an event waits in it.
     pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
         let wanted = context.queue.wants_requests;
-        self.wait_for(context, limit, &|| wanted && self.has_requests())
+        let news = || (wanted && self.has_requests()) || context.queue.has_written();
+        self.wait_for(context, limit, &news)
     }
 
     /// Waits for a completion of the context, at most `limit`, or until `news` says that there is something
@@ -67,6 +68,7 @@ impl Endpoint {
         use rustix::event::{PollFd, PollFlags, poll};
         context.queue.set_armed();
         let requests = context.queue.wants_requests && self.has_requests();
+        let requests = requests || context.queue.has_written();
         if !requests && context.queue.is_empty() && !news() {
             self.wake_service();
             let timeout = rustix::time::Timespec {
@@ -157,6 +159,7 @@ impl Endpoint {
     pub fn arm(&self, context: &Context) -> Arm {
         context.queue.set_armed();
         let requests = context.queue.wants_requests && self.has_requests();
+        let requests = requests || context.queue.has_written();
         if requests || !context.queue.is_empty() {
             context.queue.disarm();
             return Arm::Ready;
@@ -173,7 +176,8 @@ impl Endpoint {
     /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
     pub fn sleep(&self, context: &Context, limit: Duration) {
         let wanted = context.queue.wants_requests;
-        self.doze(context, limit, &|| wanted && self.has_requests());
+        let news = || (wanted && self.has_requests()) || context.queue.has_written();
+        self.doze(context, limit, &news);
     }
 
     fn doze(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {

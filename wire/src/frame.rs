@@ -14,7 +14,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Longest payload of a `Hello`, in bytes: addresses and authentication.
 pub const HELLO_PAYLOAD_BYTES_MAX: u32 = 4096;
 
@@ -132,6 +132,7 @@ pub enum Kind {
     Layout = 33,
     Strided = 34,
     Notify = 35,
+    Immediate = 36,
 }
 
 /// A decoded header: its content after the prefix.
@@ -156,6 +157,7 @@ pub enum Body {
     Layout(LayoutBody),
     Strided(StridedBody),
     Notify(NotifyBody),
+    Immediate(ImmediateBody),
     Fin(FinBody),
     Abort(AbortBody),
     Credit(CreditBody),
@@ -249,6 +251,7 @@ contents! {
     Layout: LayoutBody,
     Strided: StridedBody,
     Notify: NotifyBody,
+    Immediate: ImmediateBody,
     Fin: FinBody,
     Abort: AbortBody,
     Credit: CreditBody,
@@ -275,6 +278,7 @@ impl Arrived<'_> {
                 | Arrived::Update(_)
                 | Arrived::Strided(_)
                 | Arrived::Notify(_)
+                | Arrived::Immediate(_)
                 | Arrived::Reply(_)
                 | Arrived::Lock(_)
         )
@@ -301,6 +305,7 @@ fn kind_of(body: &Body) -> Kind {
         Body::Layout(_) => Kind::Layout,
         Body::Strided(_) => Kind::Strided,
         Body::Notify(_) => Kind::Notify,
+        Body::Immediate(_) => Kind::Immediate,
         Body::Fin(_) => Kind::Fin,
         Body::Abort(_) => Kind::Abort,
         Body::Credit(_) => Kind::Credit,
@@ -340,6 +345,7 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Layout(body) => body.as_bytes(),
         Body::Strided(body) => body.as_bytes(),
         Body::Notify(body) => body.as_bytes(),
+        Body::Immediate(body) => body.as_bytes(),
         Body::Fin(body) => body.as_bytes(),
         Body::Abort(body) => body.as_bytes(),
         Body::Credit(body) => body.as_bytes(),
@@ -543,6 +549,7 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         33 => Arrived::Layout(exact(tail)?),
         34 => Arrived::Strided(exact(tail)?),
         35 => Arrived::Notify(exact(tail)?),
+        36 => Arrived::Immediate(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))

@@ -309,7 +309,7 @@ fn records_share_packets() {
             ("ropewalk.frame.tag", "0x0102030405060708,0x0102030405060708"),
             ("ropewalk.frame.message", "17,17,17"),
             ("ropewalk.frame.acknowledge", "2,2"),
-            ("ropewalk.frame.version", "5,5"),
+            ("ropewalk.frame.version", "6,6"),
             ("ropewalk.frame.attempt", "11,11"),
             ("ropewalk.frame.acknowledged", "12,12"),
             ("ropewalk.frame.packet", "9,9"),
@@ -657,7 +657,7 @@ fn updates_atomics_and_locks_have_their_fields() {
 }
 
 #[test]
-fn notices_have_their_fields() {
+fn notices_and_immediate_data_have_their_fields() {
     let (key_slot, key_secret) = (1.into(), 2.into());
     let mut script = Script::new();
     let offset = 3.into();
@@ -673,6 +673,26 @@ fn notices_have_their_fields() {
             ("ropewalk.frame.operand", "0x000000000000000a"),
             ("ropewalk.frame.word", "11"),
             ("ropewalk.frame.operation_flags", "0x0008"),
+        ],
+    );
+    let immediate = frame::ImmediateBody {
+        key_slot,
+        key_secret,
+        offset,
+        number,
+        data: 12.into(),
+        len: 5000.into(),
+        flags: frame::TELL.into(),
+        reserved: [0; 6],
+    };
+    script.record(
+        record(&Body::Immediate(immediate), &[]),
+        &[
+            ("_ws.col.Info", "Stream 1 ack 12: Frame Immediate of 5000 B"),
+            ("ropewalk.offset", "3"),
+            ("ropewalk.frame.operand", "0x000000000000000c"),
+            ("ropewalk.frame.len", "5000"),
+            ("ropewalk.frame.operation_flags", "0x0001"),
         ],
     );
     script.play();

@@ -228,6 +228,7 @@ impl Core {
             }
         }
         self.pump_accesses(id);
+        self.pump_immediates(id);
         self.pump_answers(id);
         self.pump_updates(id);
         self.pump_streams(id);

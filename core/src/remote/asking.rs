@@ -2,7 +2,7 @@
 
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout};
-use ropewalk_wire::frame::{DataBody, GetBody, Prefix, key_to_wire};
+use ropewalk_wire::frame::{DataBody, GetBody, MORE_ASKED, Prefix, key_to_wire};
 
 use crate::api::*;
 use crate::engine::Core;
@@ -17,12 +17,14 @@ impl Core {
         let (peer, key) = (access.peer, access.key);
         match &access.remote {
             RemoteLayout::At(offset) => {
-                self.ask_segment(id, peer, key, (*offset, access.local.len), 0);
+                self.ask_segment(id, peer, key, (*offset, access.local.len), (0, true));
             }
             RemoteLayout::List(list) => {
                 let mut into_offset = 0;
                 for segment in list.iter().filter(|segment| segment.len > 0) {
-                    self.ask_segment(id, peer, key, (segment.offset, segment.len), into_offset);
+                    let range = (segment.offset, segment.len);
+                    let is_last = into_offset + segment.len == access.local.len;
+                    self.ask_segment(id, peer, key, range, (into_offset, is_last));
                     into_offset += segment.len;
                 }
             }
@@ -30,16 +32,17 @@ impl Core {
         }
     }
 
-    /// Asks for so many bytes from an offset in a region on.
+    /// Asks for so many bytes from an offset in a region on. `is_last`: of those that a get asks for.
     pub(super) fn ask_segment(
         &mut self,
         id: OperationId,
         peer: PeerId,
         key: RemoteKey,
         (offset, len): (u64, u64),
-        into_offset: u64,
+        (into_offset, is_last): (u64, bool),
     ) {
         let (key_slot, key_secret) = key_to_wire(key);
+        let into_offset = if is_last { into_offset } else { into_offset | MORE_ASKED };
         let body = GetBody {
             key_slot,
             key_secret,
@@ -105,7 +108,10 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         state.moved += bytes;
         if state.moved >= state.bytes() {
-            self.access_ended(id, Ok(()));
+            match state.tells_after {
+                false => self.access_ended(id, Ok(())),
+                true => self.put_is_placed(id),
+            }
         }
     }
 }

@@ -20,26 +20,63 @@ impl Core {
         writable: bool,
         audience: Audience,
     ) -> Result<RemoteKey, Fault> {
-        let audience = match audience {
-            Audience::One(peer) => Audience::One(self.resolve(peer)),
-            Audience::Everybody => Audience::Everybody,
+        self.expose_as(slice, Exposing::to(audience, writable)).map(|(key, _)| key)
+    }
+
+    /// The same with more terms. Also the name that the region has, if it has one. [`Fault::NameTaken`] where
+    /// another region has the name.
+    pub fn expose_as(
+        &mut self,
+        slice: Slice,
+        terms: Exposing,
+    ) -> Result<(RemoteKey, Option<u64>), Fault> {
+        let name = match terms.naming {
+            Naming::Nameless => None,
+            Naming::Given(name) if self.regions.has_name(name) => return Err(Fault::NameTaken),
+            Naming::Given(name) => Some(name),
+            Naming::Chosen => Some(self.free_name()),
         };
-        self.open_region(slice, writable, audience, None)
+        let audience = match terms.audience {
+            Audience::One(peer) => Audience::One(self.resolve(peer)),
+            audience => audience,
+        };
+        if !self.groups.retain(audience) {
+            return Err(Fault::Invalid);
+        }
+        let key = self.open_region(slice, Exposing { audience, ..terms }, name, None);
+        if key.is_err() {
+            self.groups.release(audience);
+        }
+        Ok((key?, name))
+    }
+
+    /// A name that no region has.
+    fn free_name(&mut self) -> u64 {
+        loop {
+            let name = self.random.next_u64();
+            if !self.regions.has_name(name) {
+                return name;
+            }
+        }
     }
 
     fn open_region(
         &mut self,
         slice: Slice,
-        writable: bool,
-        audience: Audience,
+        terms: Exposing,
+        name: Option<u64>,
         owner: Option<OperationId>,
     ) -> Result<RemoteKey, Fault> {
+        let Exposing { writable, audience, events, counts, .. } = terms;
         let secret = self.random.next_u64();
         let region = Region {
             secret,
             slice,
             writable,
             audience,
+            name,
+            events,
+            counts,
             owner,
             closing: false,
             retained: 0,
@@ -59,7 +96,8 @@ impl Core {
         slice: Slice,
         owner: OperationId,
     ) -> Option<RemoteKey> {
-        let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
+        let terms = Exposing::to(Audience::One(peer), false);
+        let key = self.open_region(slice, terms, None, Some(owner)).ok()?;
         self.retain_memory(owner);
         Some(key)
     }
@@ -74,7 +112,7 @@ impl Core {
     fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
         let joining = match audience {
             Audience::One(peer) => self.joining_link(peer),
-            Audience::Everybody => None,
+            Audience::Everybody | Audience::Group(_) => None,
         };
         if let Some(link) = joining {
             self.expose_on(link, key);
@@ -98,15 +136,19 @@ impl Core {
         };
         let links = match audience {
             Audience::One(peer) => self.links.of_peer(peer),
-            Audience::Everybody if self.rails.iter().any(|rail| rail.native_read) => {
+            Audience::Everybody | Audience::Group(_)
+                if self.rails.iter().any(|rail| rail.native_read) =>
+            {
                 let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
                 links.sort_unstable();
                 links
             }
-            Audience::Everybody => return,
+            Audience::Everybody | Audience::Group(_) => return,
         };
         for link in links {
-            if self.links.get(link).is_some_and(greeted) {
+            let state = self.links.get(link).filter(|state| greeted(state));
+            let peer = state.and_then(|state| state.peer.or(state.joins));
+            if peer.is_some_and(|peer| self.is_among(self.resolve(peer), audience)) {
                 self.expose_on(link, key);
             }
         }
@@ -122,7 +164,8 @@ impl Core {
         if !self.is_native(link) {
             return;
         }
-        let Some(region) = self.regions.get_mut(key.slot) else { return };
+        let region = self.regions.get_mut(key.slot);
+        let Some(region) = region.filter(|region| !region.counts) else { return };
         region.exposed.push(link);
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };
@@ -135,7 +178,9 @@ impl Core {
             return;
         }
         for slot in self.regions.open_to(id) {
-            if let Some(region) = self.regions.get(slot).filter(|region| !region.closing) {
+            if let Some(region) = self.regions.get(slot).filter(|region| !region.closing)
+                && self.is_among(id, region.audience)
+            {
                 self.expose_on(link, RemoteKey { slot, secret: region.secret });
             }
         }
@@ -160,7 +205,12 @@ impl Core {
             return;
         }
         region.closing = true;
-        let key = RemoteKey { slot, secret: region.secret };
+        let (secret, has_name) = (region.secret, region.name.is_some());
+        if has_name {
+            self.regions.free_name(slot);
+        }
+        let Some(region) = self.regions.get_mut(slot) else { return };
+        let key = RemoteKey { slot, secret };
         for &link in &region.exposed {
             self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
@@ -209,6 +259,7 @@ impl Core {
         match region.owner {
             Some(operation) => self.release_memory(operation),
             None => {
+                self.groups.release(region.audience);
                 let key = RemoteKey { slot, secret: region.secret };
                 self.outputs.push(Output::Unexposed { key });
             }

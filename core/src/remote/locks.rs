@@ -13,7 +13,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{
     LOCK_EXCLUSIVE, LOCK_RELEASE, LOCK_SHARED, LockBody, NOTE_OWNER_DIED, NOTE_PUT, Prefix,
-    ResultBody, key_from_wire, key_to_wire, status_from_wire, status_to_wire,
+    ResultBody, key_to_wire, status_from_wire, status_to_wire,
 };
 
 use super::channel::{Held, TOKENS_MAX};
@@ -143,7 +143,7 @@ impl Core {
             LOCK_RELEASE => return self.take_token(id, Held::Release(*body)),
             _ => return false,
         };
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         if self.check_key(id, key, 0, 0, false).is_none() {
             self.emit_result(id, cookie, Err(Fault::BadKey));
             return true;
@@ -193,7 +193,7 @@ impl Core {
         if !is_request || bytes > LOCKED_PUT_BYTES_MAX {
             return self.violation("a lock with a payload that there is not");
         }
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let Some(slice) = self.check_key(id, key, body.offset.get(), bytes.into(), true) else {
             self.emit_result(id, cookie, Err(Fault::BadKey));
             return Placement::Drop;
@@ -241,6 +241,9 @@ impl Core {
             let note = if outcome.is_ok() { NOTE_PUT } else { 0 };
             self.emit_control(id, ResultBody { cookie, status, note, reserved: [0; 6] });
         }
+        if outcome.is_ok() {
+            self.note_served(region, Served::Put);
+        }
         self.grant_locks(region);
         self.release_region(region);
     }
@@ -249,7 +252,7 @@ impl Core {
     pub(super) fn lock_released(&mut self, id: PeerId, body: &LockBody) {
         self.end_lock_request(id, body);
         if self.config.plant == Plant::UnlockTwice {
-            self.free_lock(key_from_wire(body.key_slot, body.key_secret).slot);
+            self.free_lock(self.key_of(body.key_slot, body.key_secret).slot);
         }
         let number = body.number.get();
         // Nobody waits for that, but for room for more.
@@ -297,8 +300,7 @@ impl Core {
 
     /// Returns how many requests ended: one, or none.
     fn end_lock_request(&mut self, id: PeerId, body: &LockBody) -> u32 {
-        let (slot, cookie) =
-            (key_from_wire(body.key_slot, body.key_secret).slot, body.cookie.get());
+        let (slot, cookie) = (self.key_of(body.key_slot, body.key_secret).slot, body.cookie.get());
         let mut ended = 0;
         if let Some(session) = self.peers.session_mut(id)
             && let Some(lock) = self.locks.by_region.get_mut(&slot)

@@ -1,6 +1,6 @@
 //! Remote access: gets and puts of a peer's memory, and serving them.
 //!
-//! * [`exposures`]: what peers may access, kept in [`regions`];
+//! * [`exposures`]: what peers may access, kept in [`regions`], and to whom: [`groups`];
 //! * [`origin`]: the side that gets and puts, with [`native`] where the rail does it, and [`asking`] for gets by frames;
 //! * [`judging`]: the side whose memory it is: which accesses a key allows; [`serving`] for gets;
 //! * [`channel`]: operations with numbers: puts by frames, on both sides;
@@ -18,6 +18,7 @@ mod accesses;
 mod asking;
 mod channel;
 mod exposures;
+mod groups;
 mod judging;
 mod locks;
 mod native;
@@ -32,6 +33,7 @@ pub use channel::Task;
 pub(crate) use channel::{
     Jobs, Marks, NUMBERS_MAX, OneSided, Pieces, PutFrame, PutStream, UpdateFrame,
 };
+pub(crate) use groups::Groups;
 pub(crate) use locks::Locks;
 pub(crate) use pulling::{Part, Pulled, Pulling};
 pub(crate) use regions::Regions;

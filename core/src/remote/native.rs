@@ -46,7 +46,9 @@ impl Core {
         if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
             state.moved = bytes;
         }
-        if outcome == Err(Fault::NotPermitted) && self.fall_back(id, peer) {
+        // A rail may not know of a region, or know it longer than we; the peer's core judges.
+        let is_left = matches!(outcome, Err(Fault::NotPermitted | Fault::BadKey));
+        if is_left && self.fall_back(id, peer) {
             return self.release_memory(id);
         }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));

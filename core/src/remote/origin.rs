@@ -110,6 +110,7 @@ impl Core {
         let (is_get, is_put) = match state.access.action {
             Action::Get => (!state.is_strided(), false),
             Action::Put => (false, !state.is_strided()),
+            Action::Immediate { .. } => return self.start_immediate(id),
             _ => (false, false),
         };
         let Some(peer) = peers.get_mut(state.access.peer) else { return };
@@ -151,6 +152,7 @@ impl Core {
                 self.counters.puts += 1;
                 self.start_native(id, link, access);
             }
+            Action::Immediate { .. } => unreachable!("it began before"),
             Action::Update { .. } | Action::Records => self.start_update(id, name),
             Action::Atomic(atomic) => self.send_atomic(id, &access, atomic),
             Action::Lock { exclusive } | Action::LockedPut { exclusive } => {
@@ -186,6 +188,26 @@ impl Core {
         }
     }
 
+    /// An access has left as a whole: it is complete by that, if its user wants no more.
+    #[cold]
+    pub(in crate::remote) fn has_left(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        if !state.access.terms.local || state.tells_after {
+            return;
+        }
+        state.moved = state.bytes();
+        let peer = state.access.peer;
+        self.keep_when_sent(peer);
+        self.access_ended(id, Ok(()));
+    }
+
+    /// All frames of a put were made.
+    pub(crate) fn put_has_left(&mut self, kind: &StreamKind) {
+        if let StreamKind::Put(put) = kind {
+            self.has_left(put.operation());
+        }
+    }
+
     /// A piece of a put is applied.
     pub(crate) fn piece_applied(&mut self, id: OperationId, bytes: u32) {
         self.bytes_moved(id, bytes.into());
@@ -213,6 +235,7 @@ impl Core {
         let receive = matches!(operation.kind, Kind::Receive(_));
         let Some(state) = self.access_mut(id) else { return };
         let (peer, moved) = (state.access.peer, state.moved);
+        let is_immediate = matches!(state.access.action, Action::Immediate { .. });
         let streaming = std::mem::take(&mut state.streaming);
         if std::mem::take(&mut state.waiting) {
             self.unqueue_access(peer, id);
@@ -223,6 +246,9 @@ impl Core {
             if streaming {
                 self.streams_no_more(id, peer);
             }
+        }
+        if is_immediate {
+            self.immediate_ended(id, peer);
         }
         self.end_pulls(id, peer, outcome);
         if receive {
@@ -313,6 +339,15 @@ fn is_legal(access: &Access) -> bool {
                 Change::Store | Change::Records | Change::Update(_) => false,
             };
             is_one && len == 0 && !(atomic.token && atomic.fetch)
+        }
+        (Action::Immediate { .. }, RemoteLayout::At(offset)) => {
+            let most = Pieces::count_of(&access.remote, len);
+            offset.checked_add(len).is_some() && most < NUMBERS_MAX
+        }
+        (Action::Immediate { .. }, RemoteLayout::List(list)) => {
+            let sum = list.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len));
+            let most = Pieces::count_of(&access.remote, len);
+            list.len() <= REMOTE_SEGMENTS_MAX && sum == Some(len) && len > 0 && most < NUMBERS_MAX
         }
         (Action::Records, RemoteLayout::At(_)) => (1..=u64::from(RECORDS_BYTES_MAX)).contains(&len),
         (Action::LockedPut { .. } | Action::Notify { .. }, RemoteLayout::At(offset)) => {

@@ -128,16 +128,19 @@ impl Core {
             pulling.asked_by_frames(pulled, part.bytes.into());
         }
         let access = &state.access;
+        let bytes = access.local.len;
         let (key, offset, len) = (access.key, part.offset(), u64::from(part.bytes));
         match access.remote.clone() {
             RemoteLayout::At(first) => {
-                self.ask_segment(id, peer, key, (first + offset, len), offset)
+                let is_last = offset + len == bytes;
+                self.ask_segment(id, peer, key, (first + offset, len), (offset, is_last));
             }
             RemoteLayout::List(list) => {
                 let mut into_offset = offset;
                 for segment in part.segments(&list) {
                     let (first, len) = (segment.offset, segment.len);
-                    self.ask_segment(id, peer, key, (first, len), into_offset);
+                    let is_last = into_offset + len == bytes;
+                    self.ask_segment(id, peer, key, (first, len), (into_offset, is_last));
                     into_offset += len;
                 }
             }
@@ -159,7 +162,7 @@ impl Core {
             match outcome {
                 Ok(()) => self.bytes_moved(id, part.bytes.into()),
                 // The rail leaves it to frames.
-                Err(Fault::NotPermitted) => self.ask_part(id, peer, part),
+                Err(Fault::NotPermitted | Fault::BadKey) => self.ask_part(id, peer, part),
                 Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable) => {
                     self.give_part_back(id, peer, part);
                     // Its rail will say that it is down. Nothing is tried over it until then.

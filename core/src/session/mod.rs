@@ -486,8 +486,18 @@ impl Session {
             && self.is_turn_of(access)
     }
 
+    /// Whether nothing of ours is under way with the peer's memory.
+    #[cold]
+    fn has_no_access(&self) -> bool {
+        let has_numbers = self.one_sided.as_ref().is_some_and(|it| !it.issued.is_settled());
+        self.accesses.under_way.accesses == 0 && !has_numbers
+    }
+
     /// Whether all is over that an access has to follow.
     fn is_turn_of(&self, access: &AccessState) -> bool {
+        if access.access.terms.fenced && !self.has_no_access() {
+            return false;
+        }
         let Some(one_sided) = &self.one_sided else {
             return !access.is_token() || self.accesses.under_way.unnumbered == 0;
         };

@@ -89,8 +89,8 @@ pub(crate) struct Stream {
 pub(crate) enum StreamKind {
     /// A message of ours: what is behind its first fragment.
     Message { operation: OperationId, channel: Channel, message: u64, offset: u64 },
-    /// The peer asked: our region serves.
-    Serve { region: SlotId, cookie: u64, into_offset: u64 },
+    /// The peer asked: our region serves. `is_last`: nothing else is asked for by the same get.
+    Serve { region: SlotId, cookie: u64, into_offset: u64, is_last: bool },
     /// Our put.
     Put(PutStream),
 }

@@ -31,7 +31,9 @@ impl Core {
             self.bulk.spend(stream.left.len.min(max));
             self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
+                self.served(&stream.kind);
                 self.stream_ended(&stream.kind);
+                self.put_has_left(&stream.kind);
             } else if let Some(session) = self.peers.session_mut(id) {
                 session.streams.push(stream);
             }
@@ -87,7 +89,7 @@ impl Core {
                 let order = Order::Fragment { operation, peer: id };
                 self.emit(id, body, bulk(order, &mut stream.left, len));
             }
-            StreamKind::Serve { region, cookie, into_offset } => {
+            StreamKind::Serve { region, cookie, into_offset, .. } => {
                 if let Some(state) = self.regions.get_mut(*region) {
                     state.retained += 1;
                 }
@@ -110,7 +112,7 @@ impl Core {
     pub(crate) fn drop_streams_of(&mut self, slot: SlotId) {
         match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
             Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
-            Some(Audience::Everybody) => {
+            Some(Audience::Everybody | Audience::Group(_)) => {
                 let ids: Vec<PeerId> = self.peers.iter().map(|(id, _)| id).collect();
                 ids.into_iter().for_each(|id| self.drop_streams_to(id, slot));
             }

@@ -21,18 +21,19 @@ use ropewalk_base::verb::{
     Verb,
 };
 use ropewalk_core::{
-    Access, Action, Atomic, Audience, Channel, Config, Core, Direction, Identity, Level, Mode,
-    Next, OperationId, Output, Oversize, PeerId, Raise, Receive, Send, Sending,
+    Access, Action, Atomic, Audience, Channel, Config, Core, Direction, Exposing, Identity, Level,
+    Member, Mode, Naming, Next, OperationId, Output, Oversize, PeerId, Raise, Receive, Send,
+    Sending, Terms,
 };
 use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 /// The kind of frames with a further fragment of a message.
 const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const KEY: u8 = frame::Kind::Key as u8;
-/// Bytes of a header behind its prefix, by kind: from `Eager` to `Notify`.
-const BODY_BYTES: [usize; 33] = [
+/// Bytes of a header behind its prefix, by kind: from `Eager` to `Immediate`.
+const BODY_BYTES: [usize; 34] = [
     24, 48, 48, 16, 48, 16, 24, 16, 40, 64, 0, 0, 0, 0, 24, 24, 48, 8, 24, 8, 16, 12, 8, 16, 32, 8,
-    16, 48, 56, 48, 64, 64, 48,
+    16, 48, 56, 48, 64, 64, 48, 56,
 ];
 const SUSPECT: u8 = frame::Kind::Suspect as u8;
 const REPLY: u8 = frame::Kind::Reply as u8;
@@ -40,6 +41,7 @@ const GIVE_UP: u8 = frame::Kind::GiveUp as u8;
 const UPDATE: u8 = frame::Kind::Update as u8;
 const ATOMIC: u8 = frame::Kind::Atomic as u8;
 const LOCK: u8 = frame::Kind::Lock as u8;
+const IMMEDIATE: u8 = frame::Kind::Immediate as u8;
 const NOTIFY: u8 = frame::Kind::Notify as u8;
 const LAYOUT: u8 = frame::Kind::Layout as u8;
 const STRIDED: u8 = frame::Kind::Strided as u8;
@@ -314,6 +316,7 @@ impl<'a> Player<'a> {
                 let buffer = (self.byte() & 3 > 0).then(|| self.buffer());
                 self.core.kept(peer, span, buffer);
             }
+            Output::Written { peer, session, .. } => self.requests.push((peer, session, 0)),
             Output::PeerUp { peer } => self.peer = Some(peer),
             Output::Request { peer, session, payload, .. } => {
                 let bytes = payload.map_or(0, |(_, bytes)| bytes);
@@ -406,7 +409,8 @@ impl<'a> Player<'a> {
             0xc0.. if self.fragments => FRAGMENT,
             byte @ 0xb4..0xc0 => KEY + (byte - 0xb4),
             byte @ 0xa8..0xb4 => UPDATE + (byte - 0xa8) % 3,
-            byte @ 0xa0..0xa8 => LAYOUT + byte % 2,
+            byte @ 0xa4..0xa8 => LAYOUT + byte % 2,
+            byte @ 0xa0..0xa4 => NOTIFY + byte % 2,
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -425,7 +429,7 @@ impl<'a> Player<'a> {
             flags: 0,
             payload_bytes: if matches!(
                 kind,
-                3 | 6 | 7 | FRAGMENT | REPLY | UPDATE | LOCK | STRIDED | NOTIFY
+                3 | 6 | 7 | FRAGMENT | REPLY | UPDATE | LOCK | STRIDED | NOTIFY | IMMEDIATE
             ) {
                 payload_bytes
             } else {
@@ -479,7 +483,7 @@ impl<'a> Player<'a> {
                     self.number_put(words, payload_bytes);
                 }
             }
-            UPDATE | ATOMIC | LOCK | NOTIFY => {
+            UPDATE | ATOMIC | LOCK | NOTIFY | IMMEDIATE => {
                 words[..2].copy_from_slice(&[key.0, key.1]);
                 if shape & 0x20 == 0 {
                     self.number_update(kind, words, payload_bytes);
@@ -553,6 +557,11 @@ impl<'a> Player<'a> {
                 let (offset, value) = (words[2] % 64, words[4]);
                 let what = (words[5] % 80) | (flags & 1) << 32 | (flags & 2) << 34;
                 words[2..6].copy_from_slice(&[offset, self.puts, value, what]);
+            }
+            IMMEDIATE => {
+                let (offset, len) = (words[2] % 64, if bytes > 0 { bytes } else { words[5] });
+                let data = words[4];
+                words[2..7].copy_from_slice(&[offset, self.puts, data, len, flags & 1]);
             }
             _ => {
                 let number = if flags & 4 == 0 { self.puts } else { 0 };
@@ -655,11 +664,13 @@ impl<'a> Player<'a> {
                 let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 5 };
                 let remote = self.remote(choice, len);
                 let action = direction.into();
-                self.core.post_access(id, Access { action, peer, key, remote, local: slice });
+                let terms = terms(choice);
+                let access = Access { action, peer, key, remote, local: slice, terms };
+                self.core.post_access(id, access);
             }
             4 => match self.keys.len() {
                 4 => drop(self.core.unexpose(self.keys.remove(0))),
-                _ => self.keys.extend(self.core.expose(slice, true, Audience::Everybody)),
+                _ => self.expose(slice, choice),
             },
             6 | 7 => self.change(id, peer, slice, choice),
             _ => {
@@ -669,6 +680,28 @@ impl<'a> Player<'a> {
         }
     }
 
+    /// A region, of which peers may know the name; now and then it is for a group, takes events, or counts.
+    fn expose(&mut self, slice: Slice, choice: u8) {
+        let naming = match choice & 3 {
+            0 => Naming::Given(u64::from(choice >> 6)),
+            1 => Naming::Chosen,
+            _ => Naming::Nameless,
+        };
+        let mut terms = Exposing { naming, ..Exposing::to(Audience::Everybody, true) };
+        (terms.events, terms.counts) = (choice & 4 > 0, choice & 8 > 0);
+        if choice & 16 > 0 {
+            let member = Member::Endpoint(EndpointId(9 + u128::from(choice >> 5 & 1)));
+            let Ok(group) = self.core.add_group(&[member]) else { return };
+            terms.audience = Audience::Group(group);
+            self.keys.extend(self.core.expose_as(slice, terms).map(|(key, _)| key));
+            return self.core.drop_group(group);
+        }
+        let Ok((key, name)) = self.core.expose_as(slice, terms) else { return };
+        let name = name.filter(|_| choice & 32 > 0);
+        // By its name it cannot be ended.
+        self.keys.push(name.map_or(key, RemoteKey::named));
+    }
+
     /// Elements are combined, a word is told, a lock is taken or given back.
     fn change(&mut self, id: OperationId, peer: PeerId, slice: Slice, choice: u8) {
         let element = Element::U8;
@@ -676,6 +709,7 @@ impl<'a> Player<'a> {
         let update = Update::new(element, operator).expect("it is defined");
         let action = match choice >> 1 & 3 {
             0 => Action::Update { update, fetch: choice & 16 > 0 },
+            1 if choice & 0x60 == 0x60 => Action::Immediate { data: 9 },
             1 if choice & 64 > 0 => Action::Records,
             1 if choice & 8 > 0 => {
                 let raise = Raise { word: 1, value: 1, to: choice & 16 > 0 };
@@ -692,11 +726,22 @@ impl<'a> Player<'a> {
                 Action::Atomic(Atomic { change, fetch, token })
             }
         };
-        let moves =
-            matches!(action, Action::Update { .. } | Action::Notify { .. } | Action::Records);
+        let moves = matches!(
+            action,
+            Action::Update { .. }
+                | Action::Notify { .. }
+                | Action::Immediate { .. }
+                | Action::Records
+        );
         let len = if moves { slice.len } else { 0 };
         let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 5 };
         let (remote, local) = (RemoteLayout::At(self.number()), Slice { len, ..slice });
-        self.core.post_access(id, Access { action, peer, key, remote, local });
+        let terms = terms(choice);
+        self.core.post_access(id, Access { action, peer, key, remote, local, terms });
     }
+}
+
+/// Order and end of an access.
+fn terms(choice: u8) -> Terms {
+    Terms { fenced: choice & 0x84 == 0x84, local: choice & 0x82 == 0x82 }
 }

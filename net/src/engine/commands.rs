@@ -6,9 +6,10 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Memory, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_core::{Audience, OperationId, PeerId};
+use ropewalk_core::{Exposing, OperationId, PeerId, Served};
 
-use crate::context::{Completed, Queue};
+use crate::context::{Completed, Queue, Written};
+use crate::counter::Told;
 use crate::engine::Engine;
 use crate::engine::exposures::Receiver;
 use crate::posts::Post;
@@ -69,23 +70,23 @@ impl Engine {
     }
 
     /// Makes memory accessible to peers.
-    pub fn expose(
+    pub fn expose_as(
         &mut self,
         memory: Memory,
-        writable: bool,
-        audience: Audience,
-    ) -> Result<RemoteKey, (Memory, Fault)> {
-        if writable && !memory.is_writable() {
+        terms: Exposing,
+        told: Told,
+    ) -> Result<(RemoteKey, Option<u64>), (Memory, Fault)> {
+        if terms.writable && !memory.is_writable() {
             return Err((memory, Fault::Invalid));
         }
         let len = memory.len();
         let buffer = self.buffers.insert(memory).map_err(|memory| (memory, Fault::Busy))?;
         let slice = Slice { buffer, offset: 0, len };
-        match self.core.expose(slice, writable, audience) {
-            Ok(key) => {
-                self.exposures.begin(key, buffer);
+        match self.core.expose_as(slice, terms) {
+            Ok((key, name)) => {
+                self.exposures.begin(key, buffer, told);
                 self.drain();
-                Ok(key)
+                Ok((key, name))
             }
             Err(fault) => {
                 let memory = self.buffers.remove(buffer).unwrap_or_else(Memory::empty);
@@ -100,6 +101,19 @@ impl Engine {
         let result = self.core.unexpose(key);
         self.drain();
         result
+    }
+
+    /// A peer put into a region with immediate data.
+    pub(super) fn written(&mut self, written: Written) {
+        let listener = self.exposures.listener(written.key);
+        if !listener.is_some_and(|queue| queue.push_written(written)) {
+            self.core.event_taken(written.peer, written.session);
+        }
+    }
+
+    /// A peer did something to a region that counts.
+    pub(super) fn served(&mut self, key: RemoteKey, what: Served) {
+        self.exposures.count(key, what);
     }
 
     /// Nobody holds exposed memory any more: it goes back to its user.

@@ -41,6 +41,13 @@ impl Contexts {
         Ok(queue)
     }
 
+    /// A new context that counts completions and keeps none.
+    pub fn add_counting(&mut self) -> std::io::Result<Arc<Queue>> {
+        let queue = Arc::new(Queue::counting(self.queues.len() as u32)?);
+        self.queues.push(Some(queue.clone()));
+        Ok(queue)
+    }
+
     /// A context that nobody uses any more: completions to it are dropped from here on.
     pub fn retire(&mut self, queue: &Queue) {
         queue.retire();

@@ -8,11 +8,15 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::verb::RemoteKey;
 
+use ropewalk_core::Served;
+
 use crate::context::Queue;
+use crate::counter::Told;
 
 struct Exposure {
     key: RemoteKey,
     buffer: BufferId,
+    told: Told,
     end: Option<Receiver>,
 }
 
@@ -33,12 +37,29 @@ impl Exposures {
     }
 
     /// The memory in `buffer` is exposed under this key.
-    pub fn begin(&mut self, key: RemoteKey, buffer: BufferId) {
+    pub fn begin(&mut self, key: RemoteKey, buffer: BufferId, told: Told) {
         let index = key.slot.index as usize;
         if self.exposures.len() <= index {
             self.exposures.resize_with(index + 1, || None);
         }
-        self.exposures[index] = Some(Exposure { key, buffer, end: None });
+        self.exposures[index] = Some(Exposure { key, buffer, told, end: None });
+    }
+
+    fn get(&self, key: RemoteKey) -> Option<&Exposure> {
+        let exposure = self.exposures.get(key.slot.index as usize)?.as_ref()?;
+        (exposure.key == key).then_some(exposure)
+    }
+
+    /// Who takes the events of a region.
+    pub fn listener(&self, key: RemoteKey) -> Option<&Queue> {
+        Some(&self.get(key)?.told.written.as_ref()?.queue)
+    }
+
+    /// A peer did something to a region.
+    pub fn count(&self, key: RemoteKey, what: Served) {
+        let counters = self.get(key).map_or(&[][..], |it| &it.told.counters);
+        let wanted = counters.iter().filter(|(kind, _)| *kind == what);
+        wanted.for_each(|(_, counter)| counter.counts.note(Ok(())));
     }
 
     /// The exposure shall end. [`Fault::BadKey`] if there is none under this key, or if it ends already.

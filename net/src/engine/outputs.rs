@@ -8,6 +8,7 @@ use ropewalk_core::apm::PathEvent;
 use ropewalk_core::{LOOP_LINK, Next, Output, PeerId};
 use ropewalk_rail::{Rail, Report};
 
+use crate::context::Written;
 use crate::engine::checksums::Checked;
 use crate::engine::rail_events::RailEvents;
 use crate::engine::{Engine, News, PeerEvent, Request};
@@ -133,6 +134,10 @@ impl Engine {
                 self.peer_event(PeerEvent::KeyJudged { peer, key, right });
             }
             Output::Raised => self.raised(),
+            Output::Written { peer, session, key, bytes, data } => {
+                self.written(Written { peer, key, bytes, data, session });
+            }
+            Output::Served { key, what } => self.served(key, what),
             Output::Unexposed { key } => self.unexposed(key),
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
             Output::Path(event) => self.path_event(event),

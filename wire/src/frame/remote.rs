@@ -16,6 +16,10 @@ pub const TOKEN: u16 = 4;
 pub const RAISE_TO: u16 = 8;
 /// Flag of `Update`: the payload has puts of their own (`Change::Records` of base), and the bytes are those of the payload.
 pub const RECORDS: u16 = 16;
+/// Flag of `Put`, `Update` and `Strided`: another piece of the same operation follows, so that this one is not counted.
+pub const MORE: u16 = 32;
+/// The same in the `into_offset` of a `Get`, whose other bits are the offset.
+pub const MORE_ASKED: u64 = 1 << 63;
 /// Actions of `Lock`: the request is for a lock to share, or to have alone; it is over, whether it has the lock or waits.
 pub const LOCK_SHARED: u8 = 1;
 pub const LOCK_EXCLUSIVE: u8 = 2;
@@ -40,7 +44,7 @@ layouts! {
         offset: U64,
         len: U64,
         cookie: U64,
-        /// Added to the offsets of the `Data` frames: the place of this part at the asker.
+        /// Added to the offsets of the `Data` frames: the place of this part at the asker. And `MORE_ASKED`.
         into_offset: U64,
     } 48
     /// Bytes that were asked for.
@@ -61,7 +65,7 @@ layouts! {
         total_bytes: U32,
         /// Where this payload begins in the whole.
         within: U32,
-        /// `TELL`.
+        /// `TELL`, `MORE`.
         flags: U16,
         reserved: [u8; 6],
     } 48
@@ -81,7 +85,7 @@ layouts! {
         /// As memory numbers them (`Operator`, `Element` of base).
         operator: u8,
         element: u8,
-        /// `TELL`, `FETCH`.
+        /// `TELL`, `FETCH`, `MORE`.
         flags: U16,
     } 48
     /// Elements to combine with those of a region that lie in instances of a datatype: the payload has them, without padding.
@@ -101,7 +105,7 @@ layouts! {
         count: U32,
         operator: u8,
         element: u8,
-        /// `TELL`, `FETCH`.
+        /// `TELL`, `FETCH`, `MORE`.
         flags: U16,
         /// The datatype, by its number in this session and direction.
         layout: u8,
@@ -147,6 +151,21 @@ layouts! {
         flags: U16,
         reserved: [u8; 2],
     } 48
+    /// Data of 8 bytes for whoever takes the events of a region, about a put: the payload, if there is one, else bytes that are
+    /// applied. It takes effect once these are at their place and all operations with lower numbers are over.
+    ImmediateBody {
+        key_slot: U64,
+        key_secret: U64,
+        /// In the region: where the put begins.
+        offset: U64,
+        number: U64,
+        data: U64,
+        /// Bytes of the put.
+        len: U64,
+        /// `TELL`.
+        flags: U16,
+        reserved: [u8; 6],
+    } 56
     /// A word about the lock of a region. With a payload, which goes to the region if nobody has or wants the lock: then the
     /// request is over by that.
     LockBody {

@@ -101,6 +101,33 @@ fn a_word_about_a_broken_path_has_its_own_length_only() {
 }
 
 #[test]
+fn immediate_data_has_its_own_length_only() {
+    let body = ImmediateBody {
+        key_slot: 1.into(),
+        key_secret: 2.into(),
+        offset: 3.into(),
+        number: 4.into(),
+        data: 0x0102_0304_0506_0708.into(),
+        len: 5.into(),
+        flags: TELL.into(),
+        reserved: [0; 6],
+    };
+    let header = encode(Envelope::default(), &Body::Immediate(body));
+    let bytes = header.as_bytes();
+    assert_eq!((bytes[0], bytes.len()), (Kind::Immediate as u8, 96));
+    assert_eq!(bytes[72..80], [8, 7, 6, 5, 4, 3, 2, 1]);
+    let (_, decoded) = decode(bytes).unwrap();
+    assert!(matches!(decoded, Arrived::Immediate(it) if it.len.get() == 5));
+    assert!(decoded.takes_payload());
+    for length in 40..105 {
+        let mut other = bytes.to_vec();
+        other.resize(length, 0);
+        other[1] = length as u8;
+        assert_eq!(decode(&other).is_ok(), length == 96, "{length} bytes");
+    }
+}
+
+#[test]
 fn another_version_is_told_from_what_is_malformed() {
     let mut header = encode(Envelope::default(), &Body::Confirm);
     header.as_bytes_mut()[22] = 2;

@@ -11,12 +11,12 @@ use ropewalk_base::memory::{BufferId, Change, Element, Job, Operator, Places, Sl
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, Strided, Urgency};
 use ropewalk_wire::frame::{
-    AtomicBody, COMPARE_SWAP, FETCH, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
-    UpdateBody, key_from_wire,
+    AtomicBody, COMPARE_SWAP, FETCH, MORE, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
+    UpdateBody,
 };
 
 use super::numbers::Known;
-use super::taken::{Growth, Held, Notice};
+use super::taken::{Effect, Held, Notice};
 use super::whole::Whole;
 use crate::api::*;
 use crate::credit::{Charge, update_charges};
@@ -36,8 +36,14 @@ pub(crate) struct UpdateFrame {
     place: Place,
     count: u32,
     update: Update,
-    tells: bool,
-    fetches: bool,
+    /// Of the frame: `TELL`, `FETCH`, `MORE`.
+    flags: u16,
+}
+
+impl UpdateFrame {
+    fn fetches(&self) -> bool {
+        self.flags & FETCH != 0
+    }
 }
 
 /// Where elements lie in a region.
@@ -88,6 +94,8 @@ pub(crate) struct Ready {
     /// An atomic that fetches.
     fetches: bool,
     raises: bool,
+    /// The region's owner may want to know; `None`: another piece of the same operation follows.
+    served: Option<Served>,
 }
 
 /// Jobs that may be executed, and the one that is.
@@ -125,7 +133,7 @@ impl Core {
         body: UpdateBody,
     ) -> Placement {
         let asked = Asked {
-            key: key_from_wire(body.key_slot, body.key_secret),
+            key: self.key_of(body.key_slot, body.key_secret),
             number: body.number.get(),
             operator: body.operator,
             element: body.element,
@@ -153,7 +161,7 @@ impl Core {
         let (instances, from) = (body.instances.get(), body.from.get());
         let count = body.count.get();
         let asked = Asked {
-            key: key_from_wire(body.key_slot, body.key_secret),
+            key: self.key_of(body.key_slot, body.key_secret),
             number: body.number.get(),
             operator: body.operator,
             element: body.element,
@@ -224,8 +232,8 @@ impl Core {
             }
         };
         let update = update.expect("an update of a known kind was judged");
-        let (region, tells) = (asked.key.slot, flags & TELL != 0);
-        let frame = UpdateFrame { region, number, place, count, update, tells, fetches };
+        let region = asked.key.slot;
+        let frame = UpdateFrame { region, number, place, count, update, flags };
         if takes {
             return self.place_into(
                 link,
@@ -341,7 +349,7 @@ impl Core {
         }
         let sent = frame.update.sent(frame.count as usize) as u32;
         let takes = frame.update.operator() != Operator::Nothing;
-        for charge in update_charges(sent.into(), takes, frame.fetches).into_iter().flatten() {
+        for charge in update_charges(sent.into(), takes, frame.fetches()).into_iter().flatten() {
             self.free_charge(id, session, charge);
         }
     }
@@ -361,7 +369,8 @@ impl Core {
     }
 
     fn update_ready(&mut self, peer: PeerId, session: u32, frame: &UpdateFrame, source: Slice) {
-        let UpdateFrame { region, number, count, update, tells, fetches, .. } = *frame;
+        let UpdateFrame { region, number, count, update, flags, .. } = *frame;
+        let (tells, fetches) = (flags & TELL != 0, frame.fetches());
         let Some(slice) = self.retain_region(region) else { return };
         let Some(places) = self.places_of(peer, frame, slice) else {
             self.release_region(region);
@@ -374,6 +383,12 @@ impl Core {
         let result_bytes = if fetches { update.sent(count as usize) as u32 } else { 0 };
         // Bytes that take the place of others are copied in long pieces.
         let stores = update.operator() == Operator::Replace && update.extent() == 1 && !fetches;
+        let reads = update.operator() == Operator::Nothing && update.extent() == 1;
+        let served = match (stores, reads) {
+            (true, _) => Served::Put,
+            (_, true) => Served::Get,
+            _ => Served::Update,
+        };
         let change = match (frame.place, stores) {
             (Place::Records, _) => Change::Records,
             (_, true) => Change::Store,
@@ -390,6 +405,7 @@ impl Core {
             tells,
             fetches: false,
             raises: false,
+            served: (flags & MORE == 0).then_some(served),
         });
     }
 
@@ -445,7 +461,7 @@ impl Core {
             Change::One { update, .. } => update.extent(),
             Change::Store | Change::Records | Change::Update(_) => 0,
         };
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let slice = self.check_key(id, key, body.offset.get(), bytes as u64, writes);
         let (Some(slice), Some(session)) = (slice, self.peers.session(id)) else {
             return self.operation_over(id, number, Err(Fault::BadKey), true);
@@ -463,12 +479,16 @@ impl Core {
             tells: flags & TELL != 0,
             fetches: flags & FETCH != 0,
             raises: flags & TOKEN != 0,
+            served: Some(Served::Update),
         });
     }
 
     /// A put is at its place, and all before it: its word grows.
     fn notice_ready(&mut self, id: PeerId, notice: &Notice) {
-        let Notice { region, number, growth: Growth { value, word, to, tells } } = *notice;
+        let Notice { region, number, tells, effect } = *notice;
+        let Effect::Growth { value, word, to } = effect else {
+            return self.event_ready(id, notice);
+        };
         let place = self.word_of(region, word);
         let (Some(word), Some(session)) = (place, self.peers.session(id)) else {
             return self.operation_over(id, number, Err(Fault::BadKey), true);
@@ -489,6 +509,7 @@ impl Core {
             tells,
             fetches: false,
             raises: true,
+            served: Some(Served::Put),
         });
     }
 
@@ -525,7 +546,10 @@ impl Core {
     /// The job was executed, or could not be. `outcome` has the element before it; `result` is a buffer with all of them.
     pub fn job_done(&mut self, outcome: Result<[u8; 8], Fault>, result: Option<BufferId>) {
         let Some(done) = self.jobs.running.take() else { return };
-        let Ready { peer, session, number, region, source, result_bytes, .. } = done;
+        let Ready { peer, session, number, region, source, result_bytes, served, .. } = done;
+        if let (Ok(_), Some(served)) = (outcome, served) {
+            self.note_served(region, served);
+        }
         let takes = source.buffer != Slice::NONE.buffer;
         if takes {
             self.outputs.push(Output::Release(source.buffer));

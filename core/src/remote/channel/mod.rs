@@ -4,6 +4,7 @@
 //! * [`updates`]: elements leave, and their values before come back; [`whole`]: where they lie;
 //! * [`taken`]: the peer's, over their [`numbers`]; [`puts`]: their bytes arrive; [`jobs`]: elements arrive and are
 //!   combined, tokens wait for what they follow;
+//! * [`immediates`]: puts with immediate data, on both sides;
 //! * [`layouts`]: datatypes of strided puts, gets and updates, known by numbers;
 //! * [`marks`]: what is applied is told, and heard.
 //!
@@ -16,6 +17,7 @@
 //!
 //! [`GiveUpBody`]: ropewalk_wire::frame::GiveUpBody
 
+mod immediates;
 mod issued;
 mod jobs;
 mod layouts;
@@ -39,6 +41,8 @@ use std::collections::VecDeque;
 
 use ropewalk_base::verb::Strided;
 
+use crate::api::OperationId;
+
 use issued::Issued;
 use jobs::Answer;
 use layouts::{Learned, Taught};
@@ -57,6 +61,8 @@ pub(crate) struct OneSided {
     pub learned: Learned,
     /// Where elements of the peer's go that are on their way here, by the numbers of their operations.
     pub strided: Vec<(u64, Strided)>,
+    /// Puts of ours with immediate data, in the order of their posts, until the data leaves.
+    pub immediates: VecDeque<OperationId>,
     /// Of the peer's updates: they leave as soon as there is a path.
     pub answers: VecDeque<Answer>,
     /// Locks that we have or want of the peer, and requests of the peer for locks of ours.

@@ -6,13 +6,13 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{
-    FLAG_PAYLOAD_CHECKSUM, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_from_wire, key_to_wire,
+    FLAG_PAYLOAD_CHECKSUM, MORE, NotifyBody, Prefix, PutBody, RAISE_TO, TELL, key_to_wire,
 };
 
 use super::issued::{Class, Issue};
 use super::numbers::Known;
 use super::pieces::{Piece, Pieces};
-use super::taken::{Growth, Held, Notice};
+use super::taken::{Effect, Held, Notice};
 use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::{IncomingKind, OF_PUT};
@@ -28,8 +28,9 @@ const URGENT_BYTES_MAX: u64 = 4 << 10;
 pub(crate) struct PutStream {
     operation: OperationId,
     key: RemoteKey,
-    /// The number of the piece that is next.
+    /// The number of the piece that is next, and that of the last one.
     number: u64,
+    last: u64,
     piece: Piece,
     /// Bytes of it for which frames were made.
     within: u32,
@@ -44,6 +45,10 @@ struct WholePut {
     key: RemoteKey,
     offset: u64,
     local: Slice,
+    /// It is complete once it has left.
+    is_local: bool,
+    /// Of its frame: `MORE` where immediate data follows.
+    flags: u16,
 }
 
 /// A frame of a put of a peer's.
@@ -54,12 +59,36 @@ pub(crate) struct PutFrame {
     part: Part,
 }
 
+/// What a frame is of its put, packed: many are kept while their bytes are on their way.
 #[derive(Debug, Clone, Copy)]
-enum Part {
-    /// Of so many bytes. `tells`: the peer asked to be told when it is applied.
-    Of { total: u32, tells: bool },
-    /// All of it. A word of the region grows then.
-    Notice(Growth),
+struct Part {
+    kind: PartKind,
+    /// Of the frame: `TELL`, `MORE`, `RAISE_TO`.
+    flags: u16,
+    /// Bytes of the whole, or the word that grows.
+    total: u32,
+    /// By or to which that grows, or the data for whoever takes the events of the region.
+    value: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PartKind {
+    /// Some bytes, or all.
+    Bytes,
+    /// All of it; a word of the region grows then.
+    Growth,
+    /// All of it, with immediate data.
+    Event,
+}
+
+const _: () = assert!(size_of::<PutFrame>() == 32, "as small as it was");
+
+impl PutFrame {
+    /// All of a put, with immediate data.
+    pub(super) fn with_data(region: SlotId, number: u64, data: u64, flags: u16) -> PutFrame {
+        let part = Part { kind: PartKind::Event, flags, total: 0, value: data };
+        PutFrame { region, number, part }
+    }
 }
 
 impl PutStream {
@@ -84,7 +113,8 @@ impl PutStream {
             self.number += 1;
         }
         let here = len.min(u64::from(self.piece.bytes - self.within));
-        let body = put_body(self.key, self.piece, self.number, self.within);
+        let flags = if self.number < self.last { TELL | MORE } else { TELL };
+        let body = put_body(self.key, self.piece, self.number, (self.within, flags));
         self.within += here as u32;
         (body, here)
     }
@@ -92,7 +122,7 @@ impl PutStream {
 
 /// The header of a frame of a piece.
 #[inline]
-fn put_body(key: RemoteKey, piece: Piece, number: u64, within: u32) -> PutBody {
+fn put_body(key: RemoteKey, piece: Piece, number: u64, (within, flags): (u32, u16)) -> PutBody {
     let (key_slot, key_secret) = key_to_wire(key);
     PutBody {
         key_slot,
@@ -101,7 +131,7 @@ fn put_body(key: RemoteKey, piece: Piece, number: u64, within: u32) -> PutBody {
         number: number.into(),
         total_bytes: piece.bytes.into(),
         within: within.into(),
-        flags: TELL.into(),
+        flags: flags.into(),
         reserved: [0; 6],
     }
 }
@@ -112,7 +142,9 @@ impl Core {
         let Some(state) = self.operations.access_mut(id) else { return };
         let Access { peer, key, local, .. } = state.access;
         if let RemoteLayout::At(offset) = state.access.remote {
-            let put = WholePut { operation: id, peer, key, offset, local };
+            let is_local = state.access.terms.local && !state.tells_after;
+            let flags = if state.tells_after { TELL | MORE } else { TELL };
+            let put = WholePut { operation: id, peer, key, offset, local, is_local, flags };
             if let Some(urgency) = self.leaves_whole(&put) {
                 return self.send_whole(&put, urgency);
             }
@@ -121,8 +153,13 @@ impl Core {
         let Some(session) = self.peers.session_mut(peer) else { return };
         let mut rest = Pieces::of(&state.access.remote, local.len);
         let number = session.one_sided().issued.issue_all(id, rest.clone());
+        let last = match state.tells_after {
+            false => number + Pieces::count_of(&state.access.remote, local.len) - 1,
+            // It counts with its data.
+            true => u64::MAX,
+        };
         let Some(piece) = rest.next() else { return };
-        let put = PutStream { operation: id, key, number, piece, within: 0, rest };
+        let put = PutStream { operation: id, key, number, last, piece, within: 0, rest };
         session.streams.push(Stream { kind: StreamKind::Put(put), left: local });
         if let Some(state) = self.access_mut(id) {
             state.streaming = true;
@@ -151,7 +188,7 @@ impl Core {
     }
 
     fn send_whole(&mut self, put: &WholePut, urgency: Urgency) {
-        let WholePut { operation, peer, key, offset, local } = *put;
+        let WholePut { operation, peer, key, offset, local, is_local, flags } = *put;
         let Some(session) = self.peers.session_mut(peer) else { return };
         let piece = Piece { offset, bytes: local.len as u32 };
         let waits = urgency == Urgency::Urgent && session.accesses.are_several();
@@ -164,8 +201,10 @@ impl Core {
         self.retain_memory(operation);
         let order = Order::PutFrame { operation, peer, bulk };
         let payload = Payload { slice: local, urgency, order };
-        self.emit(peer, put_body(key, piece, number, 0), Some(payload));
-        if waits {
+        self.emit(peer, put_body(key, piece, number, (0, flags)), Some(payload));
+        if is_local {
+            self.has_left(operation);
+        } else if waits {
             self.outputs.last_is_patient();
         }
     }
@@ -191,7 +230,7 @@ impl Core {
             Known::Done => {}
             Known::Beyond => return self.violation("an operation too far ahead of others"),
         }
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let Some(slice) = self.check_key(id, key, body.offset.get(), total.into(), true) else {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
@@ -200,7 +239,7 @@ impl Core {
         if self.config.plant == Plant::AppliedEarly && within + bytes == total {
             self.tell_early(id, number);
         }
-        let part = Part::Of { total, tells: body.flags.get() & TELL != 0 };
+        let part = Part { kind: PartKind::Bytes, flags: body.flags.get(), total, value: 0 };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -259,21 +298,22 @@ impl Core {
             Known::Done => return Placement::Drop,
             Known::Beyond => return self.violation("an operation too far ahead of others"),
         }
-        let key = key_from_wire(body.key_slot, body.key_secret);
+        let key = self.key_of(body.key_slot, body.key_secret);
         let (word, flags) = (body.word.get(), body.flags.get());
-        let (to, tells) = (flags & RAISE_TO != 0, flags & TELL != 0);
-        let growth = Growth { value: body.value.get(), word, to, tells };
         let slice = self.check_key(id, key, body.offset.get(), total.into(), true);
         let has_word = self.word_of(key.slot, word).is_some();
         let Some(slice) = slice.filter(|_| has_word) else {
             self.operation_over(id, number, Err(Fault::BadKey), true);
             return Placement::Drop;
         };
+        let value = body.value.get();
         if self.config.plant == Plant::NoticeEarly {
-            let held = Held::Notice(Notice { region: key.slot, number, growth });
+            let effect = Effect::Growth { value, word, to: flags & RAISE_TO != 0 };
+            let held =
+                Held::Notice(Notice { region: key.slot, number, tells: flags & TELL != 0, effect });
             self.take_token(id, held);
         }
-        let part = Part::Notice(growth);
+        let part = Part { kind: PartKind::Growth, flags, total: word, value };
         self.place_put(link, id, prefix, slice, PutFrame { region: key.slot, number, part })
     }
 
@@ -285,7 +325,7 @@ impl Core {
         Some(region.slice.part(at, WORD))
     }
 
-    fn place_put(
+    pub(super) fn place_put(
         &mut self,
         link: LinkId,
         id: PeerId,
@@ -322,19 +362,37 @@ impl Core {
 
     fn put_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) {
         let PutFrame { region, number, part } = put;
-        let Some(session) = self.peers.session_mut(id) else { return };
-        match part {
-            Part::Of { total, tells } => {
-                if session.one_sided().taken.arrive(number, bytes, total) {
-                    self.operation_over(id, number, Ok(()), tells);
-                }
+        let Part { kind, flags, total, .. } = part;
+        if kind != PartKind::Bytes {
+            return self.effect_arrived(id, put, bytes);
+        }
+        if bytes >= total || self.part_arrived(id, number, bytes, total) {
+            if flags & MORE == 0 {
+                self.note_served(region, Served::Put);
             }
-            Part::Notice(growth) => {
-                if !self.take_token(id, Held::Notice(Notice { region, number, growth })) {
-                    // No origin has so many under way.
-                    self.operation_over(id, number, Err(Fault::Busy), true);
-                }
-            }
+            self.operation_over(id, number, Ok(()), flags & TELL != 0);
+        }
+    }
+
+    /// Some bytes of a put are at their place. Whether none lack.
+    fn part_arrived(&mut self, id: PeerId, number: u64, bytes: u32, total: u32) -> bool {
+        let session = self.peers.session_mut(id);
+        session.is_some_and(|it| it.one_sided().taken.arrive(number, bytes, total))
+    }
+
+    /// A put is at its place that has an effect.
+    #[cold]
+    fn effect_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) {
+        let PutFrame { region, number, part } = put;
+        let Part { kind, flags, total: word, value } = part;
+        let effect = match kind {
+            PartKind::Event => Effect::Event { data: value, bytes: bytes.into() },
+            _ => Effect::Growth { value, word, to: flags & RAISE_TO != 0 },
+        };
+        let tells = flags & TELL != 0;
+        if !self.take_token(id, Held::Notice(Notice { region, number, tells, effect })) {
+            // No origin has so many under way.
+            self.operation_over(id, number, Err(Fault::Busy), true);
         }
     }
 }

@@ -21,23 +21,23 @@ pub(crate) enum Held {
     Notice(Notice),
 }
 
-/// A word of a region that grows after a put.
+/// Something that takes effect after a put.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Notice {
     pub region: SlotId,
     pub number: u64,
-    pub growth: Growth,
+    /// The peer wants to know when it has taken effect.
+    pub tells: bool,
+    pub effect: Effect,
 }
 
-/// How it grows, and whether the peer is told then.
+/// What a put brings about that is at its place.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Growth {
-    pub value: u64,
-    /// From the end of the region.
-    pub word: u32,
-    /// To the value, or by it.
-    pub to: bool,
-    pub tells: bool,
+pub(crate) enum Effect {
+    /// A word, counted from the end of the region, grows to the value, or by it.
+    Growth { value: u64, word: u32, to: bool },
+    /// An event, with this data, about so many bytes.
+    Event { data: u64, bytes: u64 },
 }
 
 impl Held {

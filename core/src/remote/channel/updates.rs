@@ -6,7 +6,7 @@ use ropewalk_base::limits::UPDATE_BYTES_MAX;
 use ropewalk_base::memory::{Change, Operator, Slice, Update};
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Strided, Urgency};
 use ropewalk_wire::frame::{
-    AtomicBody, COMPARE_SWAP, FETCH, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
+    AtomicBody, COMPARE_SWAP, FETCH, MORE, Prefix, RECORDS, ReplyBody, StridedBody, TELL, TOKEN,
     UpdateBody, key_to_wire, status_from_wire,
 };
 
@@ -87,9 +87,9 @@ impl OneSided {
         self.issued.is_settled() && !has_locks && layouts
     }
 
-    /// Whether updates or answers wait for their turn.
+    /// Whether updates, answers or immediate data wait for their turn.
     pub fn has_waiting(&self) -> bool {
-        !self.updates.is_empty() || !self.answers.is_empty()
+        !self.updates.is_empty() || !self.answers.is_empty() || !self.immediates.is_empty()
     }
 
     /// Whether all is over that an access has to follow. `in_order`: frames of a class keep their order.
@@ -122,6 +122,7 @@ impl AccessState {
             Action::Records => Some(Class::Put),
             Action::Unlock { .. }
             | Action::Notify { .. }
+            | Action::Immediate { .. }
             | Action::Atomic(Atomic { token: true, .. }) => Some(Class::Token),
             Action::Atomic(_) => Some(Class::Atomic),
         }
@@ -224,6 +225,7 @@ impl Core {
         if let Some(state) = self.access_mut(operation).filter(|_| is_last) {
             state.streaming = false;
         }
+        let more = !is_last;
         let payload = takes.then(|| {
             self.bulk.spend(source.len);
             self.retain_memory(operation);
@@ -231,9 +233,11 @@ impl Core {
             Payload { slice: source, urgency: Urgency::Bulk, order }
         });
         match place {
-            Whole::Flat(offset) => self.emit(id, update_body(piece, offset, number), payload),
+            Whole::Flat(offset) => {
+                self.emit(id, update_body(piece, offset, number, more), payload);
+            }
             Whole::Records => {
-                let body = update_body(piece, 0, number);
+                let body = update_body(piece, 0, number, false);
                 let flags = (body.flags.get() | RECORDS).into();
                 self.emit(id, UpdateBody { flags, ..body }, payload);
             }
@@ -250,12 +254,15 @@ impl Core {
                     count: (count as u32).into(),
                     operator: update.operator() as u8,
                     element: update.element() as u8,
-                    flags: flags_of(fetch).into(),
+                    flags: flags_of(fetch, more).into(),
                     layout,
                     reserved: [0; 7],
                 };
                 self.emit(id, body, payload);
             }
+        }
+        if is_last && !fetch {
+            self.has_left(operation);
         }
     }
 
@@ -301,7 +308,7 @@ impl Core {
             reserved: [0; 4],
         };
         self.emit_control(access.peer, body);
-        if atomic.token {
+        if atomic.token || (access.terms.local && !fetches) {
             self.access_ended(id, Ok(()));
         } else if waits {
             self.outputs.last_is_patient();
@@ -362,11 +369,11 @@ impl Core {
     }
 }
 
-fn flags_of(fetch: bool) -> u16 {
-    TELL | if fetch { FETCH } else { 0 }
+fn flags_of(fetch: bool, more: bool) -> u16 {
+    TELL | if fetch { FETCH } else { 0 } | if more { MORE } else { 0 }
 }
 
-fn update_body(piece: &Piece, offset: u64, number: u64) -> UpdateBody {
+fn update_body(piece: &Piece, offset: u64, number: u64, more: bool) -> UpdateBody {
     let (key_slot, key_secret) = key_to_wire(piece.key);
     UpdateBody {
         key_slot,
@@ -378,7 +385,7 @@ fn update_body(piece: &Piece, offset: u64, number: u64) -> UpdateBody {
         count: (piece.count as u32).into(),
         operator: piece.update.operator() as u8,
         element: piece.update.element() as u8,
-        flags: flags_of(piece.fetch).into(),
+        flags: flags_of(piece.fetch, more).into(),
     }
 }
 
