@@ -229,6 +229,18 @@ pub struct Terms {
     /// It completes once its memory is free and its bytes are on their way; else once it is applied. Nobody is told then whether
     /// the peer refused it. Something that fetches, and what takes a lock or has immediate data, completes as ever.
     pub local: bool,
+    /// Of one that is `local`: the peer says that it is applied with the next thing that it says, or after 5 ms. A fence behind
+    /// it may wait for so long.
+    pub quiet: bool,
+    /// Others follow at once: it may leave together with them.
+    pub more: bool,
+}
+
+impl Terms {
+    /// Whether the peer is to say at once that it is applied.
+    pub(crate) fn tells(self) -> bool {
+        !(self.local && self.quiet)
+    }
 }
 
 /// The peers that may access a region.

@@ -15,9 +15,9 @@ use ropewalk_rail_sim::Path;
 
 const REGION: usize = 1 << 20;
 const MODES: [Mode; 2] = [Mode::Fail, Mode::Resume];
-const FENCED: Terms = Terms { fenced: true, local: false };
-const LOCAL: Terms = Terms { fenced: false, local: true };
-const PLAIN: Terms = Terms { fenced: false, local: false };
+const PLAIN: Terms = Terms { fenced: false, local: false, quiet: false, more: false };
+const FENCED: Terms = Terms { fenced: true, ..PLAIN };
+const LOCAL: Terms = Terms { local: true, ..PLAIN };
 
 /// Frames pass each other, all the time.
 fn reordering() -> Option<Path> {
@@ -144,7 +144,8 @@ fn random_access(
             let both = [&bytes[..8], &bytes[..]].concat();
             let segments =
                 list.map(|(at, len)| RemoteSegment { offset: at as u64, len: len as u64 });
-            let terms = Terms { fenced: true, local: random.below(2) == 0 };
+            let mut coin = || random.below(2) == 0;
+            let terms = Terms { fenced: true, local: coin(), quiet: coin(), more: coin() };
             target.post(Action::Put, RemoteLayout::List(segments.into()), &both, terms, user);
             model[at..at + 8].copy_from_slice(&bytes[..8]);
             model[at + 16..at + 16 + len].copy_from_slice(&bytes);

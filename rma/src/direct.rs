@@ -347,7 +347,7 @@ impl Way for Direct {
     fn notify(&self, put: Option<&Operation<'_>>, rank: u32, counter: u32) -> Result<(), Error> {
         self.team.with(|hub| {
             if let Some(put) = put {
-                hub.prepare_remotely(self.window, put, None)?;
+                hub.prepare_remotely(self.window, put, None, true)?;
             }
             if let Some(error) = hub.lost(self.window, rank) {
                 return Err(error);

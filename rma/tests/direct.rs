@@ -14,8 +14,17 @@ use ropewalk_rma::{
 
 const NONE: Asserts = Asserts::NONE;
 
-/// Two ranks, each in a thread; rank 1 makes no call between the barriers.
+/// Two ranks; rank 1 makes no call between the barriers.
 fn beside_one_that_computes(scheme: &str, act: impl Fn(&Window) + Sync) {
+    two_ranks(scheme, |window, _, rank| {
+        if rank == 0 {
+            act(window);
+        }
+    });
+}
+
+/// Two ranks, each in a thread, with what each does between the barriers.
+fn two_ranks(scheme: &str, act: impl Fn(&Window, &Endpoint, u32) + Sync) {
     let addresses = Mutex::new(vec![Vec::new(); 2]);
     let (here, begun, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
     let run = |rank: u32| {
@@ -35,10 +44,8 @@ fn beside_one_that_computes(scheme: &str, act: impl Fn(&Window) + Sync) {
             WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
         let mut window = team.allocate(1 << 20, &options).expect("all make the same");
         begun.wait();
-        if rank == 0 {
-            act(&window);
-        }
-        // The other one waits here without any call on its window or its endpoint.
+        act(&window, &endpoint, rank);
+        // Here a rank waits without any call on its window or its endpoint.
         done.wait();
         window.free().expect("nobody is lost");
         team.settle(Duration::from_secs(5));
@@ -94,5 +101,73 @@ fn everything_of_an_epoch_of_locks_is_done_while_the_target_computes() {
             window.unlock_all().expect("the target answers");
             assert_eq!(result.load::<u64>(0), Some(100), "{scheme}");
         });
+    }
+}
+
+/// Frames that both endpoints sent for something, as their rails count them.
+fn frames(endpoint: &Endpoint) -> u64 {
+    endpoint.counters().1.iter().map(|(_, rail)| rail.frames_sent).sum()
+}
+
+fn put_words(window: &Window, count: u64) {
+    let word = Datatype::of(Element::U64);
+    for at in 0..count {
+        let (bytes, target) = ((at + 1).to_ne_bytes(), Target::new(1, 8 * at, 1, &word));
+        window.put(Source::slice(&bytes, 1, &word), target).expect("it fits");
+    }
+}
+
+/// Frames that each side sent for one of 100 rounds, in hundredths.
+fn frames_of(rounds: impl Fn(&Window, u32) + Sync) -> [u64; 2] {
+    const ROUNDS: u64 = 100;
+    let sent = Mutex::new([0; 2]);
+    let warm = Barrier::new(2);
+    two_ranks("tcp", |window, endpoint, rank| {
+        rounds(window, rank);
+        warm.wait();
+        let before = frames(endpoint);
+        warm.wait();
+        (0..ROUNDS).for_each(|_| rounds(window, rank));
+        warm.wait();
+        let all = frames(endpoint) - before;
+        sent.lock().expect("nobody panics")[rank as usize] = all * 100 / ROUNDS;
+    });
+    sent.into_inner().expect("nobody panics")
+}
+
+#[test]
+fn short_puts_of_an_epoch_are_one_frame_and_nobody_answers() {
+    for count in [1, 2, 16, 200] {
+        let [origin, target] = frames_of(|window, rank| match rank {
+            0 => {
+                window.start(&[1], NONE).expect("it may");
+                put_words(window, count);
+                window.complete().expect("nobody is lost");
+            }
+            _ => {
+                window.post(&[0], NONE).expect("it may");
+                window.wait().expect("nobody is lost");
+            }
+        });
+        // One put goes with the word that tells of it; others go before that. The target posts, and lends memory for records.
+        let wanted = if count == 1 { 100 } else { 200 };
+        assert!((wanted..wanted + 10).contains(&origin), "{count} puts: {origin}");
+        assert!((100..130).contains(&target), "{count} puts: {target}");
+    }
+}
+
+#[test]
+fn short_puts_behind_one_under_way_are_one_frame() {
+    for count in [1, 2, 16, 200] {
+        let [origin, target] = frames_of(|window, rank| {
+            if rank == 0 {
+                window.lock(LockKind::Shared, 1, Asserts::NO_CHECK).expect("it may");
+                put_words(window, count);
+                window.unlock(1).expect("the target answers");
+            }
+        });
+        let wanted = if count == 1 { 100 } else { 200 };
+        assert!((wanted..wanted + 10).contains(&origin), "{count} puts: {origin}");
+        assert!((100..wanted + 30).contains(&target), "{count} puts: {target}");
     }
 }

@@ -16,7 +16,7 @@ use std::ops::Range;
 
 use ropewalk_base::memory::{Cells, Memory};
 use ropewalk_base::verb::{RemoteKey, RemoteLayout, RemoteSegment, Strided};
-use ropewalk_net::{Audience, Completed, Direction, Fault, Posted as NetPosted};
+use ropewalk_net::{Audience, Completed, Direction, Fault, Posted as NetPosted, Terms};
 
 use super::directory::{Attached, Directory};
 use super::state::{Note, Posted, Prepared, Reduction, What};
@@ -205,7 +205,13 @@ impl Hub {
         let what = What::Access(Direction::Get, RemoteLayout::At(0));
         let memory = Memory::pooled(self.mail.buffer(bytes));
         self.set_asked(window, rank, true);
-        match self.mail.post_remote(rank, key, what, memory, id.to_u64() | REMOTE) {
+        match self.mail.post_remote(
+            rank,
+            key,
+            (what, Terms::default()),
+            memory,
+            id.to_u64() | REMOTE,
+        ) {
             Ok(NetPosted::Pending(_)) => {}
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
             Err((_, fault)) => {
@@ -241,7 +247,7 @@ impl Hub {
         self.pushes.push((window, rank));
     }
 
-    /// Lanes of dynamic windows go on. True: there was one.
+    /// Lanes go on that waited for the end of something. True: there was one.
     pub fn push_attached(&mut self) -> bool {
         let mut lanes = std::mem::take(&mut self.pushes);
         lanes.sort_unstable();

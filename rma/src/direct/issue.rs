@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
+use ropewalk_base::limits::LOCKED_PUT_BYTES_MAX;
 use ropewalk_base::memory::{Change, Memory, Operator, Update};
 use ropewalk_base::verb::{RemoteLayout, RemoteSegment, Strided};
 use ropewalk_net::{Atomic, Direction};
 
+use super::posting::Next;
 use super::state::Again;
 use super::state::{Landing, Note, Place, Prepared, Reduction, What};
 use crate::error::Error;
@@ -31,6 +33,8 @@ struct Issue<'a> {
     bytes: u64,
     /// The window is dynamic.
     is_dynamic: bool,
+    /// A put that goes in a frame of its own: a notice goes with it.
+    is_alone: bool,
 }
 
 impl Issue<'_> {
@@ -63,17 +67,18 @@ impl Hub {
         operation: &Operation<'_>,
         ticket: Option<&Arc<Ticket>>,
     ) -> Result<(), Error> {
-        self.prepare_remotely(window, operation, ticket)?;
-        self.push_remotely(window, operation.rank);
+        self.prepare_remotely(window, operation, ticket, false)?;
+        self.push_lane(window, operation.rank, Next::Operations);
         Ok(())
     }
 
-    /// Queues it.
+    /// Queues it. `is_alone`: a put goes in a frame of its own.
     pub(super) fn prepare_remotely(
         &mut self,
         window: u32,
         operation: &Operation<'_>,
         ticket: Option<&Arc<Ticket>>,
+        is_alone: bool,
     ) -> Result<(), Error> {
         let rank = operation.rank;
         if let Some(error) = self.lost(window, rank) {
@@ -109,7 +114,7 @@ impl Hub {
         if self.do_at_once(window, operation) {
             return Ok(());
         }
-        let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic };
+        let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic, is_alone };
         match operation.verb {
             Verb::Put(source) => self.put_remotely(window, &issue, &source),
             Verb::Get(destination) => self.get_remotely(window, &issue, &destination),
@@ -129,6 +134,9 @@ impl Hub {
     fn put_remotely(&mut self, window: u32, issue: &Issue<'_>, source: &Source<'_>) {
         let run = issue.operation.datatype.run(false, issue.operation.count);
         if let Some(offset) = run {
+            if self.put_joins(window, issue, source, offset) {
+                return;
+            }
             let remote = RemoteLayout::At(issue.at(offset));
             let lent = source.lent().filter(|memory| memory.len() > COPIED_BYTES);
             let borrows = lent.is_some();
@@ -146,6 +154,21 @@ impl Hub {
             true => parts(issue, source.data_bytes(), each),
             false => lists(issue, each),
         }
+    }
+
+    /// Puts a short put together with one that waits for the same rank. False: it goes by itself.
+    fn put_joins(&mut self, window: u32, issue: &Issue<'_>, source: &Source<'_>, at: i64) -> bool {
+        let bytes = source.data_bytes();
+        let is_short = (1..=u64::from(LOCKED_PUT_BYTES_MAX)).contains(&bytes);
+        if !is_short || issue.is_alone || issue.is_dynamic {
+            return false;
+        }
+        let Hub { remotes, mail, .. } = self;
+        let rank = issue.operation.rank as usize;
+        let remote = remotes.get_mut(&window).filter(|remote| remote.mapped[rank].is_none());
+        let Some(remote) = remote else { return false };
+        let fill = |data: &mut [u8]| source.gather(0, data);
+        remote.lanes[rank].join(issue.at(at), bytes as usize, |bytes| mail.buffer(bytes), fill)
     }
 
     fn get_remotely(&mut self, window: u32, issue: &Issue<'_>, result: &Destination<'_>) {

@@ -5,7 +5,7 @@
 
 use ropewalk_base::memory::{Change, Element, Job, Memory, Operator, Places, Slice, Update};
 use ropewalk_base::verb::RemoteLayout;
-use ropewalk_net::{Atomic, Completed, Direction, Fault, Posted as NetPosted};
+use ropewalk_net::{Atomic, Completed, Direction, Fault, Posted as NetPosted, Terms};
 
 use super::state::{Landing, Note, Posted, Reducing, Reduction, Step, What};
 use crate::messages::hub::Hub;
@@ -70,7 +70,13 @@ impl Hub {
         let Ok(id) = self.posted.insert(Posted::Reduction { window, rank }) else {
             return self.put_off(window, rank, (what, memory));
         };
-        match self.mail.post_remote(rank, key, what.clone(), memory, id.to_u64() | REMOTE) {
+        match self.mail.post_remote(
+            rank,
+            key,
+            (what.clone(), Terms::default()),
+            memory,
+            id.to_u64() | REMOTE,
+        ) {
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
             Ok(NetPosted::Pending(_)) => {}
             Err((memory, Fault::Busy)) => {

@@ -6,10 +6,10 @@ use ropewalk_base::memory::{Cells, Memory};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{
-    Audience, Completed, Direction, Fault, OperationId, Posted as NetPosted, Raise,
+    Audience, Completed, Direction, Fault, OperationId, Posted as NetPosted, Raise, Terms,
 };
 
-use super::state::{Gate, Landing, Lock, Note, Posted, Prepared, Remote, What, Word, Words};
+use super::state::{Gate, Landing, Lane, Lock, Note, Posted, Prepared, Remote, What, Word, Words};
 use crate::epochs::LockKind;
 use crate::error::{Error, Loss};
 use crate::messages::hub::{Hub, NOTIFY, refusal};
@@ -21,6 +21,37 @@ const KEY_BYTES: usize = 16;
 /// Of a completed request for a lock: somebody died with it; the put that went with it is done, and it is given back.
 const OWNER_DIED: u64 = 1;
 const DONE: u64 = 2;
+
+/// What the program does next, as far as it is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Next {
+    /// More operations, maybe.
+    Operations,
+    Anything,
+    /// It ends the epoch that a start began.
+    Complete,
+}
+
+impl Lane {
+    /// Whether short puts wait for others. Those of an epoch that a start began go together, and the last one may go with its
+    /// end. Those behind something that is under way wait for its end, or for a call that is no operation.
+    fn keeps_short_puts(&self, next: Next) -> bool {
+        let ends = next == Next::Complete;
+        self.has_short_puts()
+            && match self.gate {
+                Gate::Start => !ends || self.queue[0].short_put().is_some(),
+                Gate::Open | Gate::Lock => next == Next::Operations && self.under_way > 0,
+                Gate::Closed => false,
+            }
+    }
+
+    /// Nobody asks whether a put of an epoch that a start began is applied: its end comes after it.
+    fn terms_of(&self, what: &What, next: Next) -> Terms {
+        let is_put = matches!(what, What::Access(Direction::Put, _) | What::Records);
+        let local = is_put && self.gate == Gate::Start && self.known.is_none();
+        Terms { local, quiet: local, more: local && next == Next::Complete, fenced: false }
+    }
+}
 
 /// The key of a rank, as others are told.
 pub(super) fn encode(key: RemoteKey) -> Vec<u8> {
@@ -89,17 +120,16 @@ impl Hub {
 
     /// Posts what waits for a rank, where the way is open; asks for the lock that it needs.
     pub fn push_remotely(&mut self, window: u32, rank: u32) {
-        self.push_lane(window, rank, false);
+        self.push_lane(window, rank, Next::Anything);
     }
 
-    /// The same. `ends`: nothing else comes in this epoch.
-    fn push_lane(&mut self, window: u32, rank: u32, ends: bool) {
+    /// The same, before `next`: short puts that something may go with are kept.
+    pub(super) fn push_lane(&mut self, window: u32, rank: u32, next: Next) {
         if self.lost[rank as usize].is_some() {
             return self.abandon_remotely(window, rank);
         }
         loop {
-            let Hub { remotes, mail, .. } = self;
-            let Some(remote) = remotes.get_mut(&window) else { return };
+            let Some(remote) = self.remotes.get_mut(&window) else { return };
             if remote.lanes[rank as usize].is_empty() {
                 return;
             }
@@ -113,42 +143,46 @@ impl Hub {
             let is_mapped = remote.mapped[rank as usize].is_some();
             let is_dynamic = remote.directory.is_some();
             let lane = &mut remote.lanes[rank as usize];
-            let many = if lane.gate == Gate::Start && !is_mapped { lane.together() } else { 0 };
-            // Short puts of an epoch that a start began go together, and the last one may go with its end.
-            let is_kept = many > 0 && many == lane.queue.len() && (!ends || many == 1);
-            if lane.reducing.is_some() || is_kept {
+            if lane.reducing.is_some() || (!is_mapped && lane.keeps_short_puts(next)) {
                 return;
             }
-            let next = match many {
-                2.. => lane.join(many, |bytes| mail.buffer(bytes)),
-                _ if is_dynamic => self.next_attached(window, rank),
-                _ => lane.queue.pop_front(),
+            let ready = match is_dynamic {
+                true => self.next_attached(window, rank),
+                false => lane.queue.pop_front(),
             };
-            let Some(next) = next else { return };
-            if let What::Reduce(reduction) = next.what {
-                return self.begin_reduction(window, rank, reduction, next.memory, next.note);
+            let Some(ready) = ready else { return };
+            if let What::Reduce(reduction) = ready.what {
+                return self.begin_reduction(window, rank, reduction, ready.memory, ready.note);
             }
-            if let Some(next) = self.post_access(window, rank, next) {
+            if let Some(ready) = self.post_access(window, rank, ready, next) {
                 // The endpoint has no room now: others end first.
-                return self.remote(window).lanes[rank as usize].queue.push_front(next);
+                return self.remote(window).lanes[rank as usize].queue.push_front(ready);
             }
         }
     }
 
     /// Does an access, or posts it. Gives it back where there is no room for it.
-    fn post_access(&mut self, window: u32, rank: u32, next: Prepared) -> Option<Prepared> {
-        let Prepared { what, memory, note } = self.do_mapped(window, rank, next)?;
+    fn post_access(
+        &mut self,
+        window: u32,
+        rank: u32,
+        ready: Prepared,
+        next: Next,
+    ) -> Option<Prepared> {
+        let Prepared { what, memory, note } = self.do_mapped(window, rank, ready)?;
         let remote = self.remote(window);
         let region = note.again.as_ref().and_then(|again| again.key);
         let key = region.unwrap_or(remote.keys[rank as usize]);
         let lane = &mut remote.lanes[rank as usize];
+        let terms = lane.terms_of(&what, next);
         lane.under_way += 1;
         lane.local += u32::from(note.is_local);
         let id = match self.posted.insert(Posted::Access { window, rank, note }) {
             Ok(id) => id,
             Err(posted) => return Some(self.take_back(posted, what, memory)),
         };
-        match self.mail.post_remote(rank, key, what.clone(), memory, id.to_u64() | REMOTE) {
+        match self.mail.post_remote(rank, key, (what.clone(), terms), memory, id.to_u64() | REMOTE)
+        {
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
             Ok(NetPosted::Pending(_)) => {}
             Err((memory, Fault::Busy)) => {
@@ -227,6 +261,9 @@ impl Hub {
                     let lane = &mut remote.lanes[rank as usize];
                     lane.under_way -= 1;
                     lane.local -= u32::from(note.is_local);
+                    if lane.under_way == 0 && lane.has_short_puts() {
+                        self.pushes.push((window, rank));
+                    }
                 }
                 self.dynamic_over(window, rank, note, (outcome, value), memory);
             }
@@ -343,7 +380,7 @@ impl Hub {
 
     /// Ends an epoch that a start began: what is kept leaves, and the rank is told. False: not all can leave now.
     pub fn complete_remotely(&mut self, window: u32, rank: u32) -> bool {
-        self.push_lane(window, rank, true);
+        self.push_lane(window, rank, Next::Complete);
         let remote = self.remote(window);
         let lane = &remote.lanes[rank as usize];
         let has_left = lane.has_left() || lane.last_put().is_some();
@@ -376,7 +413,13 @@ impl Hub {
             }
             None => (remote.notice(rank, raise), Memory::empty(), None),
         };
-        match self.mail.post_remote(rank, key, what.clone(), memory, id.to_u64() | REMOTE) {
+        match self.mail.post_remote(
+            rank,
+            key,
+            (what.clone(), Terms::default()),
+            memory,
+            id.to_u64() | REMOTE,
+        ) {
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
             Ok(NetPosted::Pending(_)) => {}
             Err((memory, Fault::Busy)) => {

@@ -210,39 +210,41 @@ impl Lane {
         only.short_put().filter(|_| self.gate == Gate::Start && self.reducing.is_none())
     }
 
-    /// How many puts at the front of the queue go together in one frame.
-    pub fn together(&self) -> usize {
-        let mut bytes = 0;
-        let fits = |put: &&Prepared| {
-            bytes += RECORD_BYTES as u64 + put.memory.len();
-            put.short_put().is_some() && bytes <= u64::from(RECORDS_BYTES_MAX)
-        };
-        self.queue.iter().take_while(fits).count()
+    /// Whether nothing waits but short puts, which may go together with others.
+    pub fn has_short_puts(&self) -> bool {
+        self.queue.len() == 1 && self.queue[0].is_short()
     }
 
-    /// Takes out the first puts as one: records in a buffer.
+    /// Puts so many bytes together with the short put that was queued last, as records of one frame. `fill` writes them.
+    /// False: they do not go together.
     pub fn join(
         &mut self,
-        many: usize,
+        at: u64,
+        bytes: usize,
         buffer: impl FnOnce(usize) -> PoolBuffer,
-    ) -> Option<Prepared> {
-        let puts = || self.queue.iter().take(many);
-        let bytes: u64 = puts().map(|put| put.memory.len()).sum();
-        let mut records = buffer(many * RECORD_BYTES + bytes as usize);
-        let mut left = &mut records[..];
-        let mut first = None;
-        for put in self.queue.drain(..many) {
-            let (at, note) = (put.short_put()?, put.note);
-            let data = put.memory.into_pooled()?;
-            let (head, rest) = left.split_at_mut(RECORD_BYTES);
-            let (own, rest) = rest.split_at_mut(data.len());
-            head.copy_from_slice(&record(at, data.len() as u32));
-            own.copy_from_slice(&data);
-            left = rest;
-            first.get_or_insert(note);
+        fill: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Some(last) = self.queue.back_mut().filter(|last| last.is_short()) else { return false };
+        let is_one = !matches!(last.what, What::Records);
+        let before = last.memory.len() as usize + if is_one { RECORD_BYTES } else { 0 };
+        if before + RECORD_BYTES + bytes > RECORDS_BYTES_MAX as usize {
+            return false;
         }
-        let note = Note { bytes, ..first? };
-        Some(Prepared { what: What::Records, memory: Memory::pooled(records), note })
+        let memory = std::mem::replace(&mut last.memory, Memory::empty());
+        let mut own = memory.into_pooled().expect("data of a short put are copied");
+        if let What::Access(Direction::Put, RemoteLayout::At(at)) = last.what {
+            let mut records = buffer(RECORDS_BYTES_MAX as usize);
+            records[..RECORD_BYTES].copy_from_slice(&record(at, own.len() as u32));
+            records[RECORD_BYTES..before].copy_from_slice(&own);
+            (last.what, own) = (What::Records, records);
+        }
+        own.set_len(before + RECORD_BYTES + bytes);
+        let (head, data) = own[before..].split_at_mut(RECORD_BYTES);
+        head.copy_from_slice(&record(at, bytes as u32));
+        fill(data);
+        last.memory = Memory::pooled(own);
+        last.note.bytes += bytes as u64;
+        true
     }
 
     /// Whether all is complete here.
@@ -260,6 +262,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether others may be put together with it.
+    fn is_short(&self) -> bool {
+        matches!(self.what, What::Records) || self.short_put().is_some()
+    }
+
     /// Where it puts, if it is a put that may go together with something else: copied, short and without gaps.
     pub fn short_put(&self) -> Option<u64> {
         let What::Access(Direction::Put, RemoteLayout::At(at)) = self.what else { return None };

@@ -10,12 +10,13 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_base::memory::Memory;
+use ropewalk_base::memory::{Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::slots::{SlotId, Slots};
-use ropewalk_base::verb::RemoteKey;
+use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{
-    Channel, Completed, Context, Endpoint, Fault, Level, OperationId, Oversize, PeerId, Posted,
+    Access, Action, Channel, Completed, Context, Endpoint, Fault, Level, OperationId, Oversize,
+    PeerId, Posted, Terms,
 };
 
 use crate::direct::state::What;
@@ -372,28 +373,23 @@ impl Mail {
         &self,
         rank: u32,
         key: RemoteKey,
-        what: What,
+        (what, terms): (What, Terms),
         memory: Memory,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let (endpoint, context, peer) = (&self.endpoint, &self.context, self.peer(rank));
-        match what {
-            What::Access(way, remote) => {
-                endpoint.post_access(context, way, peer, key, remote, memory, user)
-            }
-            What::Update { remote, update, fetch } => {
-                endpoint.post_update_of(context, peer, key, remote, (update, fetch), memory, user)
-            }
-            What::Records => endpoint.post_records(context, peer, key, memory, user),
+        let (action, remote) = match what {
+            What::Access(way, remote) => (way.into(), remote),
+            What::Update { remote, update, fetch } => (Action::Update { update, fetch }, remote),
+            What::Records => (Action::Records, RemoteLayout::At(0)),
             What::Notify { at, raise, applied } => {
-                endpoint.post_notify(context, peer, key, at, (raise, applied), memory, user)
+                (Action::Notify { raise, applied }, RemoteLayout::At(at))
             }
+            What::Atomic { at, atomic } => (Action::Atomic(atomic), RemoteLayout::At(at)),
             What::Reduce(reduction) => unreachable!("{reduction:?} is done here"),
-            What::Atomic { at, atomic } => {
-                let posted = endpoint.post_atomic(context, peer, key, at, atomic, user);
-                posted.map_err(|fault| (memory, fault))
-            }
-        }
+        };
+        let peer = self.peer(rank);
+        let access = Access { action, peer, key, remote, local: Slice::NONE, terms };
+        self.endpoint.post_one_sided(&self.context, access, memory, user)
     }
 
     /// Asks for the lock of a rank's region.

@@ -47,7 +47,9 @@ struct WholePut {
     local: Slice,
     /// It is complete once it has left.
     is_local: bool,
-    /// Of its frame: `MORE` where immediate data follows.
+    /// Others follow at once.
+    more: bool,
+    /// Of its frame: `MORE` where immediate data follows; `TELL` unless its user waits for nothing.
     flags: u16,
 }
 
@@ -142,9 +144,15 @@ impl Core {
         let Some(state) = self.operations.access_mut(id) else { return };
         let Access { peer, key, local, .. } = state.access;
         if let RemoteLayout::At(offset) = state.access.remote {
-            let is_local = state.access.terms.local && !state.tells_after;
-            let flags = if state.tells_after { TELL | MORE } else { TELL };
-            let put = WholePut { operation: id, peer, key, offset, local, is_local, flags };
+            let terms = state.access.terms;
+            let is_local = terms.local && !state.tells_after;
+            let flags = match (state.tells_after, terms.tells()) {
+                (true, _) => TELL | MORE,
+                (false, true) => TELL,
+                (false, false) => 0,
+            };
+            let more = terms.more;
+            let put = WholePut { operation: id, peer, key, offset, local, is_local, more, flags };
             if let Some(urgency) = self.leaves_whole(&put) {
                 return self.send_whole(&put, urgency);
             }
@@ -188,12 +196,13 @@ impl Core {
     }
 
     fn send_whole(&mut self, put: &WholePut, urgency: Urgency) {
-        let WholePut { operation, peer, key, offset, local, is_local, flags } = *put;
+        let WholePut { operation, peer, key, offset, local, is_local, more, flags } = *put;
         let Some(session) = self.peers.session_mut(peer) else { return };
         let piece = Piece { offset, bytes: local.len as u32 };
-        let waits = urgency == Urgency::Urgent && session.accesses.are_several();
+        let waits = more || (urgency == Urgency::Urgent && session.accesses.are_several());
         let issued = &mut session.one_sided().issued;
         let number = issued.issue(Issue::put(operation, piece.bytes));
+        let flags = if issued.are_many() { flags | TELL } else { flags };
         let bulk = urgency == Urgency::Bulk;
         if bulk {
             self.bulk.spend(local.len);
@@ -202,10 +211,11 @@ impl Core {
         let order = Order::PutFrame { operation, peer, bulk };
         let payload = Payload { slice: local, urgency, order };
         self.emit(peer, put_body(key, piece, number, (0, flags)), Some(payload));
+        if waits && (more || !is_local) {
+            self.outputs.last_is_patient();
+        }
         if is_local {
             self.has_left(operation);
-        } else if waits {
-            self.outputs.last_is_patient();
         }
     }
 

@@ -44,6 +44,8 @@ struct Unmade {
 struct Piece {
     update: Update,
     fetch: bool,
+    /// The peer is to say at once that it is applied.
+    tells: bool,
     class: Class,
     key: RemoteKey,
     /// Of the whole.
@@ -190,6 +192,7 @@ impl Core {
             self.bulk.wait(id, &mut peer.throttled);
             return None;
         }
+        let tells = fetch || state.access.terms.tells() || one_sided.issued.are_many();
         let has_room = match takes {
             true => session.has_data_room(bytes, &self.routes.controllers, self.now),
             false => session.paths.control().is_some(),
@@ -198,7 +201,7 @@ impl Core {
         let source = state.halves().0;
         let source = if takes { source.part(within * sent, bytes) } else { source };
         let key = state.access.key;
-        let piece = Piece { update, fetch, class, key, place, total, within, count, source };
+        let piece = Piece { update, fetch, tells, class, key, place, total, within, count, source };
         has_room.then_some((operation, piece))
     }
 
@@ -222,8 +225,10 @@ impl Core {
         } else if let Some(front) = one_sided.updates.queue.front_mut() {
             front.done += count;
         }
+        let mut waits = false;
         if let Some(state) = self.access_mut(operation).filter(|_| is_last) {
             state.streaming = false;
+            waits = state.access.terms.more;
         }
         let more = !is_last;
         let payload = takes.then(|| {
@@ -254,12 +259,15 @@ impl Core {
                     count: (count as u32).into(),
                     operator: update.operator() as u8,
                     element: update.element() as u8,
-                    flags: flags_of(fetch, more).into(),
+                    flags: flags_of(piece, more).into(),
                     layout,
                     reserved: [0; 7],
                 };
                 self.emit(id, body, payload);
             }
+        }
+        if waits {
+            self.outputs.last_is_patient();
         }
         if is_last && !fetch {
             self.has_left(operation);
@@ -275,11 +283,13 @@ impl Core {
     ) {
         let RemoteLayout::At(offset) = access.remote else { return };
         let Some(session) = self.peers.session_mut(access.peer) else { return };
-        let waits = session.accesses.are_several();
+        let terms = access.terms;
+        let waits = terms.more || session.accesses.are_several();
         let issued = &mut session.one_sided().issued;
         let class = if atomic.token { Class::Token } else { Class::Atomic };
-        let tells = !atomic.token || issued.are_many();
         let fetches = atomic.fetch;
+        let is_asked = fetches || (!atomic.token && terms.tells());
+        let tells = is_asked || issued.are_many();
         let number = issued.issue(Issue { class, fetches, ..Issue::put(id, 0) });
         let (operator, element, operand, compare) = match atomic.change {
             Change::One { update, operand } => {
@@ -308,10 +318,12 @@ impl Core {
             reserved: [0; 4],
         };
         self.emit_control(access.peer, body);
-        if atomic.token || (access.terms.local && !fetches) {
-            self.access_ended(id, Ok(()));
-        } else if waits {
+        let is_over = atomic.token || (terms.local && !fetches);
+        if waits && (terms.more || !is_over) {
             self.outputs.last_is_patient();
+        }
+        if is_over {
+            self.access_ended(id, Ok(()));
         }
     }
 
@@ -369,8 +381,9 @@ impl Core {
     }
 }
 
-fn flags_of(fetch: bool, more: bool) -> u16 {
-    TELL | if fetch { FETCH } else { 0 } | if more { MORE } else { 0 }
+fn flags_of(piece: &Piece, more: bool) -> u16 {
+    let flag = |flag, is_set| if is_set { flag } else { 0 };
+    flag(TELL, piece.tells) | flag(FETCH, piece.fetch) | flag(MORE, more)
 }
 
 fn update_body(piece: &Piece, offset: u64, number: u64, more: bool) -> UpdateBody {
@@ -385,7 +398,7 @@ fn update_body(piece: &Piece, offset: u64, number: u64, more: bool) -> UpdateBod
         count: (piece.count as u32).into(),
         operator: piece.update.operator() as u8,
         element: piece.update.element() as u8,
-        flags: flags_of(piece.fetch, more).into(),
+        flags: flags_of(piece, more).into(),
     }
 }
 
