@@ -18,6 +18,8 @@ const MODES: [Mode; 2] = [Mode::Fail, Mode::Resume];
 const PLAIN: Terms = Terms { fenced: false, local: false, quiet: false, more: false };
 const FENCED: Terms = Terms { fenced: true, ..PLAIN };
 const LOCAL: Terms = Terms { local: true, ..PLAIN };
+const QUIET: Terms = Terms { quiet: true, ..LOCAL };
+const MORE: Terms = Terms { more: true, ..QUIET };
 
 /// Frames pass each other, all the time.
 fn reordering() -> Option<Path> {
@@ -292,8 +294,10 @@ fn what_is_complete_when_it_has_left_waits_for_nobody() {
                     // Its rail puts by itself: it is free when it is applied.
                     continue;
                 }
-                assert!(completes_alone(&mut target, action, len, LOCAL), "{case}");
-                target.settle();
+                for terms in [LOCAL, QUIET, MORE] {
+                    assert!(completes_alone(&mut target, action, len, terms), "{case} {terms:?}");
+                    target.settle();
+                }
                 assert!(!completes_alone(&mut target, action, len, PLAIN), "{case}");
                 target.settle();
             }
@@ -304,23 +308,25 @@ fn what_is_complete_when_it_has_left_waits_for_nobody() {
 #[test]
 fn what_has_left_arrives_and_a_fence_waits_for_it() {
     for medium in ALL {
-        for mode in MODES {
+        for (mode, terms) in
+            MODES.iter().flat_map(|mode| [LOCAL, QUIET, MORE].map(|it| (*mode, it)))
+        {
             let mut target = Target::new(medium, mode, None);
             let mut model = vec![0; REGION];
             for user in 0..300u64 {
                 let (at, len) = (user as usize * 3000, [8, 3000][user as usize % 2]);
                 let bytes: Vec<u8> =
                     (0..len).map(|index| common::pattern(index, user as u8)).collect();
-                target.at(Action::Put, at, &bytes, LOCAL, user);
+                target.at(Action::Put, at, &bytes, terms, user);
                 model[at..at + len].copy_from_slice(&bytes);
             }
             let long: Vec<u8> = (0..100_000).map(|index| common::pattern(index, 7)).collect();
-            target.at(Action::Put, 900_000, &long, LOCAL, 300);
+            target.at(Action::Put, 900_000, &long, terms, 300);
             model[900_000..1_000_000].copy_from_slice(&long);
             // Nobody is told of one that is refused.
             let beyond = REGION - 3;
             let is_native = matches!(medium, Medium::Shm | Medium::ShmRing | Medium::SimNative);
-            target.at(Action::Put, beyond, &[1; 8], LOCAL, 301);
+            target.at(Action::Put, beyond, &[1; 8], terms, 301);
             target.at(Action::Get, 0, &vec![0; REGION], FENCED, 400);
             assert!(target.taken(400).1 == model, "{medium:?} {mode:?}: a fence passed a put");
             (0..=300).for_each(|user| {

@@ -743,5 +743,6 @@ impl<'a> Player<'a> {
 
 /// Order and end of an access.
 fn terms(choice: u8) -> Terms {
-    Terms { fenced: choice & 0x84 == 0x84, local: choice & 0x82 == 0x82 }
+    let has = |bits| choice & bits == bits;
+    Terms { fenced: has(0x84), local: has(0x82), quiet: has(0x81), more: has(0x88) }
 }
