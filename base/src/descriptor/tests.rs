@@ -145,3 +145,10 @@ fn bytes_that_a_peer_makes_up_are_a_descriptor_that_holds_or_none() {
     }
     assert!(found.iter().all(|many| *many > 3000), "{found:?}");
 }
+
+#[test]
+fn instances_without_gaps_are_one_piece_however_many_they_are() {
+    let of = Descriptor::contiguous(8).unwrap();
+    let pieces: Vec<Piece> = of.pieces(1 << 40, 20).collect();
+    assert_eq!(pieces, [Piece { offset: 20, bytes: (8 << 40) - 20 }]);
+}

@@ -41,7 +41,16 @@ impl<'a> Pieces<'a> {
     pub(super) fn new(shape: &'a Shape, count: u64, extent: i64, from: u64) -> Pieces<'a> {
         let mut walk = Walk { shape, levels: [Level::default(); LEVELS], depth: 0, skip: 0 };
         let turn = shape.bytes();
-        if count > 0 && turn > 0 && from / turn < count {
+        let is_any = count > 0 && turn > 0 && from / turn < count;
+        if let [Node::Run { offset, bytes }] = *shape.nodes()
+            && bytes as i64 == extent
+            && is_any
+        {
+            // Instances without gaps: a walk would find their one piece, slowly.
+            let next = Piece { offset: offset + from as i64, bytes: bytes * count - from };
+            return Pieces { walk, next: Some(next) };
+        }
+        if is_any {
             walk.enter(0..shape.nodes().len(), 0, extent, count, turn, from);
         }
         let next = walk.next();

@@ -138,7 +138,7 @@ impl Hub {
                 return;
             }
             let remote = RemoteLayout::At(issue.at(offset));
-            let lent = source.lent().filter(|memory| memory.len() > COPIED_BYTES);
+            let lent = lent((Some(source), None), 0, source.data_bytes());
             let borrows = lent.is_some();
             let memory = lent.unwrap_or_else(|| self.gathered(source, 0, source.data_bytes()));
             let note = issue.note(Landing::Nothing, borrows);
@@ -264,6 +264,15 @@ impl Hub {
         let takes = update.operator() != Operator::Nothing;
         let at_origin = self.remote(window).at_origin;
         let sent = update.sent(1) as u64;
+        let is_mapped = self.remote(window).mapped[issue.operation.rank as usize].is_some();
+        if !at_origin && !is_mapped {
+            let operands = (takes.then_some(source), result);
+            if let Some(memory) = lent(operands, first * sent, count * sent) {
+                let what = What::Update { remote, update, fetch: result.is_some() };
+                let note = issue.note(Landing::Nothing, true);
+                return self.prepare(window, issue, what, memory, note);
+            }
+        }
         let place = result.map(|result| Place::new(result, first * sent));
         let fetch = place.is_some();
         let halves = 1 + u64::from(fetch && takes && !at_origin);
@@ -333,12 +342,38 @@ impl Hub {
 }
 
 impl Source<'_> {
-    /// The user's cells that all data lie in without gaps.
-    fn lent(&self) -> Option<Memory> {
+    /// The user's cells that so many bytes of the data lie in without gaps, from their byte `from` on.
+    fn lent(&self, from: u64, bytes: u64) -> Option<Memory> {
         let Bytes::Cells(cells, at) = self.bytes else { return None };
-        let at = (at as i64 + self.datatype.run(false, self.count)?) as usize;
-        let bytes = self.data_bytes() as usize;
-        Some(cells.memory(at..at + bytes).expect("all data were judged"))
+        let at = (at as i64 + self.datatype.run(false, self.count)?) as u64 + from;
+        Some(cells.memory(at as usize..(at + bytes) as usize).expect("all data were judged"))
+    }
+}
+
+impl Destination<'_> {
+    /// The same of cells that results go to.
+    fn lent(&self, from: u64, bytes: u64) -> Option<Memory> {
+        let source = Source::cells(self.cells, self.at, self.count, self.datatype);
+        source.lent(from, bytes)
+    }
+}
+
+/// The user's cells for elements, and for what they were, where both are long and lie there without gaps.
+fn lent(
+    (source, result): (Option<&Source<'_>>, Option<&Destination<'_>>),
+    from: u64,
+    bytes: u64,
+) -> Option<Memory> {
+    if bytes <= COPIED_BYTES {
+        return None;
+    }
+    match (source, result) {
+        (Some(source), None) => source.lent(from, bytes),
+        (None, Some(result)) => result.lent(from, bytes),
+        (Some(source), Some(result)) => {
+            Some(Memory::joined(vec![source.lent(from, bytes)?, result.lent(from, bytes)?]))
+        }
+        (None, None) => None,
     }
 }
 
