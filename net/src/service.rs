@@ -5,8 +5,8 @@
 //! serves them, until passes are made again.
 //!
 //! A look costs a wake-up, maybe on the application's own processor; a peer's access to exposed memory waits for
-//! it. So it looks each 100 us for a while after the application has computed, since such a program soon
-//! computes again, and otherwise each millisecond. A long sleep of the application ends with a nudge. It looks
+//! it. So it looks each 100 us for a while after the application has computed for a millisecond, since such a
+//! program soon computes again, and otherwise each millisecond. A long sleep of the application ends with a nudge. It looks
 //! each 2 ms while messages are announced or long ones awaited, otherwise each 10 ms, and less and less often beside an
 //! application that sleeps and has little to do whenever it wakes up.
 
@@ -103,6 +103,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     let mut look = LOOK;
     let mut nudged = false;
     let mut computed: Option<Instant> = None;
+    let mut moved_at = Instant::now();
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if shared.closing.load(Ordering::SeqCst) {
@@ -113,7 +114,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         if passes != seen || asleep {
             let moved = passes.wrapping_sub(seen);
             let idle = asleep && moved <= PASSES_IDLE;
-            seen = passes;
+            (seen, moved_at) = (passes, Instant::now());
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
             let announced = shared.signals.announced() > 0;
             let awaited = shared.signals.awaited() > 0;
@@ -146,7 +147,10 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         }
         look = LOOK;
         nudged = serve(&shared, bell, seen);
-        computed = Some(Instant::now());
+        // A shorter silence may be that of a thread which waits for a processor.
+        if moved_at.elapsed() >= LOOK_EXPOSED_BESIDE {
+            computed = Some(Instant::now());
+        }
     }
 }
 
