@@ -57,23 +57,47 @@ fn ranks(options: &[&str], count: usize, implementation: &str) {
 fn ranks_keep_all_promises_by_remote_access() {
     ranks(&[], 4, "direct");
     ranks(&[], 3, "direct");
+    ranks(&[], 8, "direct");
     ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 2, "direct");
+    ranks(&["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"], 4, "direct");
 }
 
 #[test]
 fn ranks_keep_all_promises_by_messages() {
     ranks(&[], 4, "messages");
+    ranks(&[], 8, "messages");
     ranks(&["--env", "ROPEWALK_RMA_LISTEN=tcp://127.0.0.1:0"], 2, "messages");
+    ranks(&["--env", "ROPEWALK_RMA_LISTEN=udp://127.0.0.1:0"], 4, "messages");
 }
 
 #[test]
 fn ranks_of_two_hosts_that_share_no_memory_reach_each_other() {
     let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
     let Some(net) = Topology::or_skip(&config) else { return };
-    let names = [0, 1].map(|host| net.host(host).namespace().path().display().to_string());
-    let names = names.join(",");
+    let names = namespaces(&net);
     ranks(&["--namespaces", &names], 4, "direct");
     ranks(&["--namespaces", &names], 4, "messages");
+}
+
+fn namespaces(net: &Topology) -> String {
+    let names = net.hosts().map(|host| host.namespace().path().display().to_string());
+    names.collect::<Vec<_>>().join(",")
+}
+
+#[test]
+fn ranks_of_hosts_without_ip_reach_each_other_by_frames_of_ethernet() {
+    let config = TopologyConfig { joint: Joint::Direct, rails: 1, ..TopologyConfig::default() };
+    let Some(net) = Topology::or_skip(&config) else { return };
+    for host in net.hosts() {
+        let flush = ["address", "flush", "dev", &host.interface(0)];
+        let flushed = host.command("ip").args(flush).status();
+        assert!(flushed.is_ok_and(|it| it.success()), "no address is left");
+    }
+    let names = namespaces(&net);
+    let listen = "ROPEWALK_RMA_LISTEN=ether://";
+    for implementation in ["direct", "messages"] {
+        ranks(&["--env", listen, "--namespaces", &names], 4, implementation);
+    }
 }
 
 #[test]

@@ -371,7 +371,8 @@ fn lent(
         (Some(source), None) => source.lent(from, bytes),
         (None, Some(result)) => result.lent(from, bytes),
         (Some(source), Some(result)) => {
-            Some(Memory::joined(vec![source.lent(from, bytes)?, result.lent(from, bytes)?]))
+            let (own, before) = (source.lent(from, bytes)?, result.lent(from, bytes)?);
+            Some(Memory::joined(vec![own, before]))
         }
         (None, None) => None,
     }
