@@ -18,9 +18,9 @@ pub const EAGER_BYTES: u32 = 16 * 1024;
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
 /// Remote segments of one list put or get.
 pub const REMOTE_SEGMENTS_MAX: usize = 1024;
-/// Bytes of records of puts, which go in one frame, such as 16 KiB of data with where they go: every peer's first window has room for
+/// Bytes of records of puts, which go in one frame: every peer's first window has room for
 /// two of them.
-pub const RECORDS_BYTES_MAX: u32 = 17 * 1024;
+pub const RECORDS_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes of elements in one frame of an update: the lock of an endpoint is held for as long as it takes to combine them.
 pub const UPDATE_BYTES_MAX: u32 = 64 * 1024;
 /// Longest put that goes with its request for a lock, in bytes: it goes in vain where somebody has the lock.
