@@ -1,0 +1,74 @@
+//! Counters of what operations cost: bytes that ranks copy, and regions that they register.
+
+#[path = "windows/common.rs"]
+mod common;
+
+use common::{Rank, Setup, pattern, ranks};
+use ropewalk_rma::{
+    Asserts, Cells, Datatype, Destination, Element, Implementation, LockKind, Source, Target,
+};
+
+const NONE: Asserts = Asserts::NONE;
+const BYTES: u64 = 4096;
+const COUNT: u64 = 100;
+
+const fn setup(scheme: &'static str, implementation: Implementation, map_memory: bool) -> Setup {
+    Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory }
+}
+
+/// A setup, and how often the origin and the target copy each byte of a put, and of a get.
+const SETUPS: [(Setup, [u64; 2], [u64; 2]); 3] = [
+    // The origin stores and loads by itself.
+    (setup("shm", Implementation::Direct, true), [1, 0], [1, 0]),
+    // Short data of a put are kept, those of a get come to their place.
+    (setup("tcp", Implementation::Direct, false), [1, 0], [0, 0]),
+    // They go into a message and out of it.
+    (setup("tcp", Implementation::Messages, false), [1, 1], [1, 1]),
+];
+
+/// Bytes that the windows of this rank copied, and regions that its endpoint registered.
+fn so_far(own: &Rank) -> [u64; 2] {
+    [own.team.bytes_copied(), own.endpoint.counters().0.regions_opened]
+}
+
+#[test]
+fn copies_of_each_byte_are_counted_and_no_operation_registers_memory() {
+    for (setup, put, get) in SETUPS {
+        ranks(setup, 2, |own| {
+            let window = own.window(1 << 16);
+            let (byte, data) = (Datatype::of(Element::U8), pattern(3, BYTES as usize));
+            let result = Cells::zeroed(BYTES as usize);
+            let target = Target::new(1, 0, BYTES, &byte);
+            for (puts, wanted) in [(true, put), (false, get)] {
+                own.team.barrier().unwrap();
+                let before = so_far(own);
+                own.team.barrier().unwrap();
+                if own.rank == 0 {
+                    window.lock(LockKind::Shared, 1, NONE).unwrap();
+                    for _ in 0..COUNT {
+                        if puts {
+                            window.put(Source::slice(&data, BYTES, &byte), target).unwrap();
+                        } else {
+                            let to = Destination::new(&result, 0, BYTES, &byte);
+                            window.get(to, target).unwrap();
+                        }
+                        window.flush(1).unwrap();
+                    }
+                    window.unlock(1).unwrap();
+                }
+                own.team.barrier().unwrap();
+                let after = so_far(own);
+                let what = format!("{setup:?}, puts {puts}, rank {}", own.rank);
+                assert_eq!(
+                    after[0] - before[0],
+                    COUNT * BYTES * wanted[own.rank as usize],
+                    "{what}"
+                );
+                assert_eq!(after[1], before[1], "{what}: regions were registered");
+            }
+            let mut found = vec![0; BYTES as usize];
+            result.read(0, &mut found).unwrap();
+            assert!(own.rank == 1 || found == data, "{setup:?}");
+        });
+    }
+}
