@@ -40,12 +40,8 @@ fn copies_of_each_byte_are_counted_and_no_operation_registers_memory() {
             let result = Cells::zeroed(BYTES as usize);
             let target = Target::new(1, 0, BYTES, &byte);
             for (puts, wanted) in [(true, put), (false, get)] {
-                own.team.barrier().unwrap();
-                let before = so_far(own);
-                own.team.barrier().unwrap();
-                if own.rank == 0 {
-                    window.lock(LockKind::Shared, 1, NONE).unwrap();
-                    for _ in 0..COUNT {
+                let operate = |count: u64| {
+                    for _ in 0..count {
                         if puts {
                             window.put(Source::slice(&data, BYTES, &byte), target).unwrap();
                         } else {
@@ -54,16 +50,26 @@ fn copies_of_each_byte_are_counted_and_no_operation_registers_memory() {
                         }
                         window.flush(1).unwrap();
                     }
-                    window.unlock(1).unwrap();
+                };
+                if own.rank == 0 {
+                    window.lock(LockKind::Shared, 1, NONE).unwrap();
+                    // The first one is kept until the lock is here.
+                    operate(1);
+                }
+                own.team.barrier().unwrap();
+                let before = so_far(own);
+                own.team.barrier().unwrap();
+                if own.rank == 0 {
+                    operate(COUNT);
                 }
                 own.team.barrier().unwrap();
                 let after = so_far(own);
+                if own.rank == 0 {
+                    window.unlock(1).unwrap();
+                }
                 let what = format!("{setup:?}, puts {puts}, rank {}", own.rank);
-                assert_eq!(
-                    after[0] - before[0],
-                    COUNT * BYTES * wanted[own.rank as usize],
-                    "{what}"
-                );
+                let wanted = COUNT * BYTES * wanted[own.rank as usize];
+                assert_eq!(after[0] - before[0], wanted, "{what}");
                 assert_eq!(after[1], before[1], "{what}: regions were registered");
             }
             let mut found = vec![0; BYTES as usize];

@@ -154,6 +154,12 @@ impl Mpi {
         }
     }
 
+    /// Why it does not run between network namespaces; `None` if it does.
+    pub fn lacks_namespaces(&self) -> Option<&'static str> {
+        let is_new = self.place.kind == Kind::OpenMpi && self.major() != "4";
+        is_new.then_some("the launcher of Open MPI 5 hangs between network namespaces")
+    }
+
     /// Whose memory is best for windows over TCP. Open MPI takes allocated memory for shared one, also there.
     pub fn memory_over_tcp(&self) -> Memory {
         match self.place.kind {
@@ -234,12 +240,11 @@ impl Mpi {
             network.hosts().take(ranks).map(|host| host.address(0).to_string()).collect();
         match self.place.kind {
             Kind::OpenMpi => {
-                // Version 5 has another launcher.
-                let (option, names) = match self.major() {
-                    "4" => ("--mca", ["plm_rsh_agent", "oob_tcp_if_include"]),
-                    _ => ("--prtemca", ["plm_ssh_agent", "prte_if_include"]),
-                };
-                command.args([option, names[0]]).arg(agent).args([option, names[1], &interface]);
+                if let Some(why) = self.lacks_namespaces() {
+                    bail!("{why}");
+                }
+                command.args(["--mca", "plm_rsh_agent"]).arg(agent);
+                command.args(["--mca", "oob_tcp_if_include", &interface]);
                 let hosts: Vec<String> = hosts.iter().map(|host| format!("{host}:1")).collect();
                 command.args(["--host", &hosts.join(",")]);
             }

@@ -45,6 +45,9 @@ impl Peers {
         }
         let mut chosen = Vec::new();
         for (number, mpi) in self.mpis().iter().enumerate() {
+            if place::is_apart(case.medium) && mpi.lacks_namespaces().is_some() {
+                continue;
+            }
             for (memory, thread) in settings(mpi, case) {
                 // Over tcp there is one kind of memory, the best one.
                 let label = mpi.label()
@@ -71,6 +74,8 @@ impl Peers {
                 let found = Mpi::find_for_windows(directory.path());
                 let lacking = found.iter().filter_map(|mpi| Some((mpi, mpi.lacks_thread()?)));
                 lacking.for_each(|(mpi, why)| eprintln!("no {}-progress: {why}", mpi.label()));
+                let here = found.iter().filter_map(|mpi| Some((mpi, mpi.lacks_namespaces()?)));
+                here.for_each(|(mpi, why)| eprintln!("no {} over netns-tcp: {why}", mpi.label()));
                 (found, Some(directory))
             }
             Err(error) => {

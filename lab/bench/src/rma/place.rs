@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_netns::{Host, Joint, Topology, TopologyConfig};
+use ropewalk_netns::{Host, Joint, Tool, Topology, TopologyConfig};
 
 /// All media. Over those between namespaces every byte crosses an interface, which counts it.
 pub const MEDIA: [&str; 6] = ["tcp", "shm", "udp", "ether", "netns-tcp", "netns-udp"];
@@ -85,13 +85,10 @@ impl Networks {
         if !self.made.contains_key(&ranks) {
             let joint = if ranks == 2 { Joint::Direct } else { Joint::Switched };
             let (hosts, rails, mtu) = (ranks as usize, 1, MTU);
-            match Topology::new(&TopologyConfig {
-                hosts,
-                rails,
-                joint,
-                mtu,
-                ..TopologyConfig::default()
-            }) {
+            let config = TopologyConfig { hosts, rails, joint, mtu, ..TopologyConfig::default() };
+            // Ranks are started by it.
+            let made = Tool::Nsenter.find().and_then(|_| Topology::new(&config));
+            match made {
                 Ok(topology) => drop(self.made.insert(ranks, topology)),
                 Err(lack) => {
                     eprintln!("rows between network namespaces are left out: {lack}");
