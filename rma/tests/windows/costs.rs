@@ -1,29 +1,22 @@
 //! Counters of what operations cost: bytes that ranks copy, and regions that they register.
 
-#[path = "windows/common.rs"]
-mod common;
+use ropewalk_rma::{Asserts, Cells, Datatype, Destination, Element, LockKind, Source, Target};
 
-use common::{Rank, Setup, pattern, ranks};
-use ropewalk_rma::{
-    Asserts, Cells, Datatype, Destination, Element, Implementation, LockKind, Source, Target,
-};
+use crate::common::{Rank, Setup, pattern, ranks};
+use crate::{DIRECT_TCP, MAPPED, TCP};
 
 const NONE: Asserts = Asserts::NONE;
 const BYTES: u64 = 4096;
 const COUNT: u64 = 100;
 
-const fn setup(scheme: &'static str, implementation: Implementation, map_memory: bool) -> Setup {
-    Setup { scheme, implementation, eager_bytes: 16 << 10, map_memory }
-}
-
 /// A setup, and how often the origin and the target copy each byte of a put, and of a get.
 const SETUPS: [(Setup, [u64; 2], [u64; 2]); 3] = [
     // The origin stores and loads by itself.
-    (setup("shm", Implementation::Direct, true), [1, 0], [1, 0]),
+    (MAPPED, [1, 0], [1, 0]),
     // Short data of a put are kept, those of a get come to their place.
-    (setup("tcp", Implementation::Direct, false), [1, 0], [0, 0]),
+    (DIRECT_TCP, [1, 0], [0, 0]),
     // They go into a message and out of it.
-    (setup("tcp", Implementation::Messages, false), [1, 1], [1, 1]),
+    (TCP, [1, 1], [1, 1]),
 ];
 
 /// Bytes that the windows of this rank copied, and regions that its endpoint registered.
