@@ -1,6 +1,7 @@
 //! What carries messages of ranks, and where ranks are: at this host, or each in a network namespace of its own.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use ropewalk_netns::{Host, Joint, Tool, Topology, TopologyConfig};
 
@@ -82,22 +83,26 @@ impl Networks {
         if self.is_lacking {
             return None;
         }
-        if !self.made.contains_key(&ranks) {
-            let joint = if ranks == 2 { Joint::Direct } else { Joint::Switched };
-            let (hosts, rails, mtu) = (ranks as usize, 1, MTU);
-            let config = TopologyConfig { hosts, rails, joint, mtu, ..TopologyConfig::default() };
-            // Ranks are started by it.
-            let made = Tool::Nsenter.find().and_then(|_| Topology::new(&config));
-            match made {
-                Ok(topology) => drop(self.made.insert(ranks, topology)),
+        match self.made.entry(ranks) {
+            Entry::Occupied(made) => Some(made.into_mut()),
+            Entry::Vacant(free) => match network(ranks) {
+                Ok(network) => Some(free.insert(network)),
                 Err(lack) => {
                     eprintln!("rows between network namespaces are left out: {lack}");
                     self.is_lacking = true;
+                    None
                 }
-            }
+            },
         }
-        self.made.get(&ranks)
     }
+}
+
+fn network(ranks: u32) -> ropewalk_netns::Result<Topology> {
+    // Ranks are started by it.
+    Tool::Nsenter.find()?;
+    let joint = if ranks == 2 { Joint::Direct } else { Joint::Switched };
+    let (hosts, rails, mtu) = (ranks as usize, 1, MTU);
+    Topology::new(&TopologyConfig { hosts, rails, joint, mtu, ..TopologyConfig::default() })
 }
 
 #[cfg(test)]
