@@ -38,7 +38,7 @@ pub fn text(all: &[Kin], values: &[Value]) -> String {
 /// A name, and words beside it, in as many lines as they need.
 fn lay_out(text: &mut String, name: &str, words: &str) {
     let mut line = format!("  {name:<NAMES$}");
-    if line.len() > NAMES + 2 {
+    if name.len() >= NAMES {
         let _ = writeln!(text, "{}", line.trim_end());
         line = " ".repeat(NAMES + 2);
     }
@@ -65,6 +65,11 @@ mod tests {
         assert_eq!(lines[0], format!("  {:<28}what; reach: 5 ms", "a.B"));
         assert_eq!(lines[1], "  long.name.of.very.many.words.C");
         assert_eq!(lines[2], format!("{:30}what", ""));
+        // One that fills its column, too.
+        let name = "flush.OPERATION.MEDIUM.BYTES";
+        assert_eq!(name.len(), NAMES);
+        let text = super::text(&[kin(name, "")], &[]);
+        assert!(text.starts_with(&format!("  {name}\n{:30}what", "")), "{text}");
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS), "{text}");
     }
 }
