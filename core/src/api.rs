@@ -258,7 +258,7 @@ pub enum Audience {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub SlotId);
 
-/// A member of a group.
+/// A member of a group. Endpoints say their numbers themselves: a group guards against mistakes, not against strangers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Member {
     /// Who answered at the address of this peer, once somebody did: before that it is a member who cannot be recognized.

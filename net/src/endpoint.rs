@@ -163,6 +163,7 @@ impl Endpoint {
             signals: engine.signals.clone(),
             requests: engine.requests.clone(),
             long_rest: AtomicBool::new(false),
+            passes_over: AtomicBool::new(false),
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),
             command_count: AtomicU32::new(0),

@@ -6,7 +6,7 @@
 //!
 //! A look costs a wake-up, maybe on the application's own processor; a peer's access to exposed memory waits for
 //! it. So it looks each 100 us for a while after the application has computed for a millisecond, since such a
-//! program soon computes again, and otherwise each millisecond. A long sleep of the application ends with a nudge. It looks
+//! program soon computes again, and otherwise each millisecond. It does not look at one who sleeps, whose sleep ends with a nudge then. It looks
 //! each 2 ms while messages are announced or long ones awaited, otherwise each 10 ms, and less and less often beside an
 //! application that sleeps and has little to do whenever it wakes up.
 
@@ -24,7 +24,7 @@ use crate::teller::{Asked, Callers};
 /// The time between looks while memory is exposed and the application computes now and then.
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 /// The same, if it has made passes all the time: a thousand looks cost less than half a per cent of a processor.
-pub(crate) const LOOK_EXPOSED_BESIDE: Duration = Duration::from_millis(1);
+const LOOK_EXPOSED_BESIDE: Duration = Duration::from_millis(1);
 /// An application that has computed does so again within this time, or it only communicates now.
 const COMPUTES_WITHIN: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_millis(10);
@@ -128,15 +128,20 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             };
             shared.long_rest.store(look > LOOK_LONG, Ordering::Relaxed);
             let callers = shared.callers();
-            drop(shared);
             let computes = nudged || computed.is_some_and(|at| at.elapsed() < COMPUTES_WITHIN);
+            // The rails wake an application that sleeps, and it serves by itself; it says when it sleeps no more.
+            let passes_over = exposed && asleep && moved == 0;
+            if passes_over {
+                shared.passes_over.store(true, Ordering::SeqCst);
+            }
+            let still_sleeps = shared.sleepers.load(Ordering::SeqCst) > 0;
             let limit = match (exposed, computes) {
-                // The rails wake an application that sleeps, and it serves by itself.
-                _ if asleep && moved == 0 => look,
+                _ if asleep && moved == 0 && still_sleeps => look,
                 (true, true) => LOOK_EXPOSED,
                 (true, false) => LOOK_EXPOSED_BESIDE,
                 (false, _) => look,
             };
+            drop(shared);
             let woken = rest(bell, None, &callers, limit);
             nudged = woken.nudged;
             if woken.asked.any() {

@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub exposures: AtomicU32,
     /// The service thread rests for longer than it does beside an application that needs it.
     pub long_rest: AtomicBool,
+    /// The service thread rests for long although memory is exposed: somebody sleeps, who says when that is over.
+    pub passes_over: AtomicBool,
     pub closing: AtomicBool,
     pub clock: SharedClock,
     pub identity: Identity,

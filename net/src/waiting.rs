@@ -7,7 +7,6 @@ use ropewalk_base::time::Time;
 
 use crate::context::{Arm, Completed, Context};
 use crate::endpoint::Endpoint;
-use crate::service::LOOK_EXPOSED_BESIDE;
 
 impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
@@ -203,8 +202,6 @@ impl Endpoint {
             }
         }
         if !ready {
-            let exposes = self.shared.exposures.load(Ordering::Relaxed) > 0;
-            let begin = exposes.then(|| (self.shared.clock)());
             self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
             let mut descriptors = [
                 PollFd::new(&self.shared.epoll, PollFlags::IN),
@@ -218,8 +215,8 @@ impl Endpoint {
             quiet = poll(&mut descriptors, Some(&timeout)) == Ok(0);
             self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
             // The service thread did not look at one who sleeps, and the caller may compute next.
-            let is_long = |begin| (self.shared.clock)().since(begin) >= LOOK_EXPOSED_BESIDE;
-            if begin.is_some_and(is_long) {
+            let passes_over = &self.shared.passes_over;
+            if passes_over.load(Ordering::SeqCst) && passes_over.swap(false, Ordering::SeqCst) {
                 self.wake_service();
             }
         }

@@ -448,3 +448,33 @@ fn wrong_puts_with_immediate_data_are_refused_at_once() {
         assert_eq!(target.world.take(1, 1).outcome, Err(Fault::Invalid));
     }
 }
+
+#[test]
+fn a_token_comes_after_immediate_data_that_waits_for_its_bytes() {
+    let replace = Update::new(Element::U64, Operator::Replace).unwrap();
+    let change = Change::One { update: replace, operand: 7u64.to_le_bytes() };
+    for medium in ALL {
+        for mode in MODES {
+            let mut target = Target::new(medium, mode);
+            // The data of the first one waits until its bytes are applied, and the second one waits behind it.
+            target.put_data(1, RemoteLayout::At(0), (30_000, 3), 1);
+            target.put_data(1, RemoteLayout::At(100_000), (8, 5), 2);
+            let node = &target.world.nodes[1];
+            let atomic = Atomic { change, fetch: false, token: true };
+            let (endpoint, context, to) = (&node.endpoint, &node.context, target.to[1]);
+            let posted = endpoint.post_atomic(context, to, target.key, 200_000, atomic, 3);
+            let posted = posted.map_err(|fault| (Memory::empty(), fault));
+            target.world.posted(1, posted);
+            while target.bytes(200_000, 8) != 7u64.to_le_bytes() {
+                target.world.step();
+            }
+            assert_eq!(target.bytes(100_000, 8), pattern(8, 5), "{medium:?} {mode:?}");
+            target.take_events();
+            assert_eq!(target.told.len(), 2, "{medium:?} {mode:?}");
+            (1..=3).for_each(|user| {
+                target.world.take(1, user);
+            });
+            target.settle(1);
+        }
+    }
+}

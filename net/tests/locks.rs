@@ -341,3 +341,18 @@ fn a_request_that_comes_after_its_own_end_takes_no_lock() {
         owner.world.nodes.iter().for_each(|node| node.endpoint.check());
     }
 }
+
+#[test]
+fn who_may_only_read_has_no_lock_alone() {
+    for medium in ALL {
+        let mut owner = Owner::new(medium, Mode::Fail, 1);
+        let memory = Memory::pooled(owner.world.pool.take(64).unwrap());
+        let exposed = owner.world.nodes[0].endpoint.expose(memory, false, Audience::Everybody);
+        owner.key = exposed.unwrap();
+        owner.ask(1, true);
+        assert_eq!(owner.world.take(1, LOCK).outcome, Err(Fault::BadKey), "{}", owner.context);
+        let lock = owner.ask(1, false);
+        owner.take(1);
+        owner.release(1, lock);
+    }
+}

@@ -134,7 +134,8 @@ impl Direct {
             left.retain_mut(|(rank, sent)| {
                 if let Some(error) = hub.lost(window, *rank) {
                     lost.get_or_insert(error);
-                    return false;
+                    // Until the end of what was cancelled the user's memory is in use.
+                    return hub.remote(window).lanes[*rank as usize].local > 0;
                 }
                 hub.push_remotely(window, *rank);
                 *sent = *sent || send(hub, *rank);
@@ -156,9 +157,16 @@ impl Direct {
             fence(Ordering::SeqCst);
             return Ok(());
         }
+        // Operations that other threads issue from now on are none of this flush.
+        let rounds: Vec<_> = self.team.look(|hub| {
+            let lanes = &mut hub.remote(window).lanes;
+            ranks.iter().map(|rank| (*rank, lanes[*rank as usize].end_round())).collect()
+        });
         let is_over = |hub: &mut Hub, rank: u32| {
             let lane = &hub.remote(window).lanes[rank as usize];
-            if is_local { lane.is_local() } else { lane.is_flushed() }
+            let is_all_over = if is_local { lane.is_local() } else { lane.is_flushed() };
+            let own = rounds.iter().find(|(of, _)| *of == rank);
+            is_all_over || own.is_some_and(|(_, own)| own.iter().all(|it| it.strong_count() == 0))
         };
         let send = |hub: &mut Hub, rank: u32| {
             hub.ask_for_what_waits(window, rank);

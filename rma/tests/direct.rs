@@ -171,3 +171,55 @@ fn short_puts_behind_one_under_way_are_one_frame() {
         assert!((100..wanted + 30).contains(&target), "{count} puts: {target}");
     }
 }
+
+#[test]
+fn a_flush_ends_while_another_thread_goes_on() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    two_ranks("tcp", |window, _, rank| {
+        if rank == 1 {
+            return;
+        }
+        let (over, begin) = (AtomicBool::new(false), std::time::Instant::now());
+        window.lock(LockKind::Shared, 1, NONE).expect("it may");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_secs(20) {
+                    put_words(window, 4);
+                }
+            });
+            for _ in 0..20 {
+                put_words(window, 2);
+                window.flush(1).expect("the target answers");
+                window.flush_local(1).expect("nobody is lost");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        assert!(
+            begin.elapsed() < Duration::from_secs(20),
+            "it ended by the end of the other thread"
+        );
+        window.unlock(1).expect("the target answers");
+    });
+}
+
+#[test]
+fn epochs_of_short_puts_end_however_long_the_pauses_between_them_are() {
+    two_ranks("tcp", |window, _, rank| {
+        let (data, byte) = (Cells::zeroed(4096), Datatype::of(Element::U8));
+        for count in [3, 4, 1, 4, 3, 4, 2, 9] {
+            // Windows of credit that are asked for seldom do not grow.
+            std::thread::sleep(Duration::from_millis(110));
+            if rank == 1 {
+                window.post(&[0], NONE).expect("it may");
+                window.wait().expect("nobody is lost");
+                continue;
+            }
+            window.start(&[1], NONE).expect("it may");
+            for at in 0..count {
+                let target = Target::new(1, 4096 * at, 4096, &byte);
+                window.put(Source::cells(&data, 0, 4096, &byte), target).expect("it fits");
+            }
+            window.complete().expect("nobody is lost");
+        }
+    });
+}

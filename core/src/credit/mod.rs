@@ -32,10 +32,11 @@ const TRAFFIC_WINDOW_MAX: u64 = 1 << 20;
 /// The charge of an eager message. Both sides count the buffer that it may occupy, whose size is a power of two, so
 /// that a peer never uses more than it was lent.
 #[inline]
-pub(crate) fn charge_bytes(payload_bytes: u64) -> u64 {
+pub(crate) const fn charge_bytes(payload_bytes: u64) -> u64 {
     let buffer = match payload_bytes {
         0 => 0,
-        bytes => bytes.next_power_of_two().max(BUFFER_BYTES_MIN),
+        1..BUFFER_BYTES_MIN => BUFFER_BYTES_MIN,
+        bytes => bytes.next_power_of_two(),
     };
     buffer + OVERHEAD_BYTES
 }
@@ -61,7 +62,7 @@ impl Windows {
 
 /// The first window for elements of updates, in bytes: every peer has it, and none is told. Two frames of records fit in
 /// it, so that one can be on its way while the other is executed.
-const UPDATE_WINDOW: u64 = (2 * (RECORDS_BYTES_MAX as u64 + OVERHEAD_BYTES)).next_multiple_of(1024);
+const UPDATE_WINDOW: u64 = (2 * charge_bytes(RECORDS_BYTES_MAX as u64)).next_multiple_of(1024);
 
 /// The charges of an update with so many bytes of elements: for these, where it takes any, and for as many in its answer,
 /// where it fetches.

@@ -144,7 +144,8 @@ impl Core {
             _ => return false,
         };
         let key = self.key_of(body.key_slot, body.key_secret);
-        if self.check_key(id, key, 0, 0, false).is_none() {
+        // Who may only read shares the lock: nobody else could write for as long as it likes.
+        if self.check_key(id, key, 0, 0, exclusive).is_none() {
             self.emit_result(id, cookie, Err(Fault::BadKey));
             return true;
         }

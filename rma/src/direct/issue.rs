@@ -10,7 +10,7 @@ use ropewalk_net::{Atomic, Direction};
 
 use super::posting::Next;
 use super::state::Again;
-use super::state::{Landing, Note, Place, Prepared, Reduction, What};
+use super::state::{Landing, Note, Place, Prepared, Reduction, Round, What};
 use crate::error::Error;
 use crate::messages::hub::{ACCUMULATE, GET, GET_ACCUMULATE, Hub, PUT, SWAP};
 use crate::messages::wire::{Reason, Refused};
@@ -35,6 +35,7 @@ struct Issue<'a> {
     is_dynamic: bool,
     /// A put that goes in a frame of its own: a notice goes with it.
     is_alone: bool,
+    round: Arc<Round>,
 }
 
 impl Issue<'_> {
@@ -47,7 +48,8 @@ impl Issue<'_> {
         }
         let Issue { verb, address, bytes, .. } = *self;
         let again = self.is_dynamic.then(Box::<Again>::default);
-        Note { landing, is_local, ticket, verb, address, bytes, value: 0, again }
+        let (value, round) = (0, self.round.clone());
+        Note { landing, is_local, ticket, verb, address, bytes, value, again, _round: round }
     }
 
     /// A byte of the target's instances, in its region.
@@ -114,7 +116,8 @@ impl Hub {
         if self.do_at_once(window, operation) {
             return Ok(());
         }
-        let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic, is_alone };
+        let round = self.remote(window).lanes[rank as usize].round.clone();
+        let issue = Issue { operation, ticket, verb, address, bytes, is_dynamic, is_alone, round };
         match operation.verb {
             Verb::Put(source) => self.put_remotely(window, &issue, &source),
             Verb::Get(destination) => self.get_remotely(window, &issue, &destination),

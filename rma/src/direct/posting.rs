@@ -177,14 +177,19 @@ impl Hub {
         let terms = lane.terms_of(&what, next);
         lane.under_way += 1;
         lane.local += u32::from(note.is_local);
-        let id = match self.posted.insert(Posted::Access { window, rank, note }) {
+        let posted = Posted::Access { window, rank, operation: None, note };
+        let id = match self.posted.insert(posted) {
             Ok(id) => id,
             Err(posted) => return Some(self.take_back(posted, what, memory)),
         };
         match self.mail.post_remote(rank, key, (what.clone(), terms), memory, id.to_u64() | REMOTE)
         {
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
-            Ok(NetPosted::Pending(_)) => {}
+            Ok(NetPosted::Pending(pending)) => {
+                if let Some(Posted::Access { operation, .. }) = self.posted.get_mut(id) {
+                    *operation = Some(pending);
+                }
+            }
             Err((memory, Fault::Busy)) => {
                 let posted = self.posted.remove(id).expect("it was added just now");
                 return Some(self.take_back(posted, what, memory));
@@ -194,9 +199,19 @@ impl Hub {
         None
     }
 
+    /// A rank is lost: nothing of what is under way may use memory of the user's for long.
+    fn cancel_accesses(&self, lost: u32) {
+        let of_it = |posted: &Posted| match posted {
+            Posted::Access { rank, operation, .. } if *rank == lost => *operation,
+            _ => None,
+        };
+        let operations = self.posted.iter().filter_map(|(_, posted)| of_it(posted));
+        operations.for_each(|operation| self.mail.endpoint().cancel(operation));
+    }
+
     /// An access that there is no room for.
     fn take_back(&mut self, posted: Posted, what: What, memory: Memory) -> Prepared {
-        let Posted::Access { window, rank, mut note } = posted else {
+        let Posted::Access { window, rank, mut note, .. } = posted else {
             unreachable!("{posted:?} is no access")
         };
         let before = note.again.as_mut().and_then(|again| again.take());
@@ -239,11 +254,16 @@ impl Hub {
         let Some(remote) = self.remotes.get_mut(&window) else { return };
         let lane = &mut remote.lanes[rank as usize];
         lane.under_way -= 1;
-        if completed.outcome.is_ok() && completed.bits != DONE {
+        let is_undone = matches!(completed.outcome, Ok(()) if completed.bits != DONE);
+        if is_undone || completed.outcome == Err(Fault::Busy) {
             let what = What::Access(Direction::Put, RemoteLayout::At(at));
             let memory = completed.memory;
             lane.queue.push_front(Prepared { what, memory, note });
-            return self.lock_is_ours(window, rank, completed.operation, completed.bits);
+            if is_undone {
+                return self.lock_is_ours(window, rank, completed.operation, completed.bits);
+            }
+            // The target has too many requests: it is asked again.
+            return lane.lock.iter_mut().for_each(|lock| lock.request = None);
         }
         (lane.lock, lane.gate) = (None, Gate::Closed);
         if let Err(fault) = completed.outcome {
@@ -256,7 +276,7 @@ impl Hub {
 
     fn access_over(&mut self, id: SlotId, outcome: Result<(), Fault>, value: u64, memory: Memory) {
         match self.posted.remove(id) {
-            Some(Posted::Access { window, rank, note }) => {
+            Some(Posted::Access { window, rank, note, .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&window) {
                     let lane = &mut remote.lanes[rank as usize];
                     lane.under_way -= 1;
@@ -376,6 +396,7 @@ impl Hub {
     pub fn lose_remotely(&mut self, rank: u32) {
         let windows: Vec<u32> = self.remotes.keys().copied().collect();
         windows.into_iter().for_each(|window| self.abandon_remotely(window, rank));
+        self.cancel_accesses(rank);
     }
 
     /// Ends an epoch that a start began: what is kept leaves, and the rank is told. False: not all can leave now.
@@ -446,6 +467,7 @@ impl Hub {
         let word = remote.words.reversed(remote.words.counter(counter));
         let raise = Raise { word, value: 1, to: false };
         let alone = remote.notice(rank, raise);
+        let round = remote.lanes[rank as usize].round.clone();
         let queue = &mut remote.lanes[rank as usize].queue;
         match queue.back_mut().and_then(|put| Some((put.short_put()?, put))) {
             Some((at, put)) => put.what = What::Notify { at, raise, applied: true },
@@ -453,7 +475,17 @@ impl Hub {
                 let (memory, landing) = (Memory::empty(), Landing::Nothing);
                 let (verb, is_local, ticket) = (NOTIFY, false, None);
                 let (address, bytes, value, again) = (0, 0, 0, None);
-                let note = Note { landing, is_local, ticket, verb, address, bytes, value, again };
+                let note = Note {
+                    landing,
+                    is_local,
+                    ticket,
+                    verb,
+                    address,
+                    bytes,
+                    value,
+                    again,
+                    _round: round,
+                };
                 queue.push_back(Prepared { what: alone, memory, note });
             }
         }

@@ -4,7 +4,7 @@
 //! grow. A rank tells by tokens, which take effect after all that it did before.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ropewalk_base::limits::{LOCKED_PUT_BYTES_MAX, RECORDS_BYTES_MAX};
 use ropewalk_base::memory::{
@@ -167,6 +167,9 @@ pub(crate) struct Lane {
     pub again: Vec<Prepared>,
     /// Of the last operation that was added.
     pub serial: u64,
+    /// The round of operations that are issued now, and earlier ones that may not be over.
+    pub round: Arc<Round>,
+    pub rounds: Vec<Weak<Round>>,
     /// The reduction that is under way here; the queue waits for it.
     pub reducing: Option<Box<Reducing>>,
     /// Operations that the target may not have applied, and those of them that have memory of the user's, or results.
@@ -180,6 +183,17 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// A flush begins: other threads may issue operations all the time, for which it does not wait. Those that it waits for.
+    pub fn end_round(&mut self) -> Vec<Weak<Round>> {
+        if self.is_flushed() {
+            return Vec::new();
+        }
+        let round = std::mem::take(&mut self.round);
+        self.rounds.retain(|round| round.strong_count() > 0);
+        self.rounds.push(Arc::downgrade(&round));
+        self.rounds.clone()
+    }
+
     /// Nothing waits to leave.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.again.is_empty()
@@ -351,7 +365,13 @@ pub(crate) struct Note {
     pub value: u64,
     /// Of a dynamic window.
     pub again: Option<Box<Again>>,
+    /// Held until it is over.
+    pub _round: Arc<Round>,
 }
+
+/// The operations between two flushes of a target, which hold it.
+#[derive(Debug, Default)]
+pub(crate) struct Round;
 
 /// An operation on a dynamic window: what is kept of it, should it have to go again.
 #[derive(Debug, Default)]
@@ -422,41 +442,22 @@ pub(crate) enum Posted {
     Access {
         window: u32,
         rank: u32,
+        /// Its number at the endpoint, as soon as there is one.
+        operation: Option<OperationId>,
         note: Note,
     },
     /// A put that goes with its request for the lock, to this byte.
-    LockedPut {
-        window: u32,
-        rank: u32,
-        at: u64,
-        note: Note,
-    },
+    LockedPut { window: u32, rank: u32, at: u64, note: Note },
     /// A step of what is reduced here.
-    Reduction {
-        window: u32,
-        rank: u32,
-    },
+    Reduction { window: u32, rank: u32 },
     /// The lock of a rank is asked for.
-    Lock {
-        window: u32,
-        rank: u32,
-    },
+    Lock { window: u32, rank: u32 },
     /// Something is told; nobody waits for it.
-    Word {
-        rank: u32,
-    },
+    Word { rank: u32 },
     /// Memory of ours comes back.
-    Exposed {
-        window: u32,
-    },
+    Exposed { window: u32 },
     /// Memory that we detached comes back.
-    Detached {
-        window: u32,
-        address: u64,
-    },
+    Detached { window: u32, address: u64 },
     /// The directory of a rank is read.
-    Directory {
-        window: u32,
-        rank: u32,
-    },
+    Directory { window: u32, rank: u32 },
 }

@@ -143,7 +143,11 @@ impl Core {
         }
         let key = self.key_of(body.key_slot, body.key_secret);
         let slice = self.check_key(id, key, offset, total.into(), true);
-        let takes_events = self.regions.get(key.slot).is_some_and(|region| region.events);
+        // Bytes that are applied are the peer's word; not more than there are.
+        let takes_events = self
+            .regions
+            .get(key.slot)
+            .is_some_and(|region| region.events && bytes <= region.slice.len);
         let Some(slice) = slice.filter(|_| takes_events) else {
             self.refuse_immediate(id, number, Fault::BadKey);
             return Placement::Drop;

@@ -12,7 +12,7 @@ use ropewalk_wire::frame::{
 use super::issued::{Class, Issue};
 use super::numbers::Known;
 use super::pieces::{Piece, Pieces};
-use super::taken::{Effect, Held, Notice};
+use super::taken::{Come, Effect, Held, Notice};
 use crate::api::*;
 use crate::engine::Core;
 use crate::incoming::{IncomingKind, OF_PUT};
@@ -376,18 +376,28 @@ impl Core {
         if kind != PartKind::Bytes {
             return self.effect_arrived(id, put, bytes);
         }
-        if bytes >= total || self.part_arrived(id, number, bytes, total) {
-            if flags & MORE == 0 {
-                self.note_served(region, Served::Put);
+        let come = match bytes >= total {
+            true => Come::All,
+            false => self.part_arrived(id, put, bytes),
+        };
+        match come {
+            Come::All => {
+                if flags & MORE == 0 {
+                    self.note_served(region, Served::Put);
+                }
+                self.operation_over(id, number, Ok(()), flags & TELL != 0);
             }
-            self.operation_over(id, number, Ok(()), flags & TELL != 0);
+            Come::Some => {}
+            Come::Elsewhere => self.operation_over(id, number, Err(Fault::BadKey), true),
         }
     }
 
-    /// Some bytes of a put are at their place. Whether none lack.
-    fn part_arrived(&mut self, id: PeerId, number: u64, bytes: u32, total: u32) -> bool {
+    /// Some bytes of a put are at their place.
+    fn part_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) -> Come {
+        let PutFrame { region, number, part } = put;
         let session = self.peers.session_mut(id);
-        session.is_some_and(|it| it.one_sided().taken.arrive(number, bytes, total))
+        session
+            .map_or(Come::Some, |it| it.one_sided().taken.arrive(number, region, bytes, part.total))
     }
 
     /// A put is at its place that has an effect.

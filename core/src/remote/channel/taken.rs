@@ -69,7 +69,18 @@ pub(crate) struct Taken {
 #[derive(Debug, Clone, Copy)]
 struct Part {
     number: u64,
+    /// Where its bytes are: a name may be that of another region meanwhile.
+    region: SlotId,
     lacks: u32,
+}
+
+/// How far an operation is, of which bytes arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Come {
+    All,
+    Some,
+    /// Others of its bytes are in another region.
+    Elsewhere,
 }
 
 /// How the end of an operation stands to those of lower numbers.
@@ -163,22 +174,21 @@ impl Taken {
         self.tokens.remove(at)
     }
 
-    /// So many bytes of an operation of `total` bytes are at their place. True if none lack. A part
-    /// of an operation that is over counts for nothing.
-    pub fn arrive(&mut self, number: u64, bytes: u32, total: u32) -> bool {
-        if bytes >= total {
-            return true;
-        }
+    /// So many bytes of an operation of `total` bytes are at their place in a region. A part of an operation that is over
+    /// counts for nothing.
+    pub(super) fn arrive(&mut self, number: u64, region: SlotId, bytes: u32, total: u32) -> Come {
         let part = self.parts.iter_mut().find(|part| part.number == number);
         match part {
+            Some(part) if part.region != region => Come::Elsewhere,
             Some(part) => {
                 part.lacks = part.lacks.saturating_sub(bytes);
-                part.lacks == 0
+                if part.lacks == 0 { Come::All } else { Come::Some }
             }
-            None if self.numbers.known(number) != Known::Open => false,
+            None if self.numbers.known(number) != Known::Open => Come::Some,
+            None if bytes >= total => Come::All,
             None => {
-                self.parts.push(Part { number, lacks: total - bytes });
-                false
+                self.parts.push(Part { number, region, lacks: total - bytes });
+                Come::Some
             }
         }
     }
@@ -203,19 +213,39 @@ impl Taken {
 mod tests {
     use super::*;
 
+    const REGION: SlotId = SlotId { index: 1, generation: 1 };
+
+    fn come(taken: &mut Taken, number: u64, bytes: u32, total: u32) -> Come {
+        taken.arrive(number, REGION, bytes, total)
+    }
+
+    #[test]
+    fn bytes_of_an_operation_are_in_one_region() {
+        let mut taken = Taken::default();
+        assert_eq!(come(&mut taken, 1, 5, 15), Come::Some);
+        let other = SlotId { index: 1, generation: 2 };
+        assert_eq!(taken.arrive(1, other, 5, 15), Come::Elsewhere);
+        taken.end(1);
+        assert_eq!(come(&mut taken, 1, 5, 15), Come::Some, "what is over counts for nothing");
+    }
+
     #[test]
     fn an_operation_is_over_when_all_its_bytes_are_here_and_once() {
         let mut taken = Taken::default();
-        assert!(!taken.arrive(2, 10, 30) && !taken.arrive(1, 5, 6));
-        assert!(!taken.arrive(2, 10, 30) && taken.arrive(2, 10, 30));
+        assert!(
+            come(&mut taken, 2, 10, 30) == Come::Some && come(&mut taken, 1, 5, 6) == Come::Some
+        );
+        assert!(
+            come(&mut taken, 2, 10, 30) == Come::Some && come(&mut taken, 2, 10, 30) == Come::All
+        );
         assert_eq!(taken.end(2), Ended::Early);
         assert_eq!(
             (taken.applied(), taken.known(2), taken.end(2)),
             (0, Known::Done, Ended::Before)
         );
-        assert!(taken.arrive(1, 1, 6));
+        assert!(come(&mut taken, 1, 1, 6) == Come::All);
         assert_eq!((taken.end(1), taken.applied()), (Ended::InTurn, 2));
-        assert!(taken.arrive(3, 8, 8));
+        assert!(come(&mut taken, 3, 8, 8) == Come::All);
         assert_eq!(taken.end(3), Ended::InTurn);
         assert!(taken.parts.is_empty());
     }
@@ -265,11 +295,11 @@ mod tests {
     #[test]
     fn one_that_was_given_up_in_part_leaves_nothing() {
         let mut taken = Taken::default();
-        assert!(!taken.arrive(1, 5, 6));
+        assert!(come(&mut taken, 1, 5, 6) == Come::Some);
         assert_eq!(taken.end(1), Ended::InTurn);
         assert!(taken.parts.is_empty());
         // A frame of it that was on its way to its place comes late.
-        assert!(!taken.arrive(1, 1, 6));
+        assert!(come(&mut taken, 1, 1, 6) == Come::Some);
         assert!(taken.parts.is_empty());
     }
 }

@@ -101,7 +101,10 @@ impl OneSided {
             Class::Put => true,
             Class::Update => in_order || self.updates.is_empty(),
             Class::Atomic => self.updates.is_empty(),
-            Class::Token => self.updates.is_empty() && under_way.unnumbered == 0,
+            // Immediate data that waits has no number yet.
+            Class::Token => {
+                self.updates.is_empty() && self.immediates.is_empty() && under_way.unnumbered == 0
+            }
         };
         may_pass && self.issued.follows(class, in_order)
     }
