@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! * the bytes behind a segment stay mapped as long as its `Memory` lives: pool buffers are owned, and the caller of
-//!   [`Memory::from_raw`] vouches for raw memory;
+//!   [`Memory::from_raw`] vouches for raw memory. Fleeting memory ([`Cells::fleeting`]) may go away: it is copied by routines that
+//!   a fault can leave (`guard`);
 //! * nobody holds a Rust reference into memory that a peer or another thread may write meanwhile:
 //!   all access here goes through raw pointers;
 //! * read-only memory is never written: for writing, its slices resolve to nothing.
@@ -14,6 +15,7 @@
 mod apply;
 mod cells;
 mod element;
+mod guard;
 mod job;
 mod mapped;
 mod store;
@@ -23,6 +25,7 @@ mod words;
 
 pub use cells::{Cells, OutOfCells, Value};
 pub use element::{Element, Operator, Shape};
+pub use guard::Gone;
 pub use job::{Change, Job, Places, RECORD_BYTES, record};
 pub use table::{BufferId, BufferTable, Segments, Slice};
 pub use update::{NeedsLock, Update};
@@ -98,6 +101,8 @@ enum Kind {
     Shared { segment: Segment, _keep: Arc<PoolBuffer> },
     /// A range of cells, readable and writable.
     Cells { segment: Segment, keep: Cells },
+    /// The same of cells that may go away.
+    Fleeting { segment: Segment, _keep: Cells },
     /// More than one piece.
     Pieces(Box<Pieces>),
 }
@@ -107,6 +112,8 @@ struct Pieces {
     segments: Box<[Segment]>,
     bytes: u64,
     writable: bool,
+    /// Some of them may go away.
+    fleeting: bool,
     /// The buffers that they are of, where they are not promised.
     keep: Vec<PoolBuffer>,
     parts: Vec<Memory>,
@@ -135,7 +142,7 @@ impl Memory {
         let segments: Box<[Segment]> = buffers.iter().map(|buffer| *buffer.segment()).collect();
         let bytes = total(&segments);
         let (keep, parts) = (buffers, Vec::new());
-        let pieces = Pieces { segments, bytes, writable: true, keep, parts };
+        let pieces = Pieces { segments, bytes, writable: true, fleeting: false, keep, parts };
         Memory { kind: Kind::Pieces(Box::new(pieces)) }
     }
 
@@ -145,7 +152,8 @@ impl Memory {
             parts.iter().flat_map(|part| part.segments()).copied().collect();
         let (bytes, writable) = (total(&segments), parts.iter().all(Memory::is_writable));
         let (segments, keep) = (segments.into(), Vec::new());
-        let pieces = Pieces { segments, bytes, writable, keep, parts };
+        let fleeting = parts.iter().any(Memory::is_fleeting);
+        let pieces = Pieces { segments, bytes, writable, fleeting, keep, parts };
         Memory { kind: Kind::Pieces(Box::new(pieces)) }
     }
 
@@ -173,6 +181,7 @@ impl Memory {
                 segments: segments.into(),
                 bytes: total(segments),
                 writable,
+                fleeting: false,
                 keep: Vec::new(),
                 parts: Vec::new(),
             })),
@@ -187,7 +196,8 @@ impl Memory {
             Kind::Pooled(buffer) => std::slice::from_ref(buffer.segment()),
             Kind::Promised { segment, .. }
             | Kind::Shared { segment, .. }
-            | Kind::Cells { segment, .. } => std::slice::from_ref(segment),
+            | Kind::Cells { segment, .. }
+            | Kind::Fleeting { segment, .. } => std::slice::from_ref(segment),
             Kind::Pieces(pieces) => &pieces.segments,
         }
     }
@@ -199,7 +209,8 @@ impl Memory {
             Kind::Pooled(buffer) => buffer.segment().len() as u64,
             Kind::Promised { segment, .. }
             | Kind::Shared { segment, .. }
-            | Kind::Cells { segment, .. } => segment.len() as u64,
+            | Kind::Cells { segment, .. }
+            | Kind::Fleeting { segment, .. } => segment.len() as u64,
             Kind::Pieces(pieces) => pieces.bytes,
         }
     }
@@ -213,7 +224,7 @@ impl Memory {
     #[inline]
     pub fn is_writable(&self) -> bool {
         match &self.kind {
-            Kind::Pooled(_) | Kind::Cells { .. } => true,
+            Kind::Pooled(_) | Kind::Cells { .. } | Kind::Fleeting { .. } => true,
             Kind::Promised { writable, .. } => *writable,
             Kind::Shared { .. } => false,
             Kind::Pieces(pieces) => pieces.writable,
@@ -228,6 +239,17 @@ impl Memory {
             Kind::Pieces(pieces) => pieces.parts.iter().any(Memory::is_shared),
             _ => false,
         }
+    }
+
+    /// Whether some of it may go away while it is here: see [`Cells::fleeting`].
+    #[inline]
+    pub fn is_fleeting(&self) -> bool {
+        guard::is_in_use()
+            && match &self.kind {
+                Kind::Fleeting { .. } => true,
+                Kind::Pieces(pieces) => pieces.fleeting,
+                _ => false,
+            }
     }
 
     /// The pool buffer inside, where it is one.

@@ -320,15 +320,30 @@ impl Core {
                 self.part_ended(operation, peer, link, part, outcome);
                 self.pump(peer);
             }
-            Order::Span { peer, span } => self.span_released(peer, span, link),
+            Order::Span { peer, span } => {
+                self.mind_payload(link, outcome);
+                self.span_released(peer, span, link);
+            }
             Order::Shared { with } => self.share_released(with, outcome),
             Order::Eager { operation } => self.eager_left(operation, outcome),
             order => {
                 if let Some(peer) = order.peer() {
                     self.frame_left(peer, link, order.is_bulk());
                 }
+                if !matches!(order, Order::ServeFrame { .. }) {
+                    self.mind_payload(link, outcome);
+                }
                 self.order_ended(order, outcome);
             }
+        }
+    }
+
+    /// A rail refuses a frame with `BadKey` where the memory of its payload is gone. The peer waits for it: all that is left is
+    /// to end the link.
+    #[inline]
+    pub(crate) fn mind_payload(&mut self, link: LinkId, outcome: Result<(), Fault>) {
+        if outcome == Err(Fault::BadKey) {
+            self.close_link(link);
         }
     }
 
@@ -352,7 +367,10 @@ impl Core {
                 self.put_frame_released(operation, outcome);
                 self.pump(peer);
             }
-            Order::ServeFrame { region, peer } => {
+            Order::ServeFrame { region, peer, cookie } => {
+                if outcome == Err(Fault::BadKey) {
+                    self.serve_gone(peer, region, cookie);
+                }
                 self.release_region(region);
                 self.pump(peer);
             }

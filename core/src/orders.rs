@@ -19,7 +19,7 @@ pub(crate) enum Order {
     /// A frame of a put. `bulk`: it is a data frame among others.
     PutFrame { operation: OperationId, peer: PeerId, bulk: bool },
     /// A data frame that serves a get.
-    ServeFrame { region: SlotId, peer: PeerId },
+    ServeFrame { region: SlotId, peer: PeerId, cookie: u64 },
     /// A native read or write.
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// A native read of a part of a get.

@@ -17,13 +17,22 @@ pub(crate) struct Table<'a>(pub &'a BufferTable);
 
 impl Bytes for Table<'_> {
     fn read(&self, from: Slice, to: &mut [u8]) {
-        let read = self.0.read(from, to);
-        // Memory that is gone reads as zeros; nobody waits for it any more.
-        to[read..].fill(0);
+        self.try_read(from, to);
     }
 
     fn write(&self, to: Slice, from: &[u8]) {
         self.0.write(to, from);
+    }
+
+    fn try_read(&self, from: Slice, to: &mut [u8]) -> bool {
+        let read = self.0.try_read(from, to);
+        // Memory that was given up reads as zeros; nobody waits for it any more.
+        to[read.unwrap_or_else(|gone| gone.done)..].fill(0);
+        read.is_ok()
+    }
+
+    fn try_write(&self, to: Slice, from: &[u8]) -> bool {
+        self.0.try_write(to, from).is_ok()
     }
 }
 
@@ -51,6 +60,14 @@ impl Bytes for PacketEvents<'_> {
 
     fn write(&self, to: Slice, from: &[u8]) {
         Table(self.report.buffers()).write(to, from);
+    }
+
+    fn try_read(&self, from: Slice, to: &mut [u8]) -> bool {
+        Table(self.report.buffers()).try_read(from, to)
+    }
+
+    fn try_write(&self, to: Slice, from: &[u8]) -> bool {
+        Table(self.report.buffers()).try_write(to, from)
     }
 }
 
@@ -96,8 +113,10 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
     fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
         match self.report.place_whole(self.id(link), header, payload.len() as u32) {
             Placement::Into { slice, token } => {
-                self.report.buffers().write(slice, payload);
-                self.report.received(self.id(link), token);
+                match self.report.buffers().try_write(slice, payload) {
+                    Ok(_) => self.report.received(self.id(link), token),
+                    Err(_) => self.report.unplaced(self.id(link), token),
+                }
                 true
             }
             Placement::Drop => true,
@@ -131,6 +150,11 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
     fn received(&mut self, link: SlotId, token: Token) {
         self.told = true;
         self.report.received(self.id(link), token);
+    }
+
+    fn unplaced(&mut self, link: SlotId, token: Token) {
+        self.told = true;
+        self.report.unplaced(self.id(link), token);
     }
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {

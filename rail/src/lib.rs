@@ -8,7 +8,7 @@
 //! * `place` (or `place_whole`, by way of `arrived`) is called once per frame, in the order of arrival,
 //!   with the complete header. It is called before any byte of the payload is moved beyond those that were
 //!   read together with the header;
-//! * after `Placement::Into` the rail reports `received` exactly once, or `link_down` for the link;
+//! * after `Placement::Into` the rail reports `received` (or `unplaced`) exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
 //! * `link_down` is the last word about a link; it comes for links closed by us, too, and before
@@ -289,8 +289,10 @@ pub trait Report {
         match self.place_whole(link, header, payload.len() as u32) {
             Placement::Into { slice, token } => {
                 // SAFETY: the caller vouches for the payload.
-                unsafe { self.buffers().fill(slice, payload) };
-                self.received(link, token);
+                match unsafe { self.buffers().fill(slice, payload) } {
+                    Ok(()) => self.received(link, token),
+                    Err(_) => self.unplaced(link, token),
+                }
                 true
             }
             Placement::Drop => true,
@@ -301,6 +303,11 @@ pub trait Report {
 
     /// All payload bytes of a placement arrived.
     fn received(&mut self, link: LinkId, token: Token);
+
+    /// The same, in place of it, where some bytes have no place: the memory has gone away under the placement.
+    fn unplaced(&mut self, link: LinkId, token: Token) {
+        unreachable!("{link:?}, {token:?}: whose memory goes away hears of it");
+    }
 
     /// An order that was `Pending` is done (see [`Ordered::Released`]).
     fn done(&mut self, token: Token);

@@ -86,7 +86,7 @@ pub enum Refusal {
     Bounds { verb: &'static str, at: i64, bytes: u64, window_bytes: u64 },
     /// The addresses, from `at` on, do not lie in one region that the target has attached to its dynamic window.
     Unattached { verb: &'static str, at: i64, bytes: u64 },
-    /// The target has no such window.
+    /// The target has no such window, or took the memory away under it.
     Window { verb: &'static str },
     /// The datatype is none, or not known there.
     Type { verb: &'static str },
@@ -107,7 +107,9 @@ impl fmt::Display for Refusal {
                 f,
                 "refused a {verb} of {bytes} bytes from address {at:#x} on: they are not in one region that it has attached"
             ),
-            Refusal::Window { verb } => write!(f, "refused a {verb}: it has no such window"),
+            Refusal::Window { verb } => {
+                write!(f, "refused a {verb}: it has no such window, or the memory is gone")
+            }
             Refusal::Type { verb } => {
                 write!(f, "refused a {verb}: its datatype is not known there")
             }

@@ -12,6 +12,16 @@ pub trait Bytes {
     fn read(&self, from: Slice, to: &mut [u8]);
     /// Copies to what `to` names, where it is there to be written.
     fn write(&self, to: Slice, from: &[u8]);
+    /// As [`Self::read`]. False where some of the memory has gone away from under its slice.
+    fn try_read(&self, from: Slice, to: &mut [u8]) -> bool {
+        self.read(from, to);
+        true
+    }
+    /// As [`Self::write`]. False where some of the memory has gone away from under its slice.
+    fn try_write(&self, to: Slice, from: &[u8]) -> bool {
+        self.write(to, from);
+        true
+    }
 }
 
 /// The payload of a message or frame that waits to leave.

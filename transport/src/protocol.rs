@@ -170,6 +170,10 @@ pub trait LinkEvents<S>: Bytes {
     }
     /// All of a payload is at its place.
     fn received(&mut self, link: SlotId, token: Token);
+    /// The same, in place of it, where some bytes have no place: see [`Bytes::try_write`].
+    fn unplaced(&mut self, link: SlotId, token: Token) {
+        unreachable!("{link:?}, {token:?}: whose memory goes away hears of it");
+    }
     /// A pending order is done, or failed.
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
     /// Nobody uses the region any more.

@@ -6,11 +6,33 @@
 //! Invariants: a job that does not fit its memory changes nothing; nobody else executes jobs on the same memory meanwhile. On
 //! memory that is shared ([`super::Cells::share`]) others update elements by the processor's atomic operations, and so does this
 //! executor; it is the only one for elements for which there are none.
+//!
+//! A job on fleeting memory ([`super::Cells::fleeting`]) that finds some of it gone fails. What lies before the gap was changed then.
 
 use super::job::{Change, Job, Places, RECORD_BYTES};
+use super::table::copy;
 use super::update::EXTENT_MAX;
-use super::{BufferId, BufferTable, Operator, Segment, Slice, Update, store};
+use super::{BufferTable, Operator, Segment, Slice, Update};
 use crate::error::Fault;
+
+mod fleeting;
+
+/// How elements are combined, and bytes copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Regime {
+    /// This process alone does it.
+    Alone,
+    /// Others do, too, by the processor's atomic operations.
+    Shared,
+    /// This process alone does it, and some of the memory may be gone.
+    Fleeting,
+}
+
+impl Regime {
+    fn is_fleeting(self) -> bool {
+        self == Regime::Fleeting
+    }
+}
 
 /// Segments, of which bytes are taken from the front.
 #[derive(Debug, Clone)]
@@ -56,9 +78,14 @@ impl<I: Iterator<Item = Segment>> Cursor<I> {
     }
 
     /// The offset and the length of the next record; `None` behind the last one.
-    fn record(&mut self) -> Result<Option<(u64, usize)>, Fault> {
+    fn record(&mut self, is_fleeting: bool) -> Result<Option<(u64, usize)>, Fault> {
         let mut head = [0; RECORD_BYTES];
-        match self.each(RECORD_BYTES, |at, piece| read(piece, &mut head[at..])) {
+        let mut is_there = true;
+        let read = |at: usize, piece: Segment| {
+            is_there = is_there && read(piece, &mut head[at..], is_fleeting);
+        };
+        match self.each(RECORD_BYTES, read) {
+            _ if !is_there => Err(Fault::BadKey),
             0 => Ok(None),
             RECORD_BYTES => {
                 let (offset, bytes) = head.split_first_chunk().ok_or(Fault::Invalid)?;
@@ -76,10 +103,12 @@ impl BufferTable {
     ///
     /// # Errors
     /// [`Fault::BadKey`]: the target does not lie in writable memory, or ends within an element. [`Fault::Invalid`]: source or
-    /// result have another length than it needs. Nothing was changed.
+    /// result have another length than it needs. Nothing was changed. [`Fault::BadKey`], too: some of fleeting memory is gone.
+    /// Then a part of the target may have been changed.
     pub fn apply(&self, job: &Job, source: Slice, result: Option<Slice>) -> Result<[u8; 8], Fault> {
         let source = self.holds(source).then_some(source).ok_or(Fault::Invalid)?;
-        self.execute(job, Cursor::new(self.resolve(source)), source.len, result)
+        let sent = (source.len, self.is_fleeting(source));
+        self.execute(job, Cursor::new(self.resolve(source)), sent, result)
     }
 
     /// The same with bytes that lie outside of the table.
@@ -96,30 +125,31 @@ impl BufferTable {
         result: Option<Slice>,
     ) -> Result<[u8; 8], Fault> {
         let segments = Cursor::new(std::iter::once(source));
-        self.execute(job, segments, source.len() as u64, result)
+        self.execute(job, segments, (source.len() as u64, false), result)
     }
 
     fn execute<S: Iterator<Item = Segment> + Clone>(
         &self,
         job: &Job,
         source: Cursor<S>,
-        sent: u64,
+        (sent, is_fleeting): (u64, bool),
         result: Option<Slice>,
     ) -> Result<[u8; 8], Fault> {
+        let is_fleeting = is_fleeting || result.is_some_and(|it| self.is_fleeting(it));
+        let regime = self.regime(&job.places, is_fleeting);
         if let (Places::One(region), Change::Records) = (&job.places, job.change) {
-            return self.store_records(*region, source, sent).map(|()| [0; 8]);
+            return self.store_records(*region, source, sent, regime).map(|()| [0; 8]);
         }
         let target = self.judge(&job.places).ok_or(Fault::BadKey)?;
         check(job.change, target, sent, result.map(|it| it.len))?;
         if result.is_some_and(|it| !self.holds(it) || !self.is_writable(it)) {
             return Err(Fault::Invalid);
         }
-        Ok(match &job.places {
+        match &job.places {
             Places::One(slice) => {
                 self.came(slice.buffer, target);
                 let target = Cursor::new(self.resolve_writable(*slice));
-                let is_shared = self.is_shared(slice.buffer);
-                self.change(job.change, target, source, result, is_shared)
+                self.change(job.change, target, source, result, regime)
             }
             Places::Shaped { region, address, shape, count, from, bytes } => {
                 self.came(region.buffer, target);
@@ -130,10 +160,22 @@ impl BufferTable {
                     (bytes > 0).then(|| region.part((address + piece.offset) as u64, bytes))
                 });
                 let target = Cursor::new(pieces.flat_map(|piece| self.resolve_writable(piece)));
-                let is_shared = self.is_shared(region.buffer);
-                self.change(job.change, target, source, result, is_shared)
+                self.change(job.change, target, source, result, regime)
             }
-        })
+        }
+    }
+
+    /// How a job is executed. `is_fleeting`: its source or its result may be gone.
+    #[inline]
+    fn regime(&self, places: &Places, is_fleeting: bool) -> Regime {
+        let (Places::One(target) | Places::Shaped { region: target, .. }) = places;
+        // Memory that others update, too, has no other way, and does not go away.
+        let is_shared = self.get(target.buffer).is_some_and(super::Memory::is_shared);
+        match is_shared {
+            true => Regime::Shared,
+            false if is_fleeting || self.is_fleeting(*target) => Regime::Fleeting,
+            false => Regime::Alone,
+        }
     }
 
     /// Stores the data of records at their places, if all of them lie in the region.
@@ -142,9 +184,11 @@ impl BufferTable {
         region: Slice,
         mut source: Cursor<S>,
         sent: u64,
+        regime: Regime,
     ) -> Result<(), Fault> {
+        let is_fleeting = regime.is_fleeting();
         let mut judged = source.clone();
-        while let Some((offset, bytes)) = judged.record()? {
+        while let Some((offset, bytes)) = judged.record(is_fleeting)? {
             if judged.each(bytes, |_, _| ()) < bytes {
                 return Err(Fault::Invalid);
             }
@@ -157,18 +201,20 @@ impl BufferTable {
             return Err(Fault::BadKey);
         }
         self.came(region.buffer, sent);
-        while let Some((offset, bytes)) = source.record()? {
+        let mut is_there = true;
+        while let Some((offset, bytes)) = source.record(is_fleeting)? {
             let place = region.part(offset, bytes as u64);
             let mut target = Cursor::new(self.resolve_writable(place));
             source.each(bytes, |_, from| {
                 target.each(from.len(), |at, to| {
                     let from = from.part(at, to.len());
                     // SAFETY: the target lies in writable memory of the table; the source does too, or its owner vouches.
-                    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len()) };
+                    is_there &=
+                        unsafe { copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len(), is_fleeting) };
                 });
             });
         }
-        Ok(())
+        is_there.then_some(()).ok_or(Fault::BadKey)
     }
 
     /// The bytes of the target; `None` where some of them do not lie in writable memory.
@@ -196,10 +242,6 @@ impl BufferTable {
             || bytes.is_some_and(|all| slice.offset <= all && slice.len <= all - slice.offset)
     }
 
-    fn is_shared(&self, buffer: BufferId) -> bool {
-        self.get(buffer).is_some_and(super::Memory::is_shared)
-    }
-
     fn is_writable(&self, slice: Slice) -> bool {
         slice.len == 0 || self.get(slice.buffer).is_some_and(super::Memory::is_writable)
     }
@@ -210,40 +252,53 @@ impl BufferTable {
         mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
         mut source: Cursor<impl Iterator<Item = Segment> + Clone>,
         result: Option<Slice>,
-        is_shared: bool,
-    ) -> [u8; 8] {
+        regime: Regime,
+    ) -> Result<[u8; 8], Fault> {
+        let is_fleeting = regime.is_fleeting();
         let mut before = [0; 8];
-        match change {
+        let is_done = match change {
             // They are stored by themselves.
-            Change::Records => {}
+            Change::Records => true,
             Change::Store => {
                 while let bytes @ 1.. = target.left().min(source.left()) {
                     let (to, from) = (target.take(bytes), source.take(bytes));
                     // SAFETY: the target lies in writable memory of the table; the source does too, or its owner vouches.
-                    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), bytes) };
+                    if !unsafe { copy(from.as_mut_ptr(), to.as_mut_ptr(), bytes, is_fleeting) } {
+                        return Err(Fault::BadKey);
+                    }
                 }
+                true
             }
             Change::Update(update) => {
                 let result = result.map(|it| Cursor::new(self.resolve_writable(it)));
-                combine(update, target, source, result, is_shared);
+                combine(update, target, source, result, regime)
             }
             Change::One { update, operand } => {
                 let own = Segment::new(operand.as_ptr().cast_mut(), update.sent(1));
                 let was = Segment::new(before.as_mut_ptr(), update.sent(1));
                 let bytes = update.extent();
                 // SAFETY: the place is one element; the arrays are our own, and as long as an element is sent at least.
-                element(&mut target, bytes, |place| unsafe {
-                    execute(update, place, own, Some(was), is_shared);
-                });
+                element(&mut target, bytes, is_fleeting, |place| unsafe {
+                    execute(update, place, own, Some(was), regime)
+                })
             }
             Change::Swap { element: kind, expected, desired } => {
-                element(&mut target, kind.shape().extent, |place| {
+                element(&mut target, kind.shape().extent, is_fleeting, |place| {
                     // SAFETY: the place is one element of the table's writable memory, or our own copy of it.
-                    before = unsafe { Update::compare_swap_alone(kind, place, expected, desired) };
-                });
+                    let was = unsafe {
+                        match is_fleeting {
+                            true => fleeting::compare_swap(place, expected, desired),
+                            false => {
+                                Some(Update::compare_swap_alone(kind, place, expected, desired))
+                            }
+                        }
+                    };
+                    before = was.unwrap_or_default();
+                    was.is_some()
+                })
             }
-        }
-        before
+        };
+        is_done.then_some(before).ok_or(Fault::BadKey)
     }
 }
 
@@ -272,7 +327,7 @@ fn check(change: Change, target: u64, sent: u64, result: Option<u64>) -> Result<
     (is_sent && is_fetched).then_some(()).ok_or(Fault::Invalid)
 }
 
-/// Combines elements where they lie, as the memory has to be updated.
+/// Combines elements where they lie, as the memory has to be updated. False where some of it is gone.
 ///
 /// # Safety
 /// As [`Update::apply`]. On shared memory others update them by [`Update::apply_shared`] only.
@@ -281,24 +336,28 @@ unsafe fn execute(
     place: Segment,
     own: Segment,
     before: Option<Segment>,
-    is_shared: bool,
-) {
+    regime: Regime,
+) -> bool {
     // SAFETY: as the caller vouches; who needs a lock finds nobody else but this executor here.
     unsafe {
-        if !is_shared || update.apply_shared(place, own, before).is_err() {
-            update.apply(place, own, before);
+        match regime {
+            Regime::Fleeting => return fleeting::apply(update, place, own, before),
+            Regime::Shared if update.apply_shared(place, own, before).is_ok() => {}
+            Regime::Alone | Regime::Shared => update.apply(place, own, before),
         }
     }
+    true
 }
 
-/// Combines all elements of a target with those of a source.
+/// Combines all elements of a target with those of a source. False where some of the memory is gone.
 fn combine(
     update: Update,
     mut target: Cursor<impl Iterator<Item = Segment> + Clone>,
     mut source: Cursor<impl Iterator<Item = Segment>>,
     mut result: Option<Cursor<impl Iterator<Item = Segment>>>,
-    is_shared: bool,
-) {
+    regime: Regime,
+) -> bool {
+    let is_fleeting = regime.is_fleeting();
     let (extent, sent) = (update.extent(), update.sent(1));
     let reads = update.operator() != Operator::Nothing;
     while let left @ 1.. = target.left() {
@@ -312,59 +371,74 @@ fn combine(
         if count > 0 {
             let own = if reads { source.take(count * sent) } else { Segment::EMPTY };
             let before = result.as_mut().map(|it| it.take(count * sent));
+            let target = target.take(count * extent);
             // SAFETY: the table's memory, and what a caller vouched for; all have as many elements.
-            unsafe { execute(update, target.take(count * extent), own, before, is_shared) };
+            if !unsafe { execute(update, target, own, before, regime) } {
+                return false;
+            }
             continue;
         }
         let (mut own, mut before) = ([0u8; EXTENT_MAX], [0u8; EXTENT_MAX]);
+        let mut is_there = true;
         if reads {
-            source.each(sent, |at, piece| read(piece, &mut own[at..]));
+            source.each(sent, |at, piece| is_there &= read(piece, &mut own[at..], is_fleeting));
         }
         let own = Segment::new(own.as_mut_ptr(), if reads { sent } else { 0 });
         let was = Segment::new(before.as_mut_ptr(), sent);
         // SAFETY: one element, and arrays of our own that have room for the longest one.
-        element(&mut target, extent, |place| unsafe {
-            execute(update, place, own, Some(was), is_shared);
-        });
+        is_there = is_there
+            && element(&mut target, extent, is_fleeting, |place| unsafe {
+                execute(update, place, own, Some(was), regime)
+            });
         if let Some(result) = &mut result {
-            result.each(sent, |at, piece| write(&before[at..], piece));
+            result.each(sent, |at, piece| is_there &= write(&before[at..], piece, is_fleeting));
+        }
+        if !is_there {
+            return false;
         }
     }
+    true
 }
 
 /// Changes one element where it lies; in a copy, where it lies in several segments. Of these the bytes that change are
-/// written, and no padding.
+/// written, and no padding. False where some of the memory is gone.
 fn element(
     target: &mut Cursor<impl Iterator<Item = Segment> + Clone>,
     bytes: usize,
-    act: impl FnOnce(Segment),
-) {
+    is_fleeting: bool,
+    act: impl FnOnce(Segment) -> bool,
+) -> bool {
     if target.left() >= bytes {
         return act(target.take(bytes));
     }
     let (mut before, mut after) = ([0u8; EXTENT_MAX], [0u8; EXTENT_MAX]);
-    target.clone().each(bytes, |at, piece| read(piece, &mut before[at..]));
+    let mut is_there = true;
+    let mut pieces = target.clone();
+    pieces.each(bytes, |at, piece| is_there &= read(piece, &mut before[at..], is_fleeting));
     after.copy_from_slice(&before);
-    act(Segment::new(after.as_mut_ptr(), bytes));
+    if !is_there || !act(Segment::new(after.as_mut_ptr(), bytes)) {
+        return false;
+    }
     target.each(bytes, |at, piece| {
         for byte in (0..piece.len()).filter(|byte| before[at + byte] != after[at + byte]) {
-            write(&after[at + byte..], piece.part(byte, 1));
+            is_there &= write(&after[at + byte..], piece.part(byte, 1), is_fleeting);
         }
     });
+    is_there
 }
 
-/// Copies a segment to the front of `to`, which is as long at least.
-fn read(from: Segment, to: &mut [u8]) {
+/// Copies a segment to the front of `to`, which is as long at least. False where it is gone.
+fn read(from: Segment, to: &mut [u8], is_fleeting: bool) -> bool {
     let to = &mut to[..from.len()];
-    // SAFETY: the segment is mapped (module), and the slice is the caller's own.
-    unsafe { store::copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len()) };
+    // SAFETY: the segment is mapped (module) or fleeting, and the slice is the caller's own.
+    unsafe { copy(from.as_mut_ptr(), to.as_mut_ptr(), to.len(), is_fleeting) }
 }
 
-/// Copies the front of `from` over a segment; it is as long at least.
-fn write(from: &[u8], to: Segment) {
+/// Copies the front of `from` over a segment; it is as long at least. False where the segment is gone.
+fn write(from: &[u8], to: Segment, is_fleeting: bool) -> bool {
     let from = &from[..to.len()];
-    // SAFETY: the segment is mapped and may be written (module).
-    unsafe { store::copy(from.as_ptr(), to.as_mut_ptr(), from.len()) };
+    // SAFETY: the segment is mapped (module) or fleeting, and may be written.
+    unsafe { copy(from.as_ptr(), to.as_mut_ptr(), from.len(), is_fleeting) }
 }
 
 #[cfg(test)]

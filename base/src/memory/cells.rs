@@ -6,7 +6,7 @@
 //! Invariants:
 //! * the bytes never move; those of our own begin as zeros, and lie at a page's boundary;
 //! * they live as long as a handle or a [`Memory`] made of one does: our own are freed with the last one, a mapping goes with
-//!   the last one, and whoever calls [`Cells::promised`] vouches for others;
+//!   the last one, and whoever calls [`Cells::promised`] vouches for others. Only those of [`Cells::fleeting`] may go away;
 //! * a value at an address that is a multiple of its size is loaded and stored by one access, with acquire and release
 //!   order: nobody sees a part of it.
 
@@ -23,7 +23,7 @@ use std::sync::atomic::{
 
 use thiserror::Error;
 
-use super::{Kind, Memory, Segment, store};
+use super::{Kind, Memory, Segment, guard, store};
 
 /// Cells begin at a multiple of this.
 const ALIGNMENT: usize = 4096;
@@ -61,6 +61,8 @@ enum Owner {
     Own,
     /// Somebody else, who promised it.
     Promised,
+    /// Somebody else, who may take it away.
+    Fleeting,
     /// Something that goes with the allocation.
     Kept { _keep: Box<dyn Any + Send + Sync> },
     /// The cells that these are a part of.
@@ -193,6 +195,22 @@ impl Cells {
         Allocation::cells(address, bytes, Owner::Promised)
     }
 
+    /// Cells over memory of somebody else, who may take it away while others reach it: of a window of a caller from C. Copies and
+    /// jobs of a [`super::BufferTable`] fail where the memory is gone. The methods of these cells do not: who loads, stores, reads
+    /// or writes by them needs the bytes to be there.
+    ///
+    /// The first such cells install handlers of SIGSEGV and SIGBUS in the process. They hand on every fault that is not one of these
+    /// copies. On processors other than x86-64 there are none, and a fault ends the process.
+    ///
+    /// # Safety
+    /// As long as a handle on these cells or a [`Memory`] made of one lives, a byte that is mapped there may be read and written, and
+    /// no Rust reference to it exists. `address + bytes` is an address.
+    pub unsafe fn fleeting(address: *mut u8, bytes: usize) -> Cells {
+        let address = NonNull::new(address).unwrap_or(NonNull::dangling());
+        guard::prepare();
+        Allocation::cells(address, bytes, Owner::Fleeting)
+    }
+
     /// Cells over memory that `keep` keeps: a mapping of memory that several processes have.
     ///
     /// # Safety
@@ -215,8 +233,13 @@ impl Cells {
     /// From now on others, of other processes too, update elements here by the processor's atomic operations
     /// ([`Cells::update`]), and whoever executes jobs on this memory does, too. It never ends, and holds for all handles on these
     /// bytes, and for those on the cells that they are a part of.
+    ///
+    /// # Panics
+    /// The memory may go away ([`Cells::fleeting`]): nobody else maps such memory.
     pub fn share(&self) {
-        self.root().is_shared.store(true, Release);
+        let root = self.root();
+        assert!(!matches!(root.owner, Owner::Fleeting), "memory that others map stays");
+        root.is_shared.store(true, Release);
     }
 
     /// Whether others do.
@@ -310,13 +333,32 @@ impl Cells {
     pub fn memory(&self, range: Range<usize>) -> Result<Memory, OutOfCells> {
         let bytes = range.end.saturating_sub(range.start);
         let segment = self.place(range.start, bytes)?;
-        Ok(Memory { kind: Kind::Cells { segment, keep: self.clone() } })
+        Ok(self.memory_of(segment))
     }
 
     /// All bytes as writable memory.
     pub fn all(&self) -> Memory {
-        let segment = Segment::new(self.allocation.address.as_ptr(), self.len());
-        Memory { kind: Kind::Cells { segment, keep: self.clone() } }
+        self.memory_of(Segment::new(self.allocation.address.as_ptr(), self.len()))
+    }
+
+    /// Whether the memory may go away: see [`Self::fleeting`].
+    pub fn is_fleeting(&self) -> bool {
+        guard::is_in_use() && matches!(self.root().owner, Owner::Fleeting)
+    }
+
+    /// Whether bytes lie inside and are there at this moment. Of fleeting memory each page is looked at.
+    pub fn is_there(&self, at: usize, bytes: usize) -> bool {
+        let place = self.place(at, bytes);
+        place.is_ok_and(|place| !self.is_fleeting() || place.is_there())
+    }
+
+    fn memory_of(&self, segment: Segment) -> Memory {
+        let keep = self.clone();
+        let kind = match self.is_fleeting() {
+            true => Kind::Fleeting { segment, _keep: keep },
+            false => Kind::Cells { segment, keep },
+        };
+        Memory { kind }
     }
 
     /// A range of bytes, if there is one.

@@ -1,13 +1,13 @@
 //! The memories of operations under way, and copies between parts of them.
 //!
 //! Invariants: those of [`super`]; a copy of 1, 2, 4 or 8 bytes reads its source once and writes its target once, where
-//! each is aligned, so that nobody sees a part of it.
+//! each is aligned, so that nobody sees a part of it. A copy of fleeting memory fails where the memory is gone.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Memory, Segment, store};
+use super::{Gone, Memory, Segment, guard, store};
 use crate::followed::Followed;
 use crate::slots::{SlotId, Slots};
 use crate::time::Time;
@@ -119,6 +119,20 @@ impl BufferTable {
         Segments { segments, skip: slice.offset, left: slice.len }
     }
 
+    /// Whether the memory of a slice may go away while it is here: see [`super::Cells::fleeting`]. Whoever resolves such a slice
+    /// copies by [`Segment::copy_out`].
+    #[inline]
+    pub fn is_fleeting(&self, slice: Slice) -> bool {
+        guard::is_in_use() && self.get(slice.buffer).is_some_and(Memory::is_fleeting)
+    }
+
+    /// Whether the bytes of a slice are there at this moment. Of memory that cannot go away they are; of other memory each page is
+    /// looked at.
+    #[inline]
+    pub fn is_there(&self, slice: Slice) -> bool {
+        !self.is_fleeting(slice) || self.resolve(slice).all(Segment::is_there)
+    }
+
     /// Bytes that were copied to, from and between these memories so far. Copies by the kernel are not among them, nor
     /// are bytes that a checksum reads.
     pub fn bytes_copied(&self) -> u64 {
@@ -139,14 +153,24 @@ impl BufferTable {
         self.copied.store(self.copied.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
     }
 
-    /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number.
+    /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number; fewer where memory is gone.
     pub fn copy(&self, from: Slice, to: Slice) -> u64 {
-        let copied = self.copy_segments(from, to);
-        self.came(to.buffer, copied);
-        copied
+        self.try_copy(from, to).unwrap_or_else(|gone| gone.done as u64)
     }
 
-    fn copy_segments(&self, from: Slice, to: Slice) -> u64 {
+    /// The same, for those who have to know where memory is gone.
+    ///
+    /// # Errors
+    /// Some of the bytes are not there; any part of them may have been copied.
+    pub fn try_copy(&self, from: Slice, to: Slice) -> Result<u64, Gone> {
+        let is_fleeting = self.is_fleeting(from) || self.is_fleeting(to);
+        let (copied, is_whole) = self.copy_segments(from, to, is_fleeting);
+        self.came(to.buffer, copied);
+        if is_whole { Ok(copied) } else { Err(Gone { done: copied as usize }) }
+    }
+
+    /// Bytes that were copied, and whether no memory was gone.
+    fn copy_segments(&self, from: Slice, to: Slice, is_fleeting: bool) -> (u64, bool) {
         let mut source = self.resolve(from);
         let mut target = self.resolve_writable(to);
         let (mut a, mut b) = (Segment::EMPTY, Segment::EMPTY);
@@ -155,59 +179,97 @@ impl BufferTable {
             if a.is_empty() {
                 a = match source.next() {
                     Some(segment) => segment,
-                    None => return copied,
+                    None => return (copied, true),
                 };
             }
             if b.is_empty() {
                 b = match target.next() {
                     Some(segment) => segment,
-                    None => return copied,
+                    None => return (copied, true),
                 };
             }
             let bytes = a.len().min(b.len());
-            // SAFETY: both segments belong to memories in this table, which keep them mapped. No Rust
-            // reference into the target exists (module invariant): it is writable, which memory is not
-            // that others hold references to.
-            unsafe { store::copy(a.as_mut_ptr(), b.as_mut_ptr(), bytes) };
+            // SAFETY: both segments belong to memories in this table, which keep them mapped, or are
+            // fleeting. No Rust reference into the target exists (module invariant): it is writable,
+            // which memory is not that others hold references to.
+            let copied_it = unsafe { copy(a.as_mut_ptr(), b.as_mut_ptr(), bytes, is_fleeting) };
+            if !copied_it {
+                return (copied, false);
+            }
             a = a.part(bytes, usize::MAX);
             b = b.part(bytes, usize::MAX);
             copied += bytes as u64;
         }
     }
 
-    /// Copies the bytes of `from` into `to`, as many as both have; for tests and small headers.
+    /// Copies the bytes of `from` into `to`, as many as both have; for tests and small headers. Returns that number; fewer
+    /// where memory is gone.
     pub fn read(&self, from: Slice, to: &mut [u8]) -> usize {
+        self.try_read(from, to).unwrap_or_else(|gone| gone.done)
+    }
+
+    /// The same, for those who have to know where memory is gone.
+    ///
+    /// # Errors
+    /// Some of the bytes are not there; any part of them may have been copied.
+    pub fn try_read(&self, from: Slice, to: &mut [u8]) -> Result<usize, Gone> {
+        let is_fleeting = self.is_fleeting(from);
         let mut done = 0;
         for segment in self.resolve(from) {
             let bytes = segment.len().min(to.len() - done);
-            // SAFETY: the segment is alive (see `copy`); `to` is a reference of the caller's own and
-            // has at least `bytes` bytes left.
-            unsafe { store::copy(segment.as_mut_ptr(), to.as_mut_ptr().add(done), bytes) };
+            // SAFETY: the segment is alive (see `copy`), or fleeting; `to` is a reference of the
+            // caller's own and has at least `bytes` bytes left.
+            let copied = unsafe {
+                copy(segment.as_mut_ptr(), to.as_mut_ptr().add(done), bytes, is_fleeting)
+            };
+            if !copied {
+                return Err(Gone { done });
+            }
             done += bytes;
         }
         self.count(done as u64);
-        done
+        Ok(done)
     }
 
-    /// Copies `from` into the bytes of `to`, as many as both have. Returns that number.
+    /// Copies `from` into the bytes of `to`, as many as both have. Returns that number; fewer where memory is gone.
     pub fn write(&self, to: Slice, from: &[u8]) -> usize {
+        self.try_write(to, from).unwrap_or_else(|gone| gone.done)
+    }
+
+    /// The same, for those who have to know where memory is gone.
+    ///
+    /// # Errors
+    /// Some of the bytes are not there; any part of them may have been copied.
+    pub fn try_write(&self, to: Slice, from: &[u8]) -> Result<usize, Gone> {
+        let is_fleeting = self.is_fleeting(to);
         let mut done = 0;
         for segment in self.resolve_writable(to) {
             let bytes = segment.len().min(from.len() - done);
-            // SAFETY: as in `read`, the other way round; the segment may be written.
-            unsafe { store::copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes) };
+            // SAFETY: as in `try_read`, the other way round; the segment may be written.
+            let copied =
+                unsafe { copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes, is_fleeting) };
+            if !copied {
+                return Err(Gone { done });
+            }
             done += bytes;
         }
         self.came(to.buffer, done as u64);
-        done
+        Ok(done)
     }
 
     /// Copies memory outside of the table into the bytes of `to`, as many as both have.
     ///
+    /// # Errors
+    /// Some bytes of `to` are not there; any part of the others may have been written.
+    ///
     /// # Safety
     /// `from` is mapped, and lies outside of every memory of the table.
     #[inline]
-    pub unsafe fn fill(&self, to: Slice, from: Segment) {
+    pub unsafe fn fill(&self, to: Slice, from: Segment) -> Result<(), Gone> {
+        if self.is_fleeting(to) {
+            // SAFETY: as the caller vouches.
+            return unsafe { self.fill_fleeting(to, from) };
+        }
         let mut from = from;
         for segment in self.resolve_writable(to) {
             let bytes = segment.len().min(from.len());
@@ -219,10 +281,29 @@ impl BufferTable {
                 break;
             }
         }
+        Ok(())
     }
 
-    /// The CRC32C of the bytes of `slice`.
+    /// # Safety
+    /// As [`Self::fill`].
+    #[cold]
+    unsafe fn fill_fleeting(&self, to: Slice, from: Segment) -> Result<(), Gone> {
+        let mut done = 0;
+        for segment in self.resolve_writable(to) {
+            let part = from.part(done, segment.len());
+            // SAFETY: the caller vouches for `from`; nobody refers to the segment, which may be gone.
+            if !unsafe { guard::copy(part.as_mut_ptr(), segment.as_mut_ptr(), part.len()) } {
+                return Err(Gone { done });
+            }
+            self.came(to.buffer, part.len() as u64);
+            done += part.len();
+        }
+        Ok(())
+    }
+
+    /// The CRC32C of the bytes of `slice`; where some of them are gone, one that hardly anything has.
     pub fn crc32c(&self, slice: Slice) -> u32 {
+        let is_fleeting = self.is_fleeting(slice);
         let mut crc = 0;
         let mut space = [const { MaybeUninit::<u8>::uninit() }; CHECKSUM_BYTES];
         for mut rest in self.resolve(slice) {
@@ -230,11 +311,16 @@ impl BufferTable {
                 let bytes = rest.len().min(CHECKSUM_BYTES);
                 // A peer might write there meanwhile, so that there must be no reference to it: the
                 // checksum is that of a copy. Where both ran at once it fails, which is what it is for.
-                // SAFETY: the memory is alive (see `copy`) and apart from `space`, which is ours alone;
-                // what the slice covers was written just before.
+                // SAFETY: the memory is alive (see `copy`), or fleeting, and apart from `space`, which is
+                // ours alone; what the slice covers was written just before.
                 let copied = unsafe {
                     let to = space.as_mut_ptr().cast::<u8>();
-                    ptr::copy_nonoverlapping(rest.as_mut_ptr(), to, bytes);
+                    if is_fleeting && !guard::copy(rest.as_mut_ptr(), to, bytes) {
+                        return !crc;
+                    }
+                    if !is_fleeting {
+                        ptr::copy_nonoverlapping(rest.as_mut_ptr(), to, bytes);
+                    }
                     std::slice::from_raw_parts(to, bytes)
                 };
                 crc = crate::checksum::append(crc, copied);
@@ -242,6 +328,39 @@ impl BufferTable {
             }
         }
         crc
+    }
+}
+
+/// Copies bytes; false where they are fleeting and gone.
+///
+/// # Safety
+/// As [`store::copy`]; but fleeting bytes need not be mapped.
+#[inline]
+pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, is_fleeting: bool) -> bool {
+    // SAFETY: as the caller vouches.
+    unsafe {
+        if is_fleeting {
+            return guard::copy(from, to, bytes);
+        }
+        store::copy(from, to, bytes);
+    }
+    true
+}
+
+impl Segment {
+    /// Copies the bytes of a fleeting memory's segment. False where some of them are gone; then any part of them was copied.
+    ///
+    /// # Safety
+    /// So many bytes may be written at `to`. The segment is of a memory that is alive.
+    pub unsafe fn copy_out(self, to: *mut u8) -> bool {
+        // SAFETY: as the caller vouches; bytes that are gone end the copy.
+        unsafe { guard::copy(self.as_mut_ptr(), to, self.len()) }
+    }
+
+    /// Whether all its bytes are there.
+    pub(super) fn is_there(self) -> bool {
+        // SAFETY: a byte is read of each page, and nobody refers to what a peer may write.
+        unsafe { guard::is_there(self.as_mut_ptr(), self.len()) }
     }
 }
 
@@ -342,7 +461,7 @@ mod tests {
             assert_eq!(table.copy(source, target), 0);
             let mut outside = *b"lost";
             // SAFETY: a local array is mapped and in no table.
-            unsafe { table.fill(target, Segment::new(outside.as_mut_ptr(), 4)) };
+            unsafe { table.fill(target, Segment::new(outside.as_mut_ptr(), 4)) }.unwrap();
             let mut bytes = [0; 4];
             assert_eq!(table.read(target, &mut bytes), 4);
             assert_eq!(bytes, CONSTANT);

@@ -23,7 +23,7 @@ use super::element::{Arithmetic, Bits, Complex, Element, INDEX, Operator, Ordere
 use super::words::{Parts, Word, each_shared, natively, read, replace, swap};
 
 /// Bytes that are combined at a time: with as many of the source they stay in the nearest cache.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 /// The longest element in memory, and the longest one as it is sent.
 pub(super) const EXTENT_MAX: usize = 16;
 

@@ -171,6 +171,7 @@ impl Core {
         if let Kind::Send(SendState { send, stage: SendStage::Eager { link }, .. }) = operation.kind
         {
             self.frame_left(send.peer, link, false);
+            self.mind_payload(link, outcome);
         }
         self.eager_released(id, outcome);
     }

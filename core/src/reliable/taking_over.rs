@@ -129,6 +129,12 @@ impl Core {
             place.slice = copy.part(0, to.len);
             return self.take_effect(place, &[]);
         }
+        if let IncomingKind::Put(put) = place.kind {
+            if let Some(peer) = place.peer.filter(|_| place.span != 0) {
+                self.span_placed(peer, place.span);
+            }
+            return self.put_ready(&place, put, copy);
+        }
         self.outputs.push(Output::Copy { from: copy.part(0, to.len), to });
         self.release_copy(copy);
         self.take_effect(place, &[]);
@@ -175,7 +181,7 @@ impl Core {
         }
     }
 
-    fn release_copy(&mut self, slice: Slice) {
+    pub(crate) fn release_copy(&mut self, slice: Slice) {
         self.copies_staged -= 1;
         self.outputs.push(Output::Release(slice.buffer));
     }

@@ -4,6 +4,7 @@
 //! * [`origin`]: the side that gets and puts, with [`native`] where the rail does it, and [`asking`] for gets by frames;
 //! * [`judging`]: the side whose memory it is: which accesses a key allows; [`serving`] for gets;
 //! * [`channel`]: operations with numbers: puts by frames, on both sides;
+//! * [`gone`]: memory that goes away under an access;
 //! * [`accesses`]: what we have under way with one peer, and its limits;
 //! * [`pulls`]: gets of a session that may have several paths, in parts over its links; [`pulling`] chooses.
 //!
@@ -18,6 +19,7 @@ mod accesses;
 mod asking;
 mod channel;
 mod exposures;
+mod gone;
 mod groups;
 mod judging;
 mod locks;

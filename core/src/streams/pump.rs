@@ -96,7 +96,7 @@ impl Core {
                 let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
                 // The peer's own number: it is its affair where this ends.
                 *into_offset = into_offset.wrapping_add(len);
-                let order = Order::ServeFrame { region: *region, peer: id };
+                let order = Order::ServeFrame { region: *region, peer: id, cookie: *cookie };
                 self.emit(id, body, bulk(order, &mut stream.left, len));
             }
             StreamKind::Put(put) => {

@@ -127,11 +127,27 @@ fn a_rank_that_is_killed_hangs_nobody_whatever_it_was_doing() {
     }
 }
 
-#[test]
-fn memory_that_goes_away_is_an_error_for_those_who_attach_to_it() {
+fn memory_goes_away(listen: &str) {
     let Some(program) = compile("tests/c/gone.c", Language::C) else { return };
-    let listen = "ROPEWALK_RMA_LISTEN=shm://,tcp://127.0.0.1:0";
-    all_say(run(&["-n", "2", "--env", listen], &program, &[]), 2, "] ok");
+    let listen = format!("ROPEWALK_RMA_LISTEN={listen}");
+    for implementation in ["direct", "messages", "direct_accumulate_at_origin"] {
+        all_say(run(&["-n", "2", "--env", &listen], &program, &[implementation]), 2, "] ok");
+    }
+}
+
+#[test]
+fn memory_that_goes_away_is_an_error_over_shared_memory() {
+    memory_goes_away("shm://,tcp://127.0.0.1:0");
+}
+
+#[test]
+fn memory_that_goes_away_is_an_error_over_tcp() {
+    memory_goes_away("tcp://127.0.0.1:0");
+}
+
+#[test]
+fn memory_that_goes_away_is_an_error_over_udp() {
+    memory_goes_away("udp://127.0.0.1:0");
 }
 
 fn example_in_c(name: &str, words: &str) {

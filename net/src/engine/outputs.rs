@@ -208,13 +208,16 @@ impl Engine {
     #[cold]
     fn loop_frame(&mut self) {
         let FrameOrder { header, payload, token, .. } = *self.core.frame();
+        if is_gone(payload, &self.buffers) {
+            return self.core.ordered(token, Ordered::Refused(Fault::BadKey));
+        }
         let Engine { core, buffers, pool, .. } = self;
         let mut events = RailEvents { core, buffers, pool };
         match events.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
-            Placement::Into { slice, token } => {
-                events.buffers.copy(payload, slice);
-                events.received(LOOP_LINK, token);
-            }
+            Placement::Into { slice, token } => match events.buffers.try_copy(payload, slice) {
+                Ok(_) => events.received(LOOP_LINK, token),
+                Err(_) => events.unplaced(LOOP_LINK, token),
+            },
             Placement::Drop => {}
             Placement::Stage { .. } => unreachable!("turned into a place by `RailEvents`"),
             Placement::Violation(_) => self.core.link_down(LOOP_LINK, Fault::Protocol),
@@ -263,7 +266,13 @@ impl Engine {
     }
 }
 
-/// Gives a frame with its checksums to a rail.
+/// Whether memory of a payload has gone away.
+#[inline(always)]
+fn is_gone(payload: Slice, buffers: &BufferTable) -> bool {
+    buffers.is_fleeting(payload) && !buffers.is_there(payload)
+}
+
+/// Gives a frame with its checksums to a rail. Refused with `BadKey` where memory of its payload is gone.
 #[inline(always)]
 fn hand_over(
     rail: &mut dyn Rail,
@@ -272,6 +281,10 @@ fn hand_over(
     followed: bool,
     buffers: &BufferTable,
 ) -> Ordered {
+    // The peer is told what is not there, while nothing of the frame has left.
+    if is_gone(frame.payload, buffers) {
+        return Ordered::Refused(Fault::BadKey);
+    }
     checked.seal(frame, buffers);
     if followed { rail.send_followed(frame, buffers) } else { rail.send(frame, buffers) }
 }

@@ -110,6 +110,12 @@ impl Report for RailEvents<'_> {
         self.run_jobs();
     }
 
+    #[cold]
+    fn unplaced(&mut self, _link: LinkId, token: Token) {
+        self.core.unplaced(token);
+        self.run_jobs();
+    }
+
     fn done(&mut self, token: Token) {
         self.core.done(token);
     }

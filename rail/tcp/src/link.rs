@@ -134,6 +134,8 @@ pub struct Incoming {
     pub done: u32,
     /// Bytes of the payload.
     pub total: u32,
+    /// The memory of its place went away.
+    pub is_gone: bool,
 }
 
 impl Incoming {

@@ -156,8 +156,15 @@ impl Receiver<'_> {
         let asked = vectors.bytes();
         self.counters.system_calls += 1;
         // SAFETY: the place lies in memories of the table, which their owner keeps and nobody else
-        // touches until `received`; the tail lies in the rail's own buffer, which is borrowed mutably.
-        let read = unsafe { vectors.receive(needs_socket(link)) }?;
+        // touches until `received`; the tail lies in the rail's own buffer, which is borrowed mutably. The
+        // kernel writes where memory is, and tells where it is gone.
+        let read = match unsafe { vectors.receive(needs_socket(link)) } {
+            Err(Errno::FAULT) => {
+                lose_place(link);
+                return self.read(id, link);
+            }
+            read => read?,
+        };
         self.counters.bytes_received += read as u64;
         self.advance(id, link, read.min(landing));
         let tail = read.saturating_sub(landing);
@@ -172,10 +179,12 @@ impl Receiver<'_> {
         if incoming.done < incoming.total {
             return;
         }
-        let token = incoming.token;
+        let (token, is_gone) = (incoming.token, incoming.is_gone);
         link.inbound.payload = None;
-        if let Some(token) = token {
-            self.report.received(id, token);
+        match token {
+            Some(token) if is_gone => self.report.unplaced(id, token),
+            Some(token) => self.report.received(id, token),
+            None => {}
         }
     }
 
@@ -189,8 +198,10 @@ impl Receiver<'_> {
                 if landing > 0 {
                     let place = incoming.place.part(u64::from(incoming.done), landing as u64);
                     let from = &self.buffer[at..at + landing];
-                    let written = self.report.buffers().write(place, from);
-                    self.counters.bytes_staged += written as u64;
+                    match self.report.buffers().try_write(place, from) {
+                        Ok(written) => self.counters.bytes_staged += written as u64,
+                        Err(_) => lose_place(link),
+                    }
                 }
                 at += bytes;
                 self.advance(id, link, bytes);
@@ -305,11 +316,20 @@ fn begin(
         Placement::Stage { .. } => unreachable!("the layer above turns Stage into Into"),
     };
     if total > 0 {
-        inbound.payload = Some(Incoming { place, token, done: 0, total });
+        inbound.payload = Some(Incoming { place, token, done: 0, total, is_gone: false });
     } else if let Some(token) = token {
         report.received(id, token);
     }
     Ok(())
+}
+
+/// The memory of a payload's place is gone: the rest of the payload is skipped.
+#[cold]
+fn lose_place(link: &mut Link) {
+    if let Some(payload) = &mut link.inbound.payload {
+        payload.place.len = payload.place.len.min(u64::from(payload.done));
+        payload.is_gone = true;
+    }
 }
 
 /// The number of bytes to read if a header comes next: after a long frame no more than one header.

@@ -51,7 +51,10 @@ pub fn send_now(
     if frame_bytes <= SMALL_BYTES {
         let mut frame = [0; SMALL_BYTES];
         frame[..header_bytes].copy_from_slice(header.as_bytes());
-        buffers.read(payload, &mut frame[header_bytes..frame_bytes]);
+        if buffers.try_read(payload, &mut frame[header_bytes..frame_bytes]).is_err() {
+            // It went away just now. The flush meets that, too.
+            return 0;
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = rustix::net::send(socket, &frame[..frame_bytes], flags).unwrap_or(0);
         counters.bytes_sent += sent as u64;

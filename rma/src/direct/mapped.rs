@@ -31,21 +31,17 @@ impl Hub {
         if !remote.lanes[number].queue.is_empty() || !remote.is_open(rank) {
             return false;
         }
-        let copied = match &operation.verb {
-            Verb::Put(source) => {
-                put(cells, operation, source);
-                source.data_bytes()
-            }
-            Verb::Get(destination) => {
-                get(cells, operation, destination);
-                destination.data_bytes()
-            }
+        // What is gone is refused as for any other rank.
+        let is_there = |it: Piece| is_there(cells, operation.address + it.offset, it.bytes);
+        let copies = matches!(operation.verb, Verb::Put(_) | Verb::Get(_));
+        if copies && cells.is_fleeting() && !operation.pieces().all(is_there) {
+            return false;
+        }
+        match &operation.verb {
+            Verb::Put(source) => put(cells, operation, source),
+            Verb::Get(destination) => get(cells, operation, destination),
             Verb::Update { update, source, result, .. } => {
-                let operands = (source, result.as_ref());
-                let Some(copied) = update_run(cells, operation, *update, operands) else {
-                    return false;
-                };
-                copied
+                return update_run(cells, operation, *update, (source, result.as_ref())).is_some();
             }
             Verb::Swap { element, expected, desired, result } => {
                 let offset = operation.datatype.run(true, 1).unwrap_or(0);
@@ -54,10 +50,8 @@ impl Hub {
                     return false;
                 };
                 result.scatter(0, &before[..element.shape().extent]);
-                element.shape().extent as u64
             }
-        };
-        self.copied += copied;
+        }
         true
     }
 
@@ -66,8 +60,10 @@ impl Hub {
         let Some(cells) = self.remote(window).mapped[rank as usize].clone() else {
             return Some(next);
         };
+        if cells.is_fleeting() && !are_there(&cells, &next) {
+            return Some(next);
+        }
         let Prepared { what, memory, note } = next;
-        let bytes = memory.len();
         let (value, memory) = match what {
             What::Access(way, layout) => {
                 access(&cells, way, &layout, &memory);
@@ -76,7 +72,6 @@ impl Hub {
             // The bytes are there before the notice leaves.
             What::Notify { at, raise, .. } => {
                 access(&cells, Direction::Put, &RemoteLayout::At(at), &memory);
-                self.copied += bytes;
                 let what = self.remote(window).notice(rank, raise);
                 return Some(Prepared { what, memory: Memory::empty(), note });
             }
@@ -102,7 +97,6 @@ impl Hub {
                 return Some(Prepared { what, memory, note });
             }
         };
-        self.copied += bytes;
         self.end_access(window, rank, &note, (Ok(()), value), memory);
         None
     }
@@ -125,6 +119,33 @@ impl Hub {
         }
         remote.idle_flushes = (remote.idle_flushes + 1) % IDLE_FLUSHES_MAX;
         remote.idle_flushes != 0
+    }
+}
+
+fn is_there(cells: &Cells, at: i64, bytes: u64) -> bool {
+    cells.is_there(at as usize, bytes as usize)
+}
+
+/// Whether all bytes are there that an access reads or writes here.
+#[cold]
+fn are_there(cells: &Cells, next: &Prepared) -> bool {
+    let mut left = next.memory.len();
+    let mut is_there = |at: i64, bytes: u64| {
+        let bytes = bytes.min(left);
+        left -= bytes;
+        is_there(cells, at, bytes)
+    };
+    match &next.what {
+        What::Access(_, RemoteLayout::At(at)) | What::Notify { at, .. } => {
+            is_there(*at as i64, u64::MAX)
+        }
+        What::Access(_, RemoteLayout::List(list)) => {
+            list.iter().all(|it| is_there(it.offset as i64, it.len))
+        }
+        What::Access(_, RemoteLayout::Strided(Strided { shape, address, count, from })) => {
+            shape.pieces(*count, *from).all(|it| is_there(address + it.offset, it.bytes))
+        }
+        _ => true,
     }
 }
 
@@ -166,13 +187,13 @@ fn get(cells: &Cells, operation: &Operation<'_>, to: &Destination<'_>) {
     });
 }
 
-/// A short update of elements that lie without gaps at the target. Returns the bytes that it copied.
+/// A short update of elements that lie without gaps at the target.
 fn update_run(
     cells: &Cells,
     operation: &Operation<'_>,
     update: Update,
     (source, result): (&Source<'_>, Option<&Destination<'_>>),
-) -> Option<u64> {
+) -> Option<()> {
     let offset = operation.datatype.run(true, operation.count)?;
     let elements = operation.datatype.elements()?.checked_mul(operation.count)?;
     let sent = usize::try_from(elements).ok()?.checked_mul(update.sent(1))?;
@@ -180,8 +201,7 @@ fn update_run(
         return None;
     }
     let (mut own, mut before) = ([0; SHORT_BYTES], [0; SHORT_BYTES]);
-    let takes = update.operator() != Operator::Nothing;
-    if takes {
+    if update.operator() != Operator::Nothing {
         source.gather(0, &mut own[..sent]);
     }
     let at = (operation.address + offset) as usize;
@@ -190,7 +210,7 @@ fn update_run(
     if let Some(result) = result {
         result.scatter(0, &before[..sent]);
     }
-    Some(sent as u64 * (u64::from(takes) + u64::from(result.is_some())))
+    Some(())
 }
 
 /// A put or a get, of data that lie in a memory.

@@ -182,11 +182,12 @@ impl Hub {
             return;
         }
         let memory = match direct {
+            Some(slice) if !self.table.is_there(slice) => None,
             Some(slice) => self.memory(window, slice),
             None => Some((Memory::pooled(self.mail.buffer(bytes as usize)), None)),
         };
         let Some((memory, used)) = memory else {
-            // The memory was detached: the data come to nothing, and the operation is refused.
+            // The memory was detached or is gone: the data come to nothing, and the operation is refused.
             *operand = Operand::None;
             return self.drain(rank, &Data::Apart { number, bytes }, None);
         };
@@ -210,9 +211,11 @@ impl Hub {
         memory: Memory,
     ) {
         let expected = memory.len();
+        let is_gone = outcome == Err(Fault::BadKey) && !staged;
         let came = match outcome {
             Ok(bytes) => bytes == expected,
             Err(Fault::Truncated) => false,
+            Err(_) if is_gone => true,
             Err(fault) => return self.lose(rank, Loss::Session(fault)),
         };
         if !came {
@@ -225,7 +228,8 @@ impl Hub {
         else {
             return;
         };
-        *operand = Operand::Placed;
+        // Without data it is refused when its turn comes.
+        *operand = if is_gone { Operand::None } else { Operand::Placed };
         if staged {
             match self.table.insert(memory) {
                 Ok(buffer) => *operand = Operand::Staged(buffer, expected),
@@ -275,19 +279,19 @@ impl Hub {
             return Step::Done;
         }
         let Some(number) = wanted.apart else {
-            let item = Item::result(wanted.fetch, bytes as usize);
-            self.reply_with(rank, &item, bytes as usize, |table, to| gather(table, places, to));
+            self.get_short(rank, window, places, wanted);
             return Step::Done;
         };
         if self.inbound[rank as usize].answers >= ANSWERS_MAX {
             return Step::Waits;
         }
         let memory = match places {
+            Places::One(slice) if !self.table.is_there(*slice) => None,
             Places::One(slice) => self.memory(window, *slice),
             Places::Shaped { .. } => {
                 let mut buffer = self.mail.buffer(bytes as usize);
-                gather(&self.table, places, &mut buffer);
-                Some((Memory::pooled(buffer), None))
+                let is_there = gather(&self.table, places, &mut buffer);
+                is_there.then(|| (Memory::pooled(buffer), None))
             }
         };
         match memory {
@@ -295,6 +299,26 @@ impl Hub {
             None => self.refuse_late(rank, window, GET, Some(wanted)),
         }
         Step::Done
+    }
+
+    /// A get whose result goes in a message with others.
+    fn get_short(&mut self, rank: u32, window: u32, places: &Places, wanted: Wanted) {
+        let (region, bytes) = match places {
+            Places::One(slice) => (*slice, slice.len as usize),
+            Places::Shaped { region, bytes, .. } => (*region, *bytes as usize),
+        };
+        let item = Item::result(wanted.fetch, bytes);
+        if !self.table.is_fleeting(region) {
+            return self.reply_with(rank, &item, bytes, |table, to| {
+                gather(table, places, to);
+            });
+        }
+        // A result that was begun cannot be taken back.
+        let mut copy = vec![0; bytes];
+        match gather(&self.table, places, &mut copy) {
+            true => self.reply_with(rank, &item, bytes, |_, to| to.copy_from_slice(&copy)),
+            false => self.refuse_late(rank, window, GET, Some(wanted)),
+        }
     }
 
     fn swap(
@@ -312,7 +336,6 @@ impl Hub {
             Ok(was) => {
                 let item = Item::result(wanted.fetch, bytes);
                 self.reply_with(rank, &item, bytes, |_, to| to.copy_from_slice(&was[..bytes]));
-                self.copied += bytes as u64;
             }
             Err(_) => self.refuse_late(rank, window, SWAP, Some(wanted)),
         }
@@ -385,23 +408,24 @@ impl Hub {
     }
 }
 
-/// Copies the bytes of places, one after the other.
-fn gather(table: &BufferTable, places: &Places, to: &mut [u8]) {
+/// Copies the bytes of places, one after the other. False where some of them are gone.
+fn gather(table: &BufferTable, places: &Places, to: &mut [u8]) -> bool {
     match places {
-        Places::One(slice) => {
-            table.read(*slice, to);
-        }
+        Places::One(slice) => table.try_read(*slice, to).is_ok(),
         Places::Shaped { region, address, shape, count, from, .. } => {
             let mut done = 0;
             for piece in shape.pieces(*count, *from) {
                 let bytes = (to.len() - done).min(piece.bytes as usize);
                 if bytes == 0 {
-                    return;
+                    return true;
                 }
-                let at = (address + piece.offset) as u64;
-                table.read(region.part(at, bytes as u64), &mut to[done..done + bytes]);
+                let part = region.part((address + piece.offset) as u64, bytes as u64);
+                if table.try_read(part, &mut to[done..done + bytes]).is_err() {
+                    return false;
+                }
                 done += bytes;
             }
+            true
         }
     }
 }

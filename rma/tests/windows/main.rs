@@ -3,7 +3,6 @@
 mod accumulates;
 mod checks;
 mod common;
-mod costs;
 mod dynamic;
 mod errors;
 mod locks;

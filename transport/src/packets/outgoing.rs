@@ -42,6 +42,8 @@ pub(super) struct Outgoing {
     pub next_record: u32,
     /// More waits than a peer that reads can bring about.
     pub overflown: bool,
+    /// Some of the memory of a record went away before it had left: what is sent of it is not what it was.
+    pub is_spoiled: bool,
     /// When what waits goes: `ZERO` at once, `NEVER` where nothing does. And how many frames wait that are in no hurry.
     goes_at: Time,
     patient: usize,
@@ -80,6 +82,7 @@ impl Default for Outgoing {
             full: VecDeque::new(),
             next_record: 0,
             overflown: false,
+            is_spoiled: false,
             goes_at: Time::NEVER,
             patient: 0,
         }
@@ -226,7 +229,8 @@ impl Outgoing {
         match &queued.payload {
             Payload::Held(slice) => {
                 bytes.resize(begin + part, 0);
-                memory.read(slice.part(*done, part as u64), &mut bytes[begin..]);
+                let is_there = memory.try_read(slice.part(*done, part as u64), &mut bytes[begin..]);
+                self.is_spoiled |= !is_there;
             }
             Payload::Own(own) => {
                 bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);

@@ -11,7 +11,7 @@ use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::machine::Machine;
-use super::remote_writes::{GIVEN_UP, TAKEN};
+use super::remote_writes::{BAD_KEY, GIVEN_UP, TAKEN};
 use super::transfers::{Purpose, Reading, Source, WINDOW_MAX};
 use crate::driver::Driven;
 use crate::memory::Bytes;
@@ -206,7 +206,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if !std::mem::replace(&mut entry.counted, true) {
             self.budget.take_back(id, under_way);
         }
-        memory.write(entry.into.part(piece.offset, piece.bytes.into()), bytes);
+        let into = entry.into.part(piece.offset, piece.bytes.into());
+        let is_there = memory.try_write(into, bytes);
         self.budget.free(id, 1);
         let complete = entry.pull.is_complete();
         if let Some(state) = self.links.get_mut(id) {
@@ -230,8 +231,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
         }
         self.feed();
-        if complete {
-            self.reading_complete(reading);
+        match is_there {
+            false => self.reading_gone(reading),
+            true if complete => self.reading_complete(reading),
+            true => {}
+        }
+    }
+
+    /// The memory that a reading goes to is not there (any more).
+    #[cold]
+    fn reading_gone(&mut self, id: SlotId) {
+        let Some(reading) = self.end_reading(id) else { return };
+        match reading.purpose {
+            Purpose::Read { access } => self.segment_over(access, Err(Fault::BadKey)),
+            Purpose::Take { offer, .. } => self.take_over(reading.link, offer, BAD_KEY),
         }
     }
 

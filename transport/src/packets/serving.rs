@@ -8,7 +8,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Ordered, RemoteKey};
-use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody};
+use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::IntoBytes;
 
 use super::machine::{Event, Machine};
@@ -97,10 +97,27 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let from = serving.slice.part(offset, bytes);
         let body =
             PieceBody { handle: serving.handle.into(), piece: piece.into(), reserved: 0.into() };
+        let handle = serving.handle;
         if serving.ask.pieces == 0 {
             state.serving.pop_front();
         }
-        let fill = |to: &mut [u8]| memory.read(from, to);
-        Some(packets::seal(out, Kind::Piece, route, body.as_bytes(), bytes as usize, fill))
+        let mut is_there = true;
+        let fill = |to: &mut [u8]| is_there = memory.try_read(from, to);
+        let written = packets::seal(out, Kind::Piece, route, body.as_bytes(), bytes as usize, fill);
+        if !is_there {
+            return Some(self.refuse_pull(id, handle, out));
+        }
+        Some(written)
+    }
+
+    /// The memory that is asked for is not there (any more): nothing more of it is served, and that is said in this packet.
+    #[cold]
+    fn refuse_pull(&mut self, id: SlotId, handle: u64, out: &mut [u8]) -> usize {
+        if let Some(state) = self.links.get_mut(id) {
+            state.serving.retain(|it| it.handle != handle);
+        }
+        let route = self.route(id).expect("a link that serves has a route");
+        let body = RefusalBody { handle: handle.into(), reason: BAD_KEY, reserved: [0; 7] };
+        packets::seal(out, Kind::Refusal, route, body.as_bytes(), 0, |_| ())
     }
 }

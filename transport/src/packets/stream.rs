@@ -52,6 +52,8 @@ pub(super) struct Incoming {
     total: usize,
     done: usize,
     place: Option<(Slice, Token)>,
+    /// Some of the place has gone away.
+    is_gone: bool,
 }
 
 impl<S> Link<S> {
@@ -82,6 +84,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         if first {
             self.cut(id, memory, true);
+            if self.links.get(id).is_none() {
+                // Told with the link's end, too.
+                return if held { Ordered::Pending } else { Ordered::Released };
+            }
         }
         self.touch(id);
         let waits = self.links.get(id).is_some_and(|state| !state.out.is_cut());
@@ -194,6 +200,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.recycle(spare);
             }
             let Some(state) = self.links.get_mut(id) else { return };
+            if state.out.is_spoiled {
+                return self.end(id, Fault::PeerReset);
+            }
             let current = &mut state.out.current;
             if let Some(Cutting { queued, .. }) = current.take_if(|it| it.is_done()) {
                 state.out.next_record = state.out.next_record.wrapping_add(1);
@@ -353,7 +362,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.advance(id, packet.placed, above);
         while !bytes.is_empty() {
             let Some(state) = self.links.get_mut(id) else { return };
-            if let Some(incoming) = &state.incoming {
+            if let Some(incoming) = &mut state.incoming {
                 let taken = bytes.len().min(incoming.total - incoming.done);
                 incoming.write(incoming.done, &bytes[..taken], above);
                 self.advance(id, taken, above);
@@ -375,11 +384,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if incoming.done < incoming.total {
             return;
         }
-        let place = incoming.place;
+        let (place, is_gone) = (incoming.place, incoming.is_gone);
         state.incoming = None;
         state.record = state.record.wrapping_add(1);
-        if let Some((_, token)) = place {
-            above.received(id, token);
+        match place {
+            Some((_, token)) if is_gone => above.unplaced(id, token),
+            Some((_, token)) => above.received(id, token),
+            None => {}
         }
     }
 
@@ -424,7 +435,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         };
         let total = header_bytes + payload_bytes as usize;
         let state = self.links.get_mut(id)?;
-        state.incoming = Some(Incoming { header_bytes, total, done: 0, place });
+        let is_gone = false;
+        state.incoming = Some(Incoming { header_bytes, total, done: 0, place, is_gone });
         self.advance(id, header_bytes, above);
         Some(header_bytes)
     }
@@ -457,13 +469,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
 impl Incoming {
     /// Writes bytes of the record, from `at` on, to the payload's place. None of them are the header's.
-    fn write(&self, at: usize, bytes: &[u8], memory: &dyn Bytes) {
+    fn write(&mut self, at: usize, bytes: &[u8], memory: &dyn Bytes) {
         if let Some((slice, _)) = self.place {
             let at = (at - self.header_bytes) as u64;
             // Bytes beyond the end of their place are cut.
             let at = at.min(slice.len);
             let fits = (slice.len - at).min(bytes.len() as u64);
-            memory.write(slice.part(at, fits), &bytes[..fits as usize]);
+            let is_there = memory.try_write(slice.part(at, fits), &bytes[..fits as usize]);
+            self.is_gone |= !is_there;
         }
     }
 }
@@ -488,7 +501,7 @@ impl<S> Link<S> {
         now: ropewalk_base::time::Time,
     ) -> Option<usize> {
         let at = offset as usize;
-        let placed = match &self.incoming {
+        let placed = match &mut self.incoming {
             Some(incoming)
                 if record == self.record && (incoming.done..incoming.total).contains(&at) =>
             {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::descriptor::Descriptor;
-use crate::memory::{BufferId, Element, Memory, Operator, record};
+use crate::memory::{BufferId, Cells, Element, Memory, Operator, record};
 use crate::pool::Pool;
 use crate::random::Random;
 use std::sync::Arc;
@@ -13,12 +13,17 @@ struct Bench {
     table: BufferTable,
     pool: Pool,
     random: Random,
+    /// Memory may go away, though it does not.
+    is_fleeting: bool,
+    kept: Vec<Box<[u8]>>,
 }
 
 impl Bench {
     fn new(seed: u64) -> Bench {
         let pool = Pool::with_budget(1 << 20);
-        Bench { table: BufferTable::with_limit(8), pool, random: Random::from_seed(seed) }
+        let (table, random) = (BufferTable::with_limit(8), Random::from_seed(seed));
+        let is_fleeting = seed / 4 % 3 == 1;
+        Bench { table, pool, random, is_fleeting, kept: Vec::new() }
     }
 
     /// Memory with these bytes, cut into pieces at random.
@@ -28,11 +33,26 @@ impl Bench {
             let most = if self.random.below(3) == 0 { 9 } else { bytes.len() as u64 };
             let many = (1 + self.random.below(most)).min(rest.len() as u64) as usize;
             let (piece, after) = rest.split_at(many);
-            pieces.push(self.pool.copy_of(piece).expect("the pool has room"));
+            pieces.push(piece);
             rest = after;
         }
-        let buffer = self.table.insert(Memory::many(pieces)).expect("the table has room");
+        let memory = match self.is_fleeting {
+            true => Memory::joined(pieces.iter().map(|piece| self.fleeting(piece)).collect()),
+            false => {
+                let copy = |piece: &&[u8]| self.pool.copy_of(piece).expect("the pool has room");
+                Memory::many(pieces.iter().map(copy).collect())
+            }
+        };
+        let buffer = self.table.insert(memory).expect("the table has room");
         Slice { buffer, offset: 0, len: bytes.len() as u64 }
+    }
+
+    fn fleeting(&mut self, bytes: &[u8]) -> Memory {
+        let mut kept: Box<[u8]> = bytes.into();
+        // SAFETY: the bytes are as old as the table at least, and are not named again.
+        let cells = unsafe { Cells::fleeting(kept.as_mut_ptr(), kept.len()) };
+        self.kept.push(kept);
+        cells.all()
     }
 
     fn bytes(&self, slice: Slice) -> Vec<u8> {

@@ -22,7 +22,7 @@ fn at(millis: u64) -> Time {
 /// A payload of an order that this number tells from others.
 fn payload(number: u32) -> Payload {
     let slice = Slice { buffer: BufferId(slot(number)), offset: 0, len: 10 };
-    let order = Order::ServeFrame { region: slot(number), peer: PEER };
+    let order = Order::ServeFrame { region: slot(number), peer: PEER, cookie: 0 };
     Payload { slice, urgency: Urgency::Bulk, order }
 }
 

@@ -159,7 +159,7 @@ impl Core {
             return self.place_put(link, id, prefix, slice, put);
         }
         let effect = Effect::Event { data, bytes };
-        let notice = Notice { region: key.slot, number, tells, effect };
+        let notice = Notice { region: key.slot, number, tells, is_refused: false, effect };
         if !self.take_token(id, Held::Notice(notice)) {
             return self.violation("more immediate data than may wait");
         }
@@ -179,7 +179,7 @@ impl Core {
 
     /// A put is at its place, and all before it: whoever takes the events of its region is told.
     pub(super) fn event_ready(&mut self, id: PeerId, notice: &Notice) {
-        let Notice { region: slot, number, tells, effect } = *notice;
+        let Notice { region: slot, number, tells, effect, .. } = *notice;
         let Effect::Event { data, bytes } = effect else { return };
         let region = self.regions.get(slot).filter(|it| !it.closing && it.events);
         let (Some(region), Some(session)) = (region, self.peers.session(id)) else {

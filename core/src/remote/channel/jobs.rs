@@ -16,6 +16,7 @@ use ropewalk_wire::frame::{
 };
 
 use super::numbers::Known;
+use super::puts::PutFrame;
 use super::taken::{Effect, Held, Notice};
 use super::whole::Whole;
 use crate::api::*;
@@ -94,8 +95,12 @@ pub(crate) struct Ready {
     /// An atomic that fetches.
     fetches: bool,
     raises: bool,
+    /// See [`Notice::is_refused`].
+    is_refused: bool,
     /// The region's owner may want to know; `None`: another piece of the same operation follows.
     served: Option<Served>,
+    /// It stores a frame of a put, with so many bytes, of which a copy was verified apart: all of the source's buffer.
+    put: Option<Box<(PutFrame, u32)>>,
 }
 
 /// Jobs that may be executed, and the one that is.
@@ -405,7 +410,9 @@ impl Core {
             tells,
             fetches: false,
             raises: false,
+            is_refused: false,
             served: (flags & MORE == 0).then_some(served),
+            put: None,
         });
     }
 
@@ -479,13 +486,15 @@ impl Core {
             tells: flags & TELL != 0,
             fetches: flags & FETCH != 0,
             raises: flags & TOKEN != 0,
+            is_refused: false,
             served: Some(Served::Update),
+            put: None,
         });
     }
 
     /// A put is at its place, and all before it: its word grows.
     fn notice_ready(&mut self, id: PeerId, notice: &Notice) {
-        let Notice { region, number, tells, effect } = *notice;
+        let Notice { region, number, tells, is_refused, effect } = *notice;
         let Effect::Growth { value, word, to } = effect else {
             return self.event_ready(id, notice);
         };
@@ -509,7 +518,9 @@ impl Core {
             tells,
             fetches: false,
             raises: true,
+            is_refused,
             served: Some(Served::Put),
+            put: None,
         });
     }
 
@@ -545,7 +556,10 @@ impl Core {
 
     /// The job was executed, or could not be. `outcome` has the element before it; `result` is a buffer with all of them.
     pub fn job_done(&mut self, outcome: Result<[u8; 8], Fault>, result: Option<BufferId>) {
-        let Some(done) = self.jobs.running.take() else { return };
+        let Some(mut done) = self.jobs.running.take() else { return };
+        if let Some(put) = done.put.take() {
+            return self.put_stored(&done, *put, outcome);
+        }
         let Ready { peer, session, number, region, source, result_bytes, served, .. } = done;
         if let (Ok(_), Some(served)) = (outcome, served) {
             self.note_served(region, served);
@@ -584,10 +598,48 @@ impl Core {
                 }
                 match done.fetches {
                     true => self.answer_value(peer, number, value),
+                    false if done.is_refused => self.refuse_gone(peer, number),
                     false => self.operation_over(peer, number, Ok(()), done.tells),
                 }
             }
             Err(fault) => self.operation_over(peer, number, Err(fault), true),
+        }
+    }
+
+    /// A frame of a put is to be stored from a copy that is whole. Its place may have gone away: so it is a job.
+    pub(crate) fn put_ready(&mut self, place: &Incoming, put: PutFrame, copy: Slice) {
+        let Some(peer) = place.peer else { return };
+        let (to, bytes) = (place.slice, place.payload_bytes);
+        self.jobs.ready.push_back(Ready {
+            peer,
+            session: place.session,
+            number: put.number,
+            region: put.region,
+            job: Job { change: Change::Store, places: Places::One(to) },
+            source: copy.part(0, to.len),
+            result_bytes: 0,
+            tells: false,
+            fetches: false,
+            raises: false,
+            is_refused: false,
+            served: None,
+            put: Some(Box::new((put, bytes))),
+        });
+    }
+
+    fn put_stored(
+        &mut self,
+        done: &Ready,
+        (put, bytes): (PutFrame, u32),
+        outcome: Result<[u8; 8], Fault>,
+    ) {
+        self.release_copy(done.source);
+        match outcome {
+            Ok(_) => self.put_received(Some(done.peer), put, bytes),
+            Err(_) => {
+                self.put_unplaced(done.peer, put);
+                self.release_region(put.region);
+            }
         }
     }
 

@@ -319,8 +319,13 @@ impl Core {
         let value = body.value.get();
         if self.config.plant == Plant::NoticeEarly {
             let effect = Effect::Growth { value, word, to: flags & RAISE_TO != 0 };
-            let held =
-                Held::Notice(Notice { region: key.slot, number, tells: flags & TELL != 0, effect });
+            let held = Held::Notice(Notice {
+                region: key.slot,
+                number,
+                tells: flags & TELL != 0,
+                is_refused: false,
+                effect,
+            });
             self.take_token(id, held);
         }
         let part = Part { kind: PartKind::Growth, flags, total: word, value };
@@ -392,6 +397,22 @@ impl Core {
         }
     }
 
+    /// Some of a put's place is gone.
+    #[cold]
+    pub(in crate::remote) fn put_unplaced(&mut self, id: PeerId, put: PutFrame) {
+        let PutFrame { region, number, part } = put;
+        let Part { kind, flags, total: word, value } = part;
+        if kind == PartKind::Growth {
+            // Who waits for the word would wait for ever.
+            let effect = Effect::Growth { value, word, to: flags & RAISE_TO != 0 };
+            let notice = Notice { region, number, tells: true, is_refused: true, effect };
+            if self.take_token(id, Held::Notice(notice)) {
+                return;
+            }
+        }
+        self.refuse_gone(id, number);
+    }
+
     /// Some bytes of a put are at their place.
     fn part_arrived(&mut self, id: PeerId, put: PutFrame, bytes: u32) -> Come {
         let PutFrame { region, number, part } = put;
@@ -410,7 +431,10 @@ impl Core {
             _ => Effect::Growth { value, word, to: flags & RAISE_TO != 0 },
         };
         let tells = flags & TELL != 0;
-        if !self.take_token(id, Held::Notice(Notice { region, number, tells, effect })) {
+        if !self.take_token(
+            id,
+            Held::Notice(Notice { region, number, tells, is_refused: false, effect }),
+        ) {
             // No origin has so many under way.
             self.operation_over(id, number, Err(Fault::Busy), true);
         }

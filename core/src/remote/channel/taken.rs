@@ -28,6 +28,8 @@ pub(crate) struct Notice {
     pub number: u64,
     /// The peer wants to know when it has taken effect.
     pub tells: bool,
+    /// The memory of the put is gone: the peer is told that, although the effect takes place.
+    pub is_refused: bool,
     pub effect: Effect,
 }
 

@@ -91,7 +91,8 @@ unsafe fn give(made: Window, base: *mut c_void, window: *mut Handle) -> Result<(
     }
 }
 
-/// A window over memory of the caller's, which stays there until the window is freed. All ranks call it.
+/// A window over memory of the caller's, which stays there until the window is freed. All ranks call it. The first such window
+/// installs handlers of SIGSEGV and SIGBUS: see [`Cells::fleeting`].
 ///
 /// # Safety
 /// `base` has so many bytes, which may be accessed by all ranks until then; `info` is null or ends with a zero; `window` is
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn rw_win_create(
 ) -> c_int {
     ask(|library| {
         // SAFETY: the caller vouches for the place, and for the bytes until the window is freed, with which the cells go.
-        let cells = unsafe { place(window).and_then(|_| promised(base, bytes)) };
+        let cells = unsafe { place(window).and_then(|_| lent(base, bytes)) };
         let team = library.process.team();
         let make =
             |cells: Cells, options: &WindowOptions| team.create(&cells, 0..cells.len(), options);
@@ -117,11 +118,11 @@ pub unsafe extern "C" fn rw_win_create(
     })
 }
 
-/// Memory of a caller as cells.
+/// Memory of a caller as cells of a window. Should it go away all the same, accesses of others are refused.
 ///
 /// # Safety
-/// As for [`Cells::promised`].
-unsafe fn promised(base: *mut c_void, bytes: i64) -> Result<Cells, Failure> {
+/// As for [`Cells::fleeting`].
+unsafe fn lent(base: *mut c_void, bytes: i64) -> Result<Cells, Failure> {
     let bytes = size(bytes)?;
     if base.is_null() && bytes > 0 {
         return Err(failure(ERR_ARG, "the base of a window is NULL"));
@@ -130,7 +131,7 @@ unsafe fn promised(base: *mut c_void, bytes: i64) -> Result<Cells, Failure> {
         return Err(failure(ERR_SIZE, "a window reaches farther than addresses do"));
     }
     // SAFETY: the caller vouches for it.
-    Ok(unsafe { Cells::promised(base.cast(), bytes) })
+    Ok(unsafe { Cells::fleeting(base.cast(), bytes) })
 }
 
 /// A window without memory, to which each rank attaches its own. All ranks call it.
@@ -160,7 +161,7 @@ pub unsafe extern "C" fn rw_win_create_dynamic(info: *const c_char, window: *mut
 pub unsafe extern "C" fn rw_win_attach(window: Handle, base: *mut c_void, bytes: i64) -> c_int {
     ask_window(window, |window| {
         // SAFETY: the caller vouches for the bytes until they are detached, with which the cells go.
-        let cells = unsafe { promised(base, bytes) }?;
+        let cells = unsafe { lent(base, bytes) }?;
         window.attach(&cells, 0..cells.len())?;
         Ok(())
     })

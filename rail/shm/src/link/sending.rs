@@ -37,7 +37,9 @@ impl Link {
         };
         if !waits {
             let segments = buffers.resolve(payload);
-            match self.try_send(header, payload.len as usize, segments, common) {
+            let is_fleeting = buffers.is_fleeting(payload);
+            let body = (payload.len as usize, is_fleeting);
+            match self.try_send(header, body, segments, common) {
                 Ok(true) => {
                     self.wake_peer(common);
                     return Ordered::Released;
@@ -66,12 +68,13 @@ impl Link {
         Ordered::Pending
     }
 
-    /// Writes a frame into the ring; false where there is no room.
+    /// Writes a frame into the ring; false where there is no room. The payload's memory may go away where it is fleeting: then
+    /// nothing was written.
     #[inline(always)]
     fn try_send(
         &mut self,
         header: &Header,
-        payload_bytes: usize,
+        (payload_bytes, is_fleeting): (usize, bool),
         segments: impl Iterator<Item = memory::Segment>,
         common: &mut Common,
     ) -> Result<bool, Fault> {
@@ -94,7 +97,13 @@ impl Link {
             for segment in segments {
                 // SAFETY: the callers' segments are alive and together at most `payload_bytes` long, so
                 // that they end within the reserved room, which is the producer's alone.
-                unsafe { std::ptr::copy_nonoverlapping(segment.as_mut_ptr(), to, segment.len()) };
+                unsafe {
+                    if !is_fleeting {
+                        std::ptr::copy_nonoverlapping(segment.as_mut_ptr(), to, segment.len());
+                    } else if !segment.copy_out(to) {
+                        return Err(Fault::BadKey);
+                    }
+                }
                 to = to.wrapping_add(segment.len());
                 left -= segment.len();
             }
@@ -137,11 +146,14 @@ impl Link {
                 let outcome = match &copy {
                     None => {
                         let segments = report.buffers().resolve(payload);
-                        self.try_send(&header, payload.len as usize, segments, common)
+                        let is_fleeting = report.buffers().is_fleeting(payload);
+                        let body = (payload.len as usize, is_fleeting);
+                        self.try_send(&header, body, segments, common)
                     }
                     Some(copy) => {
                         let segment = memory::Segment::new(copy.as_ptr().cast_mut(), copy.len());
-                        self.try_send(&header, copy.len(), std::iter::once(segment), common)
+                        let body = (copy.len(), false);
+                        self.try_send(&header, body, std::iter::once(segment), common)
                     }
                 };
                 if let (Ok(false), Some(queued)) = (outcome, self.queues[queue].front_mut()) {
