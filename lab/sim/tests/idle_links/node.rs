@@ -292,7 +292,9 @@ impl Node {
 
     fn act(&mut self) {
         match self.core.take_output() {
-            Output::Raised => unreachable!("nobody sends tokens"),
+            Output::Raised | Output::Written { .. } | Output::Served { .. } => {
+                unreachable!("nobody uses exposed memory")
+            }
             Output::Verb(verb) => {
                 let token = match &verb {
                     Verb::Read { token, .. } | Verb::Write { token, .. } => *token,
