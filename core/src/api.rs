@@ -227,7 +227,7 @@ pub struct Terms {
     /// later wait behind it.
     pub fenced: bool,
     /// It completes once its memory is free and its bytes are on their way; else once it is applied. Nobody is told then whether
-    /// the peer refused it. Something that fetches, and what takes a lock or has immediate data, completes as ever.
+    /// the peer refused it. Fetches, locks and puts with immediate data ignore this.
     pub local: bool,
     /// Of one that is `local`: the peer says that it is applied with the next thing that it says, or after 5 ms. A fence behind
     /// it may wait for so long.

@@ -25,8 +25,9 @@ impl Endpoint {
         is_first.then_some(()).ok_or(Fault::Invalid)
     }
 
-    /// Makes passes and sleeps until a counter has this value or a greater one, until an error is counted, or for so long. Whether
-    /// it has the value. One thread at a time may wait for a counter.
+    /// Makes passes and sleeps until a counter has this value or a greater one, until an error is counted, or for so long. True:
+    /// it has the value. False: it has not, since the time is over, an error was counted, or the endpoint is closed. One thread at a
+    /// time may wait for a counter.
     pub fn wait_count(&self, counter: &Counter, value: u64, limit: Duration) -> bool {
         let deadline = (self.shared.clock)() + limit;
         let errors = counter.errors();

@@ -10,7 +10,8 @@ use crate::endpoint::{Endpoint, Posted};
 use crate::engine::News;
 
 impl Endpoint {
-    /// Starts an access of any kind, with its order and its end: see [`Terms`]. Its `local` is of no account: the memory is that.
+    /// Starts an access of any kind, with its order and its end: see [`Terms`]. `access.local` is ignored: `memory` takes
+    /// its place.
     pub fn post_one_sided(
         &self,
         context: &Context,

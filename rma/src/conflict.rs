@@ -21,7 +21,7 @@ pub(crate) enum Kind {
 pub struct Described {
     pub(crate) kind: Kind,
     pub(crate) rank: u32,
-    /// From its first byte to its last one, at the target.
+    /// From its first byte to behind its last one, at the target.
     pub(crate) bytes: Range<i64>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Display for Described {
             }
             Kind::Swap { element } => write!(f, "compare_and_swap (of {element:?})")?,
         }
-        write!(f, " on rank {}, bytes {start} to {end}", self.rank)
+        write!(f, " on rank {}, bytes {start} to {}", self.rank, end - 1)
     }
 }
 
@@ -53,7 +53,7 @@ pub enum Clash {
     Parts,
     /// Both are accumulates, with different operators where the window promises one.
     Operators,
-    /// Both use the same memory of this rank, and one of them writes it. Bytes are addresses.
+    /// Both use the same memory of this rank, and one of them writes it. `bytes` are addresses then.
     Local,
 }
 
@@ -75,7 +75,8 @@ impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Conflict::Operations { clash, earlier, later, bytes } => {
-                let Range { start, end } = bytes;
+                // Messages have the last byte, not the one behind it.
+                let (start, end) = (bytes.start, bytes.end - 1);
                 let why = match clash {
                     Clash::Local => {
                         return write!(
@@ -91,10 +92,13 @@ impl fmt::Display for Conflict {
                 write!(f, "{later}, overlaps {earlier}, at bytes {start} to {end}: {why}")
             }
             Conflict::Succeeds(operation) => {
-                write!(f, "{operation}, comes behind a fence that said NO_SUCCEED")
+                write!(f, "{operation}, comes behind a fence that said NO_SUCCEED: leave that out")
             }
             Conflict::WritesHere(operation) => {
-                write!(f, "{operation}, writes memory of which NO_PUT says that nobody does")
+                write!(
+                    f,
+                    "{operation}, writes memory that nobody writes, as NO_PUT says: leave that out"
+                )
             }
             Conflict::Free { open, ranks, pending, last } => {
                 write!(f, "free within the epoch of {open}")?;

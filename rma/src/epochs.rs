@@ -69,17 +69,22 @@ pub enum Rule {
     NotBegun { call: Call, begin: Call },
     #[error("rank {0} is not in the group of start")]
     NotStarted(u32),
-    #[error("rank {0} is not locked")]
+    #[error("rank {0} is not locked: call lock for it, or lock_all, first")]
     NotLocked(u32),
-    #[error("rank {0} is locked already")]
+    #[error("rank {0} is locked already: unlock it first")]
     LockedTwice(u32),
     #[error("{0} would have this rank's window locked and exposed at once")]
     LockedAndExposed(Call),
-    #[error("the window was made without locks (no_locks)")]
+    #[error("the window takes no locks: make it without no_locks")]
     NoLocks,
-    #[error("a fence says that nothing precedes it, but operations were made since the last one")]
+    #[error(
+        "a fence says that nothing precedes it (NO_PRECEDE), but operations were made since the last one: leave that out"
+    )]
     Preceded,
-    #[error("{0} takes no such assertion")]
+    #[error(
+        "{0} does not take one of these assertions: fence takes NO_STORE, NO_PUT, NO_PRECEDE, NO_SUCCEED; \
+         post NO_CHECK, NO_STORE, NO_PUT; start and lock NO_CHECK"
+    )]
     Assertion(Call),
     #[error("there is no rank {rank} among {size}")]
     NoRank { rank: u32, size: u32 },

@@ -50,7 +50,7 @@ pub enum BadArgument {
     Displacement(u64),
     #[error(transparent)]
     Range(#[from] OutOfCells),
-    #[error("a displacement unit of 0 bytes")]
+    #[error("a displacement unit of 0 bytes: it is at least 1")]
     Unit,
     #[error("an eager threshold of {bytes} bytes: at most {most} are allowed")]
     Eager { bytes: u32, most: u32 },
@@ -148,7 +148,7 @@ pub enum Error {
     /// The arguments make no sense. Nothing happened.
     #[error("{window}, rank {rank}: {argument}")]
     Argument { window: WindowName, rank: u32, argument: BadArgument },
-    /// A target refused an operation of this rank, and changed nothing; told at the next synchronisation, or by the
+    /// A target refused an operation of this rank, and changed nothing. The next synchronisation tells of it, and so does the
     /// operation's request. `further`: so many more were refused since the last one.
     #[error("{window}: rank {rank} {refusal}{}", further_refusals(*.further))]
     Refused { window: WindowName, rank: u32, refusal: Refusal, further: u64 },

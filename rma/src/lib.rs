@@ -6,8 +6,11 @@
 //! * [`types`]: which bytes an operation is about.
 //! * [`epochs`]: which calls are legal when.
 //!
-//! How operations travel is behind one seam (`way`): windows by messages are the yardstick, executed within the target's
-//! calls.
+//! Operations travel by remote access or by messages, behind one seam (`way`). The target executes messages within its own
+//! calls; they are the yardstick.
+//!
+//! The memory model is MPI's unified one: loads of the target see what others wrote, without a call. They are ordered only behind a
+//! synchronisation, a notice, or [`Window::sync`] at both sides of a barrier.
 //!
 //! Invariants
 //! * Memory that peers reach is never behind a Rust reference: applications load and store it through

@@ -270,7 +270,7 @@ impl Window {
         &self.inner.name
     }
 
-    /// This rank's number, and how many there are.
+    /// This rank's number.
     pub fn rank(&self) -> u32 {
         self.inner.team.rank()
     }

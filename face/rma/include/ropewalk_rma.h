@@ -1,11 +1,12 @@
 /* One-sided windows: memory of each rank of a job that all ranks put to, get from and accumulate in.
  *
- * Names are MPI's with rw_ in place of MPI_, and so is what they mean (MPI-4.1, chapter 12), but for this:
+ * A function has the name and the meaning of its MPI counterpart (MPI-4.1, chapter 12), with rw_ in place of MPI_, but for this:
  *   - all ranks of the job are the team: no call takes a communicator, and a group is a list of ranks;
  *   - an info is a text, "no_locks=true;name=halo", or NULL;
- *   - counts, displacements and sizes have 64 bits;
+ *   - counts, displacements and sizes have 64 bits, in lists and behind pointers, too: give rw_count lengths[n] and the address of
+ *     an rw_count size. An int there would be read or overwritten beyond its end;
  *   - datatypes need no commit;
- *   - each call returns RW_SUCCESS or the code of an error, and a call that failed can be followed by others.
+ *   - each call returns RW_SUCCESS or the code of an error, and other calls may follow one that failed.
  *     rw_last_error has words for it, with the window, the rank and the rule or range.
  *
  * Programs are started by 'ropewalk run -n 4 -- ./program'; one that is started otherwise is alone.
@@ -55,7 +56,7 @@ typedef int64_t rw_count;
 #define RW_ERR_LOCKTYPE 12
 /* The call is not legal in this epoch. */
 #define RW_ERR_RMA_SYNC 13
-/* A target refused an operation that lies outside of its window; told by the synchronisation behind it. */
+/* A target refused an operation that lies outside of its window. The synchronisation behind it tells so. */
 #define RW_ERR_RMA_RANGE 14
 #define RW_ERR_NO_MEM 15
 /* A rank is lost. */
@@ -72,7 +73,7 @@ typedef int64_t rw_count;
 #define RW_ERR_RMA_ATTACH 22
 /* The call is for windows of another kind. */
 #define RW_ERR_RMA_FLAVOR 23
-/* Operations of one epoch get into each other's way: told where the info says check=true. */
+/* Operations of one epoch get into each other's way. Only windows with the info check=true tell so. */
 #define RW_ERR_RMA_CONFLICT 24
 
 /* Predefined types. */
@@ -147,6 +148,7 @@ typedef int64_t rw_count;
 /* The job. A process is a rank once: from rw_init to rw_finalize, which all ranks call. */
 int rw_init(void);
 int rw_finalize(void);
+/* Ends the whole job with a status and a text. It does not return; before rw_init it ends this process alone. */
 int rw_abort(int status, const char *why);
 int rw_rank(int *rank);
 int rw_size(int *size);
@@ -206,7 +208,8 @@ int rw_rget_accumulate(const void *origin, rw_count origin_count, rw_type origin
                        rw_count target_count, rw_type target_type, rw_op op, rw_win win,
                        rw_request *request);
 
-/* Requests: the operation is complete at the origin. RW_REQUEST_NULL is complete. */
+/* Requests: the operation is complete at the origin. RW_REQUEST_NULL is complete. There are no statuses. rw_testall sets requests
+ * that are over to RW_REQUEST_NULL also where others are not, other than MPI's. */
 int rw_wait(rw_request *request);
 int rw_test(rw_request *request, int *flag);
 int rw_waitall(int count, rw_request *requests);
@@ -251,6 +254,25 @@ int rw_type_free(rw_type *type);
 int rw_type_size(rw_type type, rw_count *size);
 int rw_type_get_extent(rw_type type, rw_aint *lower, rw_aint *extent);
 int rw_type_get_true_extent(rw_type type, rw_aint *lower, rw_aint *extent);
+
+/* MPI's other names for some of these. */
+#define RW_DATATYPE_NULL RW_TYPE_NULL
+#define RW_INT8_T RW_INT8
+#define RW_UINT8_T RW_UINT8
+#define RW_INT16_T RW_INT16
+#define RW_UINT16_T RW_UINT16
+#define RW_INT32_T RW_INT32
+#define RW_UINT32_T RW_UINT32
+#define RW_INT64_T RW_INT64
+#define RW_UINT64_T RW_UINT64
+#define RW_LONG_LONG_INT RW_LONG_LONG
+#define RW_C_BOOL RW_BOOL
+#define RW_C_FLOAT_COMPLEX RW_FLOAT_COMPLEX
+#define RW_C_DOUBLE_COMPLEX RW_DOUBLE_COMPLEX
+#define rw_type_create_hvector rw_type_hvector
+#define rw_type_create_hindexed rw_type_hindexed
+#define rw_type_create_indexed_block rw_type_indexed_block
+#define rw_type_create_hindexed_block rw_type_hindexed_block
 
 #ifdef __cplusplus
 }

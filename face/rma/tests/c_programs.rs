@@ -50,6 +50,39 @@ fn threads_share_a_window() {
     run("threads.c", Language::C);
 }
 
+/// Ends by itself, with a status and these words.
+fn ends(mut command: Command, status: i32, words: &str) {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{command:?}: {said}");
+    assert!(said.contains(words) && output.stdout.is_empty(), "{command:?}: {said}");
+}
+
+#[test]
+fn a_process_that_is_no_rank_aborts_itself() {
+    let Some(program) = compile("tests/c/aborts.c", Language::C) else { return };
+    for when in ["early", "late"] {
+        let command = |more: &[&str]| {
+            let mut command = alone(&program);
+            command.arg(when).args(more);
+            command
+        };
+        ends(command(&[]), 9, when);
+        // A status that no process can have.
+        ends(command(&["far"]), 1, when);
+    }
+}
+
+#[test]
+fn the_examples_end_where_the_library_cannot_begin() {
+    for example in ["histogram", "jacobi", "table"] {
+        let Some(program) = compile(&format!("examples/{example}.c"), Language::C) else { return };
+        let mut command = alone(&program);
+        command.env("ROPEWALK_RMA_LISTEN", "127.0.0.1:0");
+        ends(command, 1, "ROPEWALK_RMA_LISTEN has '127.0.0.1:0', which is no address");
+    }
+}
+
 /// Built with a sanitizer, the library shows what a program does wrong: else these programs would prove nothing there.
 #[test]
 fn the_sanitizer_sees_memory_that_is_freed_or_too_short() {

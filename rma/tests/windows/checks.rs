@@ -81,49 +81,49 @@ fn wrong() -> [(Step, Step, &'static str, &'static str); 8] {
         (
             Put(0, 8),
             Put(4, 8),
-            "put on rank 1, bytes 4 to 12, overlaps put on rank 1, bytes 0 to 8, at bytes 4 to 8",
+            "put on rank 1, bytes 4 to 11, overlaps put on rank 1, bytes 0 to 7, at bytes 4 to 7",
             first,
         ),
         (
             Put(0, 8),
             Get(7, 4),
-            "get on rank 1, bytes 7 to 11, overlaps put on rank 1, bytes 0 to 8, at bytes 7 to 8",
+            "get on rank 1, bytes 7 to 10, overlaps put on rank 1, bytes 0 to 7, at bytes 7 to 7",
             first,
         ),
         (
             Get(16, 8),
             Put(16, 8),
-            "put on rank 1, bytes 16 to 24, overlaps get on rank 1, bytes 16 to 24, at bytes 16 to 24",
+            "put on rank 1, bytes 16 to 23, overlaps get on rank 1, bytes 16 to 23, at bytes 16 to 23",
             first,
         ),
         (
             Put(0, 64),
             Add(word, 8),
-            "accumulate (Sum of U64) on rank 1, bytes 8 to 16, overlaps put on rank 1, bytes 0 to 64, at bytes 8 to 16",
+            "accumulate (Sum of U64) on rank 1, bytes 8 to 15, overlaps put on rank 1, bytes 0 to 63, at bytes 8 to 15",
             first,
         ),
         (
             Add(word, 8),
             Get(0, 9),
-            "get on rank 1, bytes 0 to 9, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 8 to 9",
+            "get on rank 1, bytes 0 to 8, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 15, at bytes 8 to 8",
             first,
         ),
         (
             Read(word, 8),
             Put(8, 8),
-            "put on rank 1, bytes 8 to 16, overlaps get_accumulate (Nothing of U64) on rank 1, bytes 8 to 16, at bytes 8 to 16",
+            "put on rank 1, bytes 8 to 15, overlaps get_accumulate (Nothing of U64) on rank 1, bytes 8 to 15, at bytes 8 to 15",
             first,
         ),
         (
             Add(word, 8),
             Add(float, 8),
-            "accumulate (Sum of F64) on rank 1, bytes 8 to 16, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 8 to 16",
+            "accumulate (Sum of F64) on rank 1, bytes 8 to 15, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 15, at bytes 8 to 15",
             "accumulates of one epoch have one type at a byte",
         ),
         (
             Add(word, 8),
             Add(word, 12),
-            "accumulate (Sum of U64) on rank 1, bytes 12 to 20, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 16, at bytes 12 to 16",
+            "accumulate (Sum of U64) on rank 1, bytes 12 to 19, overlaps accumulate (Sum of U64) on rank 1, bytes 8 to 15, at bytes 12 to 15",
             "their elements overlap in part",
         ),
     ]
@@ -183,8 +183,8 @@ pub fn operators_of_a_window_that_promises_one_are_told(setup: Setup) {
         let error = step(window, Max(word, 0), &back, 0).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "window 0 (checked), rank 0: accumulate (Max of U64) on rank 1, bytes 0 to 8, overlaps \
-             accumulate (Sum of U64) on rank 1, bytes 0 to 8, at bytes 0 to 8: the window promises one \
+            "window 0 (checked), rank 0: accumulate (Max of U64) on rank 1, bytes 0 to 7, overlaps \
+             accumulate (Sum of U64) on rank 1, bytes 0 to 7, at bytes 0 to 7: the window promises one \
              operator (same_op)"
         );
         window.unlock(1).unwrap();
@@ -202,7 +202,7 @@ pub fn memory_that_two_operations_use_is_told(setup: Setup) {
             window.put(Source::cells(&cells, at, 16, &byte), Target::new(1, to, 16, &byte))
         };
         let told = |outcome: Result<(), Error>, words: &str, from: usize, to: usize| {
-            let (from, to) = (base + from, base + to);
+            let (from, to) = (base + from, base + to - 1);
             let wanted = format!(
                 "addresses {from:#x} to {to:#x} of this rank, as does {words}, and one of them writes there"
             );
@@ -212,10 +212,10 @@ pub fn memory_that_two_operations_use_is_told(setup: Setup) {
         window.lock_all(NONE).unwrap();
         put(0, 0).unwrap();
         put(8, 100).unwrap();
-        told(get(20, 200), "put on rank 1, bytes 100 to 116", 20, 24);
+        told(get(20, 200), "put on rank 1, bytes 100 to 115", 20, 24);
         get(32, 200).unwrap();
-        told(get(40, 300), "get on rank 1, bytes 200 to 216", 40, 48);
-        told(put(47, 400), "get on rank 1, bytes 200 to 216", 47, 48);
+        told(get(40, 300), "get on rank 1, bytes 200 to 215", 40, 48);
+        told(put(47, 400), "get on rank 1, bytes 200 to 215", 47, 48);
         window.flush_local(1).unwrap();
         put(47, 400).unwrap();
         get(20, 500).unwrap();
@@ -224,7 +224,7 @@ pub fn memory_that_two_operations_use_is_told(setup: Setup) {
         let (result, target) =
             (Destination::new(&cells, 0, 16, &byte), Target::new(1, 0, 16, &byte));
         let request = window.rget(result, target).unwrap();
-        told(put(0, 600), "get on rank 1, bytes 0 to 16", 0, 16);
+        told(put(0, 600), "get on rank 1, bytes 0 to 15", 0, 16);
         request.wait().unwrap();
         put(0, 600).unwrap();
         window.unlock_all().unwrap();
@@ -244,7 +244,7 @@ pub fn columns_side_by_side_are_apart(setup: Setup) {
         (0..4).for_each(|number| put(number).unwrap());
         let error = put(2).unwrap_err().to_string();
         assert!(
-            error.contains("overlaps put on rank 1, bytes 16 to 1016, at bytes 16 to 24"),
+            error.contains("overlaps put on rank 1, bytes 16 to 1015, at bytes 16 to 23"),
             "{error}"
         );
         window.unlock(1).unwrap();
@@ -267,16 +267,18 @@ pub fn assertions_that_are_untrue_are_told(setup: Setup) {
         put(&window, other).unwrap();
         told(
             window.fence(Asserts::NO_PRECEDE),
-            "a fence says that nothing precedes it, but operations were made since the last one"
+            "a fence says that nothing precedes it (NO_PRECEDE), but operations were made since the last one: leave that out"
                 .into(),
         );
         window.fence(Asserts::NO_SUCCEED).unwrap();
         told(
             put(&window, other),
-            format!("put on rank {other}, bytes 0 to 8, comes behind a fence that said NO_SUCCEED"),
+            format!(
+                "put on rank {other}, bytes 0 to 7, comes behind a fence that said NO_SUCCEED: leave that out"
+            ),
         );
         let denied = format!(
-            "put on rank {rank}, bytes 0 to 8, writes memory of which NO_PUT says that nobody does"
+            "put on rank {rank}, bytes 0 to 7, writes memory that nobody writes, as NO_PUT says: leave that out"
         );
         window.fence(Asserts::NO_PUT).unwrap();
         told(put(&window, rank), denied.clone());
@@ -303,7 +305,7 @@ pub fn assertions_that_are_untrue_are_told(setup: Setup) {
             window.free(),
             format!(
                 "free within the epoch of lock of ranks [{other}]: operations that are not complete: 1, the last \
-                 one put on rank {other}, bytes 0 to 8"
+                 one put on rank {other}, bytes 0 to 7"
             ),
         );
         window.unlock(other).unwrap();

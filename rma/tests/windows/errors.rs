@@ -38,12 +38,16 @@ pub fn wrong_calls_are_told_in_words_and_change_nothing(setup: Setup) {
         told(window.unlock(to), "unlock without lock before it");
         told(window.flush(to), "flush needs a lock: it is for epochs of lock and lock_all only");
         window.lock(LockKind::Shared, to, NONE).unwrap();
-        told(window.lock(LockKind::Exclusive, to, NONE), &format!("rank {to} is locked already"));
+        told(
+            window.lock(LockKind::Exclusive, to, NONE),
+            &format!("rank {to} is locked already: unlock it first"),
+        );
         told(
             window.fence(NONE),
             "fence while the access epoch of lock is open: end that one first",
         );
-        told(put(&window, rank, 0, 1), &format!("rank {rank} is not locked"));
+        let words = format!("rank {rank} is not locked: call lock for it, or lock_all, first");
+        told(put(&window, rank, 0, 1), &words);
         told(put(&window, 2, 0, 1), "there is no rank 2 among 2");
         told(window.free(), "free while the access epoch of lock is open: end that one first");
         put(&window, to, 8 * u64::from(rank), 5 + u64::from(rank)).unwrap();
@@ -261,7 +265,7 @@ pub fn ranks_that_make_different_windows_are_told(setup: Setup) {
         options.displacement_unit = own.rank;
         let error = own.team.allocate(8, &options).map(drop).unwrap_err();
         let text = if own.rank == 0 {
-            "window 1 (unit), rank 0: a displacement unit of 0 bytes"
+            "window 1 (unit), rank 0: a displacement unit of 0 bytes: it is at least 1"
         } else {
             "window 1 (unit): rank 0 made it with another outcome: its arguments are wrong"
         };

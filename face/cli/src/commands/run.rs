@@ -22,6 +22,9 @@ status is that of the first rank that failed; 128 and its number for a signal.
 
 Ranks read nothing from standard input.
 
+Ranks that use windows listen at all interfaces, and neither authenticate each other nor encrypt: use a \
+network that you trust (SECURITY in ropewalk-rma(7)).
+
 Examples:
   ropewalk run -n 4 -- ./jacobi 1000
   ropewalk run -n 4 --hosts node1,node2 -- ./jacobi 1000

@@ -65,12 +65,22 @@ pub unsafe extern "C" fn rw_test(request: *mut Handle, flag: *mut c_int) -> c_in
     // SAFETY: the caller vouches for it; neither is null.
     ask(|library| unsafe {
         let (request, flag) = (place(request)?, place(flag)?);
-        let over = is_over(library, request.read());
-        if over.as_ref().map_or_else(|failure| failure.code != ERR_REQUEST, |over| *over) {
-            request.write(handle(0));
-        }
-        put(flag, c_int::from(over?))
+        put(flag, c_int::from(test_at(library, request)?))
     })
+}
+
+/// Tests a request; one that is over, or failed, becomes RW_REQUEST_NULL.
+///
+/// # Safety
+/// `request` may be read and written.
+unsafe fn test_at(library: &Library, request: *mut Handle) -> Result<bool, Failure> {
+    // SAFETY: the caller vouches for it.
+    let over = is_over(library, unsafe { request.read() });
+    if over.as_ref().map_or_else(|failure| failure.code != ERR_REQUEST, |over| *over) {
+        // SAFETY: as above.
+        unsafe { request.write(handle(0)) };
+    }
+    over
 }
 
 /// Waits for all of a list. Tells the first error.
@@ -89,7 +99,8 @@ pub unsafe extern "C" fn rw_waitall(count: c_int, requests: *mut Handle) -> c_in
     })
 }
 
-/// Whether all of a list are complete. `flag` is 1 if so; else those that are complete become RW_REQUEST_NULL.
+/// Whether all of a list are over: `flag` is 1 if so. Each that is over becomes RW_REQUEST_NULL, also where others are not. All are
+/// tested; the first error is told.
 ///
 /// # Safety
 /// So many may be read and written; `flag` is null or may be written.
@@ -102,16 +113,16 @@ pub unsafe extern "C" fn rw_testall(
     ask(|library| {
         // SAFETY: the caller vouches for both.
         let (all, flag) = unsafe { (list(requests, i64::from(count))?, place(flag)?) };
-        let mut over = true;
-        for (at, request) in all.into_iter().enumerate() {
-            if is_over(library, request)? {
-                // SAFETY: so many are there.
-                unsafe { requests.add(at).write(handle(0)) };
-            } else {
-                over = false;
+        let (mut all_over, mut told) = (true, Ok(()));
+        for at in 0..all.len() {
+            // SAFETY: so many are there.
+            match unsafe { test_at(library, requests.add(at)) } {
+                Ok(over) => all_over &= over,
+                // A request that failed is over.
+                Err(failure) => told = told.and(Err(failure)),
             }
         }
         // SAFETY: it is not null.
-        unsafe { put(flag, c_int::from(over)) }
+        unsafe { put(flag, c_int::from(all_over)).and(told) }
     })
 }

@@ -1,6 +1,7 @@
 //! The library, its ranks and its errors.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::io::Write;
 
 use ropewalk_rma::{Cells, Team};
 
@@ -21,7 +22,8 @@ pub extern "C" fn rw_finalize() -> c_int {
     code(library::finalize())
 }
 
-/// Ends the whole job.
+/// Ends the whole job, and does not return. In a process that is no rank (before `rw_init`, or behind `rw_finalize`) it ends this
+/// process alone.
 ///
 /// # Safety
 /// `why` is null or ends with a zero.
@@ -30,7 +32,12 @@ pub unsafe extern "C" fn rw_abort(status: c_int, why: *const c_char) -> c_int {
     // SAFETY: the caller vouches for it.
     let why = unsafe { text(why) }.unwrap_or("the program ends the job");
     let status = u8::try_from(status).ok().filter(|status| *status > 0).unwrap_or(1);
-    ask(|library| library.process.abort(status, why))
+    if let Ok(library) = library::library() {
+        library.process.abort(status, why)
+    }
+    // Nobody can be told but the user.
+    let _ = writeln!(std::io::stderr(), "{why}");
+    std::process::exit(status.into())
 }
 
 /// The number of this rank.

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use ropewalk_rma::{Cells, Error, Team, Window, WindowOptions};
 
 use super::{ask, ask_window, text};
-use crate::codes::{ERR_ARG, ERR_SIZE, Failure, code, failure};
+use crate::codes::{ERR_ARG, ERR_DISP, ERR_SIZE, Failure, code, failure};
 use crate::handles::{Handle, handle, rank, target_rank};
 use crate::info;
 use crate::library::{free_window, keep_window};
@@ -202,9 +202,13 @@ unsafe fn create<T>(
     make: impl FnOnce(T, &WindowOptions) -> Result<Window, Error>,
     refuse: impl FnOnce() -> Result<Window, Error>,
 ) -> Result<Window, Failure> {
-    let unit = u32::try_from(displacement_unit).unwrap_or(0);
+    let negative = |_| {
+        let words = format!("a displacement unit of {displacement_unit} bytes: it is at least 1");
+        failure(ERR_DISP, words)
+    };
+    let unit = u32::try_from(displacement_unit).map_err(negative);
     // SAFETY: the caller vouches for it.
-    let options = unsafe { text(info) }.and_then(|text| info::read(text, unit));
+    let options = unit.and_then(|unit| info::read(unsafe { text(info) }?, unit));
     match memory.and_then(|memory| options.map(|options| (memory, options))) {
         Ok((memory, options)) => Ok(make(memory, &options)?),
         Err(failure) => {
@@ -278,7 +282,7 @@ pub unsafe extern "C" fn rw_win_get_size(
 }
 
 /// The memory of a rank that this one may load and store: its bytes, its displacement unit, and its address here. RW_PROC_NULL
-/// asks for that of the first rank that has any.
+/// asks for that of the first rank that has any. The window has to be of `rw_win_allocate_shared`.
 ///
 /// # Safety
 /// `bytes`, `displacement_unit` and `base` (the address of a pointer) are null, which asks for nothing, or may be written.

@@ -32,7 +32,9 @@ static void windows(void)
     FAILS(rw_win_allocate_shared(8, 0, NULL, &other, &made), RW_ERR_DISP, "unit of 0");
     FAILS(rw_win_allocate_shared(8, 1, "alloc_shared_noncontig=maybe", &other, &made), RW_ERR_INFO, "'maybe'");
     FAILS(rw_win_allocate(8, 0, NULL, &other, &made), RW_ERR_DISP, "unit of 0");
-    FAILS(rw_win_allocate(8, -8, NULL, &other, &made), RW_ERR_DISP, "unit of 0");
+    FAILS(rw_win_allocate(8, -8, NULL, &other, &made), RW_ERR_DISP, "unit of -8");
+    FAILS(rw_win_create(&other, 8, -1, NULL, &made), RW_ERR_DISP, "unit of -1");
+    FAILS(rw_win_create(&other, 8, 0, NULL, &made), RW_ERR_DISP, "unit of 0");
     FAILS(rw_win_allocate(8, 1, "no_locks=perhaps", &other, &made), RW_ERR_INFO, "'perhaps'");
     FAILS(rw_win_allocate(8, 1, "no_locks", &other, &made), RW_ERR_INFO, "'no_locks'");
     FAILS(rw_win_allocate(8, 1, "eager_bytes=100000", &other, &made), RW_ERR_INFO, "100000");
@@ -47,6 +49,7 @@ static void windows(void)
     FAILS(rw_win_get_base(win, NULL), RW_ERR_ARG, "NULL");
     FAILS(rw_win_get_size(win, 1, NULL, NULL), RW_ERR_RANK, "1 is no rank");
     FAILS(rw_win_get_size(win, -1, NULL, NULL), RW_ERR_RANK, "-1 is no rank");
+    FAILS(rw_win_shared_query(win, 0, NULL, NULL, &other), RW_ERR_RMA_SHARED, "allocate_shared does that");
     FAILS(rw_win_get_info(win, NULL, 10, NULL), RW_ERR_ARG, "NULL");
     FAILS(rw_win_get_info(win, NULL, -10, NULL), RW_ERR_SIZE, "-10");
 }
@@ -82,7 +85,10 @@ static void handles(void)
     FAILS(rw_wait(&request), RW_ERR_REQUEST, "no request");
     FAILS(rw_test(&request, &flag), RW_ERR_REQUEST, "no request");
     FAILS(rw_waitall(1, &request), RW_ERR_REQUEST, "no request");
+    flag = 7;
     FAILS(rw_testall(1, &request, &flag), RW_ERR_REQUEST, "no request");
+    /* A flag is written behind an error, too: there is nothing to wait for. */
+    CHECK(flag == 1);
     FAILS(rw_wait(NULL), RW_ERR_ARG, "NULL");
     FAILS(rw_test(&request, NULL), RW_ERR_ARG, "NULL");
     FAILS(rw_waitall(-1, &request), RW_ERR_COUNT, "-1");
@@ -147,6 +153,27 @@ static void ranges(void)
     FAILS(rw_win_unlock(0, win), RW_ERR_RMA_RANGE, "refused a get");
 }
 
+/* The first and the third of four requests were refused: all four are tested, and all are over. */
+static void requests(void)
+{
+    int64_t numbers[4] = {1, 2, 3, 4};
+    rw_request all[4], gone;
+    int at, flag = 0;
+    OK(rw_win_lock(RW_LOCK_SHARED, 0, 0, win));
+    for (at = 0; at < 4; at++)
+        OK(rw_rget(numbers + at, 1, RW_INT64, 0, at % 2 == 0 ? 40 + at : at, 1, RW_INT64, win, all + at));
+    gone = all[0];
+    FAILS(rw_testall(4, all, &flag), RW_ERR_RMA_RANGE, "from byte 320 on");
+    CHECK(flag == 1);
+    for (at = 0; at < 4; at++)
+        CHECK(all[at] == RW_REQUEST_NULL);
+    OK(rw_testall(4, all, &flag));
+    CHECK(flag == 1);
+    FAILS(rw_test(&gone, &flag), RW_ERR_REQUEST, "no request");
+    CHECK(numbers[0] == 1 && numbers[1] == 0 && numbers[2] == 3 && numbers[3] == 0);
+    FAILS(rw_win_unlock(0, win), RW_ERR_RMA_RANGE, "one more operation");
+}
+
 static void epochs(void)
 {
     const int self[2] = {0, 0}, none[1] = {3}, negative[1] = {-3};
@@ -164,7 +191,7 @@ static void epochs(void)
     FAILS(rw_win_post(1, negative, 0, win), RW_ERR_RANK, "-3 is no rank");
     FAILS(rw_win_post(1, NULL, 0, win), RW_ERR_ARG, "NULL");
     FAILS(rw_win_post(-1, self, 0, win), RW_ERR_COUNT, "-1");
-    FAILS(rw_win_fence(RW_MODE_NOCHECK, win), RW_ERR_ASSERT, "no such assertion");
+    FAILS(rw_win_fence(RW_MODE_NOCHECK, win), RW_ERR_ASSERT, "fence takes NO_STORE, NO_PUT, NO_PRECEDE, NO_SUCCEED");
     FAILS(rw_win_fence(4096, win), RW_ERR_ASSERT, "0x1000");
     FAILS(rw_win_lock(3, 0, 0, win), RW_ERR_LOCKTYPE, "3");
     FAILS(rw_win_lock(RW_LOCK_SHARED, 2, 0, win), RW_ERR_RANK, "no rank 2");
@@ -229,6 +256,7 @@ int main(void)
     handles();
     operations();
     ranges();
+    requests();
     epochs();
     types();
     team();

@@ -383,7 +383,7 @@ static void checks(void)
     OK(rw_win_lock(RW_LOCK_SHARED, right, 0, win));
     OK(rw_put(two, 2, RW_INT64, right, 0, 2, RW_INT64, win));
     snprintf(wanted, sizeof wanted,
-             "put on rank %d, bytes 8 to 24, overlaps put on rank %d, bytes 0 to 16, at bytes 8 to 16",
+             "put on rank %d, bytes 8 to 23, overlaps put on rank %d, bytes 0 to 15, at bytes 8 to 15",
              right, right);
     FAILS(rw_put(two, 2, RW_INT64, right, 1, 2, RW_INT64, win), RW_ERR_RMA_CONFLICT, wanted);
     FAILS(rw_get(two + 1, 1, RW_INT64, right, 3, 1, RW_INT64, win), RW_ERR_RMA_CONFLICT,

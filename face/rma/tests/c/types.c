@@ -123,9 +123,39 @@ static void pairs(void)
     OK(rw_win_free(&win));
 }
 
+/* MPI's other names. */
+static void names(void)
+{
+    const rw_type types[] = {
+        RW_INT8_T, RW_UINT8_T, RW_C_BOOL, RW_INT16_T, RW_UINT16_T, RW_INT32_T, RW_UINT32_T,
+        RW_INT64_T, RW_UINT64_T, RW_LONG_LONG_INT, RW_C_FLOAT_COMPLEX, RW_C_DOUBLE_COMPLEX,
+    };
+    const rw_count bytes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 8, 8, 16};
+    const rw_count lengths[2] = {1, 2};
+    const rw_aint at[2] = {0, 16}, places[2] = {0, 2};
+    rw_type type = RW_DATATYPE_NULL;
+    size_t each;
+    CHECK(type == RW_TYPE_NULL);
+    for (each = 0; each < sizeof types / sizeof *types; each++)
+        measure(types[each], bytes[each], 0, bytes[each], 0, bytes[each]);
+    OK(rw_type_create_hvector(2, 1, 16, RW_INT64_T, &type));
+    measure(type, 16, 0, 24, 0, 24);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_hindexed(2, lengths, at, RW_INT64_T, &type));
+    measure(type, 24, 0, 32, 0, 32);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_indexed_block(2, 1, places, RW_INT64_T, &type));
+    measure(type, 16, 0, 24, 0, 24);
+    OK(rw_type_free(&type));
+    OK(rw_type_create_hindexed_block(2, 2, at, RW_INT64_T, &type));
+    measure(type, 32, 0, 32, 0, 32);
+    OK(rw_type_free(&type));
+}
+
 int main(void)
 {
     OK(rw_init());
+    names();
     sizes();
     columns();
     pairs();
