@@ -108,7 +108,10 @@ impl fmt::Display for Refusal {
                 "refused a {verb} of {bytes} bytes from address {at:#x} on: they are not in one region that it has attached"
             ),
             Refusal::Window { verb } => {
-                write!(f, "refused a {verb}: it has no such window, or the memory is gone")
+                write!(
+                    f,
+                    "refused a {verb}: its memory is not there any more (was it unmapped, or the window freed?)"
+                )
             }
             Refusal::Type { verb } => {
                 write!(f, "refused a {verb}: its datatype is not known there")

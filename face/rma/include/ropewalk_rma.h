@@ -56,7 +56,7 @@ typedef int64_t rw_count;
 #define RW_ERR_LOCKTYPE 12
 /* The call is not legal in this epoch. */
 #define RW_ERR_RMA_SYNC 13
-/* A target refused an operation that lies outside of its window. The synchronisation behind it tells so. */
+/* A target refused an operation that lies outside of its window, or whose memory is gone. The synchronisation behind it tells so. */
 #define RW_ERR_RMA_RANGE 14
 #define RW_ERR_NO_MEM 15
 /* A rank is lost. */

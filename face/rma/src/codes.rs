@@ -45,7 +45,7 @@ codes! {
     ERR_ASSERT = 11, "an assertion that the call does not take";
     ERR_LOCKTYPE = 12, "no such kind of lock";
     ERR_RMA_SYNC = 13, "the call is not legal in this epoch";
-    ERR_RMA_RANGE = 14, "the target refused an operation: it lies outside of its window";
+    ERR_RMA_RANGE = 14, "the target refused an operation: it lies outside of its window, or the memory is gone";
     ERR_NO_MEM = 15, "memory or another resource is used up";
     ERR_PEER = 16, "a rank is lost";
     ERR_OWNER_DIED = 17, "the last holder of a lock died with it";
@@ -140,8 +140,9 @@ fn of_argument(argument: &BadArgument) -> c_int {
 
 fn of_refusal(refusal: &Refusal) -> c_int {
     match refusal {
-        Refusal::Bounds { .. } | Refusal::Unattached { .. } => ERR_RMA_RANGE,
-        Refusal::Window { .. } => ERR_WIN,
+        Refusal::Bounds { .. } | Refusal::Unattached { .. } | Refusal::Window { .. } => {
+            ERR_RMA_RANGE
+        }
         Refusal::Type { .. } => ERR_TYPE,
         Refusal::Operator { .. } => ERR_OP,
         Refusal::OwnerDied => ERR_OWNER_DIED,
