@@ -1,6 +1,6 @@
 //! Memory that has gone away under an access: a peer's access is refused, and our own fails.
 //!
-//! What the driver copied before that stays. So a put of which the last byte is gone has been written in part.
+//! Bytes that the driver copied before that stay. So a put of which the last byte is gone has been written in part.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
@@ -12,7 +12,7 @@ use crate::incoming::{IncomingKind, OF_PUT, OF_RECEIVE};
 use crate::operation::Ending;
 use crate::streams::StreamKind;
 
-/// What everybody is told: what they wanted to reach is not there.
+/// Peers and callers hear this: the memory is not there.
 const GONE: Fault = Fault::BadKey;
 
 impl Core {
@@ -44,7 +44,7 @@ impl Core {
         match incoming.kind {
             IncomingKind::Put(put) => self.put_unplaced(id, put),
             IncomingKind::LockedPut { .. } | IncomingKind::Eager { .. } => {}
-            // Memory of our own. Who sends to it may wait for an answer that there is not.
+            // Memory of our own. Its sender may wait for an answer that there is not.
             _ => self.close_link(incoming.link),
         }
         self.incoming_lost(incoming, GONE);

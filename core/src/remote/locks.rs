@@ -144,7 +144,7 @@ impl Core {
             _ => return false,
         };
         let key = self.key_of(body.key_slot, body.key_secret);
-        // Who may only read shares the lock: nobody else could write for as long as it likes.
+        // A reader shares the lock: with it alone it could keep all others from writing.
         if self.check_key(id, key, 0, 0, exclusive).is_none() {
             self.emit_result(id, cookie, Err(Fault::BadKey));
             return true;

@@ -91,6 +91,7 @@ global_asm!(
     ".popsection",
 );
 
+// SAFETY: the routines above have these names and take these arguments.
 unsafe extern "C" {
     fn ropewalk_guard_begin();
     fn ropewalk_guard_end();

@@ -12,7 +12,6 @@ use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency};
 use ropewalk_wire::frame::{ImmediateBody, Prefix, TELL, key_to_wire};
 
 use super::issued::{Class, Issue};
-use super::numbers::Known;
 use super::puts::PutFrame;
 use super::taken::{Effect, Held, Notice};
 use crate::api::*;
@@ -20,7 +19,7 @@ use crate::credit::Charge;
 use crate::engine::Core;
 use crate::orders::{Order, Payload};
 
-/// What an event counts as.
+/// The charge of an event.
 const CHARGE: Charge = Charge::Eager { channel: Channel::Request, payload_bytes: 0 };
 
 impl Core {
@@ -135,11 +134,8 @@ impl Core {
         if total > 0 && (u64::from(total) != bytes || total > LOCKED_PUT_BYTES_MAX) {
             return self.violation("immediate data with other bytes than it says");
         }
-        let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
-        match session.one_sided().taken.known(number) {
-            Known::Open => {}
-            Known::Done => return Placement::Drop,
-            Known::Beyond => return self.violation("an operation too far ahead of others"),
+        if let Err(placement) = self.is_to_come(id, number) {
+            return placement;
         }
         let key = self.key_of(body.key_slot, body.key_secret);
         let slice = self.check_key(id, key, offset, total.into(), true);

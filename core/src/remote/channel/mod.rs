@@ -3,7 +3,7 @@
 //! * [`pieces`]: the operations that a put is made of; [`issued`]: ours, until the peer has told of them;
 //! * [`updates`]: elements leave, and their values before come back; [`whole`]: where they lie;
 //! * [`taken`]: the peer's, over their [`numbers`]; [`puts`]: their bytes arrive; [`jobs`]: elements arrive and are
-//!   combined, tokens wait for what they follow;
+//!   combined, tokens wait for what they follow; [`answers`]: what elements were;
 //! * [`immediates`]: puts with immediate data, on both sides;
 //! * [`layouts`]: datatypes of strided puts, gets and updates, known by numbers;
 //! * [`marks`]: what is applied is told, and heard.
@@ -17,6 +17,7 @@
 //!
 //! [`GiveUpBody`]: ropewalk_wire::frame::GiveUpBody
 
+mod answers;
 mod immediates;
 mod issued;
 mod jobs;
@@ -43,8 +44,8 @@ use ropewalk_base::verb::Strided;
 
 use crate::api::OperationId;
 
+use answers::Answer;
 use issued::Issued;
-use jobs::Answer;
 use layouts::{Learned, Taught};
 use taken::Taken;
 use updates::Updates;

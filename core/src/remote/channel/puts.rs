@@ -61,7 +61,7 @@ pub(crate) struct PutFrame {
     part: Part,
 }
 
-/// What a frame is of its put, packed: many are kept while their bytes are on their way.
+/// The part of a put that a frame has, packed: many are kept while their bytes are on their way.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     kind: PartKind,
@@ -290,6 +290,16 @@ impl Core {
         }
     }
 
+    /// Whether a peer's operation with this number is still to come. If not: what becomes of the frame's payload.
+    pub(super) fn is_to_come(&mut self, id: PeerId, number: u64) -> Result<(), Placement> {
+        let session = self.peers.session_mut(id).ok_or(Placement::Drop)?;
+        match session.one_sided().taken.known(number) {
+            Known::Open => Ok(()),
+            Known::Done => Err(Placement::Drop),
+            Known::Beyond => Err(self.violation("an operation too far ahead of others")),
+        }
+    }
+
     /// Bytes for a region of ours arrive, and a word of it is to grow after them.
     pub(crate) fn arrive_notify(
         &mut self,
@@ -302,11 +312,8 @@ impl Core {
         if !(1..=LOCKED_PUT_BYTES_MAX).contains(&total) {
             return self.violation("a put with a notice that has no payload, or a long one");
         }
-        let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
-        match session.one_sided().taken.known(number) {
-            Known::Open => {}
-            Known::Done => return Placement::Drop,
-            Known::Beyond => return self.violation("an operation too far ahead of others"),
+        if let Err(placement) = self.is_to_come(id, number) {
+            return placement;
         }
         let key = self.key_of(body.key_slot, body.key_secret);
         let (word, flags) = (body.word.get(), body.flags.get());
@@ -403,7 +410,7 @@ impl Core {
         let PutFrame { region, number, part } = put;
         let Part { kind, flags, total: word, value } = part;
         if kind == PartKind::Growth {
-            // Who waits for the word would wait for ever.
+            // Its owner may wait for the word, and would for ever.
             let effect = Effect::Growth { value, word, to: flags & RAISE_TO != 0 };
             let notice = Notice { region, number, tells: true, is_refused: true, effect };
             if self.take_token(id, Held::Notice(notice)) {

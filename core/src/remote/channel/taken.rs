@@ -33,7 +33,7 @@ pub(crate) struct Notice {
     pub effect: Effect,
 }
 
-/// What a put brings about that is at its place.
+/// The effect of a put whose bytes are at their place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Effect {
     /// A word, counted from the end of the region, grows to the value, or by it.
