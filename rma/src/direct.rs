@@ -21,6 +21,7 @@ mod origin;
 mod posting;
 pub(crate) mod state;
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -37,6 +38,9 @@ use crate::ticket::Ticket;
 use crate::way::{Reach, Way};
 use directory::{Directory, Known};
 use state::{Gate, Lane, Lock, Remote, Word, Words};
+
+/// Looks of a flush at its ranks after which it takes what it waits for apart from what other threads issue meanwhile.
+const LOOKS_TOGETHER: u32 = 64;
 
 /// One window.
 pub(crate) struct Direct {
@@ -125,7 +129,7 @@ impl Direct {
         &self,
         ranks: &[u32],
         mut send: impl FnMut(&mut Hub, u32) -> bool,
-        is_over: impl Fn(&mut Hub, u32) -> bool,
+        mut is_over: impl FnMut(&mut Hub, u32) -> bool,
     ) -> Result<(), Error> {
         let window = self.window;
         let mut left: Vec<(u32, bool)> = ranks.iter().map(|rank| (*rank, false)).collect();
@@ -157,16 +161,20 @@ impl Direct {
             fence(Ordering::SeqCst);
             return Ok(());
         }
-        // Operations that other threads issue from now on are none of this flush.
-        let rounds: Vec<_> = self.team.look(|hub| {
-            let lanes = &mut hub.remote(window).lanes;
-            ranks.iter().map(|rank| (*rank, lanes[*rank as usize].end_round())).collect()
-        });
+        // Where other threads go on issuing operations a lane is never empty: then those that came before count.
+        let (mut looks, mut rounds) = (0, BTreeMap::new());
         let is_over = |hub: &mut Hub, rank: u32| {
-            let lane = &hub.remote(window).lanes[rank as usize];
+            let lane = &mut hub.remote(window).lanes[rank as usize];
             let is_all_over = if is_local { lane.is_local() } else { lane.is_flushed() };
-            let own = rounds.iter().find(|(of, _)| *of == rank);
-            is_all_over || own.is_some_and(|(_, own)| own.iter().all(|it| it.strong_count() == 0))
+            if is_all_over {
+                return true;
+            }
+            looks += 1;
+            if looks < LOOKS_TOGETHER {
+                return false;
+            }
+            let round: &mut Vec<_> = rounds.entry(rank).or_insert_with(|| lane.end_round());
+            round.iter().all(|it| it.strong_count() == 0)
         };
         let send = |hub: &mut Hub, rank: u32| {
             hub.ask_for_what_waits(window, rank);

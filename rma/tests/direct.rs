@@ -25,6 +25,10 @@ fn beside_one_that_computes(scheme: &str, act: impl Fn(&Window) + Sync) {
 
 /// Two ranks, each in a thread, with what each does between the barriers.
 fn two_ranks(scheme: &str, act: impl Fn(&Window, &Endpoint, u32) + Sync) {
+    two_of_a_team(scheme, |_, window, endpoint, rank| act(window, endpoint, rank));
+}
+
+fn two_of_a_team(scheme: &str, act: impl Fn(&Team, &Window, &Endpoint, u32) + Sync) {
     let addresses = Mutex::new(vec![Vec::new(); 2]);
     let (here, begun, done) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
     let run = |rank: u32| {
@@ -44,7 +48,7 @@ fn two_ranks(scheme: &str, act: impl Fn(&Window, &Endpoint, u32) + Sync) {
             WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
         let mut window = team.allocate(1 << 20, &options).expect("all make the same");
         begun.wait();
-        act(&window, &endpoint, rank);
+        act(&team, &window, &endpoint, rank);
         // Here a rank waits without any call on its window or its endpoint.
         done.wait();
         window.free().expect("nobody is lost");
@@ -173,36 +177,6 @@ fn short_puts_behind_one_under_way_are_one_frame() {
 }
 
 #[test]
-fn a_flush_ends_while_another_thread_goes_on() {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    two_ranks("tcp", |window, _, rank| {
-        if rank == 1 {
-            return;
-        }
-        let (over, begin) = (AtomicBool::new(false), std::time::Instant::now());
-        window.lock(LockKind::Shared, 1, NONE).expect("it may");
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Ordering::Relaxed) && begin.elapsed() < Duration::from_secs(20) {
-                    put_words(window, 4);
-                }
-            });
-            for _ in 0..20 {
-                put_words(window, 2);
-                window.flush(1).expect("the target answers");
-                window.flush_local(1).expect("nobody is lost");
-            }
-            over.store(true, Ordering::Relaxed);
-        });
-        assert!(
-            begin.elapsed() < Duration::from_secs(20),
-            "it ended by the end of the other thread"
-        );
-        window.unlock(1).expect("the target answers");
-    });
-}
-
-#[test]
 fn epochs_of_short_puts_end_however_long_the_pauses_between_them_are() {
     two_ranks("tcp", |window, _, rank| {
         let (data, byte) = (Cells::zeroed(4096), Datatype::of(Element::U8));
@@ -221,5 +195,36 @@ fn epochs_of_short_puts_end_however_long_the_pauses_between_them_are() {
             }
             window.complete().expect("nobody is lost");
         }
+    });
+}
+
+#[test]
+fn a_target_with_all_locks_that_it_keeps_is_asked_again_and_is_not_lost() {
+    /// Locks of one peer, at most: those that it has and those that it waits for.
+    const LOCKS_MAX: usize = 1024;
+    two_of_a_team("tcp", |team, last, _, rank| {
+        let options =
+            WindowOptions { implementation: Implementation::Direct, ..WindowOptions::default() };
+        let make = |_| team.allocate(8, &options).expect("there is room");
+        let mut windows: Vec<Window> = (0..LOCKS_MAX).map(make).collect();
+        if rank == 0 {
+            for window in &windows {
+                window.lock(LockKind::Exclusive, 1, NONE).expect("it may");
+                put_words(window, 1);
+                window.flush(1).expect("the target answers");
+            }
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    std::thread::sleep(Duration::from_millis(100));
+                    windows[7].unlock(1).expect("the target answers");
+                });
+                last.lock(LockKind::Exclusive, 1, NONE).expect("it may");
+                put_words(last, 1);
+                last.unlock(1).expect("it waits for a lock that is given back");
+            });
+            let left = windows.iter().enumerate().filter(|(number, _)| *number != 7);
+            left.for_each(|(_, window)| window.unlock(1).expect("the target answers"));
+        }
+        windows.iter_mut().for_each(|window| window.free().expect("nobody is lost"));
     });
 }

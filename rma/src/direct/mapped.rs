@@ -31,7 +31,7 @@ impl Hub {
         if !remote.lanes[number].queue.is_empty() || !remote.is_open(rank) {
             return false;
         }
-        // What is gone is refused as for any other rank.
+        // Memory that is gone is refused as for any other rank.
         let is_there = |it: Piece| is_there(cells, operation.address + it.offset, it.bytes);
         let copies = matches!(operation.verb, Verb::Put(_) | Verb::Get(_));
         if copies && cells.is_fleeting() && !operation.pieces().all(is_there) {

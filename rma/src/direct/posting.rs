@@ -22,7 +22,7 @@ const KEY_BYTES: usize = 16;
 const OWNER_DIED: u64 = 1;
 const DONE: u64 = 2;
 
-/// What the program does next, as far as it is known.
+/// The next step of the program, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     /// More operations, maybe.

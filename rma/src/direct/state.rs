@@ -183,11 +183,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// A flush begins: other threads may issue operations all the time, for which it does not wait. Those that it waits for.
+    /// Ends the round: later operations hold another one. All rounds that may not be over.
     pub fn end_round(&mut self) -> Vec<Weak<Round>> {
-        if self.is_flushed() {
-            return Vec::new();
-        }
         let round = std::mem::take(&mut self.round);
         self.rounds.retain(|round| round.strong_count() > 0);
         self.rounds.push(Arc::downgrade(&round));
@@ -458,4 +455,26 @@ pub(crate) enum Posted {
     Detached { window: u32, address: u64 },
     /// The directory of a rank is read.
     Directory { window: u32, rank: u32 },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_is_over_without_the_operations_that_came_after_it() {
+        let mut lane = Lane::default();
+        let open = |rounds: &[Weak<Round>]| rounds.iter().any(|round| round.strong_count() > 0);
+        let first = lane.round.clone();
+        let one = lane.end_round();
+        let second = lane.round.clone();
+        assert!(open(&one), "an operation holds it");
+        let both = lane.end_round();
+        let _third = lane.round.clone();
+        drop(second);
+        assert!(open(&one) && open(&both), "a later round waits for the earlier one, too");
+        drop(first);
+        assert!(!open(&one) && !open(&both), "nobody waits for what came later");
+        assert_eq!(lane.end_round().len(), 1, "rounds that are over are forgotten");
+    }
 }
