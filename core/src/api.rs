@@ -261,7 +261,7 @@ pub struct GroupId(pub SlotId);
 /// A member of a group. Endpoints say their numbers themselves: a group guards against mistakes, not against strangers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Member {
-    /// Who answered at the address of this peer, once somebody did: before that it is a member who cannot be recognized.
+    /// The endpoint that answered at the address of this peer. Before one did nobody is recognized as this member.
     Peer(PeerId),
     /// The endpoint with this number.
     Endpoint(EndpointId),
@@ -289,7 +289,7 @@ pub struct Exposing {
     pub naming: Naming,
     /// Peers may put with immediate data, for [`Output::Written`].
     pub events: bool,
-    /// What peers did is told by [`Output::Served`]. Rails do nothing to such a region by themselves, since they count nothing.
+    /// [`Output::Served`] tells each operation of peers. Rails do nothing to such a region by themselves, since they count nothing.
     pub counts: bool,
 }
 

@@ -38,7 +38,7 @@ pub struct Completed {
 /// The event of a put with immediate data, at the endpoint whose memory it is. The put is at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// Who put it.
+    /// The origin of the put.
     pub peer: PeerId,
     /// The region, by the key that its exposure returned.
     pub key: RemoteKey,
@@ -47,12 +47,12 @@ pub struct Written {
     pub(crate) session: u32,
 }
 
-/// What a counter counts.
+/// The numbers of a counter.
 #[derive(Debug)]
 pub(crate) struct Counts {
     pub value: AtomicU64,
     pub errors: AtomicU64,
-    /// Whoever waits for them sleeps there.
+    /// Their waiter sleeps there.
     ringer: Weak<Queue>,
 }
 

@@ -55,7 +55,7 @@ impl Counter {
     }
 }
 
-/// Who is told of what peers do to a region.
+/// The receivers of news about a region: what peers do to it.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     /// Takes the events of puts with immediate data ([`crate::Endpoint::next_written`]). `None`: such puts are refused.

@@ -37,7 +37,7 @@ impl Endpoint {
             if now >= deadline {
                 break;
             }
-            // What is tested for here was counted.
+            // Completions that this tests for were counted.
             drop(self.wait_for(&counter.context, deadline.since(now), &news));
         }
         counter.value() >= value

@@ -21,7 +21,7 @@ pub struct Exposed {
 
 impl Endpoint {
     /// Makes memory accessible on these terms. [`Fault::NameTaken`] if another region of this endpoint has the name: that is
-    /// free once its [`Endpoint::unexpose`] was called. What peers do by a name goes by frames over each medium.
+    /// free once its [`Endpoint::unexpose`] was called. Accesses by a name go by frames over each medium.
     pub fn expose_as(&self, memory: Memory, terms: Exposing) -> Result<Exposed, (Memory, Fault)> {
         self.expose_told(memory, terms, Told::default())
     }

@@ -6,7 +6,8 @@
 //!
 //! A look costs a wake-up, maybe on the application's own processor; a peer's access to exposed memory waits for
 //! it. So it looks each 100 us for a while after the application has computed for a millisecond, since such a
-//! program soon computes again, and otherwise each millisecond. It does not look at one who sleeps, whose sleep ends with a nudge then. It looks
+//! program soon computes again, and otherwise each millisecond. It does not look at an application that sleeps;
+//! the end of that sleep nudges it. It looks
 //! each 2 ms while messages are announced or long ones awaited, otherwise each 10 ms, and less and less often beside an
 //! application that sleeps and has little to do whenever it wakes up.
 

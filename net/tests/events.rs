@@ -182,7 +182,7 @@ fn who_takes_no_events_holds_up_those_who_put_and_nothing_of_them_is_lost() {
         for data in 0..PUTS {
             target.put_data(1, RemoteLayout::At(8 * data), ([0, 8][data as usize % 2], 3), data);
         }
-        // What comes behind them comes all the same, if it is no access: nothing else is held up.
+        // Messages behind them arrive all the same: only accesses are held up.
         let mut calm = 0;
         let mut done = 0;
         target.world.until("stop", |world| {

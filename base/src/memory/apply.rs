@@ -7,7 +7,7 @@
 //! memory that is shared ([`super::Cells::share`]) others update elements by the processor's atomic operations, and so does this
 //! executor; it is the only one for elements for which there are none.
 //!
-//! A job on fleeting memory ([`super::Cells::fleeting`]) that finds some of it gone fails. What lies before the gap was changed then.
+//! A job on fleeting memory ([`super::Cells::fleeting`]) that finds some of it gone fails. Bytes before the gap were changed then.
 
 use super::job::{Change, Job, Places, RECORD_BYTES};
 use super::table::copy;

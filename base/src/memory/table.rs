@@ -119,7 +119,7 @@ impl BufferTable {
         Segments { segments, skip: slice.offset, left: slice.len }
     }
 
-    /// Whether the memory of a slice may go away while it is here: see [`super::Cells::fleeting`]. Whoever resolves such a slice
+    /// Whether the memory of a slice may go away while it is here: see [`super::Cells::fleeting`]. A caller that resolves such a slice
     /// copies by [`Segment::copy_out`].
     #[inline]
     pub fn is_fleeting(&self, slice: Slice) -> bool {

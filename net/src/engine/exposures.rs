@@ -50,7 +50,7 @@ impl Exposures {
         (exposure.key == key).then_some(exposure)
     }
 
-    /// Who takes the events of a region.
+    /// The queue that takes the events of a region.
     pub fn listener(&self, key: RemoteKey) -> Option<&Queue> {
         Some(&self.get(key)?.told.written.as_ref()?.queue)
     }

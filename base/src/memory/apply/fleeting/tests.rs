@@ -1,4 +1,4 @@
-//! Jobs and copies on memory of which the end is gone. What jobs do where all is there is in the tests of [`super::super`].
+//! Jobs and copies on memory of which the end is gone. The tests of [`super::super`] have jobs on memory that is there.
 
 use super::*;
 use crate::error::Fault;
