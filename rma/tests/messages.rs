@@ -1,6 +1,7 @@
 //! What windows by messages send: small operations share messages, and tokens ride with them.
 
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
 
@@ -55,9 +56,15 @@ fn pair(work: impl Fn(&Rank) + Sync) {
         let implementation = Implementation::Messages;
         let options = WindowOptions { implementation, ..WindowOptions::default() };
         let window = team.allocate(1 << 20, &options).unwrap();
-        work(&Rank { endpoint: endpoint.clone(), team, window });
+        let own = Rank { endpoint: endpoint.clone(), team, window };
+        let worked = catch_unwind(AssertUnwindSafe(|| work(&own)));
+        if worked.is_err() {
+            // The other rank waits for nobody then.
+            endpoint.close();
+        }
         all_done.wait();
         endpoint.close();
+        worked.unwrap_or_else(|panic| resume_unwind(panic));
     };
     std::thread::scope(|scope| {
         scope.spawn(|| run(1));
@@ -193,8 +200,11 @@ fn small_operations_leave_together_and_many_of_them_early() {
 
 #[test]
 fn long_data_go_in_one_message_behind_theirs_and_results_come_so() {
+    // The target counts from the first message on.
+    let counts = Barrier::new(2);
     pair(|own| {
         if own.team.rank() == 0 {
+            counts.wait();
             own.window.lock_all(Asserts::NO_CHECK).unwrap();
             let sent = own.sent(|| {
                 own.put(50_000);
@@ -216,7 +226,10 @@ fn long_data_go_in_one_message_behind_theirs_and_results_come_so() {
             own.window.unlock_all().unwrap();
             own.team.barrier().unwrap();
         } else {
-            let sent = own.sent(|| own.team.barrier().unwrap());
+            let sent = own.sent(|| {
+                counts.wait();
+                own.team.barrier().unwrap();
+            });
             // Two flushes and the get are answered, and the barrier has a token.
             assert_eq!(sent, 4);
         }
