@@ -6,6 +6,7 @@ use ropewalk_base::verb::{Help, LinkId, Verb};
 use crate::api::*;
 use crate::engine::Core;
 use crate::orders::{Order, Orders};
+use crate::session::Session;
 
 impl Core {
     pub(super) fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
@@ -79,8 +80,11 @@ impl Core {
         true
     }
 
-    /// The rail leaves a get or put to frames.
+    /// The rail leaves a get or put to frames, which a foreign peer does not understand.
     fn fall_back(&mut self, id: OperationId, peer: PeerId) -> bool {
+        if self.peers.session(peer).is_some_and(Session::is_foreign) {
+            return false;
+        }
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         let Some(state) = self.access_mut(id).filter(|_| !over) else { return false };
         (state.native, state.by_frames) = (None, true);
