@@ -14,7 +14,8 @@ use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::{Channel, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
 use ropewalk_wire::mxoe::{
-    ConnectReply, Dialect, Fragment, HEADER_BYTES_MAX, Message, Order, Packet, Sequence,
+    Connect, ConnectReply, Dialect, Fragment, HEADER_BYTES_MAX, Message, Nack, NackMcp, Order,
+    Packet, Rendezvous, Sequence,
 };
 
 fn send(world: &mut World, peer: PeerId, channel: Channel, len: usize, user: u64) {
@@ -144,6 +145,24 @@ impl Stranger {
         self.socket.send(&body).expect("it is connected");
     }
 
+    /// Answers who connects, and returns the head of a first message to him.
+    fn lets_in(&self, asked: &Connect) -> Message {
+        let (to, from) = (asked.from, asked.to);
+        let reply = ConnectReply {
+            to,
+            from,
+            index: 1,
+            asker: asked.session,
+            session: 77,
+            receive_next: Sequence(1),
+            connect: asked.connect,
+            status: 0,
+        };
+        self.say(&Packet::ConnectReply(reply), b"");
+        let (session, sequence, acknowledged) = (asked.session, Sequence(1), Sequence(1));
+        Message { to, from, session, sequence, acknowledged, match_info: BITS }
+    }
+
     /// The packet that the stranger is sent, if there is one now.
     fn hears(&self, each: impl FnOnce(&Packet<'_>)) {
         let mut body = [0; 2000];
@@ -155,57 +174,45 @@ impl Stranger {
     }
 }
 
-/// An endpoint of MXoE behind UDP that gives up who is silent for a second.
-fn impatient(world: &mut World) -> Dialect {
+/// An endpoint of MXoE behind UDP that gives up who is silent for a second, and a stranger who is its peer.
+fn impatient(world: &mut World) -> (Stranger, PeerId) {
     let dialect = Dialect::native(1466, Order::Big).unwrap();
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
     world.add_over(foreign_rail(dialect, Duration::from_secs(1), 9, clock), |_| {});
-    dialect
-}
-
-#[test]
-fn what_was_half_received_ends_as_its_link_did() {
-    const LEN: usize = 3000;
-    let mut world = World::new(Medium::Mxoe);
-    let dialect = impatient(&mut world);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_nonblocking(true).unwrap();
     let address = Address::parse(&format!("udp://{}", socket.local_addr().unwrap())).unwrap();
     let peer = world.nodes[0].endpoint.lookup(&address).unwrap();
-    let stranger = Stranger { socket, dialect };
+    (Stranger { socket, dialect }, peer)
+}
+
+/// Posts a receive of what the stranger says first, and sends to him.
+fn begin(world: &mut World, peer: PeerId) {
     let memory = world.memory(LEN, 0);
     let node = &world.nodes[0];
     let (tagged, cut) = (Channel::Tagged, Oversize::Truncate);
     let posted =
-        node.endpoint.post_receive(&node.context, tagged, None, 5, u64::MAX, memory, cut, 1);
+        node.endpoint.post_receive(&node.context, tagged, None, BITS, u64::MAX, memory, cut, 1);
     world.posted(0, posted);
-    send(&mut world, peer, Channel::Tagged, 10, 2);
+    send(world, peer, Channel::Tagged, 10, 2);
+}
+
+const LEN: usize = 3000;
+const BITS: u64 = 5;
+
+#[test]
+fn what_was_half_received_ends_as_its_link_did() {
+    let mut world = World::new(Medium::Mxoe);
+    let (stranger, peer) = impatient(&mut world);
+    begin(&mut world, peer);
     // He lets us in, and says the first half of something; then nothing more, though he was sent something, too.
     let mut said = false;
     world.until("message to him", |_| {
         stranger.hears(|packet| match packet {
             Packet::Connect(it) => {
-                let reply = ConnectReply {
-                    to: it.from,
-                    from: it.to,
-                    index: 1,
-                    asker: it.session,
-                    session: 77,
-                    receive_next: Sequence(1),
-                    connect: it.connect,
-                    status: 0,
-                };
-                stranger.say(&Packet::ConnectReply(reply), b"");
-                let message = Message {
-                    to: it.from,
-                    from: it.to,
-                    session: it.session,
-                    sequence: Sequence(1),
-                    acknowledged: Sequence(1),
-                    match_info: 5,
-                };
-                let half = vec![7; dialect.fragment_bytes() as usize];
+                let message = stranger.lets_in(it);
+                let half = vec![7; stranger.dialect.fragment_bytes() as usize];
                 let first = Fragment { message, total_bytes: LEN as u32, fragment: 0, offset: 0 };
                 stranger.say(&Packet::Medium(first, &half), &half);
             }
@@ -216,6 +223,35 @@ fn what_was_half_received_ends_as_its_link_did() {
     });
     let outcomes = [1, 2].map(|user| world.take(0, user).outcome);
     assert_eq!(outcomes, [Err(Fault::Unreachable); 2]);
+}
+
+#[test]
+fn what_a_stranger_announces_and_does_not_let_us_read_is_over() {
+    let mut world = World::new(Medium::Mxoe);
+    let (stranger, peer) = impatient(&mut world);
+    begin(&mut world, peer);
+    let mut refused = false;
+    world.until("pull", |_| {
+        stranger.hears(|packet| match packet {
+            Packet::Connect(it) => {
+                let message = stranger.lets_in(it);
+                let (region, region_sequence, region_offset) = (3, 4, 0);
+                let total_bytes = LEN as u32;
+                let announced =
+                    Rendezvous { message, total_bytes, region, region_sequence, region_offset };
+                stranger.say(&Packet::Rendezvous(announced), b"");
+            }
+            Packet::Pull(it) => {
+                let (endpoint, reason) = (it.to, Nack::BadRegion);
+                let nack = NackMcp { endpoint, reason, handle: it.handle, magic: it.magic };
+                stranger.say(&Packet::NackMcp(nack), b"");
+                refused = true;
+            }
+            _ => {}
+        });
+        refused
+    });
+    assert_eq!(world.take(0, 1).outcome, Err(Fault::Cancelled));
 }
 
 #[test]
