@@ -544,6 +544,8 @@ pub struct Counters {
     pub updates_served: u64,
     /// Events of puts with immediate data.
     pub events: u64,
+    /// Regions that were registered for peers: exposed ones, and those of announced sends.
+    pub regions_opened: u64,
     pub gets_served: u64,
     /// Parts of gets that rails were told to read, and those that came back unread since their paths did not carry them.
     pub parts_read: u64,

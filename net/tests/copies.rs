@@ -33,3 +33,23 @@ fn what_is_awaited_is_copied_once_by_either_side() {
         assert_eq!((sender, receiver), (sent * bytes, bytes), "{medium:?}");
     }
 }
+
+#[test]
+fn only_an_announced_message_registers_its_memory() {
+    for (bytes, is_announced) in [(8000, false), (300_000, true)] {
+        let world = World::pair(Medium::Udp);
+        let peer = world.peer(0, 1);
+        let counters = || [0, 1].map(|node: usize| world.nodes[node].endpoint.counters().0);
+        let mut memories = [world.memory(bytes, 1), world.memory(bytes, 1)];
+        for _ in 0..ROUNDS {
+            let before = counters();
+            memories = message(&world.nodes[0], &world.nodes[1], peer, memories);
+            let after = counters();
+            let opened =
+                [0, 1].map(|node| after[node].regions_opened - before[node].regions_opened);
+            let announced = after[0].messages_announced - before[0].messages_announced;
+            let one = u64::from(is_announced);
+            assert_eq!((opened, announced), ([one, 0], one), "{bytes} bytes");
+        }
+    }
+}

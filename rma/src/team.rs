@@ -117,6 +117,12 @@ impl Team {
         self.shared.barrier(None)
     }
 
+    /// Bytes that windows of this rank copied by themselves: between the program's memory and buffers, and to and from mapped
+    /// windows. Copies of the endpoint ([`Endpoint::bytes_copied`]) come on top.
+    pub fn bytes_copied(&self) -> u64 {
+        self.shared.with(|hub| hub.bytes_copied())
+    }
+
     /// Serves what other ranks want of any window.
     pub fn progress(&self) {
         self.shared.with(|hub| hub.progress());

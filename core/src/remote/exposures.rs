@@ -84,6 +84,7 @@ impl Core {
             exposed: self.regions.take_list(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
+        self.counters.regions_opened += 1;
         let key = RemoteKey { slot, secret };
         self.expose_to(audience, key);
         Ok(key)

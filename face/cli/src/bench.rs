@@ -37,7 +37,8 @@ enum Name {
     /// parallel programs, compared with TCP and MPTCP (needs root).
     Paths,
     /// One-sided windows: the figures of the paper on put, get and their synchronisation, by remote
-    /// access and by messages, compared with the MPIs of this host.
+    /// access and by messages, compared with the MPIs of this host. Rows over ether, netns-tcp and
+    /// netns-udp go between network namespaces (needs root).
     Rma,
     /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
     /// idle servers.
@@ -49,14 +50,18 @@ const EXAMPLES: &str = "Examples:
   ropewalk bench io --only mount.write --only mount.read
   ropewalk bench mx --list             prints the names of rows
   ropewalk bench paths --only cut.silent.1g.tcp --runs 20 --figure cut.svg
+  ropewalk bench rma --only flush.put.ether --only open.idle
 
 Each row of the result has the median, least and greatest value of its runs. A ratio compares Ropewalk \
 with the system that it names.";
 
-/// Rows of `bench paths` are many, and shall reach something.
+/// Rows of `bench paths` and `bench rma` are many, and shall reach something.
 fn examples_and_rows() -> String {
-    let rows = ropewalk_bench::paths::guide();
-    format!("{EXAMPLES}\n\nRows of 'ropewalk bench paths', each run by --only NAME:\n{rows}")
+    let (paths, rma) = (ropewalk_bench::paths::guide(), ropewalk_bench::rma::guide());
+    format!(
+        "{EXAMPLES}\n\nRows of 'ropewalk bench paths', each run by --only NAME:\n{paths}\n\
+         Rows of 'ropewalk bench rma', each run by --only NAME:\n{rma}"
+    )
 }
 
 /// Arguments of `ropewalk bench`.
@@ -66,7 +71,7 @@ pub struct BenchArguments {
     /// The benchmark to run.
     #[arg(value_enum)]
     name: Name,
-    /// Do less work in fewer runs; it ends within two minutes.
+    /// Do less work in fewer runs; it ends within two minutes ('rma' takes more).
     #[arg(long)]
     quick: bool,
     /// Print each figure as a JSON object on its own line, as soon as it is known.
@@ -81,7 +86,7 @@ pub struct BenchArguments {
     /// Print the names of the rows and exit.
     #[arg(long)]
     list: bool,
-    /// Run each row this many times.
+    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 3 with --quick).
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiply the amount of work in each run by this factor.

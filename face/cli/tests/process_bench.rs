@@ -410,3 +410,112 @@ fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
         }
     }
 }
+
+/// What `bench rma` prints for people, and what it says on the way, of a small run.
+fn told_of_windows(names: &[&str], path: Option<&str>) -> (bool, String, String) {
+    let mut command = std::process::Command::new(support::PROGRAM);
+    command.args(["bench", "rma", "--quick", "--runs", "1", "--scale", "0.02", "--no-peers"]);
+    command.args(names.iter().flat_map(|name| ["--only", name]));
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let output = command.output().expect("it runs");
+    let [out, err] = [&output.stdout, &output.stderr].map(|it| String::from_utf8_lossy(it));
+    (output.status.success(), out.into_owned(), err.into_owned())
+}
+
+#[test]
+fn process_windows_between_namespaces_are_measured_with_what_they_cost() {
+    if !makes_namespaces() {
+        return;
+    }
+    let names = ["latency.ether.8", "flush.put.netns-tcp.8", "flush.put.netns-udp.8"];
+    let long = "origins.ether.1";
+    let mut arguments = vec!["rma", "--no-peers", "--only", long];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
+    for (name, medium) in names.into_iter().chain([long]).zip(["ether", "tcp", "udp", "ether"]) {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name).collect();
+        let systems: Vec<_> = own.iter().map(|row| row["system"].as_str().unwrap_or("")).collect();
+        assert_eq!(systems, ["direct", "messages-progress", "messages"], "{rows:?}");
+        for row in own {
+            let params = &row["params"];
+            let number = |name: &str| {
+                params[name].as_f64().unwrap_or_else(|| panic!("{name} is no number: {row}"))
+            };
+            assert_eq!(
+                (&row["medium"], &params["placement"]),
+                (&medium.into(), &"namespaces".into())
+            );
+            // The interfaces counted that the data crossed the wire, with the headers of their frames.
+            assert!(number("wire_bytes") > number("moved_bytes"), "{row}");
+            assert!(number("moved_bytes") >= 16.0, "{row}");
+            for cost in ["cpu_us", "frames", "system_calls", "copied_bytes"] {
+                assert!(number(&format!("{cost}_0")) + number(&format!("{cost}_1")) > 0.0, "{row}");
+            }
+            let registered = number("registrations_0") + number("registrations_1");
+            // Only messages that are announced register their memory, and in the steady state no window does.
+            assert_eq!(registered > 0.0, name == long && row["system"] != "direct", "{row}");
+            let interval = params["ratio_messages"].as_array();
+            assert_eq!(interval.map(Vec::len), (row["system"] == "direct").then_some(3), "{row}");
+        }
+    }
+}
+
+#[test]
+fn process_an_open_window_is_measured_beside_none() {
+    let [idle, latency] = ["open.idle.tcp", "open.latency.shm"];
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("open.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let rows = bench(&["rma", "--only", idle, "--only", latency, "--figure", file]);
+    for (name, metric, unit, reach) in [
+        (idle, "cpu", "%", "reach 0.5 % of a processor: "),
+        (latency, "latency", "us", "reach 1.05 x without a window: "),
+    ] {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name).collect();
+        let systems: Vec<_> = own.iter().map(|row| row["system"].as_str().unwrap_or("")).collect();
+        // No MPI takes part.
+        assert_eq!(systems, ["direct", "messages", "no-window"], "{rows:?}");
+        for row in own {
+            assert_eq!((&row["metric"], &row["unit"]), (&metric.into(), &unit.into()), "{row}");
+            assert!(row["median"].as_f64().is_some_and(|it| it > 0.0), "{row}");
+            let is_beside = row["system"] != "no-window";
+            assert_eq!(row["ratio_to"] == "no-window", is_beside, "{row}");
+            let verdict = row["params"]["verdict"].as_str().unwrap_or_default();
+            assert_eq!(verdict.starts_with(reach), row["system"] == "direct", "{row}");
+            let millis = row["params"]["idle_ms"].as_u64();
+            assert_eq!(millis.is_some_and(|it| it >= 200), name == idle, "{row}");
+        }
+    }
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    assert_eq!(drawn.matches("<polyline").count(), 6, "{drawn}");
+}
+
+#[test]
+fn process_people_see_costs_and_intervals_of_windows_in_eighty_columns() {
+    if !makes_namespaces() {
+        return;
+    }
+    let (success, text, errors) = told_of_windows(&["latency.ether.8"], None);
+    assert!(success, "{errors}");
+    for told in
+        ["us of processors", "bytes copied", "0 + 0 registered", "on the wire", " x messages ["]
+    {
+        assert!(text.contains(told), "{told}: {text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
+fn process_rows_of_windows_between_namespaces_are_left_out_with_the_reason() {
+    // Without a path nobody finds what makes them. The others are measured all the same.
+    let names = ["latency.ether.8", "latency.netns-tcp.8", "latency.shm.8"];
+    let (success, text, errors) = told_of_windows(&names, Some(""));
+    assert!(success && text.contains("latency.shm.8"), "{errors}");
+    assert!(!text.contains("latency.ether.8") && !text.contains("latency.netns-tcp.8"), "{text}");
+    let reason = "rows between network namespaces are left out: ";
+    assert_eq!(errors.matches(reason).count(), 1, "{errors}");
+    let (success, _, errors) = told_of_windows(&names[..1], Some(""));
+    assert!(!success && errors.contains("nothing was measured"), "{errors}");
+}

@@ -5,7 +5,8 @@
  * PROGRAM is a name of lab/bench/src/rma/case.rs, and each does what its namesake in rma/programs.rs does. Memory
  * of windows comes from MPI_Win_allocate, or from the program (MPI_Win_create). At the end rank 0 prints
  *
- *   lo BYTES SEGMENTS      of the loopback interface, and of TCP, while it measured: also other processes'
+ *   interface BYTES SEGMENTS   of the interface that WINDOWS_INTERFACE in the environment names (`lo` without it), both ways,
+ *                          and of TCP, while it measured: on `lo` each byte once, and also those of other processes
  *   cpu NANOS NANOS        processor time of ranks 0 and 1, with their threads
  *   times NANOS...         of each round
  *
@@ -113,7 +114,15 @@ static uint64_t word_of(const char *file, const char *begin, int line, int word)
     return found;
 }
 
-static uint64_t lo_bytes(void) { return word_of("/proc/net/dev", "lo:", 1, 1); }
+/* What came over rank 0's interface, and what left by it; of the loopback interface both are the same. */
+static uint64_t interface_bytes(void)
+{
+    const char *name = getenv("WINDOWS_INTERFACE");
+    char begin[64];
+    snprintf(begin, sizeof begin, "%s:", name ? name : "lo");
+    uint64_t came = word_of("/proc/net/dev", begin, 1, 1);
+    return strcmp(begin, "lo:") ? came + word_of("/proc/net/dev", begin, 1, 9) : came;
+}
 
 static uint64_t segments(void) { return word_of("/proc/net/snmp", "Tcp:", 2, 10); }
 
@@ -511,11 +520,11 @@ int main(int count, char **words)
     check(the.rounds > 0 && the.bytes < (1 << 30), "no rounds, or too many bytes");
     prepare(words[2]);
     MPI_Barrier(MPI_COMM_WORLD);
-    uint64_t bytes = lo_bytes(), packets = segments();
+    uint64_t bytes = interface_bytes(), packets = segments();
     double used = processor_nanos(), all[2] = {0, 0};
     int by_messages = !strcmp(words[2], "messages");
     run(by_messages);
-    bytes = lo_bytes() - bytes;
+    bytes = interface_bytes() - bytes;
     packets = segments() - packets;
     used = processor_nanos() - used;
     if (rank == 1)
@@ -526,7 +535,7 @@ int main(int count, char **words)
     if (!by_messages)
         look();
     if (rank == 0) {
-        printf("lo %llu %llu\n", (unsigned long long)bytes, (unsigned long long)packets);
+        printf("interface %llu %llu\n", (unsigned long long)bytes, (unsigned long long)packets);
         printf("cpu %.0f %.0f\ntimes", all[0], all[1]);
         for (int i = 0; i < measured; i++)
             printf(" %llu", (unsigned long long)times[i]);

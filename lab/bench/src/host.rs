@@ -27,6 +27,12 @@ pub fn kernel() -> String {
     format!("Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
+/// The number of this process's network namespace, which stands for a machine; 0: nobody tells.
+pub fn network() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
+}
+
 /// Cores that this process may use.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
@@ -52,6 +58,14 @@ pub fn cpu_nanos(process: u32) -> u64 {
         .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok())
         .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
         .sum()
+}
+
+/// Bytes that have left by an interface of this thread's network namespace; `None` if there is no such interface.
+pub fn interface_bytes_sent(interface: &str) -> Option<u64> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").ok()?;
+    let mut lines = table.lines().filter_map(|line| line.trim_start().split_once(':'));
+    let (_, numbers) = lines.find(|(name, _)| *name == interface)?;
+    numbers.split_whitespace().nth(8)?.parse().ok()
 }
 
 /// Bytes of memory that a process has now.

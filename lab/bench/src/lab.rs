@@ -85,7 +85,12 @@ impl Options {
 
     /// The number of runs of each row.
     pub fn runs(&self) -> usize {
-        self.runs.unwrap_or(if self.quick { 3 } else { 7 }).max(1)
+        self.runs_or(7)
+    }
+
+    /// The same where a full run has this many.
+    pub fn runs_or(&self, full: usize) -> usize {
+        self.runs.unwrap_or(if self.quick { 3 } else { full }).max(1)
     }
 }
 
@@ -336,5 +341,10 @@ mod tests {
         assert!(!options.wanted("mount.write"));
         options.scale = 0.001;
         assert_eq!((options.amount(5000, 100), options.amount(100, 1)), (5, 1));
+        assert_eq!((options.runs(), options.runs_or(30)), (7, 30));
+        options.quick = true;
+        assert_eq!((options.runs(), options.runs_or(30)), (3, 3));
+        options.runs = Some(5);
+        assert_eq!(options.runs_or(30), 5);
     }
 }

@@ -27,6 +27,7 @@ mod bmi_rows;
 mod bmi_side;
 pub mod embed;
 mod fio;
+mod guide;
 mod histogram;
 mod host;
 pub mod io;

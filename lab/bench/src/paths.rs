@@ -65,7 +65,7 @@ fn kinds() -> Vec<guide::Kin> {
 
 /// All rows for people, by kind: what they measure, and what they shall reach.
 pub fn guide() -> String {
-    guide::text(&kinds())
+    crate::guide::text(&kinds(), &guide::VALUES)
 }
 
 /// The names of all rows, or of those that are measured where it has to be quick.

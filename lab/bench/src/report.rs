@@ -169,6 +169,7 @@ fn conditions(main: &Outcome) -> Vec<String> {
     if journal != main.param("storage") && !journal.is_empty() {
         all.push(format!("journal {journal}"));
     }
+    all.extend(costs(main));
     // A sentence already.
     let verdict = main.param("verdict");
     all.extend((!verdict.is_empty()).then(|| verdict.to_string()));
@@ -185,6 +186,37 @@ fn conditions(main: &Outcome) -> Vec<String> {
         all.extend(speaks.then(|| format!("{value} {unit}")));
     }
     all
+}
+
+/// What two ranks spent for a round, what crossed the wire for it, and intervals of ratios to others.
+fn costs(main: &Outcome) -> Vec<String> {
+    let value = |name: &str| main.param(name).parse::<f64>().ok();
+    let pair = |(name, unit): (&str, &str)| {
+        let [first, second] = [0, 1].map(|rank| value(&format!("{name}_{rank}")));
+        Some(format!("{} + {} {unit}", count(first?), count(second?)))
+    };
+    let both = [
+        ("cpu_us", "us of processors"),
+        ("copied_bytes", "bytes copied"),
+        ("registrations", "registered"),
+    ];
+    let mut all: Vec<String> = both.into_iter().filter_map(pair).collect();
+    all.extend(value("wire_bytes").map(|bytes| format!("{} bytes on the wire", count(bytes))));
+    for (name, told) in &main.params {
+        let numbers = told.trim_matches(['[', ']']).split(',').map(|number| number.parse().ok());
+        let numbers: Option<Vec<f64>> = numbers.collect();
+        if let (Some(other), Some([middle, from, to])) =
+            (name.strip_prefix("ratio_"), numbers.as_deref())
+        {
+            all.push(format!("{middle:.2} x {other} [{from:.2} to {to:.2}]"));
+        }
+    }
+    all
+}
+
+/// Whole numbers are whole.
+fn count(value: f64) -> String {
+    if (value - value.round()).abs() < 5e-4 { format!("{value:.0}") } else { number(value) }
 }
 
 /// With as many places as say something.
@@ -447,6 +479,29 @@ mod tests {
             let text = table.add(&Outcome { params, ..outcome.clone() }) + &table.finish();
             assert_eq!(text.contains("not back"), is_told, "{text}");
         }
+        let params = [
+            ("cpu_us_0", "5.123"),
+            ("cpu_us_1", "0.500"),
+            ("copied_bytes_0", "4096.000"),
+            ("copied_bytes_1", "0.000"),
+            ("registrations_0", "0.000"),
+            ("registrations_1", "0.000"),
+            ("wire_bytes", "4321.5"),
+            ("ratio_messages", "[0.5012,0.4512,0.6000]"),
+        ];
+        let params = params.map(|(name, value)| (name, value.to_string())).into();
+        let mut table = Table::default();
+        let text = table.add(&Outcome { params, ..outcome.clone() }) + &table.finish();
+        for told in [
+            "5.12 + 0.5000 us of processors",
+            "4096 + 0 bytes copied",
+            "0 + 0 registered",
+            "4322 bytes on the wire",
+            "0.50 x messages [0.45 to 0.60]",
+        ] {
+            assert!(text.contains(told), "{told}: {text}");
+        }
+        assert!(text.lines().all(|line| line.len() <= COLUMNS), "{text}");
         let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
         let bars = bars(&[other]);
         assert!(bars.contains("12345 1/s") && bars.contains("width=\"300.0\""), "{bars}");

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ropewalk_bench::embed::{Embedded, Embedder};
 use ropewalk_bench::mpi::windows::{Memory, Order, Progress};
 use ropewalk_bench::mpi::{Medium, Mpi, Point};
+use ropewalk_netns::{Topology, TopologyConfig};
 
 /// The variable by which this program learns that it is the one to be killed.
 const VICTIM: &str = "MPI_FIGURES_VICTIM";
@@ -45,6 +46,13 @@ fn main() -> anyhow::Result<()> {
     for mpi in Mpi::find_for_windows(directory.path()) {
         for medium in [Medium::Tcp, Medium::Shm] {
             windows(&mpi, medium)?;
+        }
+    }
+    let config = TopologyConfig { hosts: 3, rails: 1, ..TopologyConfig::default() };
+    if let Some(network) = Topology::or_skip(&config) {
+        let all = Mpi::find_for_windows(directory.path()).into_iter();
+        for mpi in all.filter(|mpi| mpi.lacks_namespaces().is_none()) {
+            windows_apart(&mpi, &network)?;
         }
     }
     // Of a launcher that had to be killed they end a moment later.
@@ -109,17 +117,33 @@ fn windows(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
         Order { medium, memory, progress, program, ranks, bytes, loops: 1, rounds: 4 }
     };
     for words in WINDOWS {
-        let told = mpi.windows(&order(words, memory), 0)?;
+        let told = mpi.windows(&order(words, memory), None, 0)?;
         println!("{} {medium:?} {}: {told:?}", mpi.label(), words.0);
         assert_eq!(told.times.len(), words.3);
         assert!(told.times.iter().all(|nanos| *nanos > 0), "{told:?}");
     }
-    let exchanged = mpi.windows(&order(WINDOWS[1], Memory::None), 0)?;
+    let exchanged = mpi.windows(&order(WINDOWS[1], Memory::None), None, 0)?;
     assert_eq!(exchanged.times.len(), 4);
-    assert!(mpi.windows(&order(("knots", 2, 8, 0), memory), 0).is_err());
+    assert!(mpi.windows(&order(("knots", 2, 8, 0), memory), None, 0).is_err());
     // More than there is cannot have passed the loopback interface.
-    let moved = mpi.windows(&order(WINDOWS[2], memory), 1 << 40);
+    let moved = mpi.windows(&order(WINDOWS[2], memory), None, 1 << 40);
     assert_eq!(moved.is_err(), medium == Medium::Tcp);
+    Ok(())
+}
+
+/// Each rank is in a namespace of its own, and its interface counts what the others get from it.
+fn windows_apart(mpi: &Mpi, network: &Topology) -> anyhow::Result<()> {
+    for (program, ranks, bytes) in [("put", 2, 65_536), ("origins", 3, 1024)] {
+        let (medium, memory) = (Medium::Tcp, mpi.memory_over_tcp());
+        let (program, progress) = (program.to_string(), Progress::Calls);
+        let order = Order { medium, memory, progress, program, ranks, bytes, loops: 1, rounds: 4 };
+        let moved = 4 * 16 * bytes as u64;
+        let told = mpi.windows(&order, Some(network), moved)?;
+        println!("{} between namespaces {}: {told:?}", mpi.label(), order.program);
+        assert_eq!(told.times.len(), 4);
+        assert!(told.interface[0] >= moved, "{told:?}");
+        assert!(mpi.windows(&order, Some(network), 1 << 40).is_err());
+    }
     Ok(())
 }
 

@@ -166,12 +166,15 @@ impl Hub {
         if !is_short || issue.is_alone || issue.is_dynamic {
             return false;
         }
-        let Hub { remotes, mail, .. } = self;
+        let Hub { remotes, mail, copied, .. } = self;
         let rank = issue.operation.rank as usize;
         let remote = remotes.get_mut(&window).filter(|remote| remote.mapped[rank].is_none());
         let Some(remote) = remote else { return false };
         let fill = |data: &mut [u8]| source.gather(0, data);
-        remote.lanes[rank].join(issue.at(at), bytes as usize, |bytes| mail.buffer(bytes), fill)
+        let lane = &mut remote.lanes[rank];
+        let joined = lane.join(issue.at(at), bytes as usize, |bytes| mail.buffer(bytes), fill);
+        *copied += joined.unwrap_or(0);
+        joined.is_some()
     }
 
     fn get_remotely(&mut self, window: u32, issue: &Issue<'_>, result: &Destination<'_>) {
@@ -239,6 +242,7 @@ impl Hub {
                     let mut operand = [0; 8];
                     if takes {
                         source.gather(done * sent, &mut operand[..sent as usize]);
+                        self.copied += sent;
                     }
                     let place = result.map(|result| Place::new(result, done * sent));
                     let landing = place
@@ -283,6 +287,7 @@ impl Hub {
         let mut buffer = self.mail.buffer(bytes * halves as usize);
         if takes {
             source.gather(first * sent, &mut buffer[..bytes]);
+            self.copied += bytes as u64;
         }
         let landing = match place {
             Some(place) if takes && !at_origin => Landing::Half(place),
@@ -321,9 +326,10 @@ impl Hub {
         self.prepare(window, issue, what, Memory::empty(), note);
     }
 
-    fn gathered(&self, source: &Source<'_>, from: u64, bytes: u64) -> Memory {
+    fn gathered(&mut self, source: &Source<'_>, from: u64, bytes: u64) -> Memory {
         let mut buffer = self.mail.buffer(bytes as usize);
         source.gather(from, &mut buffer);
+        self.copied += bytes;
         Memory::pooled(buffer)
     }
 

@@ -37,11 +37,21 @@ impl Hub {
         if copies && cells.is_fleeting() && !operation.pieces().all(is_there) {
             return false;
         }
-        match &operation.verb {
-            Verb::Put(source) => put(cells, operation, source),
-            Verb::Get(destination) => get(cells, operation, destination),
+        let copied = match &operation.verb {
+            Verb::Put(source) => {
+                put(cells, operation, source);
+                source.data_bytes()
+            }
+            Verb::Get(destination) => {
+                get(cells, operation, destination);
+                destination.data_bytes()
+            }
             Verb::Update { update, source, result, .. } => {
-                return update_run(cells, operation, *update, (source, result.as_ref())).is_some();
+                let operands = (source, result.as_ref());
+                let Some(copied) = update_run(cells, operation, *update, operands) else {
+                    return false;
+                };
+                copied
             }
             Verb::Swap { element, expected, desired, result } => {
                 let offset = operation.datatype.run(true, 1).unwrap_or(0);
@@ -50,8 +60,10 @@ impl Hub {
                     return false;
                 };
                 result.scatter(0, &before[..element.shape().extent]);
+                element.shape().extent as u64
             }
-        }
+        };
+        self.copied += copied;
         true
     }
 
@@ -64,6 +76,7 @@ impl Hub {
             return Some(next);
         }
         let Prepared { what, memory, note } = next;
+        let bytes = memory.len();
         let (value, memory) = match what {
             What::Access(way, layout) => {
                 access(&cells, way, &layout, &memory);
@@ -72,6 +85,7 @@ impl Hub {
             // The bytes are there before the notice leaves.
             What::Notify { at, raise, .. } => {
                 access(&cells, Direction::Put, &RemoteLayout::At(at), &memory);
+                self.copied += bytes;
                 let what = self.remote(window).notice(rank, raise);
                 return Some(Prepared { what, memory: Memory::empty(), note });
             }
@@ -97,6 +111,7 @@ impl Hub {
                 return Some(Prepared { what, memory, note });
             }
         };
+        self.copied += bytes;
         self.end_access(window, rank, &note, (Ok(()), value), memory);
         None
     }
@@ -187,13 +202,13 @@ fn get(cells: &Cells, operation: &Operation<'_>, to: &Destination<'_>) {
     });
 }
 
-/// A short update of elements that lie without gaps at the target.
+/// A short update of elements that lie without gaps at the target. Returns the bytes that it copied.
 fn update_run(
     cells: &Cells,
     operation: &Operation<'_>,
     update: Update,
     (source, result): (&Source<'_>, Option<&Destination<'_>>),
-) -> Option<()> {
+) -> Option<u64> {
     let offset = operation.datatype.run(true, operation.count)?;
     let elements = operation.datatype.elements()?.checked_mul(operation.count)?;
     let sent = usize::try_from(elements).ok()?.checked_mul(update.sent(1))?;
@@ -201,7 +216,8 @@ fn update_run(
         return None;
     }
     let (mut own, mut before) = ([0; SHORT_BYTES], [0; SHORT_BYTES]);
-    if update.operator() != Operator::Nothing {
+    let takes = update.operator() != Operator::Nothing;
+    if takes {
         source.gather(0, &mut own[..sent]);
     }
     let at = (operation.address + offset) as usize;
@@ -210,7 +226,7 @@ fn update_run(
     if let Some(result) = result {
         result.scatter(0, &before[..sent]);
     }
-    Some(())
+    Some(sent as u64 * (u64::from(takes) + u64::from(result.is_some())))
 }
 
 /// A put or a get, of data that lie in a memory.

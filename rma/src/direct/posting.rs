@@ -337,7 +337,7 @@ impl Hub {
         memory: Memory,
     ) {
         match outcome {
-            Ok(()) => land(&note.landing, value, memory),
+            Ok(()) => self.copied += land(&note.landing, value, memory),
             Err(fault) => self.access_failed(window, rank, note, fault),
         }
         if let Some(ticket) = &note.ticket {
@@ -632,15 +632,19 @@ impl Hub {
     }
 }
 
-/// Brings a result to its place.
-fn land(landing: &Landing, value: u64, memory: Memory) {
+/// Brings a result to its place. Returns its bytes.
+fn land(landing: &Landing, value: u64, memory: Memory) -> u64 {
     let (place, half) = match landing {
-        Landing::Nothing => return,
-        Landing::Value(place, bytes) => return place.scatter(&value.to_le_bytes()[..*bytes]),
+        Landing::Nothing => return 0,
+        Landing::Value(place, bytes) => {
+            place.scatter(&value.to_le_bytes()[..*bytes]);
+            return *bytes as u64;
+        }
         Landing::All(place) => (place, false),
         Landing::Half(place) => (place, true),
     };
-    let Some(buffer) = memory.into_pooled() else { return };
-    let from = if half { buffer.len() / 2 } else { 0 };
-    place.scatter(&buffer[from..]);
+    let Some(buffer) = memory.into_pooled() else { return 0 };
+    let result = if half { &buffer[buffer.len() / 2..] } else { &buffer[..] };
+    place.scatter(result);
+    result.len() as u64
 }

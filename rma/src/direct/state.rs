@@ -227,26 +227,28 @@ impl Lane {
     }
 
     /// Puts so many bytes together with the short put that was queued last, as records of one frame. `fill` writes them.
-    /// False: they do not go together.
+    /// Returns how many bytes were copied, those of a first put that makes room included. `None`: they do not go together.
     pub fn join(
         &mut self,
         at: u64,
         bytes: usize,
         buffer: impl FnOnce(usize) -> PoolBuffer,
         fill: impl FnOnce(&mut [u8]),
-    ) -> bool {
-        let Some(last) = self.queue.back_mut().filter(|last| last.is_short()) else { return false };
+    ) -> Option<u64> {
+        let last = self.queue.back_mut().filter(|last| last.is_short())?;
         let is_one = !matches!(last.what, What::Records);
         let before = last.memory.len() as usize + if is_one { RECORD_BYTES } else { 0 };
         if before + RECORD_BYTES + bytes > RECORDS_BYTES_MAX as usize {
-            return false;
+            return None;
         }
+        let mut copied = bytes as u64;
         let memory = std::mem::replace(&mut last.memory, Memory::empty());
         let mut own = memory.into_pooled().expect("data of a short put are copied");
         if let What::Access(Direction::Put, RemoteLayout::At(at)) = last.what {
             let mut records = buffer(RECORDS_BYTES_MAX as usize);
             records[..RECORD_BYTES].copy_from_slice(&record(at, own.len() as u32));
             records[RECORD_BYTES..before].copy_from_slice(&own);
+            copied += own.len() as u64;
             (last.what, own) = (What::Records, records);
         }
         own.set_len(before + RECORD_BYTES + bytes);
@@ -255,7 +257,7 @@ impl Lane {
         fill(data);
         last.memory = Memory::pooled(own);
         last.note.bytes += bytes as u64;
-        true
+        Some(copied)
     }
 
     /// Whether all is complete here.

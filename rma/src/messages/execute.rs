@@ -336,6 +336,7 @@ impl Hub {
             Ok(was) => {
                 let item = Item::result(wanted.fetch, bytes);
                 self.reply_with(rank, &item, bytes, |_, to| to.copy_from_slice(&was[..bytes]));
+                self.copied += bytes as u64;
             }
             Err(_) => self.refuse_late(rank, window, SWAP, Some(wanted)),
         }

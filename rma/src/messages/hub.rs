@@ -36,6 +36,8 @@ pub(crate) const TEAM: u32 = u32::MAX;
 pub(crate) struct Hub {
     pub mail: Mail,
     pub table: BufferTable,
+    /// Bytes of operations that were copied here, beside those that the table counts.
+    pub copied: u64,
     pub rank: u32,
     pub size: u32,
     pub windows: BTreeMap<u32, WindowState>,
@@ -71,6 +73,7 @@ impl Hub {
         Hub {
             mail,
             table: BufferTable::with_limit(MEMORIES_MAX),
+            copied: 0,
             rank,
             size,
             windows: BTreeMap::new(),
@@ -143,6 +146,11 @@ impl Hub {
     /// The state of a window that is open.
     pub fn window(&mut self, window: u32) -> &mut WindowState {
         self.windows.get_mut(&window).expect("a window is there until it is freed")
+    }
+
+    /// See [`Team::bytes_copied`](crate::Team::bytes_copied).
+    pub fn bytes_copied(&self) -> u64 {
+        self.copied + self.table.bytes_copied()
     }
 
     /// A number for data that go apart.

@@ -206,6 +206,7 @@ impl Hub {
             None => {
                 let mut buffer = self.mail.buffer(bytes as usize);
                 source.gather(from, &mut buffer);
+                self.copied += bytes;
                 (false, Memory::pooled(buffer))
             }
         };
@@ -240,6 +241,7 @@ impl Hub {
         let parcel = self.item(way, inline);
         parcel.add(&item(data));
         source.gather(from, parcel.data(inline));
+        self.copied += inline as u64;
     }
 
     /// Registers that a part of a result is awaited.

@@ -3,6 +3,7 @@
 mod accumulates;
 mod checks;
 mod common;
+mod costs;
 mod dynamic;
 mod errors;
 mod locks;

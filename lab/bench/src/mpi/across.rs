@@ -1,6 +1,6 @@
-//! Two ranks of an MPI program on two hosts of a network of namespaces, over all rails between them.
+//! Ranks of an MPI program on hosts of a network of namespaces: two of a stream over all rails, or those of windows.
 //!
-//! Launchers reach the other host by a script in place of `ssh`, over the last rail: it lives on while the first one
+//! Launchers reach the other hosts by a script in place of `ssh`, over the last rail: it lives on while the first one
 //! is cut. They enter a namespace by `ip netns exec`, since UCX looks for interfaces in the /sys that it mounts.
 
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use ropewalk_netns::Topology;
+use ropewalk_netns::{Host, Topology};
 
 use super::{Kind, Mpi};
 use crate::ranks::Ranks;
@@ -22,6 +22,14 @@ impl Mpi {
         Mpi::find_with(directory, "stream", SOURCE)
     }
 
+    /// Its launcher at a host, started through this program, so that it ends with this process.
+    pub(super) fn launch_at(&self, host: Host<'_>, directory: &Path) -> Result<Command> {
+        let mut command = self.place.command(&std::env::current_exe()?);
+        command.env(PART, "become").env(ORPHAN, "ends").env("TMPDIR", directory);
+        command.args(["ip", "netns", "exec", host.namespace().name()]).arg(self.place.launcher());
+        Ok(command)
+    }
+
     /// Starts a stream from the first host to the second one, until this nanosecond of the machine's clock. `file`
     /// gets the time of each message.
     pub fn stream(&self, topology: &Topology, until: u64, file: &Path) -> Result<Ranks> {
@@ -31,9 +39,7 @@ impl Mpi {
         let hosts: Vec<String> =
             topology.hosts().take(2).map(|host| host.address(rails - 1).to_string()).collect();
         let here = topology.host(0);
-        let mut command = self.place.command(&std::env::current_exe()?);
-        command.env(PART, "become").env(ORPHAN, "ends").env("TMPDIR", directory);
-        command.args(["ip", "netns", "exec", here.namespace().name()]).arg(self.place.launcher());
+        let mut command = self.launch_at(here, directory)?;
         let interfaces: Vec<String> = (0..rails).map(|rail| here.interface(rail)).collect();
         let (all, last) = (interfaces.join(","), here.interface(rails - 1));
         match self.place.kind {
@@ -62,13 +68,20 @@ impl Mpi {
     }
 }
 
-fn launched(command: &mut Command, option: &str, agent: &Path, rail: &str, hosts: &[String]) {
+/// What Hydra is told: its option for launchers has one of two names.
+pub(super) fn launched(
+    command: &mut Command,
+    option: &str,
+    agent: &Path,
+    rail: &str,
+    hosts: &[String],
+) {
     command.args([option, "ssh"]).arg(format!("{option}-exec")).arg(agent);
     command.args(["-iface", rail, "-ppn", "1", "-hosts", &hosts.join(",")]);
 }
 
 /// A script that runs a command on a host, as `ssh` does.
-fn agent(topology: &Topology, directory: &Path) -> Result<std::path::PathBuf> {
+pub(super) fn agent(topology: &Topology, directory: &Path) -> Result<std::path::PathBuf> {
     let mut script = String::from(
         "#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1\nshift\ncase $host in\n",
     );

@@ -6,7 +6,8 @@
 //! interface.
 //!
 //! Invariants
-//! * A medium is forced, and proved: ranks count the bytes of the loopback interface while they measure.
+//! * A medium is forced, and proved: rank 0 counts the bytes of the interface that they cross while it measures. That is its
+//!   own in a network of namespaces, where each rank is at a host of its own, else the loopback interface.
 //! * An MPI that is missing, or a setting that it does not have, is named once on stderr.
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use ropewalk_netns::Topology;
+
+use super::across::{agent, launched};
 use super::{INTEL, Kind, Medium, Mpi, Place, debian, intel, prepared};
 use crate::host;
 use crate::ranks::Ranks;
@@ -65,8 +69,8 @@ pub struct Told {
     pub times: Vec<u64>,
     /// Processor time of ranks 0 and 1, in nanoseconds.
     pub cpu: [u64; 2],
-    /// Bytes of the loopback interface, and segments of TCP.
-    pub lo: [u64; 2],
+    /// Bytes of rank 0's interface, and segments of TCP.
+    pub interface: [u64; 2],
 }
 
 impl Told {
@@ -77,7 +81,7 @@ impl Told {
         let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
         match (word, &numbers.unwrap_or_default()[..]) {
             (Some("cpu"), &[first, second]) => self.cpu = [first, second],
-            (Some("lo"), &[bytes, segments]) => self.lo = [bytes, segments],
+            (Some("interface"), &[bytes, segments]) => self.interface = [bytes, segments],
             (Some("times"), times) if !times.is_empty() => self.times = times.to_vec(),
             _ => {}
         }
@@ -150,6 +154,12 @@ impl Mpi {
         }
     }
 
+    /// Why it does not run between network namespaces; `None` if it does.
+    pub fn lacks_namespaces(&self) -> Option<&'static str> {
+        let is_new = self.place.kind == Kind::OpenMpi && self.major() != "4";
+        is_new.then_some("the launcher of Open MPI 5 hangs between network namespaces")
+    }
+
     /// Whose memory is best for windows over TCP. Open MPI takes allocated memory for shared one, also there.
     pub fn memory_over_tcp(&self) -> Memory {
         match self.place.kind {
@@ -158,35 +168,43 @@ impl Mpi {
         }
     }
 
-    /// Measures.
+    /// Measures, at the hosts of the network if there is one.
     ///
     /// # Errors
-    /// Ranks fail, tell nothing, or moved fewer bytes over the loopback interface than `moved`, where that is the medium.
-    pub fn windows(&self, order: &Order, moved: u64) -> Result<Told> {
+    /// Ranks fail, tell nothing, or moved fewer bytes over the interface than `moved`, where TCP is the medium.
+    pub fn windows(&self, order: &Order, network: Option<&Topology>, moved: u64) -> Result<Told> {
         let told = || -> Result<Told> {
             let mut told = Told::default();
-            self.start_windows(order)?.listen(LIMIT, |line| told.take(line))?;
-            let lo = told.lo[0];
+            self.start_windows(order, network)?.listen(LIMIT, |line| told.take(line))?;
+            let crossed = told.interface[0];
             ensure!(
-                order.medium != Medium::Tcp || lo >= moved,
-                "it does not use tcp: {lo} bytes on lo, and ranks moved at least {moved}"
+                order.medium != Medium::Tcp || crossed >= moved,
+                "it does not use tcp: {crossed} bytes on the interface, and ranks moved at least {moved}"
             );
             Ok(told)
         };
         told().with_context(|| format!("{} {order:?}", self.label()))
     }
 
-    fn start_windows(&self, order: &Order) -> Result<Ranks> {
-        let mut command = self.launch()?;
+    fn start_windows(&self, order: &Order, network: Option<&Topology>) -> Result<Ranks> {
+        let mut command = match network {
+            Some(network) => self.launch_at(network.host(0), self.directory()?)?,
+            None => self.launch()?,
+        };
+        let interface = network.map_or("lo".into(), |network| network.host(0).interface(0));
+        command.env("WINDOWS_INTERFACE", &interface);
         let crowded = order.ranks > host::cores();
         if crowded {
             command.env("WINDOWS_YIELD", "1");
         }
         match self.place.kind {
-            Kind::OpenMpi => self.open_mpi_windows(&mut command, order.medium, crowded),
-            Kind::Mpich => self.mpich_windows(&mut command, order)?,
-            Kind::Intel => self.intel_windows(&mut command, order.medium, crowded),
+            Kind::OpenMpi => {
+                self.open_mpi_windows(&mut command, order.medium, &interface, crowded);
+            }
+            Kind::Mpich => self.mpich_windows(&mut command, order, &interface)?,
+            Kind::Intel => self.intel_windows(&mut command, order.medium, &interface, crowded),
         }
+        self.hosts_of_windows(&mut command, order.ranks, network)?;
         let memory = match order.memory {
             Memory::Allocated => "allocate",
             Memory::Created => "create",
@@ -204,8 +222,51 @@ impl Mpi {
         Ranks::start(command)
     }
 
+    /// Where ranks are: one at each host of the network, else all at this host.
+    fn hosts_of_windows(
+        &self,
+        command: &mut Command,
+        ranks: usize,
+        network: Option<&Topology>,
+    ) -> Result<()> {
+        let Some(network) = network else {
+            if self.place.kind == Kind::Mpich {
+                command.args(["-launcher", "fork"]);
+            }
+            return Ok(());
+        };
+        let (agent, interface) = (agent(network, self.directory()?)?, network.host(0).interface(0));
+        let hosts: Vec<String> =
+            network.hosts().take(ranks).map(|host| host.address(0).to_string()).collect();
+        match self.place.kind {
+            Kind::OpenMpi => {
+                if let Some(why) = self.lacks_namespaces() {
+                    bail!("{why}");
+                }
+                command.args(["--mca", "plm_rsh_agent"]).arg(agent);
+                command.args(["--mca", "oob_tcp_if_include", &interface]);
+                let hosts: Vec<String> = hosts.iter().map(|host| format!("{host}:1")).collect();
+                command.args(["--host", &hosts.join(",")]);
+            }
+            Kind::Mpich => launched(command, "-launcher", &agent, &interface, &hosts),
+            Kind::Intel => launched(command, "-bootstrap", &agent, &interface, &hosts),
+        }
+        Ok(())
+    }
+
+    /// Where its program is.
+    fn directory(&self) -> Result<&Path> {
+        self.program.parent().context("the program is in a directory")
+    }
+
     /// Ranks bind themselves, so launchers do not.
-    fn open_mpi_windows(&self, command: &mut Command, medium: Medium, crowded: bool) {
+    fn open_mpi_windows(
+        &self,
+        command: &mut Command,
+        medium: Medium,
+        interface: &str,
+        crowded: bool,
+    ) {
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         command.args(["--mca", "pml", "ob1"]);
         // The only component of version 4 that works there is not found by itself.
@@ -215,7 +276,8 @@ impl Mpi {
         };
         match medium {
             Medium::Tcp => {
-                command.args(["--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]);
+                command.args(["--mca", "btl", "tcp,self"]);
+                command.args(["--mca", "btl_tcp_if_include", interface]);
                 command.args(["--mca", "osc", component])
             }
             Medium::Shm => command.args(["--mca", "btl", shm, "--mca", "osc", "^ucx"]),
@@ -223,17 +285,17 @@ impl Mpi {
         command.args(["--mca", "mpi_yield_when_idle", if crowded { "1" } else { "0" }]);
     }
 
-    fn mpich_windows(&self, command: &mut Command, order: &Order) -> Result<()> {
-        command.args(["-launcher", "fork", "-bind-to", "none"]);
+    fn mpich_windows(&self, command: &mut Command, order: &Order, interface: &str) -> Result<()> {
+        command.args(["-bind-to", "none"]);
         // Ranks of one host share memory, unless this is turned off.
         if order.medium == Medium::Tcp {
             command.env("MPIR_CVAR_NOLOCAL", "1");
         }
         if self.on_ofi {
             command.env("MPIR_CVAR_CH4_NETMOD", "ofi");
-            command.env("FI_PROVIDER", "tcp").env("FI_TCP_IFACE", "lo");
+            command.env("FI_PROVIDER", "tcp").env("FI_TCP_IFACE", interface);
         } else if self.on_ucx && order.medium == Medium::Tcp {
-            command.env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", "lo");
+            command.env("UCX_TLS", "tcp,self").env("UCX_NET_DEVICES", interface);
         } else if order.medium == Medium::Tcp {
             bail!("this MPICH uses neither libfabric nor UCX, so it cannot be restricted to tcp");
         }
@@ -243,9 +305,9 @@ impl Mpi {
         Ok(())
     }
 
-    fn intel_windows(&self, command: &mut Command, medium: Medium, crowded: bool) {
+    fn intel_windows(&self, command: &mut Command, medium: Medium, interface: &str, crowded: bool) {
         super::intel_mpi(command, medium, crowded);
-        command.env("I_MPI_PIN", "0");
+        command.env("I_MPI_PIN", "0").env("FI_TCP_IFACE", interface);
         if let Some(root) = &self.place.root {
             command.env("LD_LIBRARY_PATH", root.join("lib"));
         }
@@ -284,10 +346,10 @@ mod tests {
     #[test]
     fn the_last_line_ends_what_is_told() {
         let mut told = Told::default();
-        assert!(!told.take("a warning") && !told.take("lo 5 6") && !told.take("cpu 7 8"));
+        assert!(!told.take("a warning") && !told.take("interface 5 6") && !told.take("cpu 7 8"));
         assert!(!told.take("times") && !told.take("times x"));
         assert!(told.take("times 1 2 3"));
-        assert_eq!(told, Told { times: vec![1, 2, 3], cpu: [7, 8], lo: [5, 6] });
+        assert_eq!(told, Told { times: vec![1, 2, 3], cpu: [7, 8], interface: [5, 6] });
     }
 
     #[test]

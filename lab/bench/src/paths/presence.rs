@@ -1,13 +1,14 @@
 //! Endpoints of ours on one rail or several, as between machines, which survive the loss of links.
 
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 
 use anyhow::Context;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::{Endpoint, EndpointConfig, Mode};
 use ropewalk_netns::Host;
+
+use crate::host;
 
 /// What carries ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,11 +63,6 @@ pub fn with_neighbours(medium: Medium, places: String) -> String {
     if medium == Medium::Ether { format!("{places},{SHARED}") } else { places }
 }
 
-/// The number of this process's network namespace, which stands for a machine; 0: nobody tells.
-fn network() -> u64 {
-    std::fs::metadata("/proc/self/ns/net").map_or(0, |namespace| namespace.ino())
-}
-
 /// Opens an endpoint that listens at these places. Without a place for it, it has no shared memory, as between two
 /// machines. Sessions go on over other links.
 pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
@@ -78,7 +74,7 @@ pub fn open(medium: Medium, places: &str) -> anyhow::Result<Endpoint> {
     let rails = places.split(',').map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let mut config = EndpointConfig::new(ClusterId(77));
     if !places.split(',').any(|place| place == SHARED) {
-        config.host = network();
+        config.host = host::network();
     }
     config.core.mode = Mode::Resume;
     config.core.paths_max = PATHS_MAX;

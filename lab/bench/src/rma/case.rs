@@ -2,7 +2,7 @@
 
 use ropewalk_rma::Implementation;
 
-use crate::Options;
+use super::place::MEDIA;
 
 /// A program of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +35,10 @@ pub enum Program {
     Counter,
     /// Jain's index of the operations that each of them made in a fixed time.
     Fairness,
+    /// Nobody calls for so many milliseconds (`loops`). Part of a processor that a rank takes.
+    Idle,
+    /// Messages to and fro of two ranks that poll. Half of a round trip.
+    Polling,
 }
 
 /// An operation in an epoch of locks.
@@ -63,7 +67,7 @@ const ACTS: [(Act, &str); 8] = [
     (Act::LockPut, "lock_put_unlock"),
 ];
 
-const PROGRAMS: [(Program, &str); 12] = [
+const PROGRAMS: [(Program, &str); 14] = [
     (Program::Latency, "latency"),
     (Program::Bidirectional, "bidirectional"),
     (Program::Put, "put"),
@@ -76,6 +80,8 @@ const PROGRAMS: [(Program, &str); 12] = [
     (Program::PassivePut, "passive_put"),
     (Program::Counter, "counter"),
     (Program::Fairness, "fairness"),
+    (Program::Idle, "open.idle"),
+    (Program::Polling, "open.latency"),
 ];
 
 impl Program {
@@ -108,6 +114,11 @@ impl Program {
     }
 }
 
+/// The yardstick of rows with a window that nobody uses.
+pub const NO_WINDOW: &str = "no-window";
+/// That of all others.
+pub const MESSAGES: &str = "messages";
+
 /// A party of ours, or the bare medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
@@ -120,15 +131,18 @@ pub enum System {
     Sendrecv,
     /// A round trip of bare sockets instead of the operation.
     Raw,
+    /// Beside open windows: the same ranks without one.
+    NoWindow,
 }
 
-const SYSTEMS: [(System, &str); 6] = [
+const SYSTEMS: [(System, &str); 7] = [
     (System::Direct, "direct"),
     (System::DirectOrigin, "direct-origin"),
-    (System::Messages, "messages"),
+    (System::Messages, MESSAGES),
     (System::MessagesProgress, "messages-progress"),
     (System::Sendrecv, "sendrecv"),
     (System::Raw, "raw"),
+    (System::NoWindow, NO_WINDOW),
 ];
 
 impl System {
@@ -145,7 +159,7 @@ impl System {
         match self {
             System::DirectOrigin => Implementation::DirectAccumulateAtOrigin,
             System::Messages | System::MessagesProgress => Implementation::Messages,
-            System::Direct | System::Sendrecv | System::Raw => Implementation::Direct,
+            _ => Implementation::Direct,
         }
     }
 }
@@ -180,12 +194,13 @@ impl Case {
                 format!("{text}.{medium}.{}", ranks - 1)
             }
             Program::Counter | Program::Fairness => format!("{text}.{medium}.{}", ranks - 1),
+            Program::Idle | Program::Polling => format!("{text}.{medium}"),
             _ => format!("{text}.{medium}.{bytes}"),
         }
     }
 
-    /// Its main figure, of the nanoseconds of each round.
-    pub fn figure(&self, samples: &[u64]) -> f64 {
+    /// Its main figure, of the nanoseconds of each round and the processor time of ranks 0 and 1.
+    pub fn figure(&self, samples: &[u64], cpu: [u64; 2]) -> f64 {
         let samples = match self.program {
             Program::PassivePut => &samples[samples.len() / 2..],
             _ => samples,
@@ -197,8 +212,9 @@ impl Case {
             Program::Put | Program::Get => megabytes(OPERATIONS * self.bytes),
             Program::Origins => megabytes((self.ranks as usize - 1) * OPERATIONS * self.bytes),
             Program::Flush16(_) => nanos / 1000.0 / OPERATIONS as f64,
-            // In thousandths.
-            Program::Fairness => nanos / 1000.0,
+            // Of the rank that takes more. None takes nothing: what is divided by it has to be a number.
+            Program::Idle => (100.0 * cpu[0].max(cpu[1]) as f64 / nanos).max(1e-4),
+            // Also that of fairness, which is in thousandths.
             _ => nanos / 1000.0,
         }
     }
@@ -211,14 +227,24 @@ impl Case {
 
     /// Whether a greater figure is a better one.
     pub fn more_is_better(&self) -> bool {
-        self.metric().0 != "latency"
+        matches!(self.metric().0, "bandwidth" | "jain")
+    }
+
+    /// What `direct` is compared with, first of all.
+    pub fn yardstick(&self) -> &'static str {
+        if self.is_unused() { NO_WINDOW } else { MESSAGES }
+    }
+
+    /// Whether nobody uses the window.
+    pub fn is_unused(&self) -> bool {
+        matches!(self.program, Program::Idle | Program::Polling)
     }
 
     /// Rounds that a process makes, also those before the time begins.
     pub fn all_rounds(&self) -> usize {
         match self.program {
             Program::Counter => self.rounds,
-            Program::Fairness => 1,
+            Program::Fairness | Program::Idle => 1,
             Program::PassivePut => 2 * (self.rounds + WARM),
             _ => self.rounds + WARM,
         }
@@ -228,7 +254,8 @@ impl Case {
     pub fn moved(&self) -> usize {
         let (one, others) = (self.bytes.max(16), self.ranks as usize - 1);
         match self.program {
-            Program::Latency | Program::Bidirectional => 2 * one,
+            Program::Latency | Program::Bidirectional | Program::Polling => 2 * one,
+            Program::Idle => 0,
             Program::Put | Program::Get | Program::Overlap | Program::Flush16(_) => {
                 OPERATIONS * one
             }
@@ -239,6 +266,12 @@ impl Case {
         }
     }
 
+    /// The same of a run.
+    pub fn moved_in_all(&self) -> u64 {
+        let rounds = if self.program == Program::Fairness { 1 } else { self.rounds };
+        (self.moved() * rounds) as u64
+    }
+
     /// Its name and its unit.
     pub fn metric(&self) -> (&'static str, &'static str) {
         match self.program {
@@ -246,6 +279,7 @@ impl Case {
                 ("bandwidth", "MB/s")
             }
             Program::Fairness => ("jain", "of 1"),
+            Program::Idle => ("cpu", "%"),
             _ => ("latency", "us"),
         }
     }
@@ -271,113 +305,8 @@ impl Case {
     }
 }
 
-const MEDIA: [&str; 3] = ["tcp", "shm", "udp"];
-
-/// Bytes of an operation in rows with a flush.
-const FEW: [usize; 5] = [8, 1024, 4096, 65_536, 1 << 20];
-
-/// All cases; those of a row differ in the system alone, and the yardstick comes last.
-pub fn cases(options: &Options) -> Vec<Vec<Case>> {
-    let sizes: &[usize] = match options.quick {
-        true => &[8, 1024, 65_536, 1 << 20],
-        false => &[1, 8, 64, 512, 4096, 16_384, 65_536, 262_144, 1 << 20, 4 << 20],
-    };
-    let mut all = Vec::new();
-    for medium in MEDIA {
-        let mut row = |program, ranks: u32, bytes: usize, loops: u64| {
-            let rounds = rounds(options, program, bytes, loops);
-            let case = |system| Case { program, system, medium, ranks, bytes, loops, rounds };
-            all.push(systems(options, program, medium, bytes).into_iter().map(case).collect());
-        };
-        for program in [Program::Latency, Program::Bidirectional, Program::Put, Program::Get] {
-            sizes.iter().for_each(|bytes| row(program, 2, *bytes, 0));
-        }
-        let others: &[u32] = if options.quick { &[1, 3] } else { &[1, 2, 4, 7] };
-        for program in [Program::Targets, Program::Synchronisation] {
-            others.iter().for_each(|others| row(program, others + 1, 0, 0));
-        }
-        others.iter().for_each(|others| row(Program::Origins, others + 1, 65_536, 0));
-        for loops in [0, 8, 32, 128] {
-            row(Program::Overlap, 2, 65_536, loops);
-            row(Program::Skew, 2, 65_536, loops);
-        }
-        passive_rows(options.quick, &mut row);
-        for others in [2, 4, 8] {
-            row(Program::Counter, others + 1, 8, 0);
-            row(Program::Fairness, others + 1, 8, 0);
-        }
-    }
-    all
-}
-
-/// Rows in which the target takes no part.
-fn passive_rows(quick: bool, row: &mut impl FnMut(Program, u32, usize, u64)) {
-    let few: &[usize] = if quick { &[8, 65_536] } else { &FEW };
-    for act in [Act::Put, Act::Get, Act::Accumulate, Act::GetAccumulate] {
-        few.iter().for_each(|bytes| row(Program::Flush(act), 2, *bytes, 0));
-        few.iter().for_each(|bytes| row(Program::Flush16(act), 2, *bytes, 0));
-        row(Program::Computing(act), 2, 8, 0);
-    }
-    for act in [Act::FetchAdd, Act::Swap] {
-        row(Program::Flush16(act), 2, 8, 0);
-    }
-    for act in [Act::FetchAdd, Act::Swap, Act::LockPut] {
-        row(Program::Flush(act), 2, 8, 0);
-        row(Program::Computing(act), 2, 8, 0);
-    }
-    row(Program::Flush(Act::Strided), 2, 65_536, 0);
-    let long: &[usize] = if quick { &[65_536] } else { &[65_536, 262_144, 1 << 20] };
-    long.iter().for_each(|bytes| row(Program::PassivePut, 2, *bytes, 0));
-}
-
-fn rounds(options: &Options, program: Program, bytes: usize, loops: u64) -> usize {
-    let each = 2000 + bytes + loops as usize;
-    let budget = options.amount(16_000_000, 2_000_000) as usize;
-    let most = if matches!(program, Program::Computing(_)) { 25 } else { 2000 };
-    (budget / each).clamp(10, most)
-}
-
-/// Who takes part in a row, beside MPIs.
-fn systems(options: &Options, program: Program, medium: &str, bytes: usize) -> Vec<System> {
-    let mut systems = vec![System::Direct];
-    if program == Program::Bidirectional {
-        systems.push(System::Sendrecv);
-    }
-    let one_exchange = match program {
-        Program::Flush(act) => matches!(act, Act::Put | Act::FetchAdd | Act::Swap) && bytes == 8,
-        Program::Computing(_) => true,
-        _ => false,
-    };
-    if one_exchange && medium == "tcp" && options.peers {
-        systems.push(System::Raw);
-    }
-    // The paper's accumulate locks by compare-and-swap, so origins get into each other's way.
-    if program == Program::Counter {
-        systems.push(System::DirectOrigin);
-    }
-    systems.extend([System::MessagesProgress, System::Messages]);
-    systems
-}
-
 /// The middle of some values.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_case_crosses_to_the_other_processes_and_has_a_name_of_its_own() {
-        let mut names = std::collections::BTreeSet::new();
-        for group in cases(&Options::default()) {
-            for case in &group {
-                assert_eq!(Case::decode(&case.encode()).as_ref(), Some(case));
-            }
-            assert!(names.insert(group[0].name()), "{} is there twice", group[0].name());
-        }
-        assert_eq!(Case::decode("put direct tcp"), None);
-    }
 }

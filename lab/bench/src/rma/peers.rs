@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
+use ropewalk_netns::Topology;
 
 use super::Measured;
 use super::case::{Act, Case, Program};
+use super::place;
 use crate::Options;
 use crate::host;
 use crate::mpi::windows::{Memory, Order, Progress};
@@ -31,18 +33,21 @@ pub struct Peer {
 pub struct Peers {
     found: Option<(Vec<Mpi>, Option<tempfile::TempDir>)>,
     names: HashMap<String, &'static str>,
-    /// Of those that were tried: whether a put and flush of so many bytes is local.
-    local: HashMap<(Peer, usize), bool>,
+    /// Of those that were tried over a medium: whether a put and flush of so many bytes is local.
+    local: HashMap<(Peer, &'static str, usize), bool>,
 }
 
 impl Peers {
     /// Those that take part in a row.
     pub fn of(&mut self, options: &Options, case: &Case) -> Vec<Peer> {
-        if !options.peers || medium(case).is_none() {
+        if !options.peers || medium(case).is_none() || case.is_unused() {
             return Vec::new();
         }
         let mut chosen = Vec::new();
         for (number, mpi) in self.mpis().iter().enumerate() {
+            if place::is_apart(case.medium) && mpi.lacks_namespaces().is_some() {
+                continue;
+            }
             for (memory, thread) in settings(mpi, case) {
                 // Over tcp there is one kind of memory, the best one.
                 let label = mpi.label()
@@ -69,6 +74,8 @@ impl Peers {
                 let found = Mpi::find_for_windows(directory.path());
                 let lacking = found.iter().filter_map(|mpi| Some((mpi, mpi.lacks_thread()?)));
                 lacking.for_each(|(mpi, why)| eprintln!("no {}-progress: {why}", mpi.label()));
+                let here = found.iter().filter_map(|mpi| Some((mpi, mpi.lacks_namespaces()?)));
+                here.for_each(|(mpi, why)| eprintln!("no {} over netns-tcp: {why}", mpi.label()));
                 (found, Some(directory))
             }
             Err(error) => {
@@ -94,11 +101,16 @@ impl Peers {
         self.mpis()[peer.mpi].version().into()
     }
 
-    /// Measures a case.
+    /// Measures a case, at the hosts of the network if there is one.
     ///
     /// # Errors
-    /// Its ranks fail, or moved less than the case over the loopback interface.
-    pub fn measure(&mut self, peer: &Peer, case: &Case) -> Result<Measured> {
+    /// Its ranks fail, or moved less than the case over the interface.
+    pub fn measure(
+        &mut self,
+        peer: &Peer,
+        case: &Case,
+        network: Option<&Topology>,
+    ) -> Result<Measured> {
         let medium = medium(case).ok_or_else(|| anyhow::anyhow!("no MPI uses {}", case.medium))?;
         let order = Order {
             medium,
@@ -110,16 +122,21 @@ impl Peers {
             loops: case.loops,
             rounds: case.rounds,
         };
-        let moved = (case.moved() * case.rounds) as u64;
-        let told = self.mpis()[peer.mpi].windows(&order, moved)?;
-        Ok(Measured { samples: told.times, cpu: told.cpu, lo: Some(told.lo) })
+        let told = self.mpis()[peer.mpi].windows(&order, network, case.moved_in_all())?;
+        let (samples, cpu) = (told.times, told.cpu);
+        Ok(Measured { samples, cpu, interface: Some(told.interface), ..Measured::default() })
     }
 
     /// Whether a row's puts of this peer complete without the target, so that they are no measure of remote completion.
     ///
     /// # Errors
     /// The ranks by which that is found out fail.
-    pub fn is_local(&mut self, peer: &Peer, case: &Case) -> Result<bool> {
+    pub fn is_local(
+        &mut self,
+        peer: &Peer,
+        case: &Case,
+        network: Option<&Topology>,
+    ) -> Result<bool> {
         let puts = matches!(
             case.program,
             Program::Flush(Act::Put)
@@ -127,17 +144,17 @@ impl Peers {
                 | Program::Computing(Act::Put)
                 | Program::PassivePut
         );
-        if !puts || case.medium != "tcp" {
+        if !puts || place::scheme(case.medium) != "tcp" {
             return Ok(false);
         }
-        let key = (peer.clone(), case.bytes);
+        let key = (peer.clone(), case.medium, case.bytes);
         if let Some(known) = self.local.get(&key) {
             return Ok(*known);
         }
         let mut time = |act| {
             let program = Program::Computing(act);
             let case = Case { program, rounds: TRIED, ..case.clone() };
-            let mut samples = self.measure(peer, &case)?.samples;
+            let mut samples = self.measure(peer, &case, network)?.samples;
             samples.sort_unstable();
             anyhow::Ok(samples[samples.len() / 2])
         };
@@ -153,7 +170,7 @@ pub fn yields(case: &Case) -> bool {
 }
 
 fn medium(case: &Case) -> Option<Medium> {
-    match case.medium {
+    match place::scheme(case.medium) {
         "tcp" => Some(Medium::Tcp),
         "shm" => Some(Medium::Shm),
         _ => None,
@@ -174,8 +191,8 @@ fn memory(word: &str) -> Memory {
 /// The memory of an MPI's window, and whether it makes progress by a thread, each time that it takes part in a row.
 fn settings(mpi: &Mpi, case: &Case) -> Vec<(Memory, bool)> {
     let memories = match case.medium {
-        "tcp" => vec![mpi.memory_over_tcp()],
-        _ => vec![Memory::Allocated, Memory::Created],
+        "shm" => vec![Memory::Allocated, Memory::Created],
+        _ => vec![mpi.memory_over_tcp()],
     };
     // A thread is of use where a target does not call.
     let passive = matches!(

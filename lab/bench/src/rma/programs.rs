@@ -24,8 +24,10 @@ type Samples = Result<Vec<u64>, Error>;
 
 /// Plays this rank's part. Rank 0 measures.
 pub fn run(own: &Rank) -> Samples {
-    if let Some(mail) = &own.mail {
-        return sendrecv(own, mail);
+    match (own.case.program, &own.mail) {
+        (Program::Polling, Some(mail)) => return polling(own, mail),
+        (_, Some(mail)) => return sendrecv(own, mail),
+        (_, None) => {}
     }
     match own.case.program {
         Program::Latency => latency(own),
@@ -38,6 +40,8 @@ pub fn run(own: &Rank) -> Samples {
         Program::PassivePut => passive_put(own),
         Program::Counter => counter(own),
         Program::Fairness => fairness(own),
+        Program::Idle => Ok(idle(own.case.loops)),
+        Program::Polling => Err(Error::Closed),
     }
 }
 
@@ -69,12 +73,12 @@ fn compute(loops: u64, each: u64) {
 
 fn put(own: &Rank, data: &Cells, to: u32) -> Result<(), Error> {
     let (byte, count) = (byte(), own.case.bytes as u64);
-    own.window.put(Source::cells(data, 0, count, &byte), Target::new(to, 0, count, &byte))
+    own.window().put(Source::cells(data, 0, count, &byte), Target::new(to, 0, count, &byte))
 }
 
 fn get(own: &Rank, data: &Cells, from: u32) -> Result<(), Error> {
     let (byte, count) = (byte(), own.case.bytes as u64);
-    own.window.get(Destination::new(data, 0, count, &byte), Target::new(from, 0, count, &byte))
+    own.window().get(Destination::new(data, 0, count, &byte), Target::new(from, 0, count, &byte))
 }
 
 fn latency(own: &Rank) -> Samples {
@@ -83,12 +87,12 @@ fn latency(own: &Rank) -> Samples {
     let mut samples = rounds(own, || {
         for origin in [0, 1] {
             if origin == own.rank {
-                own.window.start(&[other], NONE)?;
+                own.window().start(&[other], NONE)?;
                 put(own, &data, other)?;
-                own.window.complete()?;
+                own.window().complete()?;
             } else {
-                own.window.post(&[other], NONE)?;
-                own.window.wait()?;
+                own.window().post(&[other], NONE)?;
+                own.window().wait()?;
             }
         }
         Ok(())
@@ -99,10 +103,10 @@ fn latency(own: &Rank) -> Samples {
 
 fn bidirectional(own: &Rank) -> Samples {
     let data = Cells::zeroed(own.case.bytes);
-    own.window.fence(NONE)?;
+    own.window().fence(NONE)?;
     rounds(own, || {
         put(own, &data, 1 - own.rank)?;
-        own.window.fence(NONE)
+        own.window().fence(NONE)
     })
 }
 
@@ -111,10 +115,10 @@ fn epochs(own: &Rank) -> Samples {
     let data = Cells::zeroed(own.case.bytes);
     rounds(own, || {
         if own.rank > 0 {
-            own.window.post(&[0], NONE)?;
-            return own.window.wait();
+            own.window().post(&[0], NONE)?;
+            return own.window().wait();
         }
-        own.window.start(&[1], NONE)?;
+        own.window().start(&[1], NONE)?;
         for _ in 0..OPERATIONS {
             match own.case.program {
                 Program::Get => get(own, &data, 1)?,
@@ -122,7 +126,7 @@ fn epochs(own: &Rank) -> Samples {
             }
             compute(own.case.loops, 1000);
         }
-        own.window.complete()
+        own.window().complete()
     })
 }
 
@@ -131,11 +135,11 @@ fn targets(own: &Rank) -> Samples {
     let others = own.others();
     rounds(own, || {
         if own.rank > 0 {
-            own.window.post(&[0], NONE)?;
-            return own.window.wait();
+            own.window().post(&[0], NONE)?;
+            return own.window().wait();
         }
-        own.window.start(&others, NONE)?;
-        own.window.complete()
+        own.window().start(&others, NONE)?;
+        own.window().complete()
     })
 }
 
@@ -145,17 +149,17 @@ fn origins(own: &Rank) -> Samples {
     let others = own.others();
     rounds(own, || {
         if own.rank == 0 {
-            own.window.post(&others, NONE)?;
+            own.window().post(&others, NONE)?;
             compute(own.case.loops, 10_000);
-            return own.window.wait();
+            return own.window().wait();
         }
-        own.window.start(&[0], NONE)?;
+        own.window().start(&[0], NONE)?;
         if own.case.program != Program::Synchronisation {
             for _ in 0..OPERATIONS {
                 put(own, &data, 0)?;
             }
         }
-        own.window.complete()
+        own.window().complete()
     })
 }
 
@@ -170,19 +174,21 @@ fn act(own: &Rank, act: Act, data: &Cells, result: &Cells) -> Result<(), Error> 
     match act {
         Act::Put | Act::LockPut => put(own, data, 1),
         Act::Get => get(own, result, 1),
-        Act::Accumulate => own.window.accumulate(source, target, Operator::Sum),
+        Act::Accumulate => own.window().accumulate(source, target, Operator::Sum),
         Act::GetAccumulate => {
-            own.window.get_accumulate(Some(source), destination, target, Operator::Sum)
+            own.window().get_accumulate(Some(source), destination, target, Operator::Sum)
         }
-        Act::FetchAdd => own.window.fetch_and_op(Some(source), destination, target, Operator::Sum),
-        Act::Swap => own.window.compare_and_swap(&[0; 8], &[0; 8], destination, target),
+        Act::FetchAdd => {
+            own.window().fetch_and_op(Some(source), destination, target, Operator::Sum)
+        }
+        Act::Swap => own.window().compare_and_swap(&[0; 8], &[0; 8], destination, target),
         Act::Strided => {
             let piece = bytes / STRIDES;
             let strided = Datatype::vector(&byte(), STRIDES, piece, 2 * piece as i64);
             let strided = strided.expect("it reaches no farther than the window");
             let byte = byte();
             let source = Source::cells(data, 0, bytes, &byte);
-            own.window.put(source, Target::new(1, 0, 1, &strided))
+            own.window().put(source, Target::new(1, 0, 1, &strided))
         }
     }
 }
@@ -191,11 +197,11 @@ fn act(own: &Rank, act: Act, data: &Cells, result: &Cells) -> Result<(), Error> 
 fn in_epoch(own: &Rank, what: Act, run: impl FnOnce() -> Samples) -> Samples {
     let opens = own.rank == 0 && what != Act::LockPut;
     if opens {
-        own.window.lock(LockKind::Shared, 1, NONE)?;
+        own.window().lock(LockKind::Shared, 1, NONE)?;
     }
     let samples = run()?;
     if opens {
-        own.window.unlock(1)?;
+        own.window().unlock(1)?;
     }
     Ok(samples)
 }
@@ -209,12 +215,12 @@ fn act_and_flush(
     result: &Cells,
 ) -> Result<(), Error> {
     if what == Act::LockPut {
-        own.window.lock(LockKind::Exclusive, 1, NONE)?;
+        own.window().lock(LockKind::Exclusive, 1, NONE)?;
         act(own, what, data, result)?;
-        return own.window.unlock(1);
+        return own.window().unlock(1);
     }
     (0..count).try_for_each(|_| act(own, what, data, result))?;
-    own.window.flush(1)
+    own.window().flush(1)
 }
 
 fn both(own: &Rank) -> (Cells, Cells) {
@@ -226,10 +232,10 @@ fn flush(own: &Rank, what: Act) -> Samples {
     let (data, result) = both(own);
     if own.rank == 1 {
         let over = own.word(0) as usize;
-        while own.window.cells().load::<u64>(over) == Some(0) {
+        while own.window().cells().load::<u64>(over) == Some(0) {
             match own.case.system {
                 System::MessagesProgress => std::thread::sleep(Duration::from_micros(200)),
-                _ => own.window.sync()?,
+                _ => own.window().sync()?,
             }
         }
         return Ok(Vec::new());
@@ -239,9 +245,9 @@ fn flush(own: &Rank, what: Act) -> Samples {
         in_epoch(own, what, || rounds(own, || act_and_flush(own, what, count, &data, &result)))?;
     let one = 1u64.to_ne_bytes();
     let word = Datatype::of(Element::U64);
-    own.window.lock(LockKind::Shared, 1, NONE)?;
-    own.window.put(Source::slice(&one, 1, &word), Target::new(1, own.word(0), 1, &word))?;
-    own.window.unlock(1)?;
+    own.window().lock(LockKind::Shared, 1, NONE)?;
+    own.window().put(Source::slice(&one, 1, &word), Target::new(1, own.word(0), 1, &word))?;
+    own.window().unlock(1)?;
     Ok(samples)
 }
 
@@ -304,24 +310,46 @@ fn sendrecv(own: &Rank, mail: &Mail) -> Samples {
     rounds(own, || mail.swap(data.all(), result.all()))
 }
 
+/// Messages to and fro. Both ranks poll.
+fn polling(own: &Rank, mail: &Mail) -> Samples {
+    let (data, result) = both(own);
+    let mut samples = rounds(own, || {
+        if own.rank == 0 {
+            mail.send(data.all())?;
+            return mail.receive(result.all());
+        }
+        mail.receive(result.all())?;
+        mail.send(data.all())
+    })?;
+    samples.iter_mut().for_each(|sample| *sample /= 2);
+    Ok(samples)
+}
+
+/// Nobody calls, for so many milliseconds. How long that was.
+fn idle(millis: u64) -> Vec<u64> {
+    let begin = Instant::now();
+    std::thread::sleep(Duration::from_millis(millis));
+    vec![begin.elapsed().as_nanos() as u64]
+}
+
 fn add(own: &Rank, one: &Cells, before: &Cells) -> Result<(), Error> {
     let word = Datatype::of(Element::U64);
     let destination = Destination::new(before, 0, 1, &word);
     let target = Target::new(0, own.word(1), 1, &word);
     let source = Source::cells(one, 0, 1, &word);
-    own.window.fetch_and_op(Some(source), destination, target, Operator::Sum)?;
-    own.window.flush(0)
+    own.window().fetch_and_op(Some(source), destination, target, Operator::Sum)?;
+    own.window().flush(0)
 }
 
 /// Ranks above 0 count at rank 0, which serves them.
 fn counting(own: &Rank, mut each: impl FnMut(&Cells, &Cells) -> Result<(), Error>) -> Samples {
     let (one, before) = (Cells::zeroed(8), Cells::zeroed(8));
     one.store::<u64>(0, 1);
-    own.window.lock_all(NONE)?;
+    own.window().lock_all(NONE)?;
     if own.rank > 0 {
         each(&one, &before)?;
     }
-    own.window.unlock_all()?;
+    own.window().unlock_all()?;
     Ok(Vec::new())
 }
 
@@ -342,12 +370,12 @@ fn fairness(own: &Rank) -> Samples {
             count += 1;
         }
         let (bytes, at) = (count.to_ne_bytes(), own.word(1 + own.rank as usize));
-        own.window.put(Source::slice(&bytes, 1, &word), Target::new(0, at, 1, &word))
+        own.window().put(Source::slice(&bytes, 1, &word), Target::new(0, at, 1, &word))
     })?;
     own.team.barrier()?;
     let counts = own.others().into_iter().map(|rank| {
         let at = own.word(1 + rank as usize) as usize;
-        own.window.cells().load::<u64>(at).unwrap_or(0) as f64
+        own.window().cells().load::<u64>(at).unwrap_or(0) as f64
     });
     let counts: Vec<f64> = counts.collect();
     let (sum, squares) = (counts.iter().sum::<f64>(), counts.iter().map(|it| it * it).sum::<f64>());

@@ -3,7 +3,7 @@
 use anyhow::Context;
 use ropewalk_rma::{Team, Window, WindowOptions};
 
-use super::case::{Act, Case, Program};
+use super::case::{Act, Case, Program, System};
 use super::mail::Mail;
 use crate::process::next_line;
 
@@ -12,7 +12,8 @@ pub struct Rank {
     pub case: Case,
     pub rank: u32,
     pub team: Team,
-    pub window: Window,
+    /// None in what is compared with open windows.
+    window: Option<Window>,
     pub mail: Option<Mail>,
 }
 
@@ -30,13 +31,20 @@ impl Rank {
         let gaps = matches!(case.program, Program::Flush(Act::Strided));
         let bytes = case.bytes.max(64) * if gaps { 2 } else { 1 };
         // Behind the data lie words by which ranks tell each other something.
-        let window = team.allocate(bytes.next_multiple_of(8) + 8 * 64, &options)?;
+        let bytes = bytes.next_multiple_of(8) + 8 * 64;
+        let has_one = case.system != System::NoWindow;
+        let window = has_one.then(|| team.allocate(bytes, &options)).transpose()?;
         Ok(Rank { case, rank, team: team.clone(), window, mail })
+    }
+
+    /// The window of a program that uses it.
+    pub fn window(&self) -> &Window {
+        self.window.as_ref().expect("only programs that use none are run without one")
     }
 
     /// Where word `number` is.
     pub fn word(&self, number: usize) -> u64 {
-        (self.window.cells().len() - 8 * 64 + 8 * number) as u64
+        (self.window().cells().len() - 8 * 64 + 8 * number) as u64
     }
 
     pub fn others(&self) -> Vec<u32> {

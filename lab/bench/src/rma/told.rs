@@ -1,16 +1,23 @@
 //! What is told of a row: the figure of each party, conditions, ratios with their intervals, pictures.
 
-use super::case::{Case, median};
+use ropewalk_netns::Topology;
+
+use super::case::{Case, MESSAGES, Program, median};
+use super::cost::Cost;
 use super::peers::{self, Peers};
+use super::place::{self, MTU};
 use super::{Measured, Party};
 use crate::host;
 use crate::lab::{quoted, version};
 use crate::report::{self, Outcome};
 use crate::series::{interval, spread};
 
-/// The party that ratios are of, and the yardstick.
+/// The party that ratios are of.
 const OURS: &str = "direct";
-const YARDSTICK: &str = "messages";
+/// What an open window shall cost at most while nobody uses it: percent of a processor, and the time of a message as a
+/// multiple of that without one.
+const IDLE_PERCENT: f64 = 0.5;
+const POLLING_RATIO: f64 = 1.05;
 
 /// A party with its runs.
 pub(super) struct Run {
@@ -24,7 +31,12 @@ pub(super) struct Run {
 
 impl Run {
     /// `None` where nothing was measured.
-    pub fn new(case: &Case, party: Party, found: Vec<Measured>, peers: &mut Peers) -> Option<Run> {
+    pub fn new(
+        case: &Case,
+        party: Party,
+        found: Vec<Measured>,
+        (peers, network): (&mut Peers, Option<&Topology>),
+    ) -> Option<Run> {
         if found.is_empty() {
             return None;
         }
@@ -32,7 +44,7 @@ impl Run {
             Party::Ours(case) if case.system == super::case::System::Raw => (host::kernel(), false),
             Party::Ours(_) => (version(), false),
             Party::Mpi(peer) => {
-                let is_local = peers.is_local(peer, case).unwrap_or_else(|error| {
+                let is_local = peers.is_local(peer, case, network).unwrap_or_else(|error| {
                     eprintln!(
                         "{}: whether puts of {} are local: {error:#}",
                         case.name(),
@@ -43,7 +55,7 @@ impl Run {
                 (peers.version(peer), is_local)
             }
         };
-        let figures = found.iter().map(|it| case.figure(&it.samples)).collect();
+        let figures = found.iter().map(|it| case.figure(&it.samples, it.cpu)).collect();
         Some(Run { party, version, found, figures, is_local })
     }
 
@@ -56,22 +68,58 @@ impl Run {
         spread(self.found.iter().map(of).collect()).0
     }
 
+    /// The median over runs of what each of them has.
+    fn of_all(&self, of: impl Fn(&Measured) -> Option<u64>) -> Option<f64> {
+        let all: Option<Vec<u64>> = self.found.iter().map(of).collect();
+        Some(spread(all?.into_iter().map(|it| it as f64).collect()).0)
+    }
+
+    /// What ranks 0 and 1 spent for each round, beside processor time. Bare sockets and MPIs do not count it.
+    fn costs(&self, rounds: f64) -> Vec<(&'static str, String)> {
+        type Of = fn(&Cost) -> u64;
+        let counters: [(&'static str, usize, Of); 8] = [
+            ("copied_bytes_0", 0, |it| it.copied),
+            ("copied_bytes_1", 1, |it| it.copied),
+            ("registrations_0", 0, |it| it.registrations),
+            ("registrations_1", 1, |it| it.registrations),
+            ("frames_0", 0, |it| it.frames),
+            ("frames_1", 1, |it| it.frames),
+            ("system_calls_0", 0, |it| it.system_calls),
+            ("system_calls_1", 1, |it| it.system_calls),
+        ];
+        let told = |(name, rank, of): (&'static str, usize, Of)| {
+            let middle = self.of_all(|it| Some(of(&it.costs.as_ref()?[rank])))?;
+            Some((name, format!("{:.3}", middle / rounds)))
+        };
+        counters.into_iter().filter_map(told).collect()
+    }
+
     fn params(&self, case: &Case) -> Vec<(&'static str, String)> {
         let rounds = case.all_rounds() as f64;
         let cpu = |rank: usize| {
             let micros = self.middle(|it| it.cpu[rank] as f64 / 1000.0 / rounds);
             format!("{micros:.3}")
         };
+        let is_apart = place::is_apart(case.medium);
         let mut params = vec![
             ("bytes", case.bytes.to_string()),
             ("ranks", case.ranks.to_string()),
-            ("loops", case.loops.to_string()),
+            match case.program {
+                Program::Idle => ("idle_ms", case.loops.to_string()),
+                _ => ("loops", case.loops.to_string()),
+            },
             ("rounds", case.rounds.to_string()),
-            ("placement", "\"processes\"".into()),
+            ("placement", quoted(if is_apart { "namespaces" } else { "processes" })),
             ("cores", host::cores().to_string()),
             ("cpu_us_0", cpu(0)),
             ("cpu_us_1", cpu(1)),
         ];
+        params.extend(self.costs(rounds));
+        if let Some(wire) = self.of_all(|it| it.wire) {
+            params.push(("mtu", MTU.to_string()));
+            params.push(("wire_bytes", format!("{:.1}", wire / rounds)));
+            params.push(("moved_bytes", case.moved().to_string()));
+        }
         let alone: Option<Vec<f64>> = self.found.iter().map(|it| case.alone(&it.samples)).collect();
         if let Some(alone) = alone {
             let (alone, beside) = (spread(alone).0, spread(self.figures.clone()).0);
@@ -84,8 +132,13 @@ impl Run {
             params.push(("window", quoted(peer.memory)));
             params.push(("progress", quoted(if peer.has_thread { "thread" } else { "calls" })));
             params.push(("yields", peers::yields(case).to_string()));
-            for (name, at) in [("lo_bytes", 0), ("lo_segments", 1)] {
-                let each = self.middle(|it| it.lo.unwrap_or_default()[at] as f64 / rounds);
+            // In a namespace of its own nobody else uses the interface of rank 0.
+            let names = match is_apart {
+                true => [("interface_bytes", 0), ("interface_segments", 1)],
+                false => [("lo_bytes", 0), ("lo_segments", 1)],
+            };
+            for (name, at) in names {
+                let each = self.middle(|it| it.interface.unwrap_or_default()[at] as f64 / rounds);
                 params.push((name, format!("{each:.1}")));
             }
         }
@@ -110,24 +163,25 @@ pub(super) fn outcomes(case: &Case, runs: &[Run], peers: &mut Peers) -> Vec<Outc
             let (middle, from, to) = interval(pairs);
             let told = format!("[{middle:.4},{from:.4},{to:.4}]");
             params.push((peers.ratio_name(other.name()), told));
-            if other.name() == YARDSTICK {
-                ratio = Some((middle, YARDSTICK));
+            if other.name() == case.yardstick() {
+                ratio = Some((middle, case.yardstick()));
             }
         }
-        if run.name().starts_with(YARDSTICK) && run.name() != YARDSTICK {
-            let yardstick = runs.iter().find(|other| other.name() == YARDSTICK);
+        if run.name().starts_with(MESSAGES) && run.name() != case.yardstick() {
+            let yardstick = runs.iter().find(|other| other.name() == case.yardstick());
             ratio = yardstick.map(|other| {
                 let pairs = run.figures.iter().zip(&other.figures).map(|(a, b)| a / b);
-                (median(pairs.collect()), YARDSTICK)
+                (median(pairs.collect()), case.yardstick())
             });
         }
+        params.extend(verdict(case, run, ratio));
         let (middle, min, max) = spread(run.figures.clone());
         let (metric, unit) = case.metric();
         Outcome {
             scenario: case.name(),
             system: run.name(),
             version: run.version.clone(),
-            medium: case.medium,
+            medium: place::scheme(case.medium),
             params,
             metric,
             unit,
@@ -140,6 +194,25 @@ pub(super) fn outcomes(case: &Case, runs: &[Run], peers: &mut Peers) -> Vec<Outc
         }
     };
     runs.iter().map(one).collect()
+}
+
+/// Whether an open window costs no more than it shall: the median counts.
+fn verdict(case: &Case, run: &Run, ratio: Option<(f64, &str)>) -> Vec<(&'static str, String)> {
+    let (reach, unit, value) = match (case.program, ratio) {
+        (Program::Idle, _) => (IDLE_PERCENT, "% of a processor", spread(run.figures.clone()).0),
+        (Program::Polling, Some((ratio, _))) => (POLLING_RATIO, "x without a window", ratio),
+        _ => return Vec::new(),
+    };
+    if run.name() != OURS {
+        return Vec::new();
+    }
+    let is_kept = value <= reach;
+    let word = if is_kept { "kept" } else { "missed" };
+    vec![
+        ("reach", reach.to_string()),
+        ("kept", is_kept.to_string()),
+        ("verdict", quoted(&format!("reach {reach} {unit}: {word}"))),
+    ]
 }
 
 /// What a figure's horizontal axis counts: the parameter, and its words.
