@@ -18,7 +18,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 Usage: cargo xtask tidy
        cargo xtask verify [--quick | --changed [BASE] | --deep [--from STEP]]
-       cargo xtask install --prefix DIR [--destdir DIR]
+       cargo xtask install --prefix DIR [--destdir DIR] [--built DIR]
 
 tidy     Checks rules of this repository: dependencies between crates, places
          of unsafe code, file sizes, module headers, leftovers, and documents
@@ -38,6 +38,8 @@ install  Builds a release and installs it below DIR: libbmi (shared library,
          archive, headers, pkg-config file, manual pages), libropewalk-rma (the
          same), libmyriexpress and libopen-mx for MX, and the command ropewalk.
   --destdir    Writes the files below this directory, for packages.
+  --built      Builds nothing, and takes the files of an earlier build, for
+               example from target/release.
 
 Example: cargo xtask install --prefix ~/.local";
 

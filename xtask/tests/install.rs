@@ -28,6 +28,11 @@ fn install(prefix: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command.args(["install", "--profile", &profile(), "--prefix"]).arg(prefix);
+    // `cargo verify` has just built everything: another choice of crates would be built once more.
+    if std::env::var_os("ROPEWALK_BUILT").is_some() {
+        let own = Path::new(env!("CARGO_BIN_EXE_xtask"));
+        command.arg("--built").arg(own.parent().expect("a folder"));
+    }
     // Test programs may run with it; a build with it would share nothing with the one before.
     command.env_remove("RUSTC_BOOTSTRAP");
     command
@@ -180,6 +185,15 @@ fn a_program_finds_what_was_installed_shared_and_static() {
     }
     check_mx(folder.path(), &prefix);
     check_windows(folder.path(), &prefix);
+}
+
+#[test]
+fn a_folder_without_a_build_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = install(&folder.path().join("prefix"));
+    let output = command.arg("--built").arg(folder.path()).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("libbmi.so is missing"), "{said}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use ropewalk_fuzz::drive::{self, Until};
 use ropewalk_fuzz::targets::TARGETS;
 
 /// Made inputs over all targets, unless `ROPEWALK_FUZZ_ITERATIONS` says otherwise.
-const ITERATIONS: u64 = 3_000_000;
+const ITERATIONS: u64 = 1_000_000;
 
 fn number(variable: &str, default: u64) -> u64 {
     match std::env::var(variable) {

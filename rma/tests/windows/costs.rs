@@ -57,6 +57,8 @@ fn copies_of_each_byte_are_counted_and_no_operation_registers_memory() {
                 }
                 own.team.barrier().unwrap();
                 let after = so_far(own);
+                // The next operation of rank 0 would come to the target within its barrier.
+                own.team.barrier().unwrap();
                 if own.rank == 0 {
                     window.unlock(1).unwrap();
                 }

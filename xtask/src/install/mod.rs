@@ -1,4 +1,4 @@
-//! `cargo xtask install`: puts the files that users need into a prefix, from a release build.
+//! `cargo xtask install`: puts the files that users need into a prefix, from a release build or what a build has left.
 //!
 //! [`plan`] lists the files and their destinations; [`place`] writes them.
 //!
@@ -26,6 +26,8 @@ struct Options {
     /// The directory put before the prefix while files are written: for packages.
     staging: Option<PathBuf>,
     profile: String,
+    /// The folder of an earlier build, from which the files are taken.
+    built: Option<PathBuf>,
 }
 
 /// Builds and installs; true, or an error.
@@ -34,7 +36,11 @@ pub fn command(words: &[&str]) -> Result<bool> {
     let workspace = Workspace::read()?;
     // Before the build, which takes minutes.
     place::prepare(&options.root())?;
-    let built = build(&workspace.root, &options.profile)?;
+    let mut built = match &options.built {
+        Some(folder) => Built::of(folder)?,
+        None => build(&workspace.root, &options.profile)?,
+    };
+    built.mx = link_mx(&workspace.root, &built.mx_archive)?;
     let items = plan::plan(&workspace.root, &built, &options.prefix)?;
     place::all(&items, &options.root())?;
     println!("{}", plan::advice(&options.prefix, options.staging.is_some()));
@@ -43,7 +49,8 @@ pub fn command(words: &[&str]) -> Result<bool> {
 
 impl Options {
     fn parse(words: &[&str]) -> Result<Options> {
-        let (mut prefix, mut staging, mut profile) = (None, None, "release".to_string());
+        let (mut prefix, mut staging, mut built) = (None, None, None);
+        let mut profile = "release".to_string();
         let mut rest = words.iter();
         while let Some(word) = rest.next() {
             let (name, mut value) = match word.split_once('=') {
@@ -56,9 +63,10 @@ impl Options {
                 "--prefix" => prefix = Some(PathBuf::from(value()?)),
                 "--destdir" => staging = Some(PathBuf::from(value()?)),
                 "--profile" => profile = value()?.to_string(),
-                _ => {
-                    bail!("unknown argument '{word}': install takes --prefix DIR and --destdir DIR")
-                }
+                "--built" => built = Some(PathBuf::from(value()?)),
+                _ => bail!(
+                    "unknown argument '{word}': install takes --prefix DIR, --destdir DIR and --built DIR"
+                ),
             }
         }
         let prefix = prefix
@@ -66,7 +74,7 @@ impl Options {
         if !prefix.is_absolute() {
             bail!("--prefix {}: give a path that begins with /", prefix.display());
         }
-        Ok(Options { prefix, staging, profile })
+        Ok(Options { prefix, staging, profile, built })
     }
 
     /// The directory into which files of the prefix are written.
@@ -93,9 +101,7 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     if !output.status.success() {
         bail!("the build failed; nothing was installed");
     }
-    let mut built = built(&String::from_utf8_lossy(&output.stdout))?;
-    built.mx = link_mx(root, &built.mx_archive)?;
-    Ok(built)
+    built(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// Links the shared objects of MX, beside their archive.
@@ -153,8 +159,11 @@ mod tests {
         let options = Options::parse(&["--prefix", "/usr/local"]).unwrap();
         assert_eq!(options.root(), Path::new("/usr/local"));
         assert_eq!(options.profile, "release");
-        let options = Options::parse(&["--destdir=/tmp/package", "--prefix=/usr"]).unwrap();
+        assert_eq!(options.built, None);
+        let options =
+            Options::parse(&["--destdir=/tmp/package", "--prefix=/usr", "--built=/t"]).unwrap();
         assert_eq!(options.root(), Path::new("/tmp/package/usr"));
+        assert_eq!(options.built.as_deref(), Some(Path::new("/t")));
         let refused = |words: &[&str]| Options::parse(words).unwrap_err().to_string();
         assert!(refused(&[]).contains("--prefix /usr/local"));
         assert!(refused(&["--prefix"]).contains("needs a value"));

@@ -32,6 +32,31 @@ pub struct Built {
     pub rma_archive: PathBuf,
 }
 
+impl Built {
+    /// What an earlier build of the whole workspace has left in its folder.
+    pub fn of(folder: &Path) -> Result<Built> {
+        let file = |name: &str| {
+            let path = folder.join(name);
+            if !path.is_file() {
+                bail!(
+                    "{} is missing: run 'cargo build --workspace --release' first",
+                    path.display()
+                );
+            }
+            Ok(path)
+        };
+        Ok(Built {
+            shared: file("libbmi.so")?,
+            archive: file("libbmi.a")?,
+            program: file("ropewalk")?,
+            mx_archive: file("libropewalk_mx.a")?,
+            mx: Vec::new(),
+            rma_shared: file("libropewalk_rma_face.so")?,
+            rma_archive: file("libropewalk_rma_face.a")?,
+        })
+    }
+}
+
 /// Something to put into the prefix.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Item {

@@ -1,0 +1,11 @@
+//! A shard of the metadata server, without a network.
+
+mod check;
+mod common;
+mod content;
+mod differential;
+mod directories;
+mod exactly_once;
+mod journaled;
+mod sessions;
+mod storm;

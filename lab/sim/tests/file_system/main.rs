@@ -1,0 +1,23 @@
+//! The whole file system in the simulator. One program for all of it: each would compile the whole client once more.
+
+mod abandoned;
+mod appends;
+mod check;
+mod cuts;
+mod eras;
+mod holes;
+mod identity;
+mod late;
+mod leases;
+mod locks;
+mod messages;
+mod opens;
+mod pages;
+mod parts;
+mod patience;
+mod programs;
+mod random;
+mod servers;
+mod sparse;
+mod syncs;
+mod views;

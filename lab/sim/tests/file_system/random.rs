@@ -1,0 +1,522 @@
+//! Random programs on one to three clients against a reference, while links are cut, nodes are
+//! parted, servers die, and the power fails.
+//!
+//! One operation runs at a time, on a client that the seed picks, so that the reference is exact:
+//! what one client was told is done, every client has to see.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::programs::model::{Model, Name};
+use crate::programs::steps::{Handles, Outcome, Place, Step};
+use crate::programs::*;
+use ropewalk_base::random::Random;
+use ropewalk_client::{Caller, Errno, Node};
+use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
+use ropewalk_sim::{
+    Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
+};
+use ropewalk_wire::fs::meta::ROOT;
+
+const OPERATIONS: u64 = 60;
+const BORDERS: [usize; 6] = [0, 4096, 16 << 10, 64 << 10, 128 << 10, 320 << 10];
+
+/// One run.
+struct Run<'a> {
+    simulation: &'a mut Simulation,
+    cluster: Cluster,
+    random: Random,
+    model: Model,
+    handles: Vec<Handles>,
+    directories: [u64; 2],
+    power: bool,
+    plant: Plant,
+}
+
+fn name(random: &mut Random) -> Name {
+    (random.below(2) as usize, vec![b'a' + random.below(5) as u8])
+}
+
+fn size(random: &mut Random) -> usize {
+    let border = BORDERS[random.below(BORDERS.len() as u64) as usize];
+    match random.below(4) {
+        0 => border + random.below(3) as usize,
+        1 => border.saturating_sub(random.below(3) as usize),
+        2 => random.below(border as u64 + 1) as usize,
+        _ => random.below(6000) as usize,
+    }
+}
+
+impl Run<'_> {
+    /// A step that may be done now, and its expected effect.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
+    fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
+        let random = &mut self.random;
+        let mut model = self.model.clone();
+        let kind = random.below(28);
+        let Some((old, id)) = model.any_named(random).filter(|_| kind > 2) else {
+            let name = name(random);
+            let step = Step::Create(name.clone());
+            if model.names.contains_key(&name) {
+                return (step, Outcome::Failed(Errno::EEXIST), model);
+            }
+            model.add_file(name, 0);
+            return (step, Outcome::Inode(0), model);
+        };
+        // A file without a name may still be open.
+        let open: Vec<usize> = self.handles[client].borrow().keys().map(|key| key.0).collect();
+        let id = match open.get(random.below(2 * open.len().max(1) as u64) as usize) {
+            Some(open) if kind < 16 => *open,
+            _ => id,
+        };
+        let now = model.files[id].bytes.len();
+        match kind {
+            3..=6 => {
+                let (offset, len) = (size(random).min(now + 70_000), 1 + size(random));
+                let bytes = pattern(random.next_u64(), len);
+                model.write(id, offset, &bytes);
+                (Step::Write(id, offset as u64, bytes), Outcome::At(offset as u64), model)
+            }
+            7 | 8 => {
+                let len = 1 + size(random) / 4;
+                let bytes = pattern(random.next_u64(), len);
+                model.write(id, now, &bytes);
+                (Step::Append(id, bytes), Outcome::At(now as u64), model)
+            }
+            9..=12 => {
+                let (offset, len) = (size(random), 1 + size(random));
+                let (begin, end) = (offset.min(now), (offset + len).min(now));
+                let expected = model.files[id].bytes[begin..end.max(begin)].to_vec();
+                (Step::Read(id, offset as u64, len), Outcome::Bytes(expected), model)
+            }
+            13 => {
+                let to = size(random);
+                model.change(id, |content| content.resize(to, 0));
+                (Step::Truncate(id, to as u64), Outcome::Done, model)
+            }
+            26 | 27 => {
+                let (offset, len, keep) = (size(random), 1 + size(random), random.below(2) == 0);
+                model.punch(id, offset, len, keep);
+                (Step::Punch(id, offset as u64, len, keep), Outcome::Done, model)
+            }
+            14 | 15 => (Step::Sync(id), Outcome::Done, model),
+            16 => {
+                let mode = 0o600 + random.below(64) as u16;
+                model.files[id].mode = mode;
+                (Step::Mode(id, mode), Outcome::Done, model)
+            }
+            17 | 25 => {
+                let name = (random.below(2) == 0).then_some(old);
+                let id = name.as_ref().map_or(id, |name| model.names[name]);
+                let file = &model.files[id];
+                let (links, mode, now) = (file.links, file.mode, file.bytes.len());
+                (Step::Stat(id, name), Outcome::Stat { size: now as u64, links, mode }, model)
+            }
+            18 | 19 => {
+                let new = name(random);
+                let step = Step::Rename(old.clone(), new.clone());
+                if model.names.get(&new) != Some(&id) {
+                    model.names.remove(&old);
+                    if let Some(replaced) = model.names.insert(new, id) {
+                        model.files[replaced].links -= 1;
+                    }
+                    model.renamed();
+                }
+                (step, Outcome::Done, model)
+            }
+            20 => {
+                let new = name(random);
+                let step = Step::Link(id, new.clone());
+                if model.names.contains_key(&new) {
+                    return (step, Outcome::Failed(Errno::EEXIST), model);
+                }
+                model.files[id].links += 1;
+                model.names.insert(new, id);
+                model.renamed();
+                (step, Outcome::Done, model)
+            }
+            21 | 22 => {
+                model.names.remove(&old);
+                model.files[id].links -= 1;
+                model.renamed();
+                (Step::Unlink(old), Outcome::Done, model)
+            }
+            23 => {
+                let directory = random.below(2) as usize;
+                let names = model.names.keys().filter(|name| name.0 == directory);
+                let mut names: Vec<Vec<u8>> = names.map(|name| name.1.clone()).collect();
+                if directory == 0 {
+                    names.push(b"dir".to_vec());
+                }
+                names.sort();
+                (Step::List(directory), Outcome::Names(names), model)
+            }
+            _ => (Step::Close(id), Outcome::Done, model),
+        }
+    }
+
+    /// One operation on one client, with events meanwhile and after it.
+    fn step(&mut self) {
+        let client = self.random.below(self.cluster.client_count() as u64) as usize;
+        let (step, expected, mut after) = self.plan(client);
+        let place = Place {
+            client: self.cluster.client(client),
+            handles: self.handles[client].clone(),
+            directories: self.directories,
+            inodes: self.model.files.iter().map(|file| file.inode).collect(),
+        };
+        say(self.simulation, || format!("client{client}: {}; {after}", step.brief()));
+        let result = self.cluster.spawn(self.simulation, client, |_| place.run(step.clone()));
+        if self.random.below(6) == 0 {
+            // Most operations are over within few steps, long transfers take many.
+            let most = [40, 1500][self.random.below(2) as usize];
+            let steps = self.random.below(most);
+            self.simulation.run_steps(steps);
+            if self.fault(&mut after) {
+                // It went dark in the middle of it: it was done, or partly, or not.
+                if let (Some(Outcome::Inode(inode)), Some(file)) =
+                    (result.borrow_mut().take(), after.files.last_mut())
+                {
+                    file.inode = inode;
+                }
+                self.model = after;
+                return self.recover(true);
+            }
+        }
+        let done = self.simulation.run_until(PROGRAM_LIMIT, |_| result.borrow().is_some());
+        let outcome = result.borrow_mut().take();
+        let outcome = outcome.unwrap_or_else(|| panic!("{} does not end: {done}", step.brief()));
+        self.judge(client, &step, outcome, expected, after);
+        let often = if self.plant == Plant::EarlyReplies { 2 } else { 20 };
+        match self.random.below(often) {
+            0 if self.power => self.lone_power_loss(),
+            // Right after the reply: its effect must not be in memory only.
+            1 => {
+                let mut after = self.model.clone();
+                let pause = Duration::from_micros(self.random.below(1_000_000));
+                self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, &mut after);
+                self.model = after;
+            }
+            _ => {}
+        }
+    }
+
+    /// Compares the outcome with the expected one.
+    fn judge(
+        &mut self,
+        client: usize,
+        step: &Step,
+        outcome: Outcome,
+        expected: Outcome,
+        mut after: Model,
+    ) {
+        let mut damaged = None;
+        match (outcome, expected, step) {
+            (Outcome::Inode(inode), Outcome::Inode(_), _) => {
+                after.files.last_mut().expect("the new file").inode = inode;
+            }
+            (Outcome::Bytes(found), Outcome::Bytes(expected), _) => assert_same(&found, &expected),
+            (Outcome::Failed(Errno::EIO), _, Step::Sync(id))
+                if after.files[*id].doubtful.contains(&client) =>
+            {
+                after.files[*id].doubtful.retain(|other| *other != client);
+            }
+            (Outcome::Failed(Errno::EIO), _, step)
+                if step.touches().is_some_and(|id| after.files[id].fragile) =>
+            {
+                damaged = step.touches();
+            }
+            (outcome, expected, step) => {
+                assert_eq!(outcome, expected, "client{client}: {}", step.brief());
+                if let Step::Sync(id) = step {
+                    after.synced(*id, client);
+                }
+            }
+        }
+        self.model = after;
+        if let Some(id) = damaged {
+            self.remove(id);
+        }
+    }
+
+    /// The power of one server fails; the others and the programs go on.
+    fn lone_power_loss(&mut self) {
+        let server = self.any_server();
+        let pause = Duration::from_micros(self.random.below(4_000_000));
+        self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
+        let mut after = self.model.clone();
+        self.restart(&[server], Kill::Power, pause, &mut after);
+        self.model = after;
+        self.recover(false);
+        // The next syncs of the clients report their knowledge of this.
+        self.model.server_died(self.cluster.client_count());
+    }
+
+    fn any_server(&mut self) -> String {
+        let servers = self.cluster.servers();
+        // The metadata server more often than it would by its share.
+        let at = self.random.below(servers.len() as u64 + 1) as usize;
+        servers.get(at).map_or(META, String::as_str).to_string()
+    }
+
+    /// Something happens; true if the power of everything failed.
+    fn fault(&mut self, after: &mut Model) -> bool {
+        let pause = Duration::from_micros(self.random.below(4_000_000));
+        let client = self
+            .cluster
+            .client_name(self.random.below(self.cluster.client_count() as u64) as usize);
+        let client = client.to_string();
+        let server = self.any_server();
+        let kind = self.random.below(if self.power { 8 } else { 7 });
+        say(self.simulation, || format!("fault {kind} {server} {client} {pause:?}"));
+        match kind {
+            0 | 1 => {
+                self.simulation.network().cut(&server, &client, Cut::Both);
+            }
+            2 => {
+                self.simulation.network().partition(&server, &client);
+                self.simulation.run_for(pause);
+                self.simulation.network().heal(&server, &client);
+            }
+            3 | 4 => self.restart(&[server], Kill::Process(pause / 1000), pause, after),
+            5 => self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, after),
+            6 => {
+                let servers = self.cluster.servers();
+                self.restart(&servers, Kill::Process(pause / 1000), pause, after);
+            }
+            _ => {
+                let mut everything = self.cluster.servers();
+                let clients = 0..self.cluster.client_count();
+                everything.extend(clients.map(|client| self.cluster.client_name(client).into()));
+                self.restart(&everything, Kill::Power, pause, after);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn restart(&mut self, names: &[String], kill: Kill, pause: Duration, after: &mut Model) {
+        if names.iter().any(|name| name.starts_with("client")) {
+            self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
+        }
+        for name in names {
+            self.cluster.kill(self.simulation, name, kill);
+        }
+        self.simulation.run_for(pause);
+        for name in names {
+            self.cluster.restart(self.simulation, name);
+        }
+        // Mere deaths of processes lose nothing: no sync may say that they did.
+        if matches!(kill, Kill::Power) {
+            after.server_died(self.cluster.client_count());
+        }
+    }
+
+    /// After a power loss: the found state has to be the synced one, or a later one.
+    fn recover(&mut self, all: bool) {
+        self.cluster.await_start(self.simulation);
+        let directories = self.directories;
+        let found = self.cluster.run(self.simulation, 0, move |client| async move {
+            let mut found = Vec::new();
+            for (number, directory) in directories.into_iter().enumerate() {
+                for name in list_in(&client, directory).await {
+                    let entry = client.lookup(&Caller::root(), directory, &name).await;
+                    let entry = entry.expect("what is listed is there");
+                    if entry.inode == directories[1] {
+                        continue;
+                    }
+                    let content = match client.open(&Caller::root(), entry.inode, READ).await {
+                        Ok(file) => read_all(&client, &file).await,
+                        Err(errno) => Err(errno),
+                    };
+                    found.push(((number, name), entry, content));
+                }
+            }
+            found
+        });
+        let names: BTreeMap<Name, u64> =
+            found.iter().map(|(name, entry, _)| (name.clone(), entry.inode)).collect();
+        // A create that was interrupted has an inode that nobody was told.
+        for (name, inode) in &names {
+            let known = self.model.files.iter().any(|file| file.inode == *inode);
+            if let (false, Some(id)) = (known, self.model.names.get(name))
+                && self.model.files[*id].inode == 0
+            {
+                self.model.files[*id].inode = *inode;
+            }
+        }
+        self.model.accept_names(&names, all).unwrap_or_else(|error| panic!("{error}"));
+        let mut useless = BTreeSet::new();
+        for (_, entry, content) in found {
+            let id = self.model.files.iter().position(|file| file.inode == entry.inode);
+            let id = id.expect("accepted");
+            let content = match content {
+                Ok(bytes) => {
+                    assert_eq!(bytes.len() as u64, entry.size);
+                    Some(bytes)
+                }
+                Err(Errno::EIO) => None,
+                Err(errno) => panic!("inode {}: {errno}", entry.inode),
+            };
+            let accepted = self.model.accept_content(id, content, all);
+            let useful = accepted.unwrap_or_else(|error| panic!("{error}"));
+            self.model.files[id].mode = entry.mode;
+            if !useful {
+                useless.insert(id);
+            }
+        }
+        for id in useless {
+            self.remove(id);
+        }
+    }
+
+    /// Takes all names of a damaged file away, and closes it.
+    fn remove(&mut self, id: usize) {
+        for handles in &self.handles {
+            handles.borrow_mut().retain(|key, _| key.0 != id);
+        }
+        let names: Vec<Name> = self
+            .model
+            .names
+            .iter()
+            .filter(|(_, other)| **other == id)
+            .map(|(name, _)| name.clone())
+            .collect();
+        let directories = self.directories;
+        for name in names {
+            self.model.names.remove(&name);
+            self.model.files[id].links -= 1;
+            self.model.renamed();
+            self.cluster.run(self.simulation, 0, move |client| async move {
+                let directory = directories[name.0];
+                client.unlink(&Caller::root(), directory, &name.1).await.expect("unlinked");
+            });
+        }
+    }
+}
+
+/// Prints the progress if `ROPEWALK_VERBOSE` is set.
+fn say(simulation: &Simulation, what: impl FnOnce() -> String) {
+    if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
+        eprintln!("{:?} {}", simulation.now(), what());
+    }
+}
+
+/// A bug that is planted to see whether it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    Nothing,
+    /// The metadata server's disk says that it synced, and did not.
+    MetaSync,
+    /// As that, of all data servers.
+    DataSync,
+    /// Calls that come once more are executed once more.
+    Duplicates,
+    /// Replies go out before what they tell is written.
+    EarlyReplies,
+}
+
+fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
+    let mut random = simulation.fork_random();
+    let mut config = ClusterConfig {
+        data_servers: 1 + random.below(4) as u32,
+        clients: 1 + random.below(3) as u32,
+        ..ClusterConfig::default()
+    };
+    if random.below(3) == 0 {
+        config.rail = SimConfig::native();
+    }
+    config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
+    config.meta.reply_before_written = plant == Plant::EarlyReplies;
+    config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
+    let cluster = Cluster::start(simulation, config);
+    cluster.meta_disk().skip_sync(plant == Plant::MetaSync);
+    for server in 0..cluster.data_count() {
+        cluster.data_disk(server).skip_sync(plant == Plant::DataSync);
+    }
+    let made = cluster.run(simulation, 0, |client| async move {
+        let root = Caller::root();
+        let made = client.make(&root, ROOT, b"dir", 0o755, Node::Directory).await;
+        client.sync_number(ROOT).await.expect("synced");
+        made.expect("made").inode
+    });
+    let handles = (0..cluster.client_count()).map(|_| Handles::default()).collect();
+    let directories = [ROOT, made];
+    let model = Model::new();
+    let mut run = Run { simulation, cluster, random, model, handles, directories, power, plant };
+    for _ in 0..OPERATIONS {
+        run.step();
+    }
+    // At the end every client sees everything.
+    for client in 0..run.cluster.client_count() {
+        let expected: Vec<(Name, Vec<u8>)> = run
+            .model
+            .names
+            .iter()
+            .map(|(name, id)| (name.clone(), run.model.files[*id].bytes.clone()))
+            .collect();
+        run.cluster.run(run.simulation, client, move |client| async move {
+            for (name, bytes) in expected {
+                let directory = directories[name.0];
+                let found = client.lookup(&Caller::root(), directory, &name.1).await;
+                let found = found.expect("found").inode;
+                let file = client.open(&Caller::root(), found, READ).await.expect("opened");
+                let content = read_all(&client, &file).await.expect("read");
+                assert_same(&content, &bytes);
+            }
+        });
+    }
+}
+
+#[test]
+fn clients_see_one_file_system_whatever_dies() {
+    run_seeds(seeds(0, 100), |simulation| scenario(simulation, false, Plant::Nothing));
+}
+
+#[test]
+fn one_seed_has_one_trace_in_two_processes() {
+    in_two_processes("random::one_seed_has_one_trace_in_two_processes", || {
+        (0..4).fold(0, |all: u64, seed| {
+            let mut simulation = Simulation::new(seed);
+            scenario(&mut simulation, seed % 2 == 1, Plant::Nothing);
+            all.rotate_left(7) ^ simulation.trace_hash()
+        })
+    });
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
+    run_seeds(seeds(10_000, 100), |simulation| scenario(simulation, true, Plant::Nothing));
+}
+
+/// Runs seeds until one fails, and breaks off where none does.
+fn assert_found(plant: Plant, power: bool) {
+    const SEEDS: u64 = 400;
+    let fails = |seed: &u64| {
+        let run = || scenario(&mut Simulation::new(*seed), power, plant);
+        std::panic::catch_unwind(run).is_err()
+    };
+    let found = (20_000..20_000 + SEEDS).position(|seed| fails(&seed));
+    assert!(found.is_some(), "{plant:?} is not found within {SEEDS} seeds");
+    println!("{plant:?} is found by seed number {}", found.unwrap_or(0) + 1);
+}
+
+#[test]
+fn a_metadata_server_that_does_not_sync_is_found_out() {
+    assert_found(Plant::MetaSync, true);
+}
+
+#[test]
+fn data_servers_that_do_not_sync_are_found_out() {
+    assert_found(Plant::DataSync, true);
+}
+
+#[test]
+fn calls_that_take_effect_twice_are_found_out() {
+    assert_found(Plant::Duplicates, false);
+}
+
+#[test]
+fn replies_before_their_effect_is_written_are_found_out() {
+    assert_found(Plant::EarlyReplies, false);
+}

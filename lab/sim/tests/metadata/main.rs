@@ -1,0 +1,6 @@
+//! The metadata store on a virtual disk.
+
+mod crash;
+mod damage;
+mod full;
+mod store_life;

@@ -1,0 +1,8 @@
+//! The store of a data server on a virtual disk.
+
+mod checkpoint;
+mod crash;
+mod cuts;
+mod damage;
+mod full;
+mod object_life;

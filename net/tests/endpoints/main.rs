@@ -1,0 +1,37 @@
+//! Endpoints beside each other, over every medium. One program for all: each would cost as much to build as all together.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/stranger.rs"]
+mod stranger;
+
+mod atomics;
+mod audiences;
+mod calls;
+mod copies;
+mod credit;
+mod crossing;
+mod cut;
+mod events;
+mod fair;
+mod faults;
+mod foreign;
+mod fragments;
+mod group;
+mod idle_links;
+mod interrupted;
+mod locks;
+mod messages;
+mod names;
+mod need;
+mod ordering;
+mod pathless;
+mod probe;
+mod puts;
+mod regions;
+mod settle;
+mod several;
+mod standing;
+mod strided;
+mod unconfirmed;
+mod unreached;
