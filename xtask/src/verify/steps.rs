@@ -457,6 +457,10 @@ mod tests {
         let deep = all(&workspace(&[]), Depth::Deep);
         let tests = deep.iter().find(|step| step.name == "tests").map(lines).unwrap();
         assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
+        // An ordinary run installs what it has built; this one builds it as a user does.
+        let normal = all(&workspace(&["install"]), Depth::Normal);
+        let normal = normal.iter().find(|step| step.name == "tests").map(lines).unwrap();
+        assert!(normal.contains("ROPEWALK_BUILT=1") && !tests.contains("ROPEWALK_BUILT"));
         let sanitizers = deep.iter().find(|step| step.name == "sanitizers").map(lines).unwrap();
         // The library for C and the programs in C are built with the same one.
         assert!(sanitizers.contains("ROPEWALK_C_SANITIZER=address"));
