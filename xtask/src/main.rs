@@ -31,7 +31,7 @@ verify   Runs formatting, lints, tidy, documentation, all tests and model
                difference to BASE (default: to where this branch left main).
                It prints the crates that it leaves out.
   --deep       Adds 10,000 simulator seeds, long fuzzing, foreign test suites,
-               comparisons with other systems, and sanitizers. It takes two
+               comparisons with other systems, and sanitizers. It takes four
                hours; --from STEP continues at a step, for example 'suites'.
 
 install  Builds a release and installs it below DIR: libbmi (shared library,
