@@ -28,11 +28,6 @@ fn install(prefix: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.current_dir(env!("CARGO_MANIFEST_DIR"));
     command.args(["install", "--profile", &profile(), "--prefix"]).arg(prefix);
-    // `cargo verify` has just built everything: another choice of crates would be built once more.
-    if std::env::var_os("ROPEWALK_BUILT").is_some() {
-        let own = Path::new(env!("CARGO_BIN_EXE_xtask"));
-        command.arg("--built").arg(own.parent().expect("a folder"));
-    }
     // Test programs may run with it; a build with it would share nothing with the one before.
     command.env_remove("RUSTC_BOOTSTRAP");
     command
@@ -155,6 +150,11 @@ fn a_program_finds_what_was_installed_shared_and_static() {
     let prefix = folder.path().join("prefix");
     let said = String::from_utf8(succeed(&mut install(&prefix)).stdout).expect("it says text");
     check_files(&prefix, &said);
+    // What that build has left is installed without another one.
+    let (again, own) = (folder.path().join("again"), Path::new(env!("CARGO_BIN_EXE_xtask")));
+    let mut command = install(&again);
+    command.arg("--built").arg(own.parent().expect("a folder"));
+    check_files(&again, &String::from_utf8(succeed(&mut command).stdout).expect("it says text"));
     for program in ["gcc", "pkg-config"] {
         if !is_there(program) {
             println!("SKIP: there is no {program}");

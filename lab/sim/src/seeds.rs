@@ -19,9 +19,6 @@ const COUNT_VARIABLE: &str = "ROPEWALK_SEEDS";
 /// The environment variable with the duration of such a test, in minutes.
 const MINUTES_VARIABLE: &str = "ROPEWALK_SEED_MINUTES";
 
-/// One seed of so many runs twice.
-const TWICE_EACH: usize = 4;
-
 /// Tells a child of [`in_two_processes`] that it is one.
 const CHILD_VARIABLE: &str = "ROPEWALK_TRACE_OF_CHILD";
 /// Precedes the trace hash that the child prints.
@@ -63,18 +60,11 @@ pub fn run_seed_twice(seed: u64, scenario: impl Fn(&mut Simulation)) {
     run_seeds([seed], scenario);
 }
 
-/// [`run_seed_twice`] for the first of `seeds` and each [`TWICE_EACH`]th, once for the others: what makes two runs differ does
-/// so for many seeds. All run twice that the environment names.
+/// [`run_seed_twice`] for each of `seeds`, or only for those that the environment names.
 pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Simulation)) {
-    if let Some(named) = named() {
-        return named.for_each(|seed| run_twice(seed, &scenario));
-    }
-    for (number, seed) in seeds.into_iter().enumerate() {
-        if number.is_multiple_of(TWICE_EACH) {
-            run_twice(seed, &scenario);
-        } else {
-            run_once(seed, &scenario);
-        }
+    match named() {
+        Some(named) => named.for_each(|seed| run_twice(seed, &scenario)),
+        None => seeds.into_iter().for_each(|seed| run_twice(seed, &scenario)),
     }
 }
 
@@ -205,16 +195,6 @@ mod tests {
             println!("{CHILD_MARK}{:016x}", std::process::id());
             std::process::exit(0);
         });
-    }
-
-    #[test]
-    fn the_first_seed_and_some_of_the_others_run_twice() {
-        let runs = std::cell::RefCell::new(Vec::new());
-        run_seeds(10..10 + 2 * TWICE_EACH as u64, |simulation| {
-            simulation.run_for(Duration::from_nanos(1));
-            runs.borrow_mut().push(simulation.seed());
-        });
-        assert_eq!(runs.into_inner(), [10, 10, 11, 12, 13, 14, 14, 15, 16, 17]);
     }
 
     #[test]

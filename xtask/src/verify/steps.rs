@@ -221,8 +221,6 @@ fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
         return [all].into_iter().chain(examples(workspace)).map(Action::Run).collect();
     }
     let build = Action::Run(everything.args(["--no-run"]));
-    // What is built is installed by a test (`xtask/tests/install.rs`).
-    let chosen = chosen.env("ROPEWALK_BUILT", "1");
     let part = |number: usize| -> Vec<&str> {
         names.iter().skip(number).step_by(TEST_PARTS).copied().collect()
     };
@@ -457,10 +455,6 @@ mod tests {
         let deep = all(&workspace(&[]), Depth::Deep);
         let tests = deep.iter().find(|step| step.name == "tests").map(lines).unwrap();
         assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
-        // An ordinary run installs what it has built; this one builds it as a user does.
-        let normal = all(&workspace(&["install"]), Depth::Normal);
-        let normal = normal.iter().find(|step| step.name == "tests").map(lines).unwrap();
-        assert!(normal.contains("ROPEWALK_BUILT=1") && !tests.contains("ROPEWALK_BUILT"));
         let sanitizers = deep.iter().find(|step| step.name == "sanitizers").map(lines).unwrap();
         // The library for C and the programs in C are built with the same one.
         assert!(sanitizers.contains("ROPEWALK_C_SANITIZER=address"));
