@@ -150,7 +150,7 @@ fn a_program_finds_what_was_installed_shared_and_static() {
     let prefix = folder.path().join("prefix");
     let said = String::from_utf8(succeed(&mut install(&prefix)).stdout).expect("it says text");
     check_files(&prefix, &said);
-    // What that build has left is installed without another one.
+    // The files of that build are installed without another one.
     let (again, own) = (folder.path().join("again"), Path::new(env!("CARGO_BIN_EXE_xtask")));
     let mut command = install(&again);
     command.arg("--built").arg(own.parent().expect("a folder"));

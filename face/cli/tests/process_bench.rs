@@ -411,7 +411,7 @@ fn process_kernels_are_verified_while_a_rail_and_a_switch_fail() {
     }
 }
 
-/// What `bench rma` prints for people, and what it says on the way, of a small run.
+/// The output of a small run of `bench rma` for people, and its progress.
 fn told_of_windows(names: &[&str], path: Option<&str>) -> (bool, String, String) {
     let mut command = std::process::Command::new(support::PROGRAM);
     command.args(["bench", "rma", "--quick", "--runs", "1", "--scale", "0.02", "--no-peers"]);

@@ -16,7 +16,7 @@ pub struct Kin {
     pub reach: String,
 }
 
-/// What stands in a name, and the words in its place.
+/// The parts of names, and the words for each.
 pub type Value = (&'static str, &'static str);
 
 /// All of these in two columns.

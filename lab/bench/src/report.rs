@@ -188,7 +188,7 @@ fn conditions(main: &Outcome) -> Vec<String> {
     all
 }
 
-/// What two ranks spent for a round, what crossed the wire for it, and intervals of ratios to others.
+/// The costs of two ranks for a round, the bytes on the wire for it, and intervals of ratios to others.
 fn costs(main: &Outcome) -> Vec<String> {
     let value = |name: &str| main.param(name).parse::<f64>().ok();
     let pair = |(name, unit): (&str, &str)| {

@@ -42,7 +42,7 @@ use told::Run;
 /// Pairs of runs of each two parties, unless the options say a number.
 const PAIRS: usize = 30;
 
-/// What a run of a party found.
+/// The results of a run of a party.
 #[derive(Debug, Clone, Default)]
 struct Measured {
     /// Nanoseconds of each round.
@@ -57,7 +57,7 @@ struct Measured {
     interface: Option<[u64; 2]>,
 }
 
-/// Who takes part in a row.
+/// A party of a row.
 #[derive(Debug, Clone)]
 enum Party {
     Ours(Case),

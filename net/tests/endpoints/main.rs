@@ -1,4 +1,5 @@
-//! Endpoints beside each other, over every medium. One program for all: each would cost as much to build as all together.
+//! Endpoints beside each other, over every medium. One program for all of them: separate ones would compile the same
+//! code again.
 
 #[path = "../common/mod.rs"]
 mod common;

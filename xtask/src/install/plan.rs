@@ -33,7 +33,7 @@ pub struct Built {
 }
 
 impl Built {
-    /// What an earlier build of the whole workspace has left in its folder.
+    /// The files that an earlier build of the whole workspace has left in its folder.
     pub fn of(folder: &Path) -> Result<Built> {
         let file = |name: &str| {
             let path = folder.join(name);

@@ -68,7 +68,7 @@ impl Mpi {
     }
 }
 
-/// What Hydra is told: its option for launchers has one of two names.
+/// The words for Hydra: its option for launchers has one of two names.
 pub(super) fn launched(
     command: &mut Command,
     option: &str,

@@ -1,8 +1,8 @@
-//! What stands in names of rows of `bench paths`.
+//! The parts of names of rows of `bench paths`.
 
 pub use crate::guide::{Kin, Value};
 
-/// What stands in a name, and the words in its place.
+/// The parts of names, and the words for each.
 pub const VALUES: [Value; 9] = [
     ("CHANNELS", "1, 8, 64: of each association"),
     ("CLASS", "s, w, a, b: the size of the problem"),

@@ -1,4 +1,4 @@
-//! What is measured, in words that both sides of a process boundary understand.
+//! A measurement, in words that both sides of a process boundary understand.
 
 use ropewalk_rma::Implementation;
 
@@ -230,7 +230,7 @@ impl Case {
         matches!(self.metric().0, "bandwidth" | "jain")
     }
 
-    /// What `direct` is compared with, first of all.
+    /// The first system that `direct` is compared with.
     pub fn yardstick(&self) -> &'static str {
         if self.is_unused() { NO_WINDOW } else { MESSAGES }
     }

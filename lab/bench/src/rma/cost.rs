@@ -1,4 +1,4 @@
-//! What the work of a rank costs beside time: processor time, copies, registrations, frames, system calls, and bytes on the
+//! The costs of a rank's work beside time: processor time, copies, registrations, frames, system calls, and bytes on the
 //! wire.
 
 use ropewalk_net::Endpoint;
@@ -24,7 +24,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What this process has cost so far; what an endpoint counts only where it has one.
+    /// The costs of this process so far; those that an endpoint counts only where it has one.
     ///
     /// # Errors
     /// The interface of the place is not there.
@@ -44,7 +44,7 @@ impl Cost {
         Ok(cost)
     }
 
-    /// What was spent since then.
+    /// The difference since then.
     pub fn since(self, then: Cost) -> Cost {
         let (now, then) = (self.fields(), then.fields());
         let mut spent = now;
@@ -66,7 +66,7 @@ impl Cost {
         self.fields().map(|field| field.to_string()).join(" ")
     }
 
-    /// What [`Self::encode`] wrote.
+    /// Reads the words that [`Self::encode`] wrote.
     pub fn decode(text: &str) -> Option<Cost> {
         let fields: Option<Vec<u64>> = text.split(' ').map(|word| word.parse().ok()).collect();
         Some(Cost::from(fields?.try_into().ok()?))

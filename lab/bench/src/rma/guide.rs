@@ -50,7 +50,7 @@ fn kinds() -> Vec<Kin> {
     all
 }
 
-/// What rows there are.
+/// The families of rows.
 pub fn guide() -> String {
     text(&kinds(), &VALUES)
 }

@@ -1,4 +1,4 @@
-//! What carries messages of ranks, and where ranks are: at this host, or each in a network namespace of its own.
+//! The media of messages, and the places of ranks: at this host, or each in a network namespace of its own.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,7 +10,7 @@ pub const MEDIA: [&str; 6] = ["tcp", "shm", "udp", "ether", "netns-tcp", "netns-
 
 /// The longest payload of a frame between namespaces.
 pub const MTU: u32 = 1500;
-/// What has no name, in the words by which a process knows its part.
+/// The word for no name, where a process is told its part.
 const NOTHING: &str = "-";
 
 /// Whether ranks have namespaces of their own.
@@ -57,7 +57,7 @@ impl Place {
         format!("{} {}", word(&self.address), word(interface))
     }
 
-    /// What [`Self::encode`] wrote, of its two words.
+    /// Reads the two words that [`Self::encode`] wrote.
     pub fn decode(address: &str, interface: &str) -> Place {
         let word = |text: &str| if text == NOTHING { String::new() } else { text.to_string() };
         let interface = Some(word(interface)).filter(|it| !it.is_empty());

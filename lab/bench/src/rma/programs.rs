@@ -1,4 +1,4 @@
-//! What ranks do: the same for every implementation.
+//! The programs of ranks: the same for every implementation.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -48,7 +48,7 @@ impl Job {
         Ok(Job { case: case.clone(), ranks })
     }
 
-    /// What rank 0 measured, and what all ranks spent.
+    /// The times that rank 0 measured, and the costs of all ranks.
     ///
     /// # Errors
     /// Ranks failed; or fewer bytes crossed the wire between them than they moved.

@@ -98,7 +98,7 @@ fn rounds(options: &Options, program: Program, bytes: usize, loops: u64) -> usiz
     (budget / each).clamp(10, most)
 }
 
-/// Who takes part in a row, beside MPIs.
+/// The parties of a row, beside MPIs.
 fn systems(options: &Options, program: Program, medium: &str, bytes: usize) -> Vec<System> {
     if matches!(program, Program::Idle | Program::Polling) {
         return vec![System::Direct, System::Messages, System::NoWindow];

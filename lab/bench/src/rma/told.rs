@@ -1,4 +1,4 @@
-//! What is told of a row: the figure of each party, conditions, ratios with their intervals, pictures.
+//! The report of a row: the figure of each party, conditions, ratios with their intervals, pictures.
 
 use ropewalk_netns::Topology;
 
@@ -14,7 +14,7 @@ use crate::series::{interval, spread};
 
 /// The party that ratios are of.
 const OURS: &str = "direct";
-/// What an open window shall cost at most while nobody uses it: percent of a processor, and the time of a message as a
+/// The highest cost of an open window that nobody uses: percent of a processor, and the time of a message as a
 /// multiple of that without one.
 const IDLE_PERCENT: f64 = 0.5;
 const POLLING_RATIO: f64 = 1.05;
@@ -74,7 +74,7 @@ impl Run {
         Some(spread(all?.into_iter().map(|it| it as f64).collect()).0)
     }
 
-    /// What ranks 0 and 1 spent for each round, beside processor time. Bare sockets and MPIs do not count it.
+    /// The costs of ranks 0 and 1 for each round, beside processor time. Bare sockets and MPIs do not count it.
     fn costs(&self, rounds: f64) -> Vec<(&'static str, String)> {
         type Of = fn(&Cost) -> u64;
         let counters: [(&'static str, usize, Of); 8] = [
@@ -215,7 +215,7 @@ fn verdict(case: &Case, run: &Run, ratio: Option<(f64, &str)>) -> Vec<(&'static 
     ]
 }
 
-/// What a figure's horizontal axis counts: the parameter, and its words.
+/// The horizontal axis of a figure: the parameter, and its words.
 fn axis(family: &str) -> (&'static str, &'static str) {
     let is = |names: &[&str]| names.iter().any(|name| family.starts_with(name));
     match family {
