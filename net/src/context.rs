@@ -112,9 +112,20 @@ pub(crate) struct Queue {
     /// Nobody has the context any more: completions to it are dropped.
     retired: AtomicBool,
     bell: OwnedFd,
-    /// The waiter's experience with spinning: for any completion, and for the rest of a payload.
+    /// The waiter's experience with spinning: for what a peer's program does, for an answer of its endpoint, and for the
+    /// rest of a payload.
     spin: AtomicU32,
+    answer: AtomicU32,
     follow: AtomicU32,
+}
+
+/// The event that a waiter expects. It learns apart for each how long it is worth spinning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// Something that a program does, here or at a peer.
+    Program,
+    /// An answer that a peer's endpoint gives by itself, also while its program computes.
+    Answer,
 }
 
 /// A queue of completions. Cloning gives another handle on the same queue; one thread at a time may
@@ -150,6 +161,7 @@ impl Queue {
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             spin: AtomicU32::new(Spin::new().to_bits()),
+            answer: AtomicU32::new(Spin::eager().to_bits()),
             follow: AtomicU32::new(Spin::eager().to_bits()),
         })
     }
@@ -234,8 +246,15 @@ impl Queue {
     }
 
     /// The experience with spinning; a context has one waiter, so that no update is lost.
-    pub(crate) fn spin(&self) -> Spin {
-        Spin::from_bits(self.spin.load(Ordering::Relaxed))
+    pub(crate) fn spin(&self, awaited: Awaited) -> Spin {
+        Spin::from_bits(self.experience(awaited).load(Ordering::Relaxed))
+    }
+
+    fn experience(&self, awaited: Awaited) -> &AtomicU32 {
+        match awaited {
+            Awaited::Program => &self.spin,
+            Awaited::Answer => &self.answer,
+        }
     }
 
     /// The same about the rest of a payload that is coming in.
@@ -247,8 +266,8 @@ impl Queue {
         self.follow.store(spin.to_bits(), Ordering::Relaxed);
     }
 
-    pub(crate) fn set_spin(&self, spin: Spin) {
-        self.spin.store(spin.to_bits(), Ordering::Relaxed);
+    pub(crate) fn set_spin(&self, awaited: Awaited, spin: Spin) {
+        self.experience(awaited).store(spin.to_bits(), Ordering::Relaxed);
     }
 
     #[inline]

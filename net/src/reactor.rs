@@ -26,7 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::cpu_latency::CpuLatency;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
-use crate::spin::Spin;
+use crate::spin::{SPIN_MAX, Spin};
 
 /// Something that brings work to the tasks of a thread.
 pub trait Source {
@@ -189,7 +189,7 @@ impl Reactor {
     /// Nothing is ready: spins while that pays, then sleeps.
     fn idle(&self, flag: &Flag) {
         let mut spin = self.spin.get();
-        let budget = spin.budget();
+        let budget = spin.budget(SPIN_MAX);
         if !budget.is_zero() {
             let until = Instant::now() + budget;
             while Instant::now() < until {

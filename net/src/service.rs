@@ -36,6 +36,8 @@ const LOOK_IDLE: Duration = Duration::from_millis(80);
 const LOOK_LONG: Duration = Duration::from_millis(2);
 /// Passes between two looks of an application that does nothing, at most.
 const PASSES_IDLE: u64 = 64;
+/// An application that polls makes a pass within this time, at least.
+const PASS_WITHIN: Duration = Duration::from_micros(5);
 /// A service thread that has nothing due still looks whether the endpoint lives.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -105,6 +107,8 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     let mut nudged = false;
     let mut computed: Option<Instant> = None;
     let mut moved_at = Instant::now();
+    // When the rails were armed that have work now.
+    let mut served: Option<Instant> = None;
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if shared.closing.load(Ordering::SeqCst) {
@@ -112,8 +116,17 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         }
         let passes = shared.passes.load(Ordering::Relaxed);
         let asleep = shared.sleepers.load(Ordering::SeqCst) > 0;
-        if passes != seen || asleep {
-            let moved = passes.wrapping_sub(seen);
+        let moved = passes.wrapping_sub(seen);
+        // An application that has polled for a small part of the time since then probably computes now. If it does not, its
+        // passes end the service at once.
+        let computes_again = served.take().is_some_and(|armed| {
+            let polled = PASS_WITHIN.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
+            moved > 0 && !asleep && polled < armed.elapsed()
+        });
+        if computes_again {
+            (seen, moved_at) = (passes, Instant::now());
+            computed = Some(moved_at);
+        } else if moved > 0 || asleep {
             let idle = asleep && moved <= PASSES_IDLE;
             (seen, moved_at) = (passes, Instant::now());
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
@@ -152,7 +165,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             continue;
         }
         look = LOOK;
-        nudged = serve(&shared, bell, seen);
+        (nudged, served) = serve(&shared, bell, seen);
         // A shorter silence may be that of a thread which waits for a processor.
         if moved_at.elapsed() >= LOOK_EXPOSED_BESIDE {
             computed = Some(Instant::now());
@@ -160,28 +173,29 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     }
 }
 
-/// Serves until the application makes passes again, or for one sleep. Whether it was nudged.
-fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
+/// Serves until the application makes passes again, or for one sleep. Whether it was nudged; and when the rails were armed
+/// that woke it.
+fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> (bool, Option<Instant>) {
     let Some(mut engine) = shared.try_lock() else {
-        return rest(bell, None, &Callers::default(), LOOK_EXPOSED).nudged;
+        return (rest(bell, None, &Callers::default(), LOOK_EXPOSED).nudged, None);
     };
     while shared.pass(&mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
             shared.unlock(engine);
-            return false;
+            return (false, None);
         }
     }
     let armed = shared.arm(&mut engine);
     let limit = engine.deadline().map_or(SLEEP_MAX, |due| due.since(engine.now()).min(SLEEP_MAX));
     shared.unlock(engine);
     if !armed {
-        return false;
+        return (false, None);
     }
-    let callers = shared.callers();
+    let (callers, armed) = (shared.callers(), Instant::now());
     let woken = rest(bell, Some(&shared.epoll), &callers, limit);
     shared.disarm(false);
     answer(shared, &callers, woken.asked);
-    woken.nudged
+    (woken.nudged, woken.rails.then_some(armed))
 }
 
 /// Answers those who ask.
@@ -202,11 +216,12 @@ fn answer(shared: &Shared, callers: &Callers, asked: Asked) {
     }
 }
 
-/// The reasons, beside rails and time, for which a rest ended.
+/// The reasons, beside time, for which a rest ended.
 #[derive(Debug, Clone, Copy)]
 struct Woken {
     nudged: bool,
     asked: Asked,
+    rails: bool,
 }
 
 /// Sleeps, until something happens or `limit` is over.
@@ -224,8 +239,10 @@ fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, callers: &Callers, limit: Durat
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));
     let mut count = [0u8; 8];
+    let rung = descriptors[0].revents().contains(PollFlags::IN);
     let mut ready = descriptors[1..].iter().map(|it| it.revents().contains(PollFlags::IN));
     let mut is_ready = |is_there: bool| is_there && ready.next().unwrap_or(false);
     let asked = Asked { teller: is_ready(teller.is_some()), door: is_ready(door.is_some()) };
-    Woken { nudged: rustix::io::read(bell, &mut count).is_ok(), asked }
+    let rails = is_ready(rails.is_some());
+    Woken { nudged: rung && rustix::io::read(bell, &mut count).is_ok(), asked, rails }
 }

@@ -7,7 +7,9 @@
 use std::time::Duration;
 
 /// The longest spin: about the cost of a sleep and a wake-up on another core together.
-const SPIN_MAX: Duration = Duration::from_micros(40);
+pub(crate) const SPIN_MAX: Duration = Duration::from_micros(40);
+/// The same for an answer of a peer's service thread, which has to wake up, too, before it can answer.
+pub(crate) const ANSWER_MAX: Duration = Duration::from_micros(120);
 /// Sleeps after a first miss before spinning is tried again, and after many.
 const PAUSE_MIN: u16 = 4;
 const PAUSE_MAX: u16 = 64;
@@ -42,10 +44,10 @@ impl Spin {
         Spin { left: bits as u16, pause: (bits >> 16) as u16 }
     }
 
-    /// The time to spin before the coming sleep.
-    pub fn budget(&mut self) -> Duration {
+    /// The time to spin before the coming sleep: `most`, or nothing.
+    pub fn budget(&mut self, most: Duration) -> Duration {
         self.left = self.left.saturating_sub(1);
-        if self.left == 0 { SPIN_MAX } else { Duration::ZERO }
+        if self.left == 0 { most } else { Duration::ZERO }
     }
 
     /// Spinning has paid off.
@@ -65,14 +67,14 @@ mod tests {
     use super::*;
 
     fn sleeps(spin: &mut Spin) -> usize {
-        (0..1000).take_while(|_| spin.budget().is_zero()).count() + 1
+        (0..1000).take_while(|_| spin.budget(SPIN_MAX).is_zero()).count() + 1
     }
 
     #[test]
     fn misses_cost_more_and_more_sleeps_and_a_hit_none() {
         let mut spin = Spin::new();
         assert_eq!(sleeps(&mut spin), 64);
-        assert!((0..100).all(|_| spin.budget() == SPIN_MAX), "it pays: it goes on");
+        assert!((0..100).all(|_| spin.budget(SPIN_MAX) == SPIN_MAX), "it pays: it goes on");
         spin.paid();
         let pauses = std::array::from_fn(|_| {
             spin.missed();

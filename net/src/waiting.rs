@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-use crate::context::{Arm, Completed, Context};
+use crate::context::{Arm, Awaited, Completed, Context};
 use crate::endpoint::Endpoint;
+use crate::spin::{ANSWER_MAX, SPIN_MAX};
 
 impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
@@ -38,7 +39,7 @@ impl Endpoint {
             if now >= deadline || self.is_closed() {
                 return None;
             }
-            if !self.spin(context, deadline, news) {
+            if !self.spin(context, Awaited::Program, deadline, news) {
                 self.doze(context, deadline.since(now), news);
             }
         }
@@ -46,7 +47,13 @@ impl Endpoint {
 
     /// Makes passes and sleeps until a completion waits in the context, at most `limit`, or until `news` says
     /// that there is something else to look at. Nothing is taken.
-    pub fn wait_ready(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {
+    pub fn wait_ready(
+        &self,
+        context: &Context,
+        awaited: Awaited,
+        limit: Duration,
+        news: &dyn Fn() -> bool,
+    ) {
         let deadline = (self.shared.clock)() + limit;
         let ready = || !context.queue.is_empty() || news();
         while !ready() && !self.is_closed() {
@@ -55,7 +62,7 @@ impl Endpoint {
             if ready() || now >= deadline {
                 return;
             }
-            if !self.spin(context, deadline, news) {
+            if !self.spin(context, awaited, deadline, news) {
                 self.doze(context, deadline.since(now), news);
             }
         }
@@ -82,8 +89,15 @@ impl Endpoint {
     }
 
     /// Spins for a completion while that pays; true where there is something to look at.
-    fn spin(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
-        self.spin_while_paying(context, deadline, news) || self.follow(context, deadline, news)
+    fn spin(
+        &self,
+        context: &Context,
+        awaited: Awaited,
+        deadline: Time,
+        news: &dyn Fn() -> bool,
+    ) -> bool {
+        self.spin_while_paying(context, awaited, deadline, news)
+            || self.follow(context, deadline, news)
     }
 
     /// Spins while a payload is coming in, of which the next bytes are never far behind: a sleep in between would
@@ -95,7 +109,7 @@ impl Endpoint {
         if !receives() {
             return false;
         }
-        let budget = spin.budget();
+        let budget = spin.budget(SPIN_MAX);
         let limit = |now: Time| (now + budget).min(deadline);
         let mut until = limit((self.shared.clock)());
         let mut found = false;
@@ -120,11 +134,16 @@ impl Endpoint {
     fn spin_while_paying(
         &self,
         context: &Context,
+        awaited: Awaited,
         deadline: Time,
         news: &dyn Fn() -> bool,
     ) -> bool {
-        let mut spin = context.queue.spin();
-        let budget = spin.budget();
+        let mut spin = context.queue.spin(awaited);
+        let most = match awaited {
+            Awaited::Program => SPIN_MAX,
+            Awaited::Answer => ANSWER_MAX,
+        };
+        let budget = spin.budget(most);
         let limit = |now: Time| (now + budget).min(deadline);
         let mut until = limit((self.shared.clock)());
         let (mut found, mut paid) = (false, false);
@@ -144,7 +163,7 @@ impl Endpoint {
             (false, true) => spin.paid(),
             (false, false) => spin.missed(),
         }
-        context.queue.set_spin(spin);
+        context.queue.set_spin(awaited, spin);
         found
     }
 

@@ -7,7 +7,8 @@ use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{Cells, Memory};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_net::{Audience, Channel, Endpoint, EndpointConfig, Level, Oversize};
+use ropewalk_base::verb::RemoteLayout;
+use ropewalk_net::{Audience, Channel, Direction, Endpoint, EndpointConfig, Level, Oversize};
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -165,4 +166,49 @@ fn the_service_thread_rests_again_after_an_announced_message() {
     // Half of that where nobody else wants the processor.
     let most = begin.elapsed().as_millis() as u64 / 30;
     assert!(sleeps <= most, "{sleeps} sleeps, at most {most}");
+}
+
+/// It computes, calls for a moment, and computes again, all the time: the service thread answers for it without a look
+/// beforehand.
+#[test]
+fn who_computes_again_is_served_at_once() {
+    const ROUNDS: u64 = 100;
+    let _alone = alone("ropewalk-servic");
+    let tcp = |name| rails(name).drain(..1).collect::<Vec<_>>();
+    let mut asks = config(8);
+    asks.service_thread = false;
+    let origin = Endpoint::open(asks, tcp("asks")).unwrap();
+    let target = Endpoint::open(config(7), tcp("computes")).unwrap();
+    let cells = Cells::zeroed(4096);
+    let key = target.expose(cells.memory(0..4096).unwrap(), true, Audience::Everybody).unwrap();
+    let context = origin.context(false).unwrap();
+    let peer = origin.lookup(&Address::parse(target.addresses()).unwrap()).unwrap();
+    let pool = Pool::with_budget(8 << 20);
+    let access = || {
+        let memory = Memory::pooled(pool.take(8).unwrap());
+        let (put, to) = (Direction::Put, RemoteLayout::At(0));
+        origin.post_access(&context, put, peer, key, to, memory, 1).unwrap();
+        let begin = std::time::Instant::now();
+        while origin.test(&context).is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "nobody answers");
+        }
+    };
+    let compute = || {
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < Duration::from_millis(2) {
+            origin.progress();
+        }
+    };
+    let round = || {
+        target.progress();
+        compute();
+        access();
+    };
+    // At first it looks whether the passes go on.
+    (0..20).for_each(|_| round());
+    let before = sleeps_of("ropewalk-servic");
+    (0..ROUNDS).for_each(|_| round());
+    let sleeps = sleeps_of("ropewalk-servic") - before;
+    // One for each access; with a look before, they are two.
+    assert!(sleeps < ROUNDS * 3 / 2, "{sleeps} sleeps in {ROUNDS} rounds");
 }

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use ropewalk_base::memory::Cells;
-use ropewalk_net::Offer;
+use ropewalk_net::{Awaited, Offer};
 
 use crate::epochs::LockKind;
 use crate::error::Error;
@@ -123,18 +123,20 @@ impl Direct {
         Ok(Direct { team: team.clone(), window })
     }
 
-    /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done. Ranks that
+    /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done, for which
+    /// `awaited` has to come. Ranks that
     /// are lost are passed over, and told at the end.
     fn end(
         &self,
         ranks: &[u32],
+        awaited: Awaited,
         mut send: impl FnMut(&mut Hub, u32) -> bool,
         mut is_over: impl FnMut(&mut Hub, u32) -> bool,
     ) -> Result<(), Error> {
         let window = self.window;
         let mut left: Vec<(u32, bool)> = ranks.iter().map(|rank| (*rank, false)).collect();
         let mut lost = None;
-        self.team.until(|hub| {
+        self.team.until_there(awaited, |hub| {
             left.retain_mut(|(rank, sent)| {
                 if let Some(error) = hub.lost(window, *rank) {
                     lost.get_or_insert(error);
@@ -180,7 +182,7 @@ impl Direct {
             hub.ask_for_what_waits(window, rank);
             true
         };
-        let ended = self.end(ranks, send, is_over);
+        let ended = self.end(ranks, Awaited::Answer, send, is_over);
         fence(Ordering::SeqCst);
         ended
     }
@@ -220,7 +222,7 @@ impl Direct {
         let send = |hub: &mut Hub, rank: u32| hub.release_remotely(window, rank);
         let is_over =
             |hub: &mut Hub, rank: u32| hub.remote(window).lanes[rank as usize].is_flushed();
-        let ended = self.end(ranks, send, is_over);
+        let ended = self.end(ranks, Awaited::Answer, send, is_over);
         self.set_gates(ranks, Gate::Closed, None);
         ended
     }
@@ -295,7 +297,7 @@ impl Way for Direct {
         let window = self.window;
         let send = |hub: &mut Hub, rank: u32| hub.complete_remotely(window, rank);
         let is_over = |hub: &mut Hub, rank: u32| hub.remote(window).lanes[rank as usize].is_local();
-        let ended = self.end(group, send, is_over);
+        let ended = self.end(group, Awaited::Program, send, is_over);
         self.set_gates(group, Gate::Closed, None);
         ended
     }
@@ -398,7 +400,7 @@ impl Way for Direct {
     }
 
     fn wait_for(&self, rank: u32, ticket: &Ticket) -> Result<(), Error> {
-        self.team.until(|hub| {
+        self.team.until_there(Awaited::Answer, |hub| {
             hub.ask_for_what_waits(self.window, rank);
             hub.push_remotely(self.window, rank);
             Ok(ticket.is_done().then_some(()))

@@ -10,7 +10,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
 use ropewalk_face_common::{Sleep, wait};
 use ropewalk_net::endpoint::PeerEvent;
-use ropewalk_net::{Completed, PeerId};
+use ropewalk_net::{Awaited, Completed, PeerId};
 
 use crate::abi::{Address, CONTINUE, FINISHED};
 use crate::codes::*;
@@ -334,7 +334,8 @@ impl Ep {
         if seen.is_frozen {
             self.election.rest(until, &changed);
         } else {
-            let at_context = |limit| self.net.wait_ready(&self.main, limit, &news);
+            let at_context =
+                |limit| self.net.wait_ready(&self.main, Awaited::Program, limit, &news);
             self.election.sleep(until, &news, at_context);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ropewalk_net::{Context, Endpoint, Group};
+use ropewalk_net::{Awaited, Context, Endpoint, Group};
 
 use super::mail::{MESSAGE_BYTES, Mail};
 use crate::error::{BadArgument, Error, Loss};
@@ -121,7 +121,7 @@ impl Shared {
     }
 
     /// Waits until there may be something new since `seen`.
-    fn rest(&self, seen: (u64, u64)) {
+    fn rest(&self, awaited: Awaited, seen: (u64, u64)) {
         let is_news = || self.seen() != seen;
         let mut led = self.led();
         if *led {
@@ -134,7 +134,7 @@ impl Shared {
         *led = true;
         drop(led);
         self.leads.store(true, Ordering::SeqCst);
-        self.endpoint.wait_ready(&self.context, REST, &is_news);
+        self.endpoint.wait_ready(&self.context, awaited, REST, &is_news);
         self.leads.store(false, Ordering::SeqCst);
         *self.led() = false;
         self.wake_followers();
@@ -146,6 +146,18 @@ impl Shared {
     /// The endpoint is closed; or those of `look`.
     pub fn until<T>(
         &self,
+        look: impl FnMut(&mut Hub) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        self.until_there(Awaited::Program, look)
+    }
+
+    /// The same. `awaited`: where the answer comes from.
+    ///
+    /// # Errors
+    /// As [`Self::until`].
+    pub fn until_there<T>(
+        &self,
+        awaited: Awaited,
         mut look: impl FnMut(&mut Hub) -> Result<Option<T>, Error>,
     ) -> Result<T, Error> {
         loop {
@@ -169,7 +181,7 @@ impl Shared {
                 self.tell();
                 continue;
             }
-            self.rest(seen);
+            self.rest(awaited, seen);
         }
     }
 
