@@ -104,14 +104,21 @@ impl Client {
         inner.servers.borrow_mut().insert(known.server, server);
     }
 
+    /// The version of a pool that names a server, and so comes with its address; 0, the newest, where none is known. The newest
+    /// leaves out servers that are full.
+    fn pool_with(&self, server: u32) -> u32 {
+        let pools = self.inner.pools.borrow();
+        let named = pools.values().filter(|pool| pool.servers.contains(&server));
+        named.map(|pool| pool.version).max().unwrap_or(0)
+    }
+
     pub(crate) async fn server(&self, server: u32) -> Result<DataServer, Errno> {
         let begin = self.inner.world.now();
         loop {
             if let Some(known) = self.inner.servers.borrow().get(&server) {
                 return Ok(known.clone());
             }
-            // The newest pool comes with the addresses of all servers that were heard of.
-            self.fetch_pool(0).await?;
+            self.fetch_pool(self.pool_with(server)).await?;
             if self.inner.servers.borrow().contains_key(&server) {
                 continue;
             }
@@ -133,7 +140,7 @@ impl Client {
         loop {
             self.inner.world.sleep(MOVED_PAUSE).await;
             // While the metadata server cannot be asked, nobody knows.
-            let _ = self.fetch_pool(0).await;
+            let _ = self.fetch_pool(self.pool_with(server)).await;
             let known = self.inner.servers.borrow().get(&server).map(|known| known.address.clone());
             if known.is_some_and(|known| known != address) {
                 return;

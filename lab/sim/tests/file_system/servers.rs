@@ -93,21 +93,48 @@ fn a_lost_link_is_not_overlooked_where_another_one_begins_at_that_moment() {
     });
 }
 
+/// Leaves the second data server 4 KiB.
+fn fill(cluster: &Cluster) {
+    let space = cluster.data_disk(1).space(Path::new("/data")).expect("space");
+    cluster.data_disk(1).set_capacity(space.total - space.available + 4096);
+}
+
 #[test]
 fn new_files_go_around_a_data_server_that_is_full() {
     let (mut simulation, cluster) = cluster(3);
     cluster.run(&mut simulation, 0, |client| write_files(client, "old", 9));
-    let used = {
-        let space = cluster.data_disk(1).space(Path::new("/data")).expect("space");
-        space.total - space.available
-    };
-    cluster.data_disk(1).set_capacity(used + 4096);
+    fill(&cluster);
     simulation.run_for(Duration::from_secs(3));
     let before = objects(&cluster, 1);
     cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
     assert_eq!(objects(&cluster, 1), before);
     cluster.run(&mut simulation, 1, |client| check_files(client, "new", 20));
     cluster.run(&mut simulation, 1, |client| check_files(client, "old", 9));
+}
+
+/// Clients learn where a full server is that no new file goes to, also if it tells its address late or moves.
+#[test]
+fn a_full_data_server_is_found_whenever_it_starts() {
+    let (mut simulation, mut cluster) = cluster(3);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "old", 60));
+    fill(&cluster);
+    simulation.run_for(Duration::from_secs(3));
+    // Nobody knows its address when a new client asks.
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    fill(&cluster);
+    cluster.kill(&mut simulation, META, Kill::Power);
+    cluster.restart(&mut simulation, META);
+    cluster.add_client(&mut simulation);
+    simulation.run_for(Duration::from_secs(5));
+    let read = cluster.spawn(&simulation, 2, |client| check_files(client, "old", 60));
+    simulation.run_for(Duration::from_secs(2));
+    assert!(read.borrow().is_none(), "a file has bytes at the server that is down");
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_until(Duration::from_secs(10), |_| read.borrow().is_some());
+    assert!(read.borrow().is_some(), "the server was not found");
+    let before = objects(&cluster, 1);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
+    assert_eq!(objects(&cluster, 1), before, "it is full");
 }
 
 /// All files below a directory.
