@@ -36,7 +36,7 @@ const LOOK_IDLE: Duration = Duration::from_millis(80);
 const LOOK_LONG: Duration = Duration::from_millis(2);
 /// Passes between two looks of an application that does nothing, at most.
 const PASSES_IDLE: u64 = 64;
-/// An application that polls makes a pass within this time, at least.
+/// The longest time between two passes of an application that polls.
 const PASS_WITHIN: Duration = Duration::from_micros(5);
 /// A service thread that has nothing due still looks whether the endpoint lives.
 const SLEEP_MAX: Duration = Duration::from_secs(1);

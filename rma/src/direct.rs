@@ -123,9 +123,8 @@ impl Direct {
         Ok(Direct { team: team.clone(), window })
     }
 
-    /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done, for which
-    /// `awaited` has to come. Ranks that
-    /// are lost are passed over, and told at the end.
+    /// Ends something at some ranks: `send` says when its last word to one has left, `is_over` when that is done. `awaited`
+    /// says where the end comes from. Ranks that are lost are passed over, and told at the end.
     fn end(
         &self,
         ranks: &[u32],
