@@ -82,11 +82,11 @@ const KERNELS: &str = "process_large_kernels";
 const HOGS: (&str, &str) = ("process_detection", "for_ten_minutes");
 
 /// Minutes for each test that runs thousands of seeds in `--deep`: the dear ones get as far as they get.
-const SEED_MINUTES: &str = "2";
+const SEED_MINUTES: &str = "1";
 
 /// The fuzzing crate, and seconds for each of its targets in `--deep`.
 const FUZZ: &str = "ropewalk-fuzz";
-const FUZZ_SECONDS: &str = "30";
+const FUZZ_SECONDS: &str = "15";
 
 /// All steps of `depth`.
 pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
@@ -258,7 +258,7 @@ fn deep(invocation: Invocation) -> Invocation {
         .args(["--include-ignored"])
         .env("ROPEWALK_SEEDS", "10000")
         .env("ROPEWALK_SEED_MINUTES", SEED_MINUTES)
-        .env("ROPEWALK_FUZZ_ITERATIONS", "20000000")
+        .env("ROPEWALK_FUZZ_ITERATIONS", "5000000")
 }
 
 /// Model checks of lock-free code. The choice of crates is that of the tests, so that nothing is built again.
