@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_rpc::{CallError, Connection};
-use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
+use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{
     Access, AttributeChange, Heartbeat, Judge, LeaseMode, MetaReply, MetaRequest, Node, Who,
 };
@@ -19,7 +19,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use serde_json::{Value, json};
 use support::command::{Plain, ropewalk};
 use support::site::{Site, is_root, told};
-use support::stranger::{Refused, Stranger};
+use support::stranger::{Refused, Stranger, range};
 use support::{Cluster, PROGRAM, Process};
 
 fn text(path: &Path) -> String {
@@ -159,11 +159,11 @@ fn steal_a_session(told: &Value) {
     let renewed = stranger.session(&SessionRequest::Renew { session });
     assert_eq!(renewed, Err(Refused::Errno(Errno::ESTALE)));
     stranger.session(&SessionRequest::Close { session }).unwrap();
-    for address in stranger.data_servers() {
-        let server = stranger.to(&address);
+    for (place, address) in stranger.data_servers().iter().enumerate() {
+        let server = stranger.to(address);
         server.set_session(session, 1, token);
         let file = FileId { inode, generation: 1, epoch: 1 };
-        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+        let pieces = vec![range(place, 0)];
         let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
         assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
         let sync = DataRequest::Sync { files: vec![file] };
@@ -176,7 +176,7 @@ fn steal_a_session(told: &Value) {
 
 /// Requests to a data server that only the metadata server and administrators may make.
 fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64) {
-    let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+    let pieces = vec![range(0, 0)];
     for request in [
         DataRequest::Reap { inodes: vec![(file.inode, u32::MAX)] },
         DataRequest::Fence { session, epoch: u32::MAX },
@@ -328,10 +328,10 @@ fn act_for_root_at_data_servers(
 ) {
     let eacces = Err(Refused::Errno(Errno::EACCES));
     assert_ne!(right, 0);
-    for address in stranger.data_servers() {
-        let server = stranger.to(&address);
+    for (place, address) in stranger.data_servers().iter().enumerate() {
+        let server = stranger.to(address);
         server.set_session(session, 1, token);
-        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+        let pieces = vec![range(place, 0)];
         let read = |inode| DataRequest::Read {
             file: FileId { inode, generation: 0, epoch: 9 },
             pieces: pieces.clone(),

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
 use ropewalk_rpc::CallError;
-use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
+use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaReply, MetaRequest, Who};
 use ropewalk_wire::fs::session::SessionRequest;
 use ropewalk_wire::fs::trust::LIMITED;
@@ -15,7 +15,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use rustix::net::{AddressFamily, SocketType};
 use serde_json::json;
 use support::site::{Site, is_root, told};
-use support::stranger::{Refused, Stranger};
+use support::stranger::{Refused, Stranger, range};
 
 /// An address of this host that is not loopback's, if it has one.
 fn own_address() -> Option<IpAddr> {
@@ -103,17 +103,17 @@ fn a_right_ends_with_its_session() {
         let inode = told["inode"].as_u64().unwrap();
         let (session, token) = stranger.take(stranger.open(2, b"plain").unwrap());
         let (file, right) = open(&stranger, session, inode, 65534);
-        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
-        let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
         let servers = stranger.data_servers();
-        let ask = |address: &String| {
-            let server = stranger.to(address);
+        let ask = |place: usize| {
+            let pieces = vec![range(place, 0)];
+            let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
+            let server = stranger.to(&servers[place]);
             server.set_session(session, 1, token);
             stranger.ask_data(&server, right, &read, |_| ())
         };
-        ask(&servers[0]).unwrap();
+        ask(0).unwrap();
         stranger.session(&SessionRequest::Close { session }).unwrap();
-        return assert_eq!(ask(&servers[1]), Err(Refused::Call(CallError::NoSession)));
+        return assert_eq!(ask(1), Err(Refused::Call(CallError::NoSession)));
     }
     if !is_root() {
         return;
@@ -125,20 +125,17 @@ fn a_right_ends_with_its_session() {
 
 #[test]
 fn an_epoch_that_somebody_invents_keeps_nobody_from_writing() {
-    let punch = |file| {
-        let pieces = vec![ObjectRange { stripe: 900, offset: 0, len: 4096 }];
-        DataRequest::Punch { file, pieces }
-    };
+    let punch = |file, place| DataRequest::Punch { file, pieces: vec![range(place, 900)] };
     if let Some(told) = told() {
         let stranger = Stranger::at(told["address"].as_str().unwrap());
         let inode = told["inode"].as_u64().unwrap();
         let (session, token) = stranger.take(stranger.open(2, b"plain").unwrap());
         let (file, right) = open(&stranger, session, inode, 65534);
-        for address in stranger.data_servers() {
-            let server = stranger.to(&address);
+        for (place, address) in stranger.data_servers().iter().enumerate() {
+            let server = stranger.to(address);
             server.set_session(session, 1, token);
             let invented = FileId { epoch: u32::MAX, ..file };
-            stranger.ask_data(&server, right, &punch(invented), |_| ()).unwrap();
+            stranger.ask_data(&server, right, &punch(invented, place), |_| ()).unwrap();
         }
         return stranger.session(&SessionRequest::Close { session }).map(drop).unwrap();
     }
@@ -152,14 +149,14 @@ fn an_epoch_that_somebody_invents_keeps_nobody_from_writing() {
     let (session, token) = honest.take(honest.open(1, b"honest").unwrap());
     let (file, right) = open(&honest, session, inode, 0);
     assert!(file.epoch > 0, "it left its inode");
-    for address in honest.data_servers() {
-        let server = honest.to(&address);
+    for (place, address) in honest.data_servers().iter().enumerate() {
+        let server = honest.to(address);
         server.set_session(session, 1, token);
-        assert_eq!(honest.ask_data(&server, right, &punch(file), |_| ()), Ok(()));
+        assert_eq!(honest.ask_data(&server, right, &punch(file, place), |_| ()), Ok(()));
         // A file id of an earlier epoch is still refused as stale.
         let late = FileId { epoch: file.epoch - 1, ..file };
         let stale = Err(Refused::Errno(Errno::ESTALE));
-        assert_eq!(honest.ask_data(&server, right, &punch(late), |_| ()), stale);
+        assert_eq!(honest.ask_data(&server, right, &punch(late, place), |_| ()), stale);
     }
     honest.session(&SessionRequest::Close { session }).unwrap();
     // The metadata server cuts the file, and others write it.

@@ -1,6 +1,6 @@
 //! One call to the metadata server, from request to reply.
 
-use ropewalk_rpc::{CallError, Reply};
+use ropewalk_rpc::{CallError, Reply, Terms};
 use ropewalk_wire::fs::head::{ReplyHead, Service};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::value::Errno;
@@ -94,7 +94,8 @@ impl Client {
             let outcome = if listing {
                 meta.call_with(Service::Meta, body, LISTING_BYTES + 4096).await
             } else if !in_next_session {
-                meta.call_as(Some(session), 0, Service::Meta, body).await
+                let terms = Terms { session: Some(session), ..Terms::default() };
+                meta.call_as(terms, Service::Meta, body).await
             } else {
                 meta.call(Service::Meta, body).await
             };

@@ -17,6 +17,7 @@ use ropewalk_rpc::lines::Lines;
 use ropewalk_rpc::{Connection, Options, Secret};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
+use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::{Judge, Who};
 use ropewalk_wire::fs::value::Bytes;
 
@@ -174,6 +175,8 @@ pub(crate) struct Inner {
     /// Data servers by id.
     pub servers: RefCell<BTreeMap<u32, DataServer>>,
     pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
+    /// The servers of groups, as far as known.
+    pub map: RefCell<Rc<Map>>,
     pub pool_lock: Semaphore,
     pub invalidate: RefCell<Rc<dyn Invalidate>>,
     pub counts: Cell<Counts>,
@@ -252,6 +255,7 @@ impl Client {
             nameless: RefCell::new(BTreeMap::new()),
             servers: RefCell::new(BTreeMap::new()),
             pools: RefCell::new(BTreeMap::new()),
+            map: RefCell::default(),
             pool_lock: Semaphore::new(1),
             invalidate: RefCell::new(Rc::new(Nothing)),
             counts: Cell::new(Counts::default()),

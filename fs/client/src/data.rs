@@ -8,7 +8,7 @@ use ropewalk_base::checksum::crc32c;
 use ropewalk_base::task::{Either, race};
 use ropewalk_base::text::printable;
 use ropewalk_net::Address;
-use ropewalk_rpc::{CallError, Connection, Options, Reply};
+use ropewalk_rpc::{CallError, Connection, Options, Reply, Terms};
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Layout, Pool};
@@ -65,7 +65,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
-        if pool.servers.is_empty() {
+        if !pool.is_valid() {
             return Err(Errno::EPROTO);
         }
         for known in servers {
@@ -108,7 +108,8 @@ impl Client {
     /// leaves out servers that are full.
     fn pool_with(&self, server: u32) -> u32 {
         let pools = self.inner.pools.borrow();
-        let named = pools.values().filter(|pool| pool.servers.contains(&server));
+        let map = self.map();
+        let named = pools.values().filter(|pool| map.has(pool, server));
         named.map(|pool| pool.version).max().unwrap_or(0)
     }
 
@@ -156,7 +157,7 @@ impl Client {
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
-        let mut call = DataCall::new(server, request);
+        let mut call = DataCall::new(server, request, self.map().epoch);
         self.call_data(&mut call).await?;
         call.result(read)
     }
@@ -173,7 +174,8 @@ impl Client {
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
         let doubt = InDoubt::new(inode);
-        let mut call = DataCall { session: Some(session), ..DataCall::new(server, request) };
+        let mut call = DataCall::new(server, request, self.map().epoch);
+        call.session = Some(session);
         let outcome = self.call_data(&mut call).await;
         if call.answered {
             doubt.answered();
@@ -205,7 +207,8 @@ impl Client {
             };
             let session = call.session.unwrap_or(known.connection.session());
             let right = self.right_to(call.inode);
-            let asked = known.connection.call_as(call.session, right, Service::Data, &call.body);
+            let terms = Terms { session: call.session, right, map: call.map };
+            let asked = known.connection.call_as(terms, Service::Data, &call.body);
             // A server that was started again elsewhere has nothing of the call that went to where
             // it was: the call goes to where it is now.
             let answered = race(asked, self.moved(call.server, &known.address));
@@ -231,6 +234,15 @@ impl Client {
                 self.lost_session(session).await?;
                 Err(Errno::ESTALE)
             }
+            Err(CallError::OtherMap(epoch)) => {
+                call.answered = true;
+                self.fetch_map(epoch).await?;
+                if self.map().epoch < epoch {
+                    // The metadata server is about to tell of it.
+                    self.inner.world.sleep(ADDRESS_PAUSE).await;
+                }
+                Err(Errno::ESTALE)
+            }
             Err(error) => Err(self.gave_up(error)),
         }
     }
@@ -239,6 +251,8 @@ impl Client {
 /// A call to a data server.
 struct DataCall {
     server: u32,
+    /// The epoch of the map that named the server.
+    map: u32,
     body: Vec<u8>,
     /// The inode whose bytes are read or changed; 0 where it is about no file, or several.
     inode: u64,
@@ -251,7 +265,7 @@ struct DataCall {
 }
 
 impl DataCall {
-    fn new(server: u32, request: &DataRequest<'_>) -> DataCall {
+    fn new(server: u32, request: &DataRequest<'_>, map: u32) -> DataCall {
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
@@ -262,7 +276,8 @@ impl DataCall {
             | DataRequest::Truncate { file, .. } => file.inode,
             _ => 0,
         };
-        DataCall { server, body, inode, holds_much, session: None, answered: false, reply: None }
+        let (session, answered, reply) = (None, false, None);
+        DataCall { server, map, body, inode, holds_much, session, answered, reply }
     }
 
     fn result<T>(

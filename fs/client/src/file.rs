@@ -417,13 +417,13 @@ impl Client {
             (state.content.clone(), state.written.clone())
         };
         let Some(Content::Striped(layout)) = content else { return Ok(BTreeSet::new()) };
-        let pool = self.pool_of(&layout).await?;
+        let places = self.places(&layout).await?;
         let count: u64 = written.as_slice().iter().map(|(_, count)| u64::from(*count)).sum();
         if count > STRIPES_LOOKED_AT {
-            return Ok(pool.servers.iter().copied().collect());
+            return Ok(places.servers().into_iter().collect());
         }
         let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
-        Ok(stripes.map(|stripe| layout.place(stripe, &pool).0).collect())
+        Ok(stripes.map(|stripe| places.server(stripe)).collect())
     }
 
     /// Makes everything durable that this client was told is done.

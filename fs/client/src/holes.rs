@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, ObjectRange, PIECES_MAX};
-use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::layout::{Layout, Piece};
 use ropewalk_wire::fs::meta::{LeaseMode, MetaRequest, REPORT_RUNS_MAX, Report};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -190,11 +190,13 @@ impl Client {
         layout: &Layout,
         window: &Window,
     ) -> Result<BTreeMap<u32, (u32, u64)>, Errno> {
-        let pool = self.pool_of(layout).await?;
+        let places = self.places(layout).await?;
         let file = self.file_id(inode);
         let mut pieces: BTreeMap<u32, Vec<ObjectRange>> = BTreeMap::new();
         for piece in &window.pieces {
-            pieces.entry(layout.place(piece.stripe, &pool).0).or_default().push(*piece);
+            let Piece { stripe, offset, len, .. } = *piece;
+            let range = ObjectRange { stripe, group: places.group(stripe), offset, len };
+            pieces.entry(places.server(stripe)).or_default().push(range);
         }
         let requests = pieces.iter().flat_map(|(server, pieces)| {
             pieces.chunks(PIECES_MAX).map(|pieces| (*server, pieces.to_vec()))
@@ -329,7 +331,7 @@ impl Client {
 /// Stripes of a range that one round punches.
 struct Window {
     /// The punched range of each of them.
-    pieces: Vec<ObjectRange>,
+    pieces: Vec<Piece>,
     /// Up to where the range is done with them.
     end: u64,
     stripe_bytes: u64,
@@ -359,10 +361,11 @@ impl Window {
                 let last = end.min(begin + stripe_bytes) - begin;
                 // The bytes of the stripe behind the end of the file go along.
                 let last = if begin + last >= size { stripe_bytes } else { last };
-                window.pieces.push(ObjectRange {
+                window.pieces.push(Piece {
                     stripe: stripe as u32,
                     offset: first as u32,
                     len: (last - first) as u32,
+                    file_offset: begin + first,
                 });
             }
         }

@@ -1,10 +1,9 @@
 //! The places of files and servers, for people and tools that ask. Reading and writing do not need this.
 
-use std::rc::Rc;
-
 use ropewalk_base::text::printable;
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
-use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{LeaseMode, MetaReply, MetaRequest};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::Errno;
@@ -12,6 +11,7 @@ use ropewalk_wire::fs::value::Errno;
 use crate::call::unexpected;
 use crate::client::Client;
 use crate::lease::For;
+use crate::places::Places;
 
 /// A data server as the metadata server knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Placement {
 #[derive(Debug, Clone)]
 pub struct Striped {
     pub layout: Layout,
-    pool: Rc<Pool>,
+    places: Places,
     written: Runs,
 }
 
@@ -65,8 +65,13 @@ pub struct StripePlace {
 
 impl Striped {
     /// The servers among which the stripes go round, in the pool's order.
-    pub fn servers(&self) -> &[u32] {
-        &self.pool.servers
+    pub fn servers(&self) -> Vec<u32> {
+        self.places.servers()
+    }
+
+    /// The group of a stripe.
+    pub fn group(&self, stripe: u32) -> Group {
+        self.places.group(stripe)
     }
 
     /// The stripes of a file of `size` bytes, in order.
@@ -74,7 +79,7 @@ impl Striped {
         self.layout.pieces(0, size).map(|piece| StripePlace {
             stripe: piece.stripe,
             bytes: u64::from(piece.len),
-            server: self.layout.place(piece.stripe, &self.pool).0,
+            server: self.places.server(piece.stripe),
             written: self.written.contains(piece.stripe),
         })
     }
@@ -104,8 +109,8 @@ impl Client {
         let attributes = self.attributes(number).await?;
         let striped = match content {
             Some(Content::Striped(layout)) => {
-                let pool = self.pool_of(&layout).await?;
-                Some(Striped { layout, pool, written })
+                let places = self.places(&layout).await?;
+                Some(Striped { layout, places, written })
             }
             Some(Content::Inline) => None,
             None => return Err(Errno::ESTALE),

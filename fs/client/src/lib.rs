@@ -36,6 +36,7 @@ mod names;
 pub mod operator;
 pub mod paths;
 mod patience;
+mod places;
 mod read;
 mod recognition;
 mod session;

@@ -146,8 +146,8 @@ impl Client {
         mut buffer: PoolBuffer,
         len: usize,
     ) -> (Result<(), Errno>, Option<PoolBuffer>) {
-        let pool = match self.pool_of(layout).await {
-            Ok(pool) => pool,
+        let places = match self.places(layout).await {
+            Ok(places) => places,
             Err(errno) => return (Err(errno), Some(buffer)),
         };
         // Alone or among readers the written-map is whole: stripes that are not in it are not asked for.
@@ -157,9 +157,8 @@ impl Client {
         };
         let pieces = layout
             .pieces(offset, len as u64)
-            .filter(|piece| !complete || written.contains(piece.stripe))
-            .map(|piece| (piece, layout.place(piece.stripe, &pool).0));
-        let parts = parts(pieces, offset);
+            .filter(|piece| !complete || written.contains(piece.stripe));
+        let parts = parts(pieces, &places, offset);
         let covered: usize = parts.iter().map(|part| part.len).sum();
         if covered < len {
             fill_gaps(&mut buffer[..len], &parts);

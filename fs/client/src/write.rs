@@ -26,6 +26,7 @@ use crate::guards::{Exposed, Unsynced};
 use crate::inode::{Inode, Use};
 use crate::lease::For;
 use crate::locks::{Actor, Path};
+use crate::places::Places;
 
 /// Bits of a mode that give a program the rights of its owner, or those of its group.
 const SET_USER: u16 = 0o4000;
@@ -54,11 +55,17 @@ pub(crate) struct Part {
 }
 
 /// Splits a transfer into parts: neighbours on one server travel together.
-pub(crate) fn parts(pieces: impl Iterator<Item = (Piece, u32)>, offset: u64) -> Vec<Part> {
+pub(crate) fn parts(
+    pieces: impl Iterator<Item = Piece>,
+    places: &Places,
+    offset: u64,
+) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
-    for (piece, server) in pieces {
+    for piece in pieces {
+        let Piece { stripe, offset: within, len, .. } = piece;
+        let (group, server) = (places.group(stripe), places.server(stripe));
         let begin = (piece.file_offset - offset) as usize;
-        let range = ObjectRange { stripe: piece.stripe, offset: piece.offset, len: piece.len };
+        let range = ObjectRange { stripe, group, offset: within, len };
         match parts.last_mut() {
             Some(last)
                 if last.server == server
@@ -383,10 +390,10 @@ impl Client {
         layout: &Layout,
         written: &Runs,
     ) -> Result<(), Errno> {
-        let pool = self.pool_of(layout).await?;
+        let places = self.places(layout).await?;
         let file = self.file_id(inode);
         let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
-        let servers: BTreeSet<u32> = stripes.map(|stripe| layout.place(stripe, &pool).0).collect();
+        let servers: BTreeSet<u32> = stripes.map(|stripe| places.server(stripe)).collect();
         for server in servers {
             let era = inode.unsynced.borrow().get(&server).copied();
             let request = DataRequest::Sync { files: vec![file] };
@@ -509,15 +516,12 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<Runs, Errno>, Option<PoolBuffer>) {
-        let pool = match self.pool_of(layout).await {
-            Ok(pool) => pool,
+        let places = match self.places(layout).await {
+            Ok(places) => places,
             Err(errno) => return (Err(errno), Some(buffer)),
         };
         let id = self.file_id(inode);
-        let pieces = layout
-            .pieces(offset, range.len() as u64)
-            .map(|piece| (piece, layout.place(piece.stripe, &pool).0));
-        let parts = parts(pieces, offset);
+        let parts = parts(layout.pieces(offset, range.len() as u64), &places, offset);
         let mut sums = Vec::with_capacity(parts.len());
         for part in &parts {
             let mut at = range.start + part.begin;

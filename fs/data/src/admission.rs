@@ -75,6 +75,9 @@ impl Handler for Inner {
                 Verdict::Again(body) => return self.send(responder, Status::Done, body),
                 Verdict::Stale => return self.refuse(responder, Status::BadSequence),
             }
+            if let Err(status) = self.check_groups(&head, pieces(&request), changes(&request)) {
+                return self.refuse(responder, status);
+            }
         }
         self.take(call, request, responder);
     }
@@ -86,7 +89,32 @@ fn changes(request: &DataRequest<'_>) -> bool {
     matches!(request, D::Write { .. } | D::Punch { .. } | D::Truncate { .. })
 }
 
+/// The ranges that a request is about.
+fn pieces<'a>(request: &'a DataRequest<'_>) -> &'a [ObjectRange] {
+    use DataRequest as D;
+    match request {
+        D::Write { pieces, .. } | D::Read { pieces, .. } | D::Punch { pieces, .. } => pieces,
+        _ => &[],
+    }
+}
+
 impl Inner {
+    /// Whether this server is in the groups of these ranges, as far as the caller could know. Where the caller knows a
+    /// newer map, this server asks for it at once.
+    pub(crate) fn check_groups(
+        &self,
+        head: &CallHead,
+        pieces: &[ObjectRange],
+        writes: bool,
+    ) -> Result<(), Status> {
+        let groups = pieces.iter().map(|piece| piece.group);
+        let judged = self.groups.borrow().judge(head.map, groups, writes);
+        if judged == Err(Status::Unavailable) {
+            self.map_wanted.notify_all();
+        }
+        judged
+    }
+
     /// Whether who sent a call may ask for that at all; and if he may, whether his session is limited.
     fn admit(&self, incoming: &Incoming, request: &DataRequest<'_>) -> Result<bool, Failure> {
         use DataRequest as D;

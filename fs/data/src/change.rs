@@ -24,7 +24,7 @@ const SWEEP: Duration = Duration::from_secs(60 * 60);
 impl Inner {
     pub(crate) async fn punch(&self, call: Call, file: FileId, pieces: &[ObjectRange]) -> Outcome {
         self.room().await?;
-        self.admit_change(call, file)?;
+        self.admit_change(call, file, pieces)?;
         let mut empty = Vec::new();
         for piece in pieces {
             let (object, by) = (object(file, piece.stripe), call.write_epoch());
@@ -58,7 +58,7 @@ impl Inner {
             return Err(Errno::EINVAL.into());
         }
         self.room().await?;
-        self.admit_change(call, file)?;
+        self.admit_change(call, file, &[])?;
         let free = call.head.session == 0;
         if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
             // A repeated call: bytes written since the first one must stay.

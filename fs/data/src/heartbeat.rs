@@ -16,6 +16,8 @@ use crate::membership::{Heard, Herald, Refusal, describe};
 use crate::server::Inner;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// The pause before the map is asked for out of turn.
+const MAP_PAUSE: Duration = Duration::from_millis(10);
 
 /// Room as it is told.
 pub(crate) fn room_of(space: Space) -> Room {
@@ -47,7 +49,7 @@ impl Inner {
                 ));
             }
             let heard = self.beat(&herald, meta_store, replace).await;
-            if let Heard::Taken { meta_store: told, start } = heard {
+            if let Heard::Taken { meta_store: told, start, map } = heard {
                 (meta_store, replace) = (told, false);
                 // Without it an older copy of the metadata store is not noticed.
                 match herald.note(told, start).await {
@@ -55,7 +57,8 @@ impl Inner {
                     _ => {}
                 }
                 noted = herald.has_met(start);
-                if !self.joined.replace(true) {
+                // Before it knows its groups, nobody needs it.
+                if self.knows_map(&herald, map).await && !self.joined.replace(true) {
                     self.joining.notify_all();
                 }
                 if silent.take().is_some() {
@@ -69,8 +72,27 @@ impl Inner {
                 self.lines.say(&describe(&heard));
                 silent = Some(heard);
             }
-            let _ = race(self.lost(meta), self.world.sleep_until(next)).await;
+            let asked = race(self.lost(meta), self.map_asked_for());
+            let _ = race(asked, self.world.sleep_until(next)).await;
         }
+    }
+
+    /// Completes soon after somebody was refused who knows a newer map: calls make no more heartbeats than this.
+    async fn map_asked_for(&self) {
+        self.map_wanted.notified().await;
+        self.world.sleep(MAP_PAUSE).await;
+    }
+
+    /// Fetches the map where it is another than the one of this epoch; whether it is known now.
+    async fn knows_map(&self, herald: &Herald, epoch: u32) -> bool {
+        if self.groups.borrow().epoch() == epoch {
+            return true;
+        }
+        let map = herald.map().await;
+        if let Some(map) = &map {
+            self.groups.borrow_mut().take(map);
+        }
+        map.is_some()
     }
 
     /// Serves nobody any more.

@@ -4,7 +4,7 @@
 //! * [`plan`]: the content of a request, checked against every limit before anything is done;
 //! * [mod@write], [mod@read], [mod@change]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
-//! * [`epochs`]: the last write epoch seen of each file;
+//! * [`epochs`]: the last write epoch seen of each file; [`groups`]: the groups that the server is in;
 //! * [`listing`], [`examine`]: the requests of `check`;
 //! * [`counters`]: calls and bytes by kind;
 //! * [`membership`]: takes part in a cluster, or is refused;
@@ -13,7 +13,7 @@
 //! Invariants
 //! * a call takes effect once within a life of the server: its number is judged when it comes in, and
 //!   again before each change, so that a call that was given up does nothing any more;
-//! * fences and file epochs are asked again right before each change, after everything that waits;
+//! * fences, file epochs and groups are asked again right before each change, after everything that waits;
 //! * bytes that do not match the client's checksums are never stored, and bytes that do not match
 //!   the disk's are never sent;
 //! * memory is bounded whatever is asked: requests that find no room are answered `Unavailable`,
@@ -31,6 +31,7 @@ mod counters;
 mod epochs;
 mod examine;
 mod failure;
+mod groups;
 mod heartbeat;
 mod listing;
 mod membership;

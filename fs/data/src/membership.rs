@@ -23,7 +23,8 @@ use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
-use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
+use ropewalk_wire::fs::map::{Map, News};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::trust::{Member, Role};
@@ -35,6 +36,8 @@ use crate::config::{DataConfig, DataError};
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
+/// Most bytes of one answer with a part of the map.
+const MAP_BYTES: u32 = 128 * 1024;
 /// The file with the identity of the metadata store.
 const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
@@ -107,7 +110,12 @@ pub enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// The server is the one of its number.
-    Taken { meta_store: u128, start: u64 },
+    Taken {
+        meta_store: u128,
+        start: u64,
+        /// The epoch of the map.
+        map: u32,
+    },
     /// It was known by this start before.
     KnownBy(u64),
     /// No answer.
@@ -243,6 +251,27 @@ impl Herald {
         }
     }
 
+    /// The bands in which this server has a group, of the map of the answer's epoch; None without an answer.
+    pub(crate) async fn map(&self) -> Option<Map> {
+        let mut news = News::of(&Map::default());
+        loop {
+            let (server, bytes_max) = (Some(self.config.server.0), MAP_BYTES);
+            let request = MetaRequest::GetMap { since: 0, from: news.from, server, bytes_max };
+            let mut body = Vec::new();
+            encode(&request, &mut body);
+            let call = self.connection.call_free_with(Service::Meta, &body, REPLY_BYTES_MAX);
+            let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+            match decode::<MetaResult<'_>>(reply.body()) {
+                Ok(Ok(MetaReply::Map { epoch, bands, end })) => {
+                    if news.take(epoch, bands, end).ok()? {
+                        return Some(news.map());
+                    }
+                }
+                _ => return None,
+            }
+        }
+    }
+
     fn path(&self) -> String {
         self.config.directory.display().to_string()
     }
@@ -250,7 +279,9 @@ impl Herald {
     fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { meta_store } => return Heard::Taken { meta_store, start },
+            Registration::Taken { meta_store, map } => {
+                return Heard::Taken { meta_store, start, map };
+            }
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },
             Registration::Alive { address } => {
@@ -272,7 +303,7 @@ impl Herald {
             // Without room it gets no new files yet: nobody serves them.
             let heard = self.beat(Room::default(), 0, replace).await;
             match &heard {
-                Heard::Taken { meta_store, start } => {
+                Heard::Taken { meta_store, start, .. } => {
                     self.note(*meta_store, *start).await?;
                     return Ok(*meta_store);
                 }

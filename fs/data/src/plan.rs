@@ -125,13 +125,14 @@ pub(crate) fn checksums(bytes: &[u8], count: usize) -> Result<Vec<u32>, Invalid>
 #[cfg(test)]
 mod tests {
     use ropewalk_base::random::Random;
+    use ropewalk_wire::fs::group::Group;
 
     use super::*;
 
     const OBJECT_BYTES: u64 = 64 << 20;
 
     fn range(stripe: u32, offset: u32, len: u32) -> ObjectRange {
-        ObjectRange { stripe, offset, len }
+        ObjectRange { stripe, group: Group::of_server(0), offset, len }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use ropewalk_rpc::slots::{SlotTable, Verdict};
 use ropewalk_rpc::{Answer, Grantor, Marks, Responder, Secret, Server};
 use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Keeper, Role};
-use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
+use ropewalk_wire::fs::data::{DataReply, DataResult, FileId, ObjectRange};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, Status};
 
@@ -27,6 +27,7 @@ use crate::config::{DataConfig, DataError};
 use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
+use crate::groups::Groups;
 use crate::membership::{self, Herald, Life, Refusal};
 use crate::vouching::Vouching;
 use ropewalk_rpc::lines::Lines;
@@ -72,6 +73,9 @@ pub(crate) struct Inner {
     pub lines: Lines,
     pub slots: RefCell<SlotTable>,
     pub epochs: RefCell<FileEpochs>,
+    pub groups: RefCell<Groups>,
+    /// Somebody knows a newer map than this server.
+    pub map_wanted: Notify,
     pub vouching: RefCell<Vouching>,
     pub scratch: RefCell<Vec<u8>>,
     pub requests: Cell<u64>,
@@ -148,6 +152,8 @@ impl DataServer {
             lines: Lines::new(world, config.log.clone()),
             slots: RefCell::default(),
             epochs: RefCell::default(),
+            groups: RefCell::new(Groups::new(config.server.0)),
+            map_wanted: Notify::new(),
             vouching: RefCell::new(Vouching::new(joined.is_some())),
             scratch: RefCell::default(),
             requests: Cell::new(0),
@@ -341,13 +347,19 @@ async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> 
 impl Inner {
     /// Whether a call may still change its file: asked right before each change. Fences are the
     /// store's affair.
-    pub(crate) fn admit_change(&self, call: Call, file: FileId) -> Result<(), Failure> {
+    pub(crate) fn admit_change(
+        &self,
+        call: Call,
+        file: FileId,
+        pieces: &[ObjectRange],
+    ) -> Result<(), Failure> {
         let head = call.head;
         if head.session != 0 {
             let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
             if verdict != Verdict::New {
                 return Err(Failure::Superseded);
             }
+            self.check_groups(&head, pieces, true).map_err(Failure::Status)?;
         }
         self.check_file(&call, file)
     }
@@ -452,7 +464,8 @@ impl Inner {
         // The log's durable end says nothing of blocks written in place: only a sync does, so no position is
         // ever called durable here.
         let (boot, era) = (self.boot, self.store.era());
-        let marks = Marks { boot, era, written: self.store.log_end(), durable: 0 };
+        let map = self.groups.borrow().epoch();
+        let marks = Marks { boot, era, written: self.store.log_end(), durable: 0, map };
         responder.send(Answer { status, body, marks });
     }
 }

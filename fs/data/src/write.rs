@@ -30,7 +30,7 @@ impl Inner {
         let mut checksums = &write.checksums[..];
         for chunk in write.plan.chunks() {
             let bytes = &bytes[chunk.start as usize..][..chunk.len as usize];
-            self.write_chunk(call, write.file, &chunk, bytes, &mut checksums)?;
+            self.write_chunk(call, write, &chunk, bytes, &mut checksums)?;
         }
         Ok(DataReply::Written)
     }
@@ -70,7 +70,7 @@ impl Inner {
             }
             let lent = self.transfers.end(moving).await?;
             self.room().await?;
-            self.write_chunk(call, write.file, chunk, &lent.buffer, &mut checksums)?;
+            self.write_chunk(call, write, chunk, &lent.buffer, &mut checksums)?;
         }
         Ok(DataReply::Written)
     }
@@ -80,18 +80,18 @@ impl Inner {
     fn write_chunk(
         &self,
         call: Call,
-        file: FileId,
+        write: &Write,
         chunk: &Chunk,
         mut bytes: &[u8],
         checksums: &mut &[u32],
     ) -> Result<(), Failure> {
-        self.admit_change(call, file)?;
+        self.admit_change(call, write.file, &write.plan.pieces)?;
         let by = call.write_epoch();
         for part in &chunk.parts {
             let (own, rest) = bytes.split_at(part.len as usize);
             let (sums, more) = checksums.split_at(part.blocks());
             (bytes, *checksums) = (rest, more);
-            let object = object(file, part.stripe);
+            let object = object(write.file, part.stripe);
             let written = self.store.write(object, u64::from(part.offset), &[own], sums, by);
             written.map_err(|error| self.failed("write", &error))?;
         }

@@ -55,6 +55,8 @@ pub struct Config {
     pub forgetful: bool,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
     pub format: bool,
+    /// An empty file system that is made gets the first format, whose pools name servers; for tests.
+    pub first_format: bool,
     /// Bits of name hashes; fewer than the default only to provoke collisions.
     pub hash_bits: u32,
     /// A planted bug, for tests of the tests only: a call that comes once more is executed once more.
@@ -92,6 +94,7 @@ impl Default for Config {
             starts: Starts::default(),
             forgetful: true,
             format: true,
+            first_format: false,
             hash_bits: HASH_BITS,
             execute_duplicates: false,
         }

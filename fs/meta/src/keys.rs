@@ -18,6 +18,8 @@ pub enum Table {
     Inline = b'J',
     /// The store of each data server's number.
     Member = b'M',
+    /// One row: epoch of the map, and the next band. Another one for each band: the servers of its groups.
+    Map = b'N',
     Orphan = b'O',
     BackPointer = b'P',
     Reply = b'R',

@@ -1,8 +1,8 @@
-//! Data servers as their heartbeats show them, and the pool versions made of them.
+//! Data servers as their heartbeats show them, the map of their groups, and the pool versions made of them.
 //!
 //! Invariants: a number keeps its store until a person orders otherwise, also over restarts; a heartbeat
-//! counts only where it comes from that store. A pool version never changes; the newest names the servers
-//! that were usable when it was made. A server that dies, fills up, comes back or joins leads to a new
+//! counts only where it comes from that store. A server gets a band of groups when it joins. A pool version never
+//! changes; the newest names the bands whose servers were all usable when it was made. A server that dies, fills up, comes back or joins leads to a new
 //! version, and files made from then on use that. Heartbeats are not kept: after a restart servers count as
 //! alive until they were silent for long enough.
 
@@ -11,14 +11,23 @@ use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_wire::fs::layout::{Layout, POOL_SERVERS_MAX, Pool};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::layout::{Layout, Members, POOL_SERVERS_MAX, Pool};
+use ropewalk_wire::fs::map::{Band, Map};
 use ropewalk_wire::fs::meta::Heartbeat;
 use ropewalk_wire::fs::status::Room;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::inode::{Damaged, decode_row, encode_row};
+use crate::keys::{self, Table};
 
+/// Version of pool rows that name servers: those of the first format.
+const SERVERS_VERSION: u8 = 1;
 /// Version of pool rows.
-pub const POOL_VERSION: u8 = 1;
+const POOL_VERSION: u8 = 2;
+/// Version of the rows of the map.
+pub const MAP_VERSION: u8 = 1;
 /// Version of the rows of members.
 pub const MEMBER_VERSION: u8 = 1;
 /// The store of a number that was admitted and never registered.
@@ -29,6 +38,41 @@ pub const ADDRESS_BYTES_MAX: usize = 1024;
 
 /// The most that a nearly full server keeps for the files that it has.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
+
+/// A pool's row in the first format.
+#[derive(Serialize, Deserialize)]
+struct ServersRow {
+    version: u32,
+    servers: Vec<u32>,
+}
+
+/// The row of a pool.
+pub fn encode_pool(pool: &Pool) -> Vec<u8> {
+    let version = pool.version;
+    match &pool.members {
+        Members::Servers(servers) => {
+            encode_row(SERVERS_VERSION, &ServersRow { version, servers: servers.clone() })
+        }
+        Members::Bands(_) => encode_row(POOL_VERSION, pool),
+    }
+}
+
+/// A pool from its row.
+pub fn decode_pool(bytes: &[u8]) -> Result<Pool, Damaged> {
+    let pool = match bytes.first() {
+        Some(&SERVERS_VERSION) => {
+            let ServersRow { version, servers } = decode_row(SERVERS_VERSION, bytes)?;
+            Pool::of_servers(version, servers)
+        }
+        _ => decode_row(POOL_VERSION, bytes)?,
+    };
+    if pool.is_valid() { Ok(pool) } else { Err(Damaged) }
+}
+
+/// The key of the row of the map's epoch and of the next band.
+pub fn map_key() -> Vec<u8> {
+    keys::key(Table::Map, &[])
+}
 
 /// A server that was heard of since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +96,22 @@ impl Server {
     }
 }
 
+impl Banded {
+    /// The row of epoch and next band.
+    pub fn head(&self) -> (Vec<u8>, Vec<u8>) {
+        (map_key(), encode_row(MAP_VERSION, &(self.map.epoch, self.next)))
+    }
+
+    /// Takes in a band that is new or changed, under a new epoch. Returns the rows.
+    fn take(&mut self, band: Band) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.map.epoch += 1;
+        let key = keys::key(Table::Map, &[u64::from(band.number)]);
+        let row = (key, encode_row(MAP_VERSION, &band));
+        self.map.add(band);
+        vec![row, self.head()]
+    }
+}
+
 /// Servers and pool versions of a shard.
 #[derive(Debug, Default)]
 pub struct Pools {
@@ -63,7 +123,18 @@ pub struct Pools {
     admitted: BTreeSet<u32>,
     servers: BTreeMap<u32, Server>,
     versions: BTreeMap<u32, Pool>,
+    /// The servers of all groups; None in the first format, whose groups are the servers.
+    banded: Option<Banded>,
+    /// Of the first format.
+    no_bands: Map,
     started: Time,
+}
+
+/// The map, and the number that the next band gets.
+#[derive(Debug, Clone, Default)]
+pub struct Banded {
+    pub map: Map,
+    pub next: u32,
 }
 
 impl Pools {
@@ -84,6 +155,39 @@ impl Pools {
     /// With the newest start of each member, as rows hold them.
     pub fn started(self, starts: BTreeMap<u32, u64>) -> Pools {
         Pools { starts, ..self }
+    }
+
+    /// With the map, as rows hold it. None: of the first format.
+    pub fn mapped(self, banded: Option<Banded>) -> Pools {
+        Pools { banded, ..self }
+    }
+
+    /// The servers of all groups.
+    pub fn map(&self) -> &Map {
+        self.banded.as_ref().map_or(&self.no_bands, |banded| &banded.map)
+    }
+
+    /// Whether the map has all bands of the pools.
+    pub fn check(&self) -> Result<(), String> {
+        match self.versions.values().find(|pool| !self.map().covers(pool)) {
+            Some(pool) => Err(format!("the map lacks bands of pool version {}", pool.version)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a band for a server that joins. Returns the rows that say so; none in the first format.
+    pub fn add_band(&mut self, server: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(banded) = &mut self.banded else { return Vec::new() };
+        let band = Band::new(banded.next, server, banded.map.epoch + 1);
+        banded.next += 1;
+        banded.take(band)
+    }
+
+    /// Gives a group these servers. Returns the rows that say so; `None` for a group that is not in the map.
+    pub fn set_group(&mut self, group: Group, servers: &[u32]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+        let banded = self.banded.as_mut()?;
+        let band = banded.map.with(group, servers)?;
+        Some(banded.take(band))
     }
 
     /// Whether a number may register its first store.
@@ -153,7 +257,7 @@ impl Pools {
     /// The newest version that has the server.
     pub fn newest_with(&self, server: u32) -> Option<u32> {
         let mut versions = self.versions.values().rev();
-        versions.find(|pool| pool.servers.contains(&server)).map(|pool| pool.version)
+        versions.find(|pool| self.map().has(pool, server)).map(|pool| pool.version)
     }
 
     /// Whether each server that ever registered was heard of since the start.
@@ -196,15 +300,27 @@ impl Pools {
         }
         // Right after the start a server that was not heard of yet is not dead.
         if now.since(self.started) < silence {
-            let unheard = newest.iter().flat_map(|pool| &pool.servers);
+            let unheard = newest.iter().flat_map(|pool| self.map().servers_of(pool));
             usable.extend(unheard.filter(|id| !self.servers.contains_key(id)));
             usable.sort_unstable();
         }
-        let same = newest.is_some_and(|pool| pool.servers == usable);
-        if usable.is_empty() || same {
+        let members = self.members_on(usable);
+        let same = newest.is_some_and(|pool| pool.members == members);
+        if members.numbers().is_empty() || same {
             return None;
         }
-        Some(Pool { version: newest.map_or(1, |pool| pool.version + 1), servers: usable })
+        Some(Pool { version: newest.map_or(1, |pool| pool.version + 1), members })
+    }
+
+    /// The members of a pool on these servers.
+    fn members_on(&self, servers: Vec<u32>) -> Members {
+        let Some(Banded { map, .. }) = &self.banded else { return Members::Servers(servers) };
+        let servers: BTreeSet<u32> = servers.into_iter().collect();
+        let is_on = |band: &&Band| {
+            let mut all = band.groups.iter().flat_map(|group| &group.servers);
+            all.all(|server| servers.contains(server))
+        };
+        Members::Bands(map.bands(0).filter(is_on).map(|band| band.number).collect())
     }
 
     /// Adds a version that was made durable.
@@ -285,7 +401,7 @@ mod tests {
     fn step(pools: &mut Pools, now: Time) -> Option<Vec<u32>> {
         let pool = pools.successor(now, SILENCE)?;
         pools.add(pool.clone());
-        Some(pool.servers)
+        Some(pool.members.numbers().to_vec())
     }
 
     #[test]
@@ -304,7 +420,41 @@ mod tests {
         beat(&mut pools, 1, 2, 500, seconds(13));
         assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
         assert_eq!(pools.newest().map(|pool| pool.version), Some(4));
-        assert_eq!(pools.get(2).map(|pool| pool.servers.clone()), Some(vec![1, 3]));
+        assert_eq!(pools.get(2), Some(&Pool::of_servers(2, vec![1, 3])));
+    }
+
+    #[test]
+    fn a_pool_names_the_bands_whose_servers_are_all_usable() {
+        let mut pools = Pools::default().mapped(Some(Banded::default()));
+        for server in [7, 3] {
+            beat(&mut pools, server, 1, 900, seconds(1));
+            assert_eq!(pools.add_band(server).len(), 2, "rows of the band and of the map");
+        }
+        assert_eq!(step(&mut pools, seconds(1)), Some(vec![0, 1]));
+        assert_eq!(pools.newest_with(3), Some(1));
+        // A group of the first server's band is on the second one, too: without it the band cannot be used.
+        assert!(pools.set_group(Group::of_band(0, 5), &[7, 3]).is_some());
+        assert!(pools.set_group(Group::of_band(9, 5), &[7, 3]).is_none());
+        assert_eq!(pools.map().epoch, 4);
+        beat(&mut pools, 3, 1, 20, seconds(12));
+        beat(&mut pools, 7, 1, 900, seconds(12));
+        assert_eq!(step(&mut pools, seconds(12)), None, "the last usable bands stay");
+        beat(&mut pools, 3, 1, 900, seconds(13));
+        beat(&mut pools, 7, 1, 20, seconds(13));
+        assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
+    }
+
+    #[test]
+    fn rows_of_pools_are_read_in_both_formats() {
+        let old = Pool::of_servers(7, vec![1, 300]);
+        assert_eq!(encode_pool(&old), [1, 7, 2, 1, 0xac, 2], "the first format stays as it is");
+        let new = Pool { version: 8, members: Members::Bands(vec![0, 300]) };
+        for pool in [old, new] {
+            assert_eq!(decode_pool(&encode_pool(&pool)).ok(), Some(pool));
+        }
+        for bad in [&[1, 7, 0][..], &[2, 7, 1, 0], &[3, 7, 1, 1, 1], &[]] {
+            assert!(decode_pool(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]
@@ -341,7 +491,7 @@ mod tests {
 
     #[test]
     fn after_a_restart_servers_have_time_to_be_heard() {
-        let kept = BTreeMap::from([(5, Pool { version: 5, servers: vec![1, 2] })]);
+        let kept = BTreeMap::from([(5, Pool::of_servers(5, vec![1, 2]))]);
         let mut pools = Pools::new(BTreeMap::new(), kept, seconds(100));
         beat(&mut pools, 1, 1, 900, seconds(101));
         assert_eq!(step(&mut pools, seconds(101)), None);

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_rpc::Grantor;
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
@@ -193,6 +194,7 @@ impl<R: Rows> Shard<R> {
             return match call.request {
                 MetaRequest::Heartbeat(_)
                 | MetaRequest::GetPool { .. }
+                | MetaRequest::GetMap { .. }
                 | MetaRequest::StatFileSystem
                 | MetaRequest::ListInodes { .. }
                 | MetaRequest::GetInodes { .. }
@@ -396,6 +398,14 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
+    /// Gives a group of the map these servers, which have its bytes. False for a group that is not in the map.
+    pub fn set_group(&mut self, group: Group, servers: &[u32]) -> Result<bool, RowsError> {
+        let Some(rows) = self.pools.set_group(group, servers) else { return Ok(false) };
+        let mut batch = Batch::default();
+        rows.into_iter().for_each(|(key, row)| batch.put(key, row));
+        self.commit(batch).map(|()| true)
+    }
+
     /// Has people told of unreadable rows.
     pub(crate) fn note_damage(&mut self, text: String) {
         self.damage.push_back(text);
@@ -583,6 +593,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::RenewEpoch { .. }
             | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
+            | MetaRequest::GetMap { .. }
             | MetaRequest::Vouch { .. }
             | MetaRequest::StatFileSystem
     )
@@ -641,6 +652,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::StatFileSystem
             | MetaRequest::Sync
             | MetaRequest::GetPool { .. }
+            | MetaRequest::GetMap { .. }
             | MetaRequest::Heartbeat(_)
             | MetaRequest::ListInodes { .. }
             | MetaRequest::GetInodes { .. }

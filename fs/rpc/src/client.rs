@@ -51,6 +51,8 @@ pub enum CallError {
          cluster's secret"
     )]
     Unproven,
+    #[error("the server is not in a group of the call by its map, which has epoch {0}")]
+    OtherMap(u32),
     #[error("the call does not fit a message")]
     TooLong,
     #[error("too many calls are under way for this process's memory")]
@@ -121,6 +123,18 @@ struct Inner {
     next_bits: Cell<u64>,
     /// When a call of a program was given up, where the server has answered none since.
     gave_up: Cell<Option<Time>>,
+}
+
+/// Terms of a call within a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Terms {
+    /// The call goes in the name of this session and of no later one: `NoSession` where it went before the call could
+    /// leave. None: in the name of the session that there is.
+    pub session: Option<u64>,
+    /// The right to the file, where the session is limited.
+    pub right: u64,
+    /// The epoch of the map by which the server was chosen; 0 where none is needed.
+    pub map: u32,
 }
 
 /// The slots of a session at one server. Connections to the server at several addresses share them: it knows the last number
@@ -256,16 +270,14 @@ impl Connection {
         self.call_with(service, body, REPLY_BYTES).await
     }
 
-    /// A call in the name of this session and of no later one, where one is named: `NoSession` where
-    /// it went before the call could leave. `right`: to the file, where the session is limited.
+    /// A call on these terms.
     pub async fn call_as(
         &self,
-        session: Option<u64>,
-        right: u64,
+        terms: Terms,
         service: Service,
         body: &[u8],
     ) -> Result<Reply, CallError> {
-        self.call_in((session, right), service, body, REPLY_BYTES).await
+        self.call_in(terms, service, body, REPLY_BYTES).await
     }
 
     /// A call within the session whose reply's body most likely fits `reply_bytes` bytes.
@@ -275,12 +287,12 @@ impl Connection {
         body: &[u8],
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
-        self.call_in((None, 0), service, body, reply_bytes).await
+        self.call_in(Terms::default(), service, body, reply_bytes).await
     }
 
     async fn call_in(
         &self,
-        (session, right): (Option<u64>, u64),
+        Terms { session, right, map }: Terms,
         service: Service,
         body: &[u8],
         reply_bytes: usize,
@@ -311,6 +323,7 @@ impl Connection {
             epoch: inner.epoch.get(),
             token: inner.token.get(),
             right,
+            map,
             ..CallHead::free(service)
         };
         // A change that a lease allows is part of no other call: its bytes get all the time there is.
@@ -377,6 +390,7 @@ impl Connection {
                     Status::Fenced => return Err(CallError::Fenced),
                     Status::BadSequence => return Err(CallError::BadSequence),
                     Status::Malformed => return Err(CallError::Malformed),
+                    Status::OtherMap => return Err(CallError::OtherMap(reply.head.map)),
                     // In a channel that the server does not know (any more): another one is begun.
                     Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
                     Status::Unproven => return Err(CallError::Unproven),

@@ -18,6 +18,6 @@ pub mod server;
 pub mod slots;
 pub mod trust;
 
-pub use client::{CallError, Connection, Options, Reply};
+pub use client::{CallError, Connection, Options, Reply, Terms};
 pub use server::{Answer, Handler, Incoming, Marks, Responder, Server};
 pub use trust::{Grantor, Proof, Secret};

@@ -58,6 +58,8 @@ pub struct Marks {
     pub written: u64,
     /// Up to here everything survives a power loss.
     pub durable: u64,
+    /// The newest epoch of the map of groups that a data server knows; 0 of other servers.
+    pub map: u32,
 }
 
 /// The reply to a call.
@@ -117,6 +119,7 @@ impl Responder {
             era: answer.marks.era,
             written: answer.marks.written,
             durable: answer.marks.durable,
+            map: answer.marks.map,
         };
         let mut bytes = Vec::with_capacity(HEAD_BYTES + answer.body.len());
         head.encode(&mut bytes);
@@ -260,10 +263,9 @@ impl Server {
     /// Answers at once, without a mark and without a seal.
     fn turn_away(&self, call: CallHead, to: Destination, status: Status, body: Vec<u8>) {
         let (slot, sequence) = (call.slot, call.sequence);
-        let marks = Marks::default();
-        let Marks { boot, era, written, durable } = marks;
+        let Marks { boot, era, written, durable, map } = Marks::default();
         let sealed = false;
-        let head = ReplyHead { status, sealed, slot, sequence, boot, era, written, durable };
+        let head = ReplyHead { status, sealed, slot, sequence, boot, era, written, durable, map };
         let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
         head.encode(&mut bytes);
         bytes.extend_from_slice(&body);

@@ -71,6 +71,7 @@ fn call_head(random: &mut Random) -> Vec<u8> {
         epoch: number(random) as u32,
         token: number(random),
         right: number(random),
+        map: number(random) as u32,
         ..CallHead::free(service)
     };
     let mut bytes = Vec::new();
@@ -90,6 +91,7 @@ fn reply_head(random: &mut Random) -> Vec<u8> {
         Status::Unavailable,
         Status::Unproven,
         Status::Starting,
+        Status::OtherMap,
     ];
     let head = ReplyHead {
         status: statuses[random.below(statuses.len() as u64) as usize],
@@ -100,6 +102,7 @@ fn reply_head(random: &mut Random) -> Vec<u8> {
         era: number(random),
         written: number(random),
         durable: number(random),
+        map: number(random) as u32,
     };
     let mut bytes = Vec::new();
     head.encode(&mut bytes);

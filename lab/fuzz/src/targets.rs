@@ -13,6 +13,8 @@ use ropewalk_store::decoders;
 use ropewalk_wire::frame;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{CallHead, ReplyHead};
+use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
+use ropewalk_wire::fs::map::{Band, Map, News};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
 use ropewalk_wire::fs::trust::{Acceptance, Introduction, SEAL_BYTES, Seal};
@@ -106,11 +108,32 @@ pub const TARGETS: &[(&str, Target)] = &[
         let _ = decoders::marks(bytes);
     }),
     ("disk_inode", disk_inode),
+    ("map", map),
 ];
 
 /// The target of this name.
 pub fn by_name(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(other, _)| *other == name).map(|(_, target)| *target)
+}
+
+/// Bands as the map's news and rows have them, and a pool: each stripe of a pool that the map covers has a server.
+fn map(bytes: &[u8]) {
+    let Ok((bands, pool)) = decode::<(Vec<Band>, Pool)>(bytes) else { return };
+    let mut news = News::of(&Map::default());
+    if news.take(7, bands, true).is_err() || !pool.is_valid() {
+        return;
+    }
+    let map = news.map();
+    for growth in [Growth::Fixed(0), Growth::Fixed(3), Growth::Stepped { narrow: 1, wide: 64 }] {
+        let (pool_version, stripe_bytes) = (pool.version, 1 << 20);
+        let layout = Layout { pool_version, seed: 5, stripe_bytes, growth };
+        for stripe in [0, 1, 64, 1000, u32::MAX] {
+            let group = layout.group(stripe, &pool);
+            let first = map.first(group);
+            assert!(first.is_some() || !map.covers(&pool), "{group:?} has no server");
+            assert!(first.is_none_or(|first| map.has(&pool, first)));
+        }
+    }
 }
 
 /// All three dialects, by the first byte, and the body behind it.

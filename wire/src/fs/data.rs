@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
 use super::status::DataStatus;
 use super::value::{Bytes, Errno};
 
@@ -35,6 +36,8 @@ pub struct FileId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectRange {
     pub stripe: u32,
+    /// The stripe's, by the file's layout. A server that is not in it refuses the call.
+    pub group: Group,
     pub offset: u32,
     pub len: u32,
 }

@@ -25,7 +25,7 @@ pub enum Service {
 }
 
 /// Version of everything in this folder; peers of different versions refuse each other.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// Slots of a session: calls that one client may have in flight at one server.
 pub const SLOTS_MAX: u16 = 64;
 /// Longest body of a call, in bytes; more goes as bulk.
@@ -56,6 +56,8 @@ pub struct CallHead {
     pub token: u64,
     /// The right that the metadata server gave a limited session for a file; 0 for all other sessions.
     pub right: u64,
+    /// The epoch of the map by which the caller chose the server; 0 where none is needed.
+    pub map: u32,
 }
 
 /// Head of a reply; 56 bytes.
@@ -76,6 +78,8 @@ pub struct ReplyHead {
     pub written: u64,
     /// Everything up to this position survives a power loss.
     pub durable: u64,
+    /// The newest epoch of the map that a data server knows; 0 from other servers.
+    pub map: u32,
 }
 
 /// The outcome of a call as a call; the outcome of the request itself is in the body.
@@ -97,6 +101,9 @@ pub enum Status {
     Starting,
     /// Only for members of the cluster, and the call does not prove that it comes from one.
     Unproven,
+    /// The call is about a group that this server is not in, or its caller's map is older than the group's servers: the
+    /// caller has to ask the metadata server for the map.
+    OtherMap,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -108,7 +115,7 @@ struct CallBytes {
     slot: U16,
     reserved: U16,
     epoch: U32,
-    reserved2: U32,
+    map: U32,
     session: U64,
     sequence: U64,
     reply_bits: U64,
@@ -129,7 +136,8 @@ struct ReplyBytes {
     written: U64,
     durable: U64,
     era: U64,
-    reserved2: U64,
+    map: U32,
+    reserved2: U32,
 }
 
 /// Flags of calls, and of replies.
@@ -155,6 +163,7 @@ impl CallHead {
             epoch: 0,
             token: 0,
             right: 0,
+            map: 0,
         }
     }
 
@@ -173,7 +182,7 @@ impl CallHead {
             slot: self.slot.into(),
             reserved: 0.into(),
             epoch: self.epoch.into(),
-            reserved2: 0.into(),
+            map: self.map.into(),
             session: self.session.into(),
             sequence: self.sequence.into(),
             reply_bits: self.reply_bits.into(),
@@ -211,6 +220,7 @@ impl CallHead {
             epoch: bytes.epoch.get(),
             token: bytes.token.get(),
             right: bytes.right.get(),
+            map: bytes.map.get(),
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
     }
@@ -230,6 +240,7 @@ impl ReplyHead {
                 Status::Unavailable => 5,
                 Status::Unproven => 6,
                 Status::Starting => 7,
+                Status::OtherMap => 8,
             },
             flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
@@ -239,6 +250,7 @@ impl ReplyHead {
             written: self.written.into(),
             durable: self.durable.into(),
             era: self.era.into(),
+            map: self.map.into(),
             reserved2: 0.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
@@ -256,6 +268,7 @@ impl ReplyHead {
             5 => Status::Unavailable,
             6 => Status::Unproven,
             7 => Status::Starting,
+            8 => Status::OtherMap,
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags == SEALED;
@@ -272,6 +285,7 @@ impl ReplyHead {
             era: bytes.era.get(),
             written: bytes.written.get(),
             durable: bytes.durable.get(),
+            map: bytes.map.get(),
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
     }
@@ -294,6 +308,7 @@ mod tests {
             epoch: 3,
             token: 11,
             right: 12,
+            map: 13,
         };
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
@@ -311,6 +326,7 @@ mod tests {
             era: 6,
             written: 4,
             durable: 5,
+            map: 7,
         };
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);

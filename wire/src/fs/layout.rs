@@ -1,10 +1,12 @@
-//! The place of a stripe: a pure function of the layout that the inode pins, and of the pool's version.
+//! The group of a stripe: a pure function of the layout that the inode pins, and of the pool's version.
 //!
-//! Rules: pool versions never change once made, and a stripe never moves because a file
-//! grew or a server joined. So a client computes every place from the inode alone.
+//! Rules: pool versions never change once made, and a stripe never changes its group because a file
+//! grew or a server joined. So a client computes every group from the inode alone; the map
+//! ([`super::map`]) tells its servers.
 
-use ropewalk_base::ids::ServerId;
 use serde::{Deserialize, Serialize};
+
+use super::group::{BAND_GROUPS, Group};
 
 /// Most data servers of one pool version.
 pub const POOL_SERVERS_MAX: usize = 1024;
@@ -12,9 +14,9 @@ pub const POOL_SERVERS_MAX: usize = 1024;
 /// The layout of the stripes, which an inode pins; chosen at create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Layout {
-    /// The pool version whose servers hold the stripes.
+    /// The pool version whose groups hold the stripes.
     pub pool_version: u32,
-    /// Mixes the order of servers, so that files begin on different ones.
+    /// Mixes the order of groups, so that files begin in different ones.
     pub seed: u64,
     /// Bytes of a stripe: a power of two, 64 KiB to 1 GiB.
     pub stripe_bytes: u32,
@@ -32,35 +34,94 @@ pub enum Growth {
     Fixed(u16),
 }
 
-/// A version of the set of data servers. Never changes once made; a later version replaces it for
-/// new files.
+/// A version of the set of groups for new files. Never changes once made; a later version replaces it for
+/// files that are made later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pool {
     pub version: u32,
-    /// Server ids; at most `POOL_SERVERS_MAX`, never empty.
-    pub servers: Vec<u32>,
+    pub members: Members,
+}
+
+/// The groups of a pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Members {
+    /// Of a file system of the first format: one group for each of these servers, which is alone in it.
+    Servers(Vec<u32>),
+    /// All groups of these bands.
+    Bands(Vec<u32>),
+}
+
+impl Members {
+    /// Servers or bands; at most `POOL_SERVERS_MAX`, never empty.
+    pub fn numbers(&self) -> &[u32] {
+        match self {
+            Members::Servers(numbers) | Members::Bands(numbers) => numbers,
+        }
+    }
+}
+
+impl Pool {
+    /// A pool of the first format.
+    pub fn of_servers(version: u32, servers: Vec<u32>) -> Pool {
+        Pool { version, members: Members::Servers(servers) }
+    }
+
+    /// Whether the values make a pool at all (they may come from a disk or a network).
+    pub fn is_valid(&self) -> bool {
+        (1..=POOL_SERVERS_MAX).contains(&self.members.numbers().len())
+    }
+
+    /// Group number `index` of all its groups. Neighbours are in different bands, so that they are on different
+    /// servers as long as there are several.
+    fn group(&self, index: u64) -> Group {
+        let numbers = self.members.numbers();
+        let member = numbers[(index % numbers.len() as u64) as usize];
+        match self.members {
+            Members::Servers(_) => Group::of_server(member),
+            Members::Bands(_) => Group::of_band(member, (index / numbers.len() as u64) as u32),
+        }
+    }
+
+    /// The number of its groups.
+    fn groups(&self) -> u64 {
+        let each = match self.members {
+            Members::Servers(_) => 1,
+            Members::Bands(_) => u64::from(BAND_GROUPS),
+        };
+        each * self.members.numbers().len() as u64
+    }
 }
 
 impl Layout {
     /// The default: stripes of 1 MiB; the first on one server, the first 64 on four, then all.
     pub const STRIPE_BYTES_DEFAULT: u32 = 1 << 20;
 
-    /// The server of stripe number `stripe`. `pool` must be the layout's pool version.
-    pub fn place(&self, stripe: u32, pool: &Pool) -> ServerId {
+    /// The group of stripe number `stripe`. `pool` must be the layout's pool version.
+    pub fn group(&self, stripe: u32, pool: &Pool) -> Group {
         assert_eq!(self.pool_version, pool.version, "a layout is read with its own pool version");
-        assert!(!pool.servers.is_empty(), "a pool has servers");
-        let all = pool.servers.len() as u64;
+        assert!(pool.is_valid(), "a pool has members");
+        let (all, apart) = (pool.groups(), pool.members.numbers().len() as u64);
         let width = match self.growth {
             Growth::Stepped { narrow, .. } if stripe < narrow => 1,
-            Growth::Stepped { wide, .. } if stripe < wide => all.min(4),
+            Growth::Stepped { wide, .. } if stripe < wide => apart.min(4),
             Growth::Stepped { .. } | Growth::Fixed(0) => all,
-            Growth::Fixed(width) => all.min(u64::from(width)),
+            Growth::Fixed(width) => apart.min(u64::from(width)),
         };
-        // The seed chooses the first server; going round from there spreads one file evenly, and
+        // The seed chooses the first group; going round from there spreads one file evenly, and
         // seeds spread files. Nothing depends on stripes that come later.
         let first = mix(self.seed) % all;
-        let index = (first + u64::from(stripe) % width) % all;
-        ServerId(pool.servers[index as usize])
+        pool.group((first + u64::from(stripe) % width) % all)
+    }
+
+    /// The groups that can hold stripes of a file of this layout; `None`: all of the pool.
+    pub fn groups(&self, pool: &Pool) -> Option<Vec<Group>> {
+        let apart = pool.members.numbers().len();
+        match self.growth {
+            Growth::Fixed(width) if width > 0 && usize::from(width) < apart => {
+                Some((0..u32::from(width)).map(|stripe| self.group(stripe, pool)).collect())
+            }
+            _ => None,
+        }
     }
 
     /// Splits a byte range of the file into pieces that each lie in one stripe.
@@ -116,10 +177,20 @@ fn mix(seed: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
-    fn pool(servers: u32) -> Pool {
-        Pool { version: 1, servers: (0..servers).collect() }
+    fn pools(members: u32) -> [Pool; 2] {
+        let numbers: Vec<u32> = (0..members).collect();
+        let bands = Pool { version: 1, members: Members::Bands(numbers.clone()) };
+        [Pool::of_servers(1, numbers), bands]
+    }
+
+    /// The server, where each band is on the server of its number.
+    fn server(layout: &Layout, stripe: u32, pool: &Pool) -> u32 {
+        let group = layout.group(stripe, pool);
+        group.server().or(group.band().map(|(band, _)| band)).expect("one of both")
     }
 
     fn layout(seed: u64, growth: Growth) -> Layout {
@@ -128,32 +199,80 @@ mod tests {
 
     #[test]
     fn files_spread_and_a_wide_file_uses_all_servers_evenly() {
-        let pool = pool(8);
-        let mut first = [0u32; 8];
-        for seed in 0..8000 {
-            first[layout(seed, Growth::Fixed(1)).place(5, &pool).0 as usize] += 1;
+        for pool in pools(8) {
+            let mut first = [0u32; 8];
+            for seed in 0..8000 {
+                first[server(&layout(seed, Growth::Fixed(1)), 5, &pool) as usize] += 1;
+            }
+            assert!(first.iter().all(|&files| (800..1200).contains(&files)), "{first:?}");
+            let wide = layout(3, Growth::Fixed(0));
+            let mut stripes = [0u32; 8];
+            for stripe in 0..800 {
+                stripes[server(&wide, stripe, &pool) as usize] += 1;
+            }
+            assert_eq!(stripes, [100; 8]);
         }
-        assert!(first.iter().all(|&files| (800..1200).contains(&files)), "{first:?}");
-        let wide = layout(3, Growth::Fixed(0));
-        let mut stripes = [0u32; 8];
-        for stripe in 0..800 {
-            stripes[wide.place(stripe, &pool).0 as usize] += 1;
-        }
-        assert_eq!(stripes, [100; 8]);
     }
 
     #[test]
     fn growth_never_uses_more_servers_than_its_step_allows() {
-        let pool = pool(8);
-        let stepped = layout(9, Growth::Stepped { narrow: 1, wide: 64 });
-        let servers = |range: std::ops::Range<u32>| {
-            range
-                .map(|stripe| stepped.place(stripe, &pool))
-                .collect::<std::collections::BTreeSet<_>>()
-        };
-        assert_eq!(servers(0..1).len(), 1);
-        assert_eq!(servers(0..64).len(), 4);
-        assert_eq!(servers(0..1000).len(), 8);
+        for pool in pools(8) {
+            let stepped = layout(9, Growth::Stepped { narrow: 1, wide: 64 });
+            let servers = |range: std::ops::Range<u32>| -> BTreeSet<u32> {
+                range.map(|stripe| server(&stepped, stripe, &pool)).collect()
+            };
+            assert_eq!(servers(0..1).len(), 1);
+            assert_eq!(servers(0..64).len(), 4);
+            assert_eq!(servers(0..1000).len(), 8);
+        }
+    }
+
+    #[test]
+    fn a_very_wide_file_uses_each_group_of_a_band() {
+        let [_, pool] = pools(3);
+        let wide = layout(5, Growth::Fixed(0));
+        let groups: BTreeSet<Group> = (0..192).map(|stripe| wide.group(stripe, &pool)).collect();
+        assert_eq!(groups.len(), 192);
+        assert_eq!(wide.group(192, &pool), wide.group(0, &pool));
+    }
+
+    #[test]
+    fn the_groups_of_a_file_are_those_of_its_stripes() {
+        for (pool, width) in pools(5).iter().flat_map(|pool| (0..7).map(move |it| (pool, it))) {
+            let layout = layout(77, Growth::Fixed(width));
+            let used: BTreeSet<Group> = (0..2000).map(|it| layout.group(it, pool)).collect();
+            match layout.groups(pool) {
+                Some(groups) => assert_eq!(groups.into_iter().collect::<BTreeSet<_>>(), used),
+                None => assert!(used.len() >= 5, "{width}"),
+            }
+        }
+    }
+
+    /// Files that exist are found by these places for ever. The table was made when the first format was the only one.
+    #[test]
+    fn the_places_of_the_first_format_stay() {
+        let growths = [
+            Growth::Stepped { narrow: 1, wide: 64 },
+            Growth::Stepped { narrow: 0, wide: 0 },
+            Growth::Stepped { narrow: 3, wide: u32::MAX },
+            Growth::Fixed(0),
+            Growth::Fixed(1),
+            Growth::Fixed(5),
+        ];
+        let mut places = Vec::new();
+        for (members, growth) in
+            [1, 2, 3, 7, 64, 1000].iter().flat_map(|n| growths.map(|g| (*n, g)))
+        {
+            let pool = Pool::of_servers(1, (0..members).map(|server| 3 * server + 1).collect());
+            for seed in [0, 1, 0x1234_5678_9abc_def0, u64::MAX] {
+                for stripe in [0, 1, 2, 3, 4, 63, 64, 65, 1000, 1_000_000, u32::MAX] {
+                    let group = layout(seed, growth).group(stripe, &pool);
+                    places.extend(group.server().expect("one server").to_le_bytes());
+                }
+            }
+        }
+        assert_eq!(places[..16], [1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!((places.len(), ropewalk_base::checksum::crc32c(&places)), (6336, 0x6e99f406));
     }
 
     #[test]

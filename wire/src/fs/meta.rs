@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::attributes::{Attributes, Content, InodeKind};
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
+use super::map::Band;
 use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
 use super::value::{Bytes, Errno, Timestamp};
 
@@ -508,6 +509,14 @@ pub enum MetaRequest<'a> {
     GetPool {
         version: u32,
     },
+    /// The map: bands from number `from` on that changed after epoch `since`. `server`: only bands in which it has a
+    /// group, for a data server.
+    GetMap {
+        since: u32,
+        from: u32,
+        server: Option<u32>,
+        bytes_max: u32,
+    },
     /// From a data server, first of all and then each second.
     Heartbeat(#[serde(borrow)] Heartbeat<'a>),
     /// Inodes from number `from` on, for `check`.
@@ -620,7 +629,11 @@ pub struct Heartbeat<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Registration<'a> {
     /// It is the server of its number. The first time, this is durable.
-    Taken { meta_store: u128 },
+    Taken {
+        meta_store: u128,
+        /// The epoch of the map. Before the server knows that map it serves nobody.
+        map: u32,
+    },
     /// The number belongs to another store, whose objects would be lost.
     OtherStore,
     /// The server of this number is another process, which lives at this address.
@@ -793,6 +806,12 @@ pub enum MetaReply<'a> {
         pool: Pool,
         #[serde(borrow)]
         servers: Vec<ServerInfo<'a>>,
+    },
+    /// GetMap: all changes up to `epoch` are in what was asked for. `end`: there are no further bands.
+    Map {
+        epoch: u32,
+        bands: Vec<Band>,
+        end: bool,
     },
     Inodes {
         inodes: Vec<InodeInfo>,

@@ -5,8 +5,10 @@
 
 pub mod attributes;
 pub mod data;
+pub mod group;
 pub mod head;
 pub mod layout;
+pub mod map;
 pub mod meta;
 pub mod runs;
 pub mod session;

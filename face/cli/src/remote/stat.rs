@@ -224,7 +224,8 @@ fn object(found: &Found) -> Value {
         })
     };
     let striped = |striped: &Striped| {
-        let servers = striped.servers().iter().map(|number| match found.servers.get(number) {
+        let servers = striped.servers();
+        let servers = servers.iter().map(|number| match found.servers.get(number) {
             Some(server) => json!({
                 "server": number, "alive": server.alive, "address": server.address,
             }),

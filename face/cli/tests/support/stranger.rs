@@ -10,9 +10,10 @@ use ropewalk_net::reactor::Reactor;
 use ropewalk_net::{Address, Endpoint, EndpointConfig};
 use ropewalk_rail::Rail;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
-use ropewalk_rpc::{CallError, Connection, Options, Proof, Secret};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Secret, Terms};
 use ropewalk_store::HostDisk;
-use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectRange};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
@@ -140,10 +141,14 @@ impl Stranger {
     ) -> Result<T, Refused> {
         let mut body = Vec::new();
         encode(request, &mut body);
+        let map = self.map();
         let reply = self.reactor.block_on(async {
             match server.session() {
                 0 => server.call_free(Service::Data, &body).await,
-                _ => server.call_as(None, right, Service::Data, &body).await,
+                _ => {
+                    let terms = Terms { session: None, right, map };
+                    server.call_as(terms, Service::Data, &body).await
+                }
             }
         });
         let reply = reply.map_err(Refused::Call)?;
@@ -156,7 +161,17 @@ impl Stranger {
         self.meta.set_session(session, 1, token);
     }
 
-    /// The addresses of the data servers of the newest pool.
+    /// The epoch of the map.
+    fn map(&self) -> u32 {
+        let request = MetaRequest::GetMap { since: 0, from: 0, server: None, bytes_max: 1 };
+        let read = |reply: MetaReply<'_>| match reply {
+            MetaReply::Map { epoch, .. } => epoch,
+            other => panic!("no map: {other:?}"),
+        };
+        self.ask(None, &request, read).expect("everybody may ask")
+    }
+
+    /// The addresses of the data servers of the newest pool: each has the band of its place in the list.
     pub fn data_servers(&self) -> Vec<String> {
         let read = |reply: MetaReply<'_>| match reply {
             MetaReply::Pool { servers, .. } => servers
@@ -167,6 +182,11 @@ impl Stranger {
         };
         self.ask(None, &MetaRequest::GetPool { version: 0 }, read).expect("everybody may ask")
     }
+}
+
+/// A range of a stripe in a group of the data server that has this place among [`Stranger::data_servers`].
+pub fn range(place: usize, stripe: u32) -> ObjectRange {
+    ObjectRange { stripe, group: Group::of_band(place as u32, 0), offset: 0, len: 100 }
 }
 
 fn connect(world: &World, endpoint: &LocalEndpoint, address: &str) -> Connection {

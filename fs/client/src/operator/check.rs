@@ -24,12 +24,10 @@ mod metadata;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::data::{Condition, DataReply, DataRequest, EXAMINED_MAX, ObjectName};
-use ropewalk_wire::fs::layout::Pool;
 use ropewalk_wire::fs::meta::{
     DISCARDED_MAX, INODES_ASKED_MAX, InodeFate, InodeInfo, MetaReply, MetaRequest,
 };
@@ -136,7 +134,6 @@ struct Suspect {
 }
 
 type Fates = BTreeMap<u64, InodeFate>;
-type Pools = BTreeMap<u32, Rc<Pool>>;
 
 impl Operator {
     /// Compares all inodes with all objects. `tell` hears of every finding, and of progress.
@@ -193,18 +190,6 @@ impl Operator {
             }
         }
         Ok(fates)
-    }
-
-    /// The pools of the layouts of some inodes.
-    async fn pools_of(&self, fates: &Fates) -> Result<Pools, OperatorError> {
-        let inodes = fates.values().filter_map(|fate| fate.inode.as_ref());
-        let versions: BTreeSet<u32> =
-            inodes.filter_map(layout).map(|layout| layout.pool_version).collect();
-        let mut pools = Pools::new();
-        for version in versions {
-            pools.insert(version, self.pool(version).await?);
-        }
-        Ok(pools)
     }
 
     /// The conditions of objects at a server, in order.
@@ -319,14 +304,14 @@ impl Check<'_> {
         inodes: &BTreeSet<u64>,
     ) -> Result<Vec<Suspect>, OperatorError> {
         let fates = self.fates(inodes).await?;
-        let pools = self.operator.pools_of(&fates).await?;
         let mut suspects = Vec::new();
         for (name, bytes) in objects {
             let Some(fate) = fates.get(&name.inode) else { continue };
-            let pool = fate.inode.as_ref().and_then(layout);
-            let pool = pool.and_then(|layout| pools.get(&layout.pool_version));
-            let object = (name, *bytes);
-            if let Some(problem) = judge(server, object, fate, pool.map(|pool| &**pool)) {
+            let home = match fate.inode.as_ref().and_then(layout) {
+                Some(layout) => Some(self.operator.places(layout).await?.server(name.stripe)),
+                None => None,
+            };
+            if let Some(problem) = judge(server, (name, *bytes), fate, home) {
                 let version = version_of(fate);
                 suspects.push(Suspect { name: *name, problem, bytes: *bytes, version });
             }
@@ -415,11 +400,11 @@ impl Check<'_> {
         let mut wanted: BTreeMap<u32, Vec<ObjectName>> = BTreeMap::new();
         for info in inodes {
             let Some(layout) = layout(info) else { continue };
-            let pool = self.operator.pool(layout.pool_version).await?;
+            let places = self.operator.places(layout).await?;
             let (inode, generation) = (info.attributes.inode, info.attributes.object_generation);
             for (first, count) in &info.written {
                 for stripe in *first..first.saturating_add(*count) {
-                    let server = layout.place(stripe, &pool).0;
+                    let server = places.server(stripe);
                     let names = wanted.entry(server).or_default();
                     names.push(ObjectName { inode, generation, stripe });
                     // One server's turn has come: all have theirs.

@@ -5,7 +5,7 @@
 
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{Condition, ObjectName};
-use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{InodeFate, InodeInfo};
 
 /// A problem of an object or of metadata.
@@ -71,12 +71,13 @@ fn contains(inode: &InodeInfo, stripe: u32) -> bool {
         .any(|(first, count)| stripe.checked_sub(*first).is_some_and(|behind| behind < *count))
 }
 
-/// The problem of an object of so many bytes that a server has, if any. `pool`: of the inode's layout.
+/// The problem of an object of so many bytes that a server has, if any. `home`: the server of the object's stripe, where the
+/// inode has stripes.
 pub(super) fn judge(
     server: u32,
     (name, bytes): (&ObjectName, u64),
     fate: &InodeFate,
-    pool: Option<&Pool>,
+    home: Option<u32>,
 ) -> Option<Problem> {
     if fate.reaping.is_some_and(|generation| name.generation <= generation) {
         return None;
@@ -91,11 +92,11 @@ pub(super) fn judge(
     }
     // A cut leaves objects without bytes, whose names stay until the inode goes.
     let explained = inode.changing || bytes == 0;
-    let (Some(layout), Some(pool)) = (layout(inode), pool) else {
+    let Some(home) = home else {
         // Stripes are written before the inode says that its content is there.
         return (!explained).then_some(Problem::Unrecorded);
     };
-    if layout.place(name.stripe, pool).0 != server {
+    if home != server {
         return Some(Problem::Misplaced);
     }
     let explained = explained || contains(inode, name.stripe);
@@ -160,13 +161,14 @@ mod tests {
 
     #[test]
     fn objects_are_judged_by_generation_place_and_record() {
-        let pool = Pool { version: 1, servers: vec![4, 7] };
         let known = fate(true, false, &[(0, 2), (8, 1)]);
-        let home = layout(known.inode.as_ref().unwrap()).unwrap().place(0, &pool).0;
-        let other = 11 - home;
+        let (home, other) = (4, 7);
         let object = |generation, stripe| ObjectName { inode: 9, generation, stripe };
-        let judge = |server, name, fate: &InodeFate| judge(server, (&name, 1), fate, Some(&pool));
-        let emptied = super::judge(home, (&object(5, 2), 0), &known, Some(&pool));
+        let judge = |server, name, fate: &InodeFate| {
+            let striped = fate.inode.as_ref().is_some_and(|inode| layout(inode).is_some());
+            judge(server, (&name, 1), fate, striped.then_some(home))
+        };
+        let emptied = super::judge(home, (&object(5, 2), 0), &known, Some(home));
         assert_eq!(emptied, None);
         assert_eq!(judge(home, object(5, 1), &known), None);
         assert_eq!(judge(home, object(5, 8), &known), None);

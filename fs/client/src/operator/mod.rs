@@ -22,7 +22,8 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply, Secret};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
-use ropewalk_wire::fs::layout::Pool;
+use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::map::{Map, News};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
@@ -30,6 +31,7 @@ use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::Client;
 use crate::error::ClientError;
+use crate::places::{MAP_BYTES, Places};
 
 /// Room that is asked for in replies with pages of entries, in bytes.
 const PAGE_BYTES: u32 = 128 << 10;
@@ -95,6 +97,7 @@ pub struct Operator {
     meta: Rc<Server>,
     data: RefCell<BTreeMap<u32, Rc<Server>>>,
     pools: RefCell<BTreeMap<u32, Rc<Pool>>>,
+    map: RefCell<Rc<Map>>,
 }
 
 impl Operator {
@@ -130,6 +133,7 @@ impl Operator {
             meta: Rc::new(Server { name, address: address.to_string(), connection }),
             data: RefCell::default(),
             pools: RefCell::default(),
+            map: RefCell::default(),
         })
     }
 
@@ -172,12 +176,35 @@ impl Operator {
         }
         let pool = self
             .ask_meta(&MetaRequest::GetPool { version }, |reply, _| match reply {
-                MetaReply::Pool { pool, .. } if !pool.servers.is_empty() => Some(Rc::new(pool)),
+                MetaReply::Pool { pool, .. } if pool.is_valid() => Some(Rc::new(pool)),
                 _ => None,
             })
             .await?;
         self.pools.borrow_mut().insert(version, pool.clone());
         Ok(pool)
+    }
+
+    /// The places of a layout's stripes.
+    async fn places(&self, layout: &Layout) -> Result<Places, OperatorError> {
+        let pool = self.pool(layout.pool_version).await?;
+        let known = || Places::new(layout, pool.clone(), self.map.borrow().clone());
+        if let Some(places) = known() {
+            return Ok(places);
+        }
+        let mut news = News::of(&self.map.borrow());
+        loop {
+            let News { since, from, .. } = news;
+            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: MAP_BYTES };
+            let taken = |reply: MetaReply<'_>, _| match reply {
+                MetaReply::Map { epoch, bands, end } => news.take(epoch, bands, end).ok(),
+                _ => None,
+            };
+            if self.ask_meta(&request, taken).await? {
+                break;
+            }
+        }
+        *self.map.borrow_mut() = Rc::new(news.map());
+        known().ok_or_else(|| version(&self.meta))
     }
 
     /// Asks the metadata server; `read` sees the reply and the server's boot id.

@@ -191,6 +191,9 @@ impl<'a, R: Rows> Operation<'a, R> {
                 self.answer(&MetaReply::Done)
             }
             M::GetPool { version } => self.get_pool(version),
+            M::GetMap { since, from, server, bytes_max } => {
+                self.get_map(since, from, server, bytes_max)
+            }
             M::Heartbeat(beat) => self.heartbeat(&beat),
             M::ListInodes { from, bytes_max } => self.list_inodes(from, bytes_max),
             M::GetInodes { inodes, bytes_max } => self.get_inodes(inodes.0, bytes_max),

@@ -1,15 +1,20 @@
 //! Data servers, pools, free room.
 
 use ropewalk_store::superblock::Starts;
+use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, Registration, ServerInfo};
 use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{encode, head};
 
 use super::{Operation, Step};
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
-use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, NO_STORE, POOL_VERSION};
+use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, NO_STORE, encode_pool};
 use crate::rows::Rows;
+
+/// Bytes of a reply that its bands leave to the rest of it.
+const MAP_FRAME_BYTES: usize = 64;
 
 impl<R: Rows> Operation<'_, R> {
     pub fn stat_file_system(&mut self) -> Step<()> {
@@ -46,6 +51,10 @@ impl<R: Rows> Operation<'_, R> {
             self.batch.put(key, encode_row(MEMBER_VERSION, &beat.store));
             self.batch.remove(keys::key(Table::Member, &[u64::from(beat.server), 0]));
             self.shard.pools.set_member(beat.server, beat.store);
+            if new {
+                let rows = self.shard.pools.add_band(beat.server);
+                rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
+            }
             // From then on the server may serve what only it has.
             self.durable = true;
         }
@@ -62,7 +71,8 @@ impl<R: Rows> Operation<'_, R> {
         }
         self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.renew_pool();
-        self.registered(Registration::Taken { meta_store })
+        let map = self.shard.pools.map().epoch;
+        self.registered(Registration::Taken { meta_store, map })
     }
 
     /// A data server of a number that has none yet may join from now on.
@@ -95,7 +105,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         if let Some(pool) = self.shard.pools.successor(self.now.time, silence) {
             let key = keys::key(Table::Pool, &[u64::from(pool.version)]);
-            self.batch.put(key, encode_row(POOL_VERSION, &pool));
+            self.batch.put(key, encode_pool(&pool));
             self.shard.pools.add(pool);
             self.shard.parking.wake(WaitOn::Pool);
         }
@@ -104,13 +114,12 @@ impl<R: Rows> Operation<'_, R> {
     pub fn get_pool(&mut self, version: u32) -> Step<()> {
         let pool = self.shard.pools.get(version).cloned().ok_or(Errno::ENOENT)?;
         let (now, silence) = (self.now.time, self.shard.config.server_silence);
-        let addresses: Vec<Vec<u8>> = pool
-            .servers
+        let all = self.shard.pools.map().servers_of(&pool);
+        let addresses: Vec<Vec<u8>> = all
             .iter()
             .map(|id| self.shard.pools.server(*id).map_or(Vec::new(), |s| s.address.clone()))
             .collect();
-        let servers = pool
-            .servers
+        let servers = all
             .iter()
             .zip(&addresses)
             .map(|(id, address)| {
@@ -125,5 +134,31 @@ impl<R: Rows> Operation<'_, R> {
             })
             .collect();
         self.answer(&MetaReply::Pool { pool, servers })
+    }
+
+    /// Bands of the map that changed after epoch `since`, or all in which a server has a group.
+    pub fn get_map(
+        &mut self,
+        since: u32,
+        from: u32,
+        server: Option<u32>,
+        bytes_max: u32,
+    ) -> Step<()> {
+        let map = self.shard.pools.map();
+        let wanted = |band: &&Band| match server {
+            Some(server) => band.has(server),
+            None => band.since() > since,
+        };
+        let room = (bytes_max as usize).min(head::REPLY_BYTES_MAX) - MAP_FRAME_BYTES;
+        let (epoch, mut bytes, mut end, mut bands) = (map.epoch, Vec::new(), true, Vec::new());
+        for band in map.bands(from).filter(wanted) {
+            encode(band, &mut bytes);
+            if bytes.len() > room && !bands.is_empty() {
+                end = false;
+                break;
+            }
+            bands.push(band.clone());
+        }
+        self.answer(&MetaReply::Map { epoch, bands, end })
     }
 }

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 52] = [
+const KINDS: [&str; 53] = [
     "open session",
     "renew session",
     "close session",
@@ -76,6 +76,7 @@ const KINDS: [&str; 52] = [
     "admit",
     "vouch",
     "inspect",
+    "get map",
     "recognise",
     REFUSED,
 ];
@@ -189,6 +190,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::Admit { .. } => 47,
         M::Vouch { .. } => 48,
         M::Inspect { .. } => 49,
+        M::GetMap { .. } => 50,
     }
 }
 
@@ -208,8 +210,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Inspect { from: 0, cookie: 0, whole: true };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("inspect", KINDS.len() - 3));
+        let last = MetaRequest::GetMap { since: 0, from: 0, server: None, bytes_max: 0 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("get map", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

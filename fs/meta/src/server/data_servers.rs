@@ -24,7 +24,8 @@ use ropewalk_store::marks::Position;
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
-use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
+use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
@@ -404,13 +405,12 @@ impl MetaServer {
     }
 
     async fn cut_everywhere(&self, cut: Cut) -> bool {
-        let Some((position, pool)) = self
-            .shard()
-            .map(|shard| (shard.position(), shard.pools.get(cut.layout.pool_version).cloned()))
-        else {
-            return false;
-        };
-        let Some(pool) = pool else { return false };
+        let asked = self.shard().map(|shard| {
+            let pool = shard.pools.get(cut.layout.pool_version);
+            let servers = pool.map(|pool| servers_of(&cut.layout, pool, shard.pools.map()));
+            (shard.position(), servers)
+        });
+        let Some((position, Some(servers))) = asked else { return false };
         if self.store.wait_durable(Position(position)).await.is_err() {
             return false;
         }
@@ -418,7 +418,6 @@ impl MetaServer {
         let request = DataRequest::Truncate { file, stripe: cut.stripe, offset: cut.offset };
         let mut body = Vec::new();
         encode(&request, &mut body);
-        let servers = servers_of(&cut.layout, &pool);
         let asked = servers.iter().map(|id| self.ask(*id, &body, |count| &mut count.cuts));
         let answers = join_all(asked).await;
         for (id, answer) in servers.iter().zip(&answers) {
@@ -499,8 +498,9 @@ impl MetaServer {
             let shard = self.shard();
             match shard.as_ref().and_then(|shard| shard.pools.get(reap.pool_version)) {
                 Some(pool) => {
-                    for server in &pool.servers {
-                        by_server.entry(*server).or_default().push(*reap);
+                    for server in shard.iter().flat_map(|shard| shard.pools.map().servers_of(pool))
+                    {
+                        by_server.entry(server).or_default().push(*reap);
                     }
                 }
                 None => {
@@ -544,17 +544,11 @@ fn no_address(name: &str, address: &[u8], error: &str) -> String {
 }
 
 /// The servers that can hold stripes of a file of this layout.
-fn servers_of(layout: &Layout, pool: &Pool) -> BTreeSet<u32> {
-    let round = pool.servers.len() as u32;
-    let begins = match layout.growth {
-        Growth::Stepped { narrow, wide } => [0, narrow, narrow.max(wide)],
-        Growth::Fixed(_) => [0; 3],
-    };
-    begins
-        .into_iter()
-        .flat_map(|begin| (0..round).map(move |stripe| begin.saturating_add(stripe)))
-        .map(|stripe| layout.place(stripe, pool).0)
-        .collect()
+fn servers_of(layout: &Layout, pool: &Pool, map: &Map) -> BTreeSet<u32> {
+    match layout.groups(pool) {
+        Some(groups) => groups.into_iter().flat_map(|group| map.servers(group)).collect(),
+        None => map.servers_of(pool).into_iter().collect(),
+    }
 }
 
 #[cfg(test)]

@@ -44,6 +44,7 @@ use ropewalk_rpc::{Grantor, Marks};
 use ropewalk_store::marks::Position;
 use ropewalk_store::superblock::{ClaimedDirectory, Expect, Identity, Role, claim};
 use ropewalk_store::{JournaledStore, MetaStore};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
@@ -194,12 +195,23 @@ impl MetaServer {
             era: self.store.era(),
             written: self.store.written().0,
             durable: self.store.durable().0,
+            map: 0,
         }
     }
 
     /// Whether sessions may still reclaim, and nothing else is served.
     pub fn is_in_grace(&self) -> bool {
         self.shard.borrow().as_ref().is_some_and(Shard::is_in_grace)
+    }
+
+    /// Gives a group of the map these servers, durably. They have its bytes, and those that had them before are told by the
+    /// answers to their heartbeats: this is one step of a move. False for a group that is not in the map.
+    pub async fn set_group(&self, group: Group, servers: &[u32]) -> bool {
+        let set = self.shard().map(|mut shard| (shard.set_group(group, servers), shard.position()));
+        match set {
+            Some((Ok(true), position)) => self.store.wait_durable(Position(position)).await.is_ok(),
+            _ => false,
+        }
     }
 
     /// The shard; None once the server was stopped.

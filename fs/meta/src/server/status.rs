@@ -64,7 +64,7 @@ impl MetaServer {
             reaps: shard.reaps_under_way() as u32,
             cuts: shard.cuts.len() as u32,
             pool_version: newest.map_or(0, |pool| pool.version),
-            pool_servers: newest.map_or(0, |pool| pool.servers.len() as u32),
+            pool_servers: newest.map_or(0, |pool| shard.pools.map().servers_of(pool).len() as u32),
             activities: self.counters.activities(),
         })))
     }
@@ -135,7 +135,7 @@ impl MetaServer {
                 room: server.map_or(Room::default(), |server| server.room),
                 alive: shard.pools.is_alive(id, now, self.config.shard.server_silence),
                 full: server.is_some_and(|server| !server.has_room()),
-                in_pool: newest.is_some_and(|pool| pool.servers.contains(&id)),
+                in_pool: newest.is_some_and(|pool| shard.pools.map().has(pool, id)),
                 fences_owed: self.data_servers.owed(id) as u32,
                 asked: asker.map(|(_, asked, _)| milliseconds(now.since(*asked))),
             });

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::attributes::InodeKind;
-use ropewalk_wire::fs::layout::{POOL_SERVERS_MAX, Pool};
+use ropewalk_wire::fs::map::{Band, Map};
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::value::Errno;
 use serde::de::DeserializeOwned;
@@ -22,7 +22,7 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
-use crate::pools::{MEMBER_VERSION, NO_STORE, POOL_VERSION, Pools};
+use crate::pools::{Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_pool, map_key};
 use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
@@ -31,8 +31,9 @@ use crate::sessions::{
     kept_name,
 };
 
-/// Version of the superblock and of everything in the rows.
-const FORMAT: u8 = 1;
+/// Versions of the superblock and of everything in the rows: pools name servers, or bands of groups.
+const FIRST_FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 /// Version of the counters row.
 const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
@@ -55,12 +56,14 @@ impl<R: Rows> Shard<R> {
             if !config.format {
                 return Err(RowsError::Failed(UNFORMATTED.to_owned()));
             }
-            format(&mut rows, &superblock, &mut random, config.root_owner, now)?;
+            format(&mut rows, &superblock, &mut random, &config, now)?;
         }
         let damaged =
             |what: &str| RowsError::Failed(format!("the row of the {what} does not decode"));
         let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
-        let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
+        let is_first = bytes.first() == Some(&FIRST_FORMAT);
+        let version = if is_first { FIRST_FORMAT } else { FORMAT };
+        let key: (u64, u64) = decode_row(version, &bytes).map_err(|_| damaged("superblock"))?;
         let bytes =
             rows.get(&keys::key(Table::Counters, &[]))?.ok_or_else(|| damaged("counters"))?;
         let (boots, next_range): (u64, u64) =
@@ -70,7 +73,9 @@ impl<R: Rows> Shard<R> {
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
         let (first, end) = read_generations(&rows)?;
         let first = if config.forgetful { end } else { first };
-        let pools = read_pools(&rows, now)?;
+        let banded = if is_first { None } else { Some(read_map(&rows)?) };
+        let pools = read_pools(&rows, now)?.mapped(banded);
+        pools.check().map_err(RowsError::Failed)?;
         let names = NameHasher::new(key, config.hash_bits);
         let mut shard = Shard {
             rows,
@@ -287,12 +292,18 @@ fn format<R: Rows>(
     rows: &mut R,
     superblock: &[u8],
     random: &mut Random,
-    owner: (u32, u32),
+    config: &Config,
     now: Moment,
 ) -> Result<(), RowsError> {
+    let owner = config.root_owner;
     let mut batch = Batch::default();
     let key = (random.next_u64(), random.next_u64());
-    batch.put(superblock.to_vec(), encode_row(FORMAT, &key));
+    let version = if config.first_format { FIRST_FORMAT } else { FORMAT };
+    batch.put(superblock.to_vec(), encode_row(version, &key));
+    if !config.first_format {
+        let (key, row) = Banded::default().head();
+        batch.put(key, row);
+    }
     let counters = (0u64, FIRST);
     batch.put(keys::key(Table::Counters, &[]), encode_row(COUNTERS_VERSION, &counters));
     batch.put(inode_count_key(), inode_count_row(1));
@@ -342,13 +353,48 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
         }
     }
     let mut versions = BTreeMap::new();
-    for (_, pool) in read_table::<Pool, R>(rows, Table::Pool, POOL_VERSION)? {
-        if pool.servers.is_empty() || pool.servers.len() > POOL_SERVERS_MAX {
-            return Err(RowsError::Failed(format!("pool version {} is not one", pool.version)));
+    let prefix = [Table::Pool as u8];
+    let mut damaged = false;
+    rows.scan(&prefix, &keys::after(&prefix), &mut |_, value| {
+        match decode_pool(value) {
+            Ok(pool) => drop(versions.insert(pool.version, pool)),
+            Err(_) => damaged = true,
         }
-        versions.insert(pool.version, pool);
+        !damaged
+    })?;
+    if damaged {
+        return Err(RowsError::Failed("a row of the pools does not decode".to_owned()));
     }
     Ok(Pools::new(members, versions, now.time).admitting(admitted).started(starts))
+}
+
+fn read_map<R: Rows>(rows: &R) -> Result<Banded, RowsError> {
+    let failed = |what: &str| RowsError::Failed(format!("the row of {what} does not decode"));
+    let head = rows.get(&map_key())?.ok_or_else(|| failed("the map"))?;
+    let (epoch, next): (u32, u32) =
+        decode_row(MAP_VERSION, &head).map_err(|_| failed("the map"))?;
+    let mut map = Map::at(epoch);
+    let mut damaged = None;
+    let first = keys::key(Table::Map, &[0]);
+    rows.scan(&first, &keys::after(&[Table::Map as u8]), &mut |key, value| {
+        let number = keys::number(key, 0).and_then(|number| u32::try_from(number).ok());
+        match (number, decode_row::<Band>(MAP_VERSION, value)) {
+            (Some(number), Ok(band))
+                if band.is_valid()
+                    && band.number == number
+                    && number < next
+                    && band.since() <= epoch =>
+            {
+                map.add(band);
+            }
+            _ => damaged = Some(number.unwrap_or(u32::MAX)),
+        }
+        damaged.is_none()
+    })?;
+    match damaged {
+        Some(number) => Err(failed(&format!("band {number} of the map"))),
+        None => Ok(Banded { map, next }),
+    }
 }
 
 /// All rows of a table, decoded.

@@ -6,6 +6,7 @@ use crate::common::*;
 use ropewalk_base::random::Random;
 use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Config, Outcome};
+use ropewalk_wire::fs::layout::Members;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -106,13 +107,11 @@ fn the_root_directory_belongs_to_whom_the_cluster_was_made_for() {
     assert_eq!(cluster.attributes(0, ROOT).attributes().user, 1000);
 }
 
-#[test]
-fn pool_versions_follow_the_servers_and_files_keep_theirs() {
-    let mut cluster = Cluster::new(1, Config::default(), 1);
-    let first = cluster.create(0, b"a");
+/// A data server of this number joins.
+fn join(cluster: &mut Cluster, server: u32) {
     let now = cluster.moment();
     let request = MetaRequest::Heartbeat(Heartbeat {
-        server: 2,
+        server,
         boot: 1,
         store: 7,
         meta_store: 0,
@@ -125,6 +124,13 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
     });
     let call = ropewalk_meta::Call { session: 0, slot: 0, sequence: 0, request, now };
     cluster.shard().execute(call);
+}
+
+fn pool_versions_follow_the_servers(first_format: bool, members: &Members) {
+    let config = Config { first_format, ..Config::default() };
+    let mut cluster = Cluster::new(1, config, 1);
+    let first = cluster.create(0, b"a");
+    join(&mut cluster, 2);
     let second = cluster.create(0, b"b");
     let version = |cluster: &mut Cluster, inode| {
         let answer = cluster.call(0, open(inode, READ));
@@ -135,14 +141,51 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
     cluster.restart();
     let answer = cluster.call(0, MetaRequest::GetPool { version: 0 });
     let MetaReply::Pool { pool, servers } = answer.ok() else { panic!() };
-    assert_eq!((pool.version, pool.servers), (2, vec![1, 2]));
-    assert_eq!((servers[0].alive, servers[1].alive), (true, false));
+    assert_eq!((pool.version, &pool.members), (2, members));
+    let servers: Vec<_> = servers.iter().map(|it| (it.server, it.alive)).collect();
+    assert_eq!(servers, [(1, true), (2, false)]);
     assert_eq!(cluster.call(0, MetaRequest::GetPool { version: 9 }).errno(), Errno::ENOENT);
     let MetaReply::FileSystem { room, .. } = cluster.call(0, MetaRequest::StatFileSystem).ok()
     else {
         panic!()
     };
     assert_eq!(room.total_bytes, 100 * GIB);
+}
+
+#[test]
+fn pool_versions_follow_the_servers_and_files_keep_theirs() {
+    pool_versions_follow_the_servers(false, &Members::Bands(vec![0, 1]));
+    pool_versions_follow_the_servers(true, &Members::Servers(vec![1, 2]));
+}
+
+/// Epoch, bands with the first server of their last groups, and whether that is all.
+fn map(cluster: &mut Cluster, since: u32, from: u32, server: Option<u32>) -> (u32, Vec<u64>, bool) {
+    let request = MetaRequest::GetMap { since, from, server, bytes_max: 300 };
+    let answer = cluster.call(0, request);
+    let MetaReply::Map { epoch, bands, end } = answer.ok() else { panic!() };
+    let told = bands.iter().map(|band| {
+        assert!(band.is_valid());
+        u64::from(band.number) << 32 | u64::from(band.groups[63].servers[0])
+    });
+    (epoch, told.collect(), end)
+}
+
+#[test]
+fn a_server_that_joins_gets_a_band_and_the_map_is_told_in_parts() {
+    let mut cluster = Cluster::new(1, Config::default(), 1);
+    [5, 3].into_iter().for_each(|server| join(&mut cluster, server));
+    for _ in 0..2 {
+        let band = |number: u64, server: u64| number << 32 | server;
+        assert_eq!(map(&mut cluster, 0, 0, None), (4, vec![band(0, 1)], false));
+        assert_eq!(map(&mut cluster, 0, 1, None), (4, vec![band(1, 5)], false));
+        assert_eq!(map(&mut cluster, 0, 2, None), (4, vec![band(2, 3)], true));
+        assert_eq!(map(&mut cluster, 3, 0, None), (4, vec![band(2, 3)], true), "news only");
+        assert_eq!(map(&mut cluster, 4, 0, Some(5)), (4, vec![band(1, 5)], true));
+        assert_eq!(map(&mut cluster, 0, 0, Some(9)), (4, vec![], true));
+        // The rows say the same, and a further heartbeat makes no further band.
+        cluster.restart();
+        join(&mut cluster, 5);
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use ropewalk_wire::fs::data::{
     BLOCK_BYTES, Bulk, Condition, DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId,
     Found, ObjectInfo, ObjectName, ObjectRange, Source,
 };
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -74,7 +75,8 @@ pub fn file(inode: u64) -> FileId {
 }
 
 pub fn range(stripe: u32, offset: u32, len: u32) -> ObjectRange {
-    ObjectRange { stripe, offset, len }
+    // The cluster's data server is number 3.
+    ObjectRange { stripe, group: Group::of_server(3), offset, len }
 }
 
 /// The checksums of pieces, as the schema wants them.

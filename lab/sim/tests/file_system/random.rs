@@ -427,6 +427,8 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
         config.rail = SimConfig::native();
     }
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
+    // Of its own: the other choices of a seed stay.
+    config.meta.shard.first_format = simulation.seed() % 4 == 1;
     config.meta.reply_before_written = plant == Plant::EarlyReplies;
     config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
     let cluster = Cluster::start(simulation, config);

@@ -1,0 +1,91 @@
+//! The servers of a file's stripes: the layout computes groups, the map says where those are.
+//!
+//! A data server that is not in a group refuses calls about it. The client then asks for news of the map, and begins
+//! the operation again.
+
+use std::rc::Rc;
+
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::map::{Map, News};
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::call::unexpected;
+use crate::client::Client;
+
+/// Most bytes of one answer with a part of the map.
+pub(crate) const MAP_BYTES: u32 = 128 * 1024;
+
+/// The places of a file's stripes, by one state of the map.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    layout: Layout,
+    pool: Rc<Pool>,
+    map: Rc<Map>,
+}
+
+impl Places {
+    /// None where the map lacks bands of the pool.
+    pub fn new(layout: &Layout, pool: Rc<Pool>, map: Rc<Map>) -> Option<Places> {
+        map.covers(&pool).then_some(Places { layout: *layout, pool, map })
+    }
+
+    pub fn group(&self, stripe: u32) -> Group {
+        self.layout.group(stripe, &self.pool)
+    }
+
+    /// The server to which calls about a stripe go.
+    pub fn server(&self, stripe: u32) -> u32 {
+        self.map.first(self.group(stripe)).expect("the map covers the pool")
+    }
+
+    /// All servers of the pool, in its order.
+    pub fn servers(&self) -> Vec<u32> {
+        self.map.servers_of(&self.pool)
+    }
+}
+
+impl Client {
+    /// The places of a layout's stripes.
+    pub(crate) async fn places(&self, layout: &Layout) -> Result<Places, Errno> {
+        let pool = self.pool_of(layout).await?;
+        let known = || Places::new(layout, pool.clone(), self.map());
+        if let Some(places) = known() {
+            return Ok(places);
+        }
+        self.fetch_map(self.map().epoch + 1).await?;
+        known().ok_or(Errno::EPROTO)
+    }
+
+    /// The map as far as it is known.
+    pub(crate) fn map(&self) -> Rc<Map> {
+        self.inner.map.borrow().clone()
+    }
+
+    /// Asks for news of the map, unless the state of this epoch is known already.
+    pub(crate) async fn fetch_map(&self, epoch: u32) -> Result<(), Errno> {
+        let _guard = self.inner.pool_lock.acquire().await;
+        if self.map().epoch >= epoch {
+            return Ok(());
+        }
+        let mut news = News::of(&self.map());
+        loop {
+            let News { since, from, .. } = news;
+            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: MAP_BYTES };
+            let taken = self
+                .ask(&request, |reply| match reply {
+                    MetaReply::Map { epoch, bands, end } => {
+                        news.take(epoch, bands, end).map_err(|_| Errno::EPROTO)
+                    }
+                    _ => unexpected(),
+                })
+                .await?;
+            if taken {
+                break;
+            }
+        }
+        *self.inner.map.borrow_mut() = Rc::new(news.map());
+        Ok(())
+    }
+}

@@ -1,0 +1,241 @@
+//! Groups of data servers, and the map of the servers that are in each.
+//!
+//! A stripe belongs to one group for ever (`layout`). The map says where the group's bytes are now. Each change of the
+//! map has a number, its epoch; a group knows the epoch of its last change. A call about a group is right if its caller
+//! knew the map of that epoch or a later one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::Malformed;
+use super::group::{BAND_GROUPS, Group};
+use super::layout::{Members, Pool};
+
+/// The map before its first change.
+pub const FIRST_EPOCH: u32 = 1;
+
+/// The servers of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Membership {
+    /// The epoch of the last change.
+    pub since: u32,
+    /// At least one. The first orders writes.
+    pub servers: Vec<u32>,
+}
+
+/// A band and the servers of its groups, as the map is sent and kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Band {
+    pub number: u32,
+    /// `BAND_GROUPS` of them.
+    pub groups: Vec<Membership>,
+}
+
+impl Band {
+    /// A new band whose groups are all on one server.
+    pub fn new(number: u32, server: u32, since: u32) -> Band {
+        let group = Membership { since, servers: vec![server] };
+        Band { number, groups: vec![group; BAND_GROUPS as usize] }
+    }
+
+    /// Whether the values make a band at all (they may come from a disk or a network).
+    pub fn is_valid(&self) -> bool {
+        self.groups.len() == BAND_GROUPS as usize
+            && self.groups.iter().all(|group| !group.servers.is_empty())
+    }
+
+    /// The epoch of the newest change within it.
+    pub fn since(&self) -> u32 {
+        self.groups.iter().map(|group| group.since).max().unwrap_or(0)
+    }
+
+    /// Whether a server is in one of its groups.
+    pub fn has(&self, server: u32) -> bool {
+        self.groups.iter().any(|group| group.servers.contains(&server))
+    }
+
+    /// Its groups with their servers.
+    pub fn groups(&self) -> impl Iterator<Item = (Group, &Membership)> {
+        let number = self.number;
+        (0..).zip(&self.groups).map(move |(index, it)| (Group::of_band(number, index), it))
+    }
+}
+
+/// The map, or the part of it that somebody knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Map {
+    /// All changes up to this one are in it.
+    pub epoch: u32,
+    bands: BTreeMap<u32, Band>,
+}
+
+impl Default for Map {
+    fn default() -> Map {
+        Map { epoch: FIRST_EPOCH, bands: BTreeMap::new() }
+    }
+}
+
+impl Map {
+    /// A map without bands.
+    pub fn at(epoch: u32) -> Map {
+        Map { epoch, ..Map::default() }
+    }
+
+    /// Takes in a band, or its present state.
+    pub fn add(&mut self, band: Band) {
+        debug_assert!(band.is_valid(), "it was checked");
+        self.bands.insert(band.number, band);
+    }
+
+    /// The band of a group as it would be if the group had these servers since the next epoch; `None` for a group that is
+    /// not in the map.
+    pub fn with(&self, group: Group, servers: &[u32]) -> Option<Band> {
+        let (band, index) = group.band()?;
+        let mut band = self.bands.get(&band)?.clone();
+        band.groups[index] = Membership { since: self.epoch + 1, servers: servers.to_vec() };
+        Some(band)
+    }
+
+    /// Whether it has all bands of a pool.
+    pub fn covers(&self, pool: &Pool) -> bool {
+        match &pool.members {
+            Members::Servers(_) => true,
+            Members::Bands(bands) => bands.iter().all(|band| self.bands.contains_key(band)),
+        }
+    }
+
+    /// Bands from number `from` on, in order.
+    pub fn bands(&self, from: u32) -> impl Iterator<Item = &Band> {
+        self.bands.range(from..).map(|(_, band)| band)
+    }
+
+    /// The server that orders the writes of a group; `None` for a group that is not in the map.
+    pub fn first(&self, group: Group) -> Option<u32> {
+        match group.band() {
+            Some((band, index)) => self.bands.get(&band)?.groups[index].servers.first().copied(),
+            None => group.server(),
+        }
+    }
+
+    /// The servers of a group; none for a group that is not in the map.
+    pub fn servers(&self, group: Group) -> Vec<u32> {
+        match group.band() {
+            Some((band, index)) => {
+                self.bands.get(&band).map_or(Vec::new(), |band| band.groups[index].servers.clone())
+            }
+            None => group.server().into_iter().collect(),
+        }
+    }
+
+    /// All servers in groups of a pool, in the pool's order.
+    pub fn servers_of(&self, pool: &Pool) -> Vec<u32> {
+        match &pool.members {
+            Members::Servers(servers) => servers.clone(),
+            Members::Bands(bands) => {
+                let groups = bands.iter().filter_map(|band| self.bands.get(band));
+                let servers = groups.flat_map(|band| &band.groups).flat_map(|it| &it.servers);
+                let mut seen = BTreeSet::new();
+                servers.copied().filter(|server| seen.insert(*server)).collect()
+            }
+        }
+    }
+
+    /// Whether a server is in a group of a pool.
+    pub fn has(&self, pool: &Pool, server: u32) -> bool {
+        match &pool.members {
+            Members::Servers(servers) => servers.contains(&server),
+            Members::Bands(bands) => {
+                let mut bands = bands.iter().filter_map(|band| self.bands.get(band));
+                bands.any(|band| band.has(server))
+            }
+        }
+    }
+}
+
+/// News of the map, which come in parts: the answers to `GetMap`.
+#[derive(Debug, Clone)]
+pub struct News {
+    /// Changes after this epoch are asked for.
+    pub since: u32,
+    /// The number of the band from which the next part begins.
+    pub from: u32,
+    /// Of the first part: later ones may tell of later changes, and not of all.
+    epoch: Option<u32>,
+    map: Map,
+}
+
+impl News {
+    /// News for somebody who knows this much.
+    pub fn of(map: &Map) -> News {
+        News { since: map.epoch, from: 0, epoch: None, map: map.clone() }
+    }
+
+    /// Takes in a part; whether it was the last.
+    pub fn take(&mut self, epoch: u32, bands: Vec<Band>, end: bool) -> Result<bool, Malformed> {
+        for band in bands {
+            if !band.is_valid() || band.number < self.from {
+                return Err(Malformed);
+            }
+            let next = band.number.checked_add(1);
+            if next.is_none() && !end {
+                return Err(Malformed);
+            }
+            self.from = next.unwrap_or(u32::MAX);
+            self.map.add(band);
+        }
+        self.epoch.get_or_insert(epoch);
+        Ok(end)
+    }
+
+    /// The map with the news. It is never older than before.
+    pub fn map(mut self) -> Map {
+        self.map.epoch = self.map.epoch.max(self.epoch.unwrap_or(0));
+        self.map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn news_come_in_parts_and_a_map_never_gets_older() {
+        let mut news = News::of(&Map::at(5));
+        assert_eq!((news.since, news.from), (5, 0));
+        assert_eq!(news.take(7, vec![Band::new(3, 1, 6)], false), Ok(false));
+        assert_eq!(news.from, 4);
+        let back = vec![Band::new(3, 1, 6)];
+        assert_eq!(news.clone().take(7, back, true), Err(Malformed), "an endless answer");
+        let mut short = Band::new(4, 1, 6);
+        short.groups.pop();
+        assert_eq!(news.clone().take(7, vec![short], true), Err(Malformed));
+        assert_eq!(news.take(9, vec![Band::new(8, 2, 8)], true), Ok(true));
+        // A change with epoch 8 may have come to band 3 after it was told.
+        let map = news.map();
+        assert_eq!((map.epoch, map.bands(0).count()), (7, 2));
+        let mut older = News::of(&map);
+        assert_eq!(older.take(2, vec![], true), Ok(true));
+        assert_eq!(older.map(), map);
+    }
+
+    #[test]
+    fn the_map_says_where_the_groups_of_a_pool_are() {
+        let mut map = Map::at(3);
+        let pool = Pool { version: 1, members: Members::Bands(vec![4, 2]) };
+        map.add(Band::new(4, 9, 1));
+        assert!(!map.covers(&pool) && map.covers(&Pool::of_servers(1, vec![3])));
+        map.add(Band::new(2, 5, 2));
+        assert!(map.covers(&pool));
+        assert_eq!(map.servers_of(&pool), [9, 5]);
+        let mut moved = Band::new(4, 9, 1);
+        moved.groups[7] = Membership { since: 3, servers: vec![5, 6] };
+        assert_eq!((moved.since(), moved.has(6)), (3, true));
+        map.add(moved);
+        assert_eq!(map.first(Group::of_band(4, 7)), Some(5));
+        assert_eq!(map.first(Group::of_band(4, 8)), Some(9));
+        assert_eq!(map.servers_of(&pool), [9, 5, 6]);
+        assert!(map.has(&pool, 6) && !map.has(&pool, 7));
+        assert_eq!(map.bands(3).map(|band| band.number).collect::<Vec<_>>(), [4]);
+    }
+}
