@@ -149,7 +149,7 @@ impl<R: Rows> Operation<'_, R> {
             Some(server) => band.has(server),
             None => band.since() > since,
         };
-        let room = (bytes_max as usize).min(head::REPLY_BYTES_MAX) - MAP_FRAME_BYTES;
+        let room = (bytes_max as usize).min(head::REPLY_BYTES_MAX).saturating_sub(MAP_FRAME_BYTES);
         let (epoch, mut bytes, mut end, mut bands) = (map.epoch, Vec::new(), true, Vec::new());
         for band in map.bands(from).filter(wanted) {
             encode(band, &mut bytes);

@@ -160,7 +160,8 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
 
 /// Epoch, bands with the first server of their last groups, and whether that is all.
 fn map(cluster: &mut Cluster, since: u32, from: u32, server: Option<u32>) -> (u32, Vec<u64>, bool) {
-    let request = MetaRequest::GetMap { since, from, server, bytes_max: 300 };
+    let bytes_max = from * 300;
+    let request = MetaRequest::GetMap { since, from, server, bytes_max };
     let answer = cluster.call(0, request);
     let MetaReply::Map { epoch, bands, end } = answer.ok() else { panic!() };
     let told = bands.iter().map(|band| {
