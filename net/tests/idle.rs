@@ -1,5 +1,6 @@
 //! The activity of an endpoint while nothing happens.
 
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,9 @@ use ropewalk_base::memory::{Cells, Memory};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::RemoteLayout;
-use ropewalk_net::{Audience, Channel, Direction, Endpoint, EndpointConfig, Level, Oversize};
+use ropewalk_net::{
+    Audience, Awaited, Channel, Context, Direction, Endpoint, EndpointConfig, Level, Oversize,
+};
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -211,4 +214,109 @@ fn who_computes_again_is_served_at_once() {
     let sleeps = sleeps_of("ropewalk-servic") - before;
     // One for each access; with a look before, they are two.
     assert!(sleeps < ROUNDS * 3 / 2, "{sleeps} sleeps in {ROUNDS} rounds");
+}
+
+/// It sleeps until shortly before it computes. Nobody looks at one who sleeps; the end of its sleep calls the service thread.
+#[test]
+fn who_slept_before_it_computes_is_served_soon() {
+    const ROUNDS: usize = 15;
+    const POLLS: u8 = 0;
+    const SLEEPS: u8 = 1;
+    const COMPUTES: u8 = 2;
+    const ENDS: u8 = 3;
+    let _alone = alone("ropewalk-servic");
+    let tcp = |name| rails(name).drain(..1).collect::<Vec<_>>();
+    let mut asks = config(10);
+    asks.service_thread = false;
+    let origin = Endpoint::open(asks, tcp("asks-a-sleeper")).unwrap();
+    let target = Endpoint::open(config(9), tcp("slept")).unwrap();
+    let cells = Cells::zeroed(4096);
+    let key = target.expose(cells.memory(0..4096).unwrap(), true, Audience::Everybody).unwrap();
+    let (context, slept) = (origin.context(false).unwrap(), target.context(false).unwrap());
+    let peer = origin.lookup(&Address::parse(target.addresses()).unwrap()).unwrap();
+    let pool = Pool::with_budget(8 << 20);
+    // The times that the origin looks whether its access is over, with a short sleep before each.
+    let access = || {
+        let memory = Memory::pooled(pool.take(8).unwrap());
+        let (put, to) = (Direction::Put, RemoteLayout::At(0));
+        origin.post_access(&context, put, peer, key, to, memory, 1).unwrap();
+        let is_over = |_: &usize| {
+            std::thread::sleep(Duration::from_micros(100));
+            origin.test(&context).is_some()
+        };
+        (1..1 << 17).find(is_over).expect("somebody answers")
+    };
+    let three_looks = |act: &dyn Fn()| {
+        let before = sleeps_of("ropewalk-servic");
+        while sleeps_of("ropewalk-servic") < before + 3 {
+            act();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    };
+    let (phase, computes) = (AtomicU8::new(POLLS), AtomicBool::new(false));
+    let is = |wanted: u8| phase.load(Ordering::SeqCst) == wanted;
+    let program = || {
+        while !is(ENDS) {
+            if is(POLLS) {
+                target.progress();
+            } else if is(SLEEPS) {
+                let (awaited, limit) = (Awaited::Program, Duration::from_secs(60));
+                target.wait_ready(&slept, awaited, limit, &|| !is(SLEEPS));
+            } else {
+                computes.store(true, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+    };
+    let round = || {
+        phase.store(POLLS, Ordering::SeqCst);
+        // It serves until it sees that there are passes.
+        three_looks(&|| {
+            access();
+        });
+        phase.store(SLEEPS, Ordering::SeqCst);
+        let mut passes = u64::MAX;
+        // From the second look at one who sleeps it rests for long.
+        while std::mem::replace(&mut passes, target.passes()) != target.passes() {
+            three_looks(&|| ());
+        }
+        computes.store(false, Ordering::SeqCst);
+        phase.store(COMPUTES, Ordering::SeqCst);
+        slept.wake();
+        while !computes.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        access()
+    };
+    let mut taken: Vec<usize> = std::thread::scope(|scope| {
+        scope.spawn(program);
+        let taken = (0..ROUNDS).map(|_| round()).collect();
+        phase.store(ENDS, Ordering::SeqCst);
+        taken
+    });
+    taken.sort_unstable();
+    // A long rest of the service thread is about 70 of them.
+    assert!(taken[ROUNDS / 2] <= 20, "{taken:?}");
+}
+
+/// Barriers may take long, so that spinning for them never pays. It pays for answers nevertheless.
+#[test]
+fn waits_for_programs_that_never_pay_leave_those_for_answers_alone() {
+    let mut config = config(11);
+    config.service_thread = false;
+    let endpoint = Endpoint::open(config, rails("apart")).unwrap();
+    // The passes of a wait in vain: a spin makes hundreds.
+    let passes = |context: &Context, awaited| {
+        let before = endpoint.passes();
+        endpoint.wait_ready(context, awaited, Duration::from_millis(1), &|| false);
+        endpoint.passes() - before
+    };
+    let spins = |_: usize| {
+        let context = endpoint.context(false).unwrap();
+        let of_programs: u64 = (0..60).map(|_| passes(&context, Awaited::Program)).sum();
+        assert!(of_programs <= 300, "{of_programs} passes in 60 waits that do not pay");
+        passes(&context, Awaited::Answer) >= 20
+    };
+    // Where the machine takes the processor from us in the middle of a spin, it makes few passes.
+    assert!((0..10).any(spins), "a wait for an answer sleeps at once");
 }

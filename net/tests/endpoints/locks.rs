@@ -291,6 +291,52 @@ fn a_put_goes_with_its_request_for_a_lock_that_is_free_and_waits_for_one_that_is
 }
 
 #[test]
+fn who_has_all_the_requests_that_there_are_for_it_is_refused_and_harms_nobody() {
+    /// Requests of one peer, at most: those that have a lock, and those that wait for one.
+    const REQUESTS_MAX: usize = 1024;
+    /// As many wait; a peer has 256 accesses under way at a time.
+    const WAITING: usize = 24;
+    const PUT: u64 = 2;
+    for medium in ALL {
+        for mode in MODES {
+            let mut owner = Owner::new(medium, mode, 2);
+            let ask = |owner: &mut Owner, count: usize| -> Vec<OperationId> {
+                (0..count).map(|_| owner.ask(1, false)).collect()
+            };
+            let held = ask(&mut owner, REQUESTS_MAX - WAITING);
+            held.iter().for_each(|_| assert!(!owner.take(1)));
+            let writer = owner.ask(2, true);
+            owner.pass_on(2);
+            let waiting = ask(&mut owner, WAITING);
+            owner.pass_on(1);
+            assert_eq!((owner.taken(1), owner.taken(2)), (None, None), "{}", owner.context);
+            for _ in 0..3 {
+                owner.locked_put(1, 7);
+                let refused = owner.world.take(1, LOCK).outcome;
+                assert_eq!(refused, Err(Fault::Busy), "{}: a put with its lock", owner.context);
+                owner.ask(1, true);
+                let refused = owner.world.take(1, LOCK).outcome;
+                assert_eq!(refused, Err(Fault::Busy), "{}: a lock", owner.context);
+            }
+            assert_eq!(owner.read(2), 0, "{}: a put that was refused", owner.context);
+            // All others are served in turn.
+            held.into_iter().for_each(|lock| owner.release(1, lock));
+            owner.take(2);
+            owner.pass_on(1);
+            assert_eq!(owner.taken(1), None, "{}: it passed a writer", owner.context);
+            owner.release(2, writer);
+            waiting.iter().for_each(|_| assert!(!owner.take(1)));
+            waiting.into_iter().for_each(|lock| owner.release(1, lock));
+            owner.locked_put(1, 9);
+            let done = owner.world.take(1, LOCK);
+            assert_eq!((done.outcome, done.bits), (Ok(()), PUT), "{}", owner.context);
+            assert_eq!(owner.read(2), 9, "{}", owner.context);
+            owner.world.nodes.iter().for_each(|node| node.endpoint.check());
+        }
+    }
+}
+
+#[test]
 fn puts_under_locks_that_are_given_up_leave_the_lock_to_others() {
     for medium in ALL {
         for seed in 0..4 {

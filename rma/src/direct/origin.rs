@@ -60,6 +60,9 @@ impl Hub {
     }
 
     fn post_step(&mut self, window: u32, rank: u32, what: What, memory: Memory) {
+        if self.lost[rank as usize].is_some() {
+            return self.reduced(window, rank, Some(Fault::PeerReset));
+        }
         let remote = self.remote(window);
         // Elements of a dynamic window are in a region of their own, the lock is not.
         let region = match (&what, &remote.lanes[rank as usize].reducing) {
@@ -67,7 +70,8 @@ impl Hub {
             _ => None,
         };
         let key = region.unwrap_or(remote.keys[rank as usize]);
-        let Ok(id) = self.posted.insert(Posted::Reduction { window, rank }) else {
+        let posted = Posted::Reduction { window, rank, operation: None };
+        let Ok(id) = self.posted.insert(posted) else {
             return self.put_off(window, rank, (what, memory));
         };
         match self.mail.post_remote(
@@ -78,7 +82,11 @@ impl Hub {
             id.to_u64() | REMOTE,
         ) {
             Ok(NetPosted::Done(completed)) => self.remote_done(completed),
-            Ok(NetPosted::Pending(_)) => {}
+            Ok(NetPosted::Pending(pending)) => {
+                if let Some(Posted::Reduction { operation, .. }) = self.posted.get_mut(id) {
+                    *operation = Some(pending);
+                }
+            }
             Err((memory, Fault::Busy)) => {
                 self.posted.remove(id);
                 self.put_off(window, rank, (what, memory));

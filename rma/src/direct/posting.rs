@@ -202,7 +202,11 @@ impl Hub {
     /// A rank is lost: nothing of what is under way may use memory of the user's for long.
     fn cancel_accesses(&self, lost: u32) {
         let of_it = |posted: &Posted| match posted {
-            Posted::Access { rank, operation, .. } if *rank == lost => *operation,
+            Posted::Access { rank, operation, .. } | Posted::Reduction { rank, operation, .. }
+                if *rank == lost =>
+            {
+                *operation
+            }
             _ => None,
         };
         let operations = self.posted.iter().filter_map(|(_, posted)| of_it(posted));
@@ -231,7 +235,7 @@ impl Hub {
                 self.lock_taken(window, rank, &completed);
             }
             Some(Posted::LockedPut { .. }) => self.locked_put_done(id, completed),
-            Some(Posted::Reduction { window, rank }) => {
+            Some(Posted::Reduction { window, rank, .. }) => {
                 let (window, rank) = (*window, *rank);
                 self.posted.remove(id);
                 self.reduction_went_on(window, rank, completed);

@@ -446,7 +446,7 @@ pub(crate) enum Posted {
     /// A put that goes with its request for the lock, to this byte.
     LockedPut { window: u32, rank: u32, at: u64, note: Note },
     /// A step of what is reduced here.
-    Reduction { window: u32, rank: u32 },
+    Reduction { window: u32, rank: u32, operation: Option<OperationId> },
     /// The lock of a rank is asked for.
     Lock { window: u32, rank: u32 },
     /// Something is told; nobody waits for it.

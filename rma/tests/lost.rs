@@ -1,0 +1,214 @@
+//! A rank that is lost while operations to it are under way: it broke the protocol, its session goes on, and it answers nothing.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use ropewalk_base::ids::ClusterId;
+use ropewalk_base::memory::Memory;
+use ropewalk_net::modules::{self, Listen};
+use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig, Group, Level, Oversize, PeerId};
+use ropewalk_rma::{
+    Asserts, Cells, Datatype, Destination, Element, Error, Implementation, Operator, Source,
+    Target, Team, Window, WindowOptions,
+};
+
+/// Bytes of an operation: sockets and windows do not take all of them.
+const BYTES: usize = 8 << 20;
+const TEAM: u64 = 8 << 48;
+/// The bits of a message of the team.
+const MESSAGE: u64 = TEAM | 1 << 40;
+const APART: u64 = 9 << 48;
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What the two ranks, which are threads, tell each other beside their endpoints.
+struct Stage {
+    addresses: Mutex<Vec<Vec<u8>>>,
+    here: Barrier,
+    /// Rank 0 has its window, so that rank 1 makes no more progress. That is so.
+    is_made: AtomicBool,
+    is_still: AtomicBool,
+    /// Rank 0 has posted its operations; they are over; it has seen what there is to see.
+    is_issued: AtomicBool,
+    is_over: AtomicBool,
+    is_seen: AtomicBool,
+}
+
+struct Rank<'a> {
+    stage: &'a Stage,
+    endpoint: Endpoint,
+    context: Context,
+    other: PeerId,
+    window: Window,
+    /// Accumulates are done at their origin.
+    copies: bool,
+}
+
+impl Rank<'_> {
+    fn progress_until(&self, done: &AtomicBool) {
+        while !done.load(Ordering::SeqCst) {
+            self.endpoint.progress();
+        }
+    }
+
+    /// The one that is lost.
+    fn is_lost(self) {
+        let (channel, cut) = (Channel::Tagged, Oversize::Truncate);
+        let (endpoint, context) = (&self.endpoint, &self.context);
+        let last =
+            endpoint.post_receive(context, channel, None, APART, u64::MAX, Memory::empty(), cut, 1);
+        last.expect("there is room");
+        self.progress_until(&self.stage.is_made);
+        self.stage.is_still.store(true, Ordering::SeqCst);
+        await_flag(&self.stage.is_issued);
+        let (wrong, level) = (Memory::constant(&[0xff; 64]), Level::Buffered);
+        let sent = endpoint.post_send(context, self.other, channel, MESSAGE, wrong, level, 2);
+        sent.expect("there is room");
+        let begin = Instant::now();
+        while !self.stage.is_over.load(Ordering::SeqCst) && begin.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let in_time = self.stage.is_over.load(Ordering::SeqCst);
+        // It goes on, and serves what it was asked for.
+        self.progress_until(&self.stage.is_seen);
+        self.endpoint.close();
+        assert!(in_time, "operations to a rank that is lost wait for it");
+        assert!(is_filled(self.window.cells(), &[0, 1]), "memory was read after the end");
+    }
+
+    fn loses(self) {
+        let word = Datatype::of(Element::U64);
+        let _ends = Ends(self.stage);
+        let memory: [Cells; 4] = std::array::from_fn(|_| Cells::zeroed(BYTES));
+        let [put, got, sum, before] = &memory;
+        [put, sum].into_iter().for_each(|cells| fill(cells, 1));
+        let one = 1u64.to_ne_bytes();
+        let value = Cells::zeroed(8);
+        let (count, window) = ((BYTES / 8) as u64, &self.window);
+        let target = |count| Target::new(1, 0, count, &word);
+        let source = |cells| Source::cells(cells, 0, count, &word);
+        let destination = |cells| Destination::new(cells, 0, count, &word);
+        self.stage.is_made.store(true, Ordering::SeqCst);
+        await_flag(&self.stage.is_still);
+        window.lock_all(Asserts::NO_CHECK).expect("it may");
+        let (single, into) = (Source::slice(&one, 1, &word), Destination::new(&value, 0, 1, &word));
+        window.fetch_and_op(Some(single), into, target(1), Operator::Sum).expect("it fits");
+        let requests = [
+            window.rget(destination(got), target(count)),
+            window.rget_accumulate(
+                Some(source(sum)),
+                destination(before),
+                target(count),
+                Operator::Max,
+            ),
+            window.rput(source(put), target(count)),
+            window.raccumulate(source(sum), target(count), Operator::Max),
+        ];
+        self.stage.is_issued.store(true, Ordering::SeqCst);
+        let flushed = window.flush(1);
+        assert!(matches!(flushed, Err(Error::Lost { rank: 1, .. })), "{flushed:?}");
+        // They are over, too: the memory is ours again.
+        for (number, request) in requests.into_iter().enumerate() {
+            let ended = request.expect("it fits").test();
+            let is_lost = matches!(ended, Err(Error::Lost { rank: 1, .. }));
+            // An accumulate that is done here has a copy of its elements: its source is free at once.
+            let has_left = number == 3 && ended == Ok(true) && self.copies;
+            assert!(is_lost || has_left, "{number}: {ended:?}");
+        }
+        memory.iter().for_each(|cells| fill(cells, 2));
+        self.stage.is_over.store(true, Ordering::SeqCst);
+        let (endpoint, context, channel) = (&self.endpoint, &self.context, Channel::Tagged);
+        let (last, level) = (Memory::empty(), Level::Matched);
+        let sent = endpoint.post_send(context, self.other, channel, APART, last, level, 3);
+        sent.expect("there is room");
+        let matched = endpoint.wait(context, LIMIT).expect("the session goes on");
+        assert_eq!(matched.outcome, Ok(()), "behind all that was under way");
+        // Also what the rank answers to that comes to nothing.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(200) {
+            endpoint.progress();
+        }
+        memory.iter().for_each(|cells| assert!(is_filled(cells, &[2]), "it was written later"));
+        endpoint.check();
+    }
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let no = || AtomicBool::new(false);
+        let (addresses, here) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
+        let (is_issued, is_over, is_seen) = (no(), no(), no());
+        Stage { addresses, here, is_made: no(), is_still: no(), is_issued, is_over, is_seen }
+    }
+}
+
+/// Rank 1 waits for nothing more, also where rank 0 failed.
+struct Ends<'a>(&'a Stage);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let Stage { is_made, is_issued, is_over, is_seen, .. } = self.0;
+        for flag in [is_made, is_issued, is_over, is_seen] {
+            flag.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+fn await_flag(flag: &AtomicBool) {
+    while !flag.load(Ordering::SeqCst) {
+        std::thread::yield_now();
+    }
+}
+
+fn fill(cells: &Cells, value: u8) {
+    cells.write(0, &vec![value; cells.len()]).expect("it fits");
+}
+
+fn is_filled(cells: &Cells, values: &[u8]) -> bool {
+    let mut bytes = vec![0; cells.len()];
+    cells.read(0, &mut bytes).expect("they are there");
+    bytes.iter().all(|byte| values.contains(byte))
+}
+
+fn lose(implementation: Implementation) {
+    let stage = Stage::new();
+    let run = |rank: u32| {
+        let rail = modules::open("tcp", &Listen::At { address: "127.0.0.1:0", exactly: true });
+        let mut config = EndpointConfig::new(ClusterId(9));
+        // Rank 1 does nothing but in its calls.
+        config.service_thread = rank == 0;
+        let endpoint = Endpoint::open(config, vec![rail.expect("this host has it")]);
+        let endpoint = endpoint.expect("it opens");
+        let exchange = |own: &[u8]| {
+            stage.addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
+            stage.here.wait();
+            Ok::<_, Infallible>(stage.addresses.lock().expect("nobody panics").clone())
+        };
+        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
+        let team = Team::new(&endpoint, &group, TEAM).expect("there is room");
+        let options = WindowOptions { implementation, ..WindowOptions::default() };
+        let window = team.allocate(BYTES, &options).expect("all make the same");
+        let context = endpoint.context(false).expect("there are descriptors");
+        let other = group.peer(1 - rank);
+        let copies = implementation == Implementation::DirectAccumulateAtOrigin;
+        let rank_of = Rank { stage: &stage, endpoint, context, other, window, copies };
+        if rank == 0 { rank_of.loses() } else { rank_of.is_lost() }
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        (0..2).for_each(|rank| {
+            scope.spawn(move || run(rank));
+        });
+    });
+}
+
+#[test]
+fn what_is_under_way_to_a_rank_that_is_lost_ends_without_it() {
+    lose(Implementation::Direct);
+}
+
+#[test]
+fn accumulates_at_the_origin_end_without_a_target_that_is_lost() {
+    lose(Implementation::DirectAccumulateAtOrigin);
+}
