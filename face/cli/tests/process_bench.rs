@@ -493,6 +493,85 @@ fn process_an_open_window_is_measured_beside_none() {
 }
 
 #[test]
+fn process_several_origins_are_measured_beside_one() {
+    let name = "origins.tcp.2";
+    let rows = bench(&["rma", "--only", name, "--no-peers"]);
+    let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name).collect();
+    let systems: Vec<_> = own.iter().map(|row| row["system"].as_str().unwrap_or("")).collect();
+    assert_eq!(systems, ["direct", "one-origin", "messages-progress", "messages"], "{rows:?}");
+    for row in own {
+        let params = &row["params"];
+        let origins = if row["system"] == "one-origin" { 1 } else { 2 };
+        assert_eq!((&params["ranks"], &params["origins"]), (&3.into(), &origins.into()), "{row}");
+        let is_ours = row["system"] == "direct";
+        let interval = params["ratio_one-origin"].as_array().map(Vec::len);
+        assert_eq!(interval, is_ours.then_some(3), "{row}");
+        let verdict = params["verdict"].as_str().unwrap_or_default();
+        assert_eq!(verdict.starts_with("reach 0.9 x one origin: "), is_ours, "{row}");
+    }
+}
+
+#[test]
+fn process_the_loops_of_a_target_that_serves_are_measured_and_drawn() {
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("served.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let names = ["served.put.tcp.8", "served.fetch_add.tcp.8", "served.put.shm.8"];
+    let mut arguments = vec!["rma", "--figure", file];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
+    for name in names {
+        let own: Vec<_> = rows.iter().filter(|row| row["scenario"] == name).collect();
+        let systems: Vec<_> = own.iter().map(|row| row["system"].as_str().unwrap_or("")).collect();
+        // No MPI takes part.
+        assert_eq!(systems, ["direct", "messages-progress"], "{rows:?}");
+        for row in own {
+            let params = &row["params"];
+            let number = |name: &str| {
+                params[name].as_f64().unwrap_or_else(|| panic!("{name} is no number: {row}"))
+            };
+            assert_eq!((&row["metric"], &row["unit"]), (&"time".into(), &"x alone".into()));
+            let [alone, beside] = ["loops_alone_us", "loops_beside_us"].map(number);
+            assert!(alone > 1000.0 && beside > 0.0 && number("operations") > 0.0, "{row}");
+            // Only operations on mapped memory need nobody at the target.
+            let is_mapped = name == names[2] && row["system"] == "direct";
+            assert!(is_mapped || number("service_us") > 0.0, "{row}");
+            let verdict = params["verdict"].as_str().unwrap_or_default();
+            assert_eq!(verdict.starts_with("reach 1.05 x alone: "), row["system"] == "direct");
+        }
+    }
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    assert_eq!(drawn.matches("<polyline").count(), 2 * names.len(), "{drawn}");
+}
+
+#[test]
+fn process_our_messages_stand_beside_those_of_open_mpi() {
+    if !support::installed("mpicc.openmpi") {
+        return;
+    }
+    let names = ["latency.tcp.8", "flush.put.shm.8"];
+    let mut arguments = vec!["rma"];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
+    for name in names {
+        let of = |system: &str| {
+            let row = rows.iter().find(|row| is(row, system, name, "latency"));
+            row.unwrap_or_else(|| panic!("no {system}: {rows:?}"))
+        };
+        let peer = of("openmpi4-pt2pt");
+        assert!(peer["version"].as_str().is_some_and(|version| version.starts_with("4.")));
+        for (system, other, is_told) in [
+            ("messages", "openmpi4-pt2pt", true),
+            ("direct", "openmpi4-pt2pt", true),
+            ("messages", "openmpi4-create", false),
+        ] {
+            let interval = of(system)["params"][format!("ratio_{other}")].as_array().map(Vec::len);
+            assert_eq!(interval, is_told.then_some(3), "{rows:?}");
+        }
+    }
+}
+
+#[test]
 fn process_people_see_costs_and_intervals_of_windows_in_eighty_columns() {
     if !makes_namespaces() {
         return;

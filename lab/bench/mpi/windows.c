@@ -7,6 +7,8 @@
  *
  *   interface BYTES SEGMENTS   of the interface that WINDOWS_INTERFACE in the environment names (`lo` without it), both ways,
  *                          and of TCP, while it measured: on `lo` each byte once, and also those of other processes
+ *   components NAME...     of Open MPI for windows (osc_...) and for messages (btl_...), as far as they are files that
+ *                          rank 0 has loaded
  *   cpu NANOS NANOS        processor time of ranks 0 and 1, with their threads
  *   times NANOS...         of each round
  *
@@ -122,6 +124,25 @@ static uint64_t interface_bytes(void)
     snprintf(begin, sizeof begin, "%s:", name ? name : "lo");
     uint64_t came = word_of("/proc/net/dev", begin, 1, 1);
     return strcmp(begin, "lo:") ? came + word_of("/proc/net/dev", begin, 1, 9) : came;
+}
+
+/* Prints the name of each loaded component of Open MPI that begins so; a file has several mappings. */
+static void print_components(const char *begin)
+{
+    char text[1024], last[256] = "", name[256];
+    FILE *opened = fopen("/proc/self/maps", "r");
+    while (opened && fgets(text, sizeof text, opened)) {
+        char *at = strstr(text, "/mca_"), *end = at ? strstr(at, ".so") : NULL;
+        if (!end || strncmp(at + 5, begin, strlen(begin)) || end - at - 5 >= (long)sizeof name)
+            continue;
+        *end = 0;
+        strcpy(name, at + 5);
+        if (strcmp(name, last))
+            printf(" %s", name);
+        strcpy(last, name);
+    }
+    if (opened)
+        fclose(opened);
 }
 
 static uint64_t segments(void) { return word_of("/proc/net/snmp", "Tcp:", 2, 10); }
@@ -536,6 +557,10 @@ int main(int count, char **words)
         look();
     if (rank == 0) {
         printf("interface %llu %llu\n", (unsigned long long)bytes, (unsigned long long)packets);
+        printf("components");
+        print_components("osc_");
+        print_components("btl_");
+        printf("\n");
         printf("cpu %.0f %.0f\ntimes", all[0], all[1]);
         for (int i = 0; i < measured; i++)
             printf(" %llu", (unsigned long long)times[i]);

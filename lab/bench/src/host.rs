@@ -50,6 +50,12 @@ pub fn own_cpu_nanos() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Processor time of the calling thread.
+pub fn thread_cpu_nanos() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Processor time of another process, with its living threads; 0 if it is gone.
 pub fn cpu_nanos(process: u32) -> u64 {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };

@@ -174,6 +174,10 @@ fn conditions(main: &Outcome) -> Vec<String> {
     let verdict = main.param("verdict");
     all.extend((!verdict.is_empty()).then(|| verdict.to_string()));
     for (name, unit) in [
+        ("loops_alone_us", "us alone"),
+        ("loops_beside_us", "us beside an origin"),
+        ("service_us", "us of them served"),
+        ("operations", "operations"),
         ("frames", "frames"),
         ("longest_gap_ms", "ms gap"),
         ("computing", "x computing"),

@@ -114,7 +114,8 @@ fn windows(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
     };
     let order = |(program, ranks, bytes, _): (&str, _, _, _), memory| {
         let (program, progress) = (program.to_string(), Progress::Calls);
-        Order { medium, memory, progress, program, ranks, bytes, loops: 1, rounds: 4 }
+        let (loops, rounds, by_messages) = (1, 4, false);
+        Order { medium, memory, progress, by_messages, program, ranks, bytes, loops, rounds }
     };
     for words in WINDOWS {
         let told = mpi.windows(&order(words, memory), None, 0)?;
@@ -125,6 +126,19 @@ fn windows(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
     let exchanged = mpi.windows(&order(WINDOWS[1], Memory::None), None, 0)?;
     assert_eq!(exchanged.times.len(), 4);
     assert!(mpi.windows(&order(("knots", 2, 8, 0), memory), None, 0).is_err());
+    for words in WINDOWS {
+        let order = Order { by_messages: true, ..order(words, Memory::Created) };
+        let told = mpi.windows(&order, None, 0);
+        assert_eq!(told.is_ok(), mpi.has_messages(), "{told:?}");
+        let Ok(told) = told else { break };
+        // It is the component that was asked for, and over tcp no other one moves data.
+        let moves = if medium == Medium::Tcp { "btl_tcp" } else { "btl_vader" };
+        let mut components = told.components.clone();
+        components.sort();
+        let mut wanted = ["btl_self", moves, "osc_pt2pt"];
+        wanted.sort();
+        assert_eq!((components, told.times.len()), (wanted.map(String::from).into(), words.3));
+    }
     // More than there is cannot have passed the loopback interface.
     let moved = mpi.windows(&order(WINDOWS[2], memory), None, 1 << 40);
     assert_eq!(moved.is_err(), medium == Medium::Tcp);
@@ -136,7 +150,9 @@ fn windows_apart(mpi: &Mpi, network: &Topology) -> anyhow::Result<()> {
     for (program, ranks, bytes) in [("put", 2, 65_536), ("origins", 3, 1024)] {
         let (medium, memory) = (Medium::Tcp, mpi.memory_over_tcp());
         let (program, progress) = (program.to_string(), Progress::Calls);
-        let order = Order { medium, memory, progress, program, ranks, bytes, loops: 1, rounds: 4 };
+        let (loops, rounds, by_messages) = (1, 4, mpi.has_messages());
+        let order =
+            Order { medium, memory, progress, by_messages, program, ranks, bytes, loops, rounds };
         let moved = 4 * 16 * bytes as u64;
         let told = mpi.windows(&order, Some(network), moved)?;
         println!("{} between namespaces {}: {told:?}", mpi.label(), order.program);

@@ -8,6 +8,7 @@
 //! Invariants
 //! * A medium is forced, and proved: rank 0 counts the bytes of the interface that they cross while it measures. That is its
 //!   own in a network of namespaces, where each rank is at a host of its own, else the loopback interface.
+//! * Open MPI's windows by messages are forced, and proved: its ranks tell which components they have loaded.
 //! * An MPI that is missing, or a setting that it does not have, is named once on stderr.
 
 use std::path::{Path, PathBuf};
@@ -27,6 +28,8 @@ use crate::ranks::Ranks;
 pub const FOLDER: &str = "ROPEWALK_MPIS";
 
 const SOURCE: &str = include_str!("../../mpi/windows.c");
+/// Open MPI's component of windows by messages.
+const PT2PT: &str = "osc_pt2pt";
 /// No measurement takes longer.
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -55,6 +58,8 @@ pub struct Order {
     pub medium: Medium,
     pub memory: Memory,
     pub progress: Progress,
+    /// By messages that the target executes, as Open MPI 4 does in its component `osc pt2pt`.
+    pub by_messages: bool,
     pub program: String,
     pub ranks: usize,
     pub bytes: usize,
@@ -71,6 +76,8 @@ pub struct Told {
     pub cpu: [u64; 2],
     /// Bytes of rank 0's interface, and segments of TCP.
     pub interface: [u64; 2],
+    /// Components of Open MPI for windows and for messages that rank 0 has loaded.
+    pub components: Vec<String>,
 }
 
 impl Told {
@@ -78,6 +85,10 @@ impl Told {
     fn take(&mut self, line: &str) -> bool {
         let mut words = line.split_whitespace();
         let word = words.next();
+        if word == Some("components") {
+            self.components = words.map(String::from).collect();
+            return false;
+        }
         let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
         match (word, &numbers.unwrap_or_default()[..]) {
             (Some("cpu"), &[first, second]) => self.cpu = [first, second],
@@ -86,6 +97,18 @@ impl Told {
             _ => {}
         }
         !self.times.is_empty()
+    }
+
+    /// Why these were no windows by messages over a medium; `None` if they were.
+    fn denies_messages(&self, medium: Medium) -> Option<String> {
+        let moves = match medium {
+            Medium::Tcp => "btl_tcp",
+            Medium::Shm => "btl_vader",
+        };
+        let is_right = |name: &String| [PT2PT, moves, "btl_self"].contains(&name.as_str());
+        let has_all = [PT2PT, moves].iter().all(|name| self.components.iter().any(|it| it == name));
+        let is_so = has_all && self.components.iter().all(is_right);
+        (!is_so).then(|| format!("{PT2PT} and {moves} are wanted, not {:?}", self.components))
     }
 }
 
@@ -160,6 +183,11 @@ impl Mpi {
         is_new.then_some("the launcher of Open MPI 5 hangs between network namespaces")
     }
 
+    /// Whether it can execute operations by messages at the target. Newer ones of Open MPI have no such component.
+    pub fn has_messages(&self) -> bool {
+        self.place.kind == Kind::OpenMpi && self.major() == "4"
+    }
+
     /// Whose memory is best for windows over TCP. Open MPI takes allocated memory for shared one, also there.
     pub fn memory_over_tcp(&self) -> Memory {
         match self.place.kind {
@@ -171,16 +199,23 @@ impl Mpi {
     /// Measures, at the hosts of the network if there is one.
     ///
     /// # Errors
-    /// Ranks fail, tell nothing, or moved fewer bytes over the interface than `moved`, where TCP is the medium.
+    /// Ranks fail, tell nothing, use other components, or moved fewer bytes over the interface than `moved`, where TCP is
+    /// the medium.
     pub fn windows(&self, order: &Order, network: Option<&Topology>, moved: u64) -> Result<Told> {
         let told = || -> Result<Told> {
             let mut told = Told::default();
+            ensure!(!order.by_messages || self.has_messages(), "it has no windows by messages");
             self.start_windows(order, network)?.listen(LIMIT, |line| told.take(line))?;
             let crossed = told.interface[0];
             ensure!(
                 order.medium != Medium::Tcp || crossed >= moved,
                 "it does not use tcp: {crossed} bytes on the interface, and ranks moved at least {moved}"
             );
+            if order.by_messages
+                && let Some(why) = told.denies_messages(order.medium)
+            {
+                bail!("{why}");
+            }
             Ok(told)
         };
         told().with_context(|| format!("{} {order:?}", self.label()))
@@ -199,7 +234,7 @@ impl Mpi {
         }
         match self.place.kind {
             Kind::OpenMpi => {
-                self.open_mpi_windows(&mut command, order.medium, &interface, crowded);
+                self.open_mpi_windows(&mut command, order, &interface, crowded);
             }
             Kind::Mpich => self.mpich_windows(&mut command, order, &interface)?,
             Kind::Intel => self.intel_windows(&mut command, order.medium, &interface, crowded),
@@ -263,25 +298,28 @@ impl Mpi {
     fn open_mpi_windows(
         &self,
         command: &mut Command,
-        medium: Medium,
+        order: &Order,
         interface: &str,
         crowded: bool,
     ) {
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         command.args(["--mca", "pml", "ob1"]);
-        // The only component of version 4 that works there is not found by itself.
-        let (component, shm) = match self.major() {
-            "4" => ("pt2pt", "vader,self"),
-            _ => ("rdma", "sm,self"),
+        let shm = if self.major() == "4" { "vader,self" } else { "sm,self" };
+        // Over tcp none is found by itself, and version 4 has no other one that works there.
+        let component = match order.medium {
+            _ if order.by_messages => "pt2pt",
+            Medium::Tcp if self.has_messages() => "pt2pt",
+            Medium::Tcp => "rdma",
+            Medium::Shm => "^ucx",
         };
-        match medium {
+        match order.medium {
             Medium::Tcp => {
                 command.args(["--mca", "btl", "tcp,self"]);
-                command.args(["--mca", "btl_tcp_if_include", interface]);
-                command.args(["--mca", "osc", component])
+                command.args(["--mca", "btl_tcp_if_include", interface])
             }
-            Medium::Shm => command.args(["--mca", "btl", shm, "--mca", "osc", "^ucx"]),
+            Medium::Shm => command.args(["--mca", "btl", shm]),
         };
+        command.args(["--mca", "osc", component]);
         command.args(["--mca", "mpi_yield_when_idle", if crowded { "1" } else { "0" }]);
     }
 
@@ -349,7 +387,24 @@ mod tests {
         assert!(!told.take("a warning") && !told.take("interface 5 6") && !told.take("cpu 7 8"));
         assert!(!told.take("times") && !told.take("times x"));
         assert!(told.take("times 1 2 3"));
-        assert_eq!(told, Told { times: vec![1, 2, 3], cpu: [7, 8], interface: [5, 6] });
+        let (times, cpu, interface) = (vec![1, 2, 3], [7, 8], [5, 6]);
+        assert_eq!(told, Told { times, cpu, interface, components: Vec::new() });
+    }
+
+    #[test]
+    fn windows_by_messages_are_those_with_these_components_alone() {
+        let denies = |line: &str, medium| {
+            let mut told = Told::default();
+            assert!(!told.take(line));
+            told.denies_messages(medium).is_some()
+        };
+        let (tcp, shm) = (Medium::Tcp, Medium::Shm);
+        assert!(!denies("components osc_pt2pt btl_self btl_tcp", tcp));
+        assert!(!denies("components osc_pt2pt btl_self btl_vader", shm));
+        assert!(denies("components osc_pt2pt btl_self btl_tcp btl_vader", tcp));
+        assert!(denies("components osc_pt2pt btl_self btl_vader", tcp));
+        assert!(denies("components osc_pt2pt osc_rdma btl_self btl_vader", shm));
+        assert!(denies("components osc_rdma btl_tcp", tcp) && denies("components", tcp));
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub enum Program {
     Flush16(Act),
     /// As [`Program::Flush`], but the target computes 20 ms meanwhile, then is in a barrier.
     Computing(Act),
+    /// The target computes a fixed number of loops, alone and while an origin acts and flushes all the time. Time of the
+    /// loops without the processor time that serving took, as a multiple of that alone.
+    Served(Act),
     /// A put and a flush, alone and while the target computes as long as that takes, between barriers.
     PassivePut,
     /// Fetch-and-add of all other ranks on one word. Time of one of each.
@@ -92,6 +95,7 @@ impl Program {
             Program::Flush(it) => format!("flush.{}", act(it)),
             Program::Flush16(it) => format!("flush16.{}", act(it)),
             Program::Computing(it) => format!("computing.{}", act(it)),
+            Program::Served(it) => format!("served.{}", act(it)),
             program => {
                 let found = PROGRAMS.iter().find(|(other, _)| *other == program);
                 found.map_or("", |it| it.1).into()
@@ -110,6 +114,9 @@ impl Program {
         if let Some(name) = text.strip_prefix("computing.") {
             return act(name).map(Program::Computing);
         }
+        if let Some(name) = text.strip_prefix("served.") {
+            return act(name).map(Program::Served);
+        }
         Some(PROGRAMS.iter().find(|(_, other)| *other == text)?.0)
     }
 }
@@ -118,12 +125,16 @@ impl Program {
 pub const NO_WINDOW: &str = "no-window";
 /// That of all others.
 pub const MESSAGES: &str = "messages";
+/// The second one of rows with several origins.
+pub const ONE_ORIGIN: &str = "one-origin";
 
 /// A party of ours, or the bare medium.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum System {
     Direct,
     DirectOrigin,
+    /// Beside several origins: one of them alone.
+    OneOrigin,
     Messages,
     /// By messages, beside a thread of each rank that does nothing but serve.
     MessagesProgress,
@@ -135,9 +146,10 @@ pub enum System {
     NoWindow,
 }
 
-const SYSTEMS: [(System, &str); 7] = [
+const SYSTEMS: [(System, &str); 8] = [
     (System::Direct, "direct"),
     (System::DirectOrigin, "direct-origin"),
+    (System::OneOrigin, ONE_ORIGIN),
     (System::Messages, MESSAGES),
     (System::MessagesProgress, "messages-progress"),
     (System::Sendrecv, "sendrecv"),
@@ -178,6 +190,43 @@ pub struct Case {
     pub rounds: usize,
 }
 
+/// A round of [`Program::Served`], in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    /// Of the loops alone, and beside an origin.
+    pub alone: u64,
+    pub beside: u64,
+    /// Processor time that all other threads of the target's process took meanwhile.
+    pub service: u64,
+    /// What the origin did meanwhile.
+    pub operations: u64,
+}
+
+impl Served {
+    /// As samples of a rank.
+    pub fn encode(self) -> [u64; 4] {
+        let Served { alone, beside, service, operations } = self;
+        [alone, beside, service, operations]
+    }
+
+    /// Those that samples tell.
+    pub fn all(samples: &[u64]) -> Vec<Served> {
+        let (rounds, _) = samples.as_chunks();
+        let one = |&[alone, beside, service, operations]: &[u64; 4]| Served {
+            alone,
+            beside,
+            service,
+            operations,
+        };
+        rounds.iter().map(one).collect()
+    }
+
+    /// How many times as long the loops took, without the time that serving took of the processor.
+    pub fn ratio(self) -> f64 {
+        self.beside.saturating_sub(self.service) as f64 / self.alone.max(1) as f64
+    }
+}
+
 /// Operations of an epoch.
 pub const OPERATIONS: usize = 16;
 /// Rounds before the time begins.
@@ -201,6 +250,9 @@ impl Case {
 
     /// Its main figure, of the nanoseconds of each round and the processor time of ranks 0 and 1.
     pub fn figure(&self, samples: &[u64], cpu: [u64; 2]) -> f64 {
+        if matches!(self.program, Program::Served(_)) {
+            return median(Served::all(samples).into_iter().map(Served::ratio).collect());
+        }
         let samples = match self.program {
             Program::PassivePut => &samples[samples.len() / 2..],
             _ => samples,
@@ -240,6 +292,11 @@ impl Case {
         matches!(self.program, Program::Idle | Program::Polling)
     }
 
+    /// Whether no MPI takes part.
+    pub fn is_ours_alone(&self) -> bool {
+        self.is_unused() || matches!(self.program, Program::Served(_))
+    }
+
     /// Rounds that a process makes, also those before the time begins.
     pub fn all_rounds(&self) -> usize {
         match self.program {
@@ -261,7 +318,10 @@ impl Case {
             }
             Program::Skew | Program::Origins => others * OPERATIONS * one,
             Program::Targets | Program::Synchronisation | Program::Counter => others * one,
-            Program::Flush(_) | Program::Computing(_) | Program::PassivePut => one,
+            Program::Flush(_)
+            | Program::Computing(_)
+            | Program::Served(_)
+            | Program::PassivePut => one,
             Program::Fairness => others * one,
         }
     }
@@ -280,6 +340,7 @@ impl Case {
             }
             Program::Fairness => ("jain", "of 1"),
             Program::Idle => ("cpu", "%"),
+            Program::Served(_) => ("time", "x alone"),
             _ => ("latency", "us"),
         }
     }
@@ -309,4 +370,32 @@ impl Case {
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_serving_took_of_the_processor_is_no_loss_of_the_loops() {
+        let one = |beside, service| Served { alone: 20_000, beside, service, operations: 7 };
+        // 22 of which 1.6 were the service; nothing lost; preempted by somebody else.
+        let rounds = [one(22_000, 1600), one(25_000, 5000), one(40_000, 1000)];
+        let samples: Vec<u64> = rounds.into_iter().flat_map(Served::encode).collect();
+        assert_eq!(Served::all(&samples), rounds);
+        let case = Case {
+            program: Program::Served(Act::Put),
+            system: System::Direct,
+            medium: "tcp",
+            ranks: 2,
+            bytes: 8,
+            loops: 0,
+            rounds: 3,
+        };
+        assert_eq!((case.name().as_str(), case.metric().1), ("served.put.tcp.8", "x alone"));
+        assert!((case.figure(&samples, [0, 0]) - 1.02).abs() < 1e-9);
+        assert!(!case.more_is_better() && case.is_ours_alone());
+        // A clock that is behind the other one makes no negative time.
+        assert_eq!(one(5, 6).ratio(), 0.0);
+    }
 }

@@ -35,6 +35,10 @@ fn kinds() -> Vec<Kin> {
         kin("flush.OPERATION.MEDIUM.BYTES", "an operation and a flush in an epoch of locks"),
         kin("flush16.OPERATION.MEDIUM.BYTES", "16 operations before each flush"),
         kin("computing.OPERATION.MEDIUM.BYTES", "as flush, while the target computes 20 ms"),
+        kin(
+            "served.OPERATION.MEDIUM.BYTES",
+            "a target's loops of 20 ms beside operations, less the time that serving took",
+        ),
         kin("passive_put.MEDIUM.BYTES", "a put while the target computes as long as that takes"),
         kin("counter.MEDIUM.OTHERS", "so many ranks add to one word"),
         kin("fairness.MEDIUM.OTHERS", "Jain's index of how often each of them could"),
@@ -43,6 +47,8 @@ fn kinds() -> Vec<Kin> {
     ];
     for (names, reach) in [
         ("open.idle.MEDIUM", "0.5 % of a processor"),
+        ("origins.MEDIUM.OTHERS", "0.9 x the bandwidth of one origin"),
+        ("served.OPERATION.MEDIUM.BYTES", "1.05 x the time alone"),
         ("open.latency.MEDIUM", "1.05 x the time without a window"),
     ] {
         all.iter_mut().filter(|kin| kin.names == names).for_each(|kin| kin.reach = reach.into());

@@ -24,8 +24,17 @@ pub struct Peer {
     mpi: usize,
     pub memory: &'static str,
     pub has_thread: bool,
+    /// Its targets execute messages, as those of our yardstick do.
+    pub by_messages: bool,
     /// By which it is told apart from others.
     pub name: &'static str,
+}
+
+#[cfg(test)]
+impl Peer {
+    pub fn named(name: &'static str, by_messages: bool) -> Peer {
+        Peer { mpi: 0, memory: "create", has_thread: false, by_messages, name }
+    }
 }
 
 /// All MPIs of this machine, compiled when a row needs them.
@@ -40,7 +49,7 @@ pub struct Peers {
 impl Peers {
     /// Those that take part in a row.
     pub fn of(&mut self, options: &Options, case: &Case) -> Vec<Peer> {
-        if !options.peers || medium(case).is_none() || case.is_unused() {
+        if !options.peers || medium(case).is_none() || case.is_ours_alone() {
             return Vec::new();
         }
         let mut chosen = Vec::new();
@@ -48,22 +57,15 @@ impl Peers {
             if place::is_apart(case.medium) && mpi.lacks_namespaces().is_some() {
                 continue;
             }
-            for (memory, thread) in settings(mpi, case) {
-                // Over tcp there is one kind of memory, the best one.
-                let label = mpi.label()
-                    + match memory {
-                        Memory::Allocated if case.medium == "shm" => "-allocate",
-                        Memory::Created if case.medium == "shm" => "-create",
-                        Memory::None => "-sendrecv",
-                        _ => "",
-                    }
-                    + if thread { "-progress" } else { "" };
-                chosen.push((number, word(memory), thread, label));
+            for setting in settings(mpi, case) {
+                let label = mpi.label() + setting.suffix(case.medium);
+                chosen.push((number, setting, label));
             }
         }
-        let peer = |(mpi, memory, has_thread, label): (usize, _, _, String)| {
-            let name = self.name(label);
-            Peer { mpi, memory, has_thread, name }
+        let peer = |(mpi, setting, label): (usize, Setting, String)| {
+            let Setting { memory, has_thread, by_messages } = setting;
+            let (memory, name) = (word(memory), self.name(label));
+            Peer { mpi, memory, has_thread, by_messages, name }
         };
         chosen.into_iter().map(peer).collect()
     }
@@ -116,6 +118,7 @@ impl Peers {
             medium,
             memory: memory(peer.memory),
             progress: if peer.has_thread { Progress::Thread } else { Progress::Calls },
+            by_messages: peer.by_messages,
             program: case.program.text(),
             ranks: case.ranks as usize,
             bytes: case.bytes,
@@ -188,11 +191,39 @@ fn memory(word: &str) -> Memory {
     MEMORIES.iter().find(|(_, other)| *other == word).map_or(Memory::None, |it| it.0)
 }
 
-/// The memory of an MPI's window, and whether it makes progress by a thread, each time that it takes part in a row.
-fn settings(mpi: &Mpi, case: &Case) -> Vec<(Memory, bool)> {
-    let memories = match case.medium {
-        "shm" => vec![Memory::Allocated, Memory::Created],
-        _ => vec![mpi.memory_over_tcp()],
+/// How an MPI takes part in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Setting {
+    memory: Memory,
+    has_thread: bool,
+    by_messages: bool,
+}
+
+impl Setting {
+    /// Behind the name of its MPI. Over tcp there is one kind of memory, the best one.
+    fn suffix(self, medium: &str) -> &'static str {
+        match (self.memory, self.has_thread) {
+            (Memory::None, _) => "-sendrecv",
+            _ if self.by_messages => "-pt2pt",
+            (Memory::Allocated, true) if medium == "shm" => "-allocate-progress",
+            (Memory::Allocated, false) if medium == "shm" => "-allocate",
+            (Memory::Created, true) if medium == "shm" => "-create-progress",
+            (Memory::Created, false) if medium == "shm" => "-create",
+            (_, true) => "-progress",
+            (_, false) => "",
+        }
+    }
+}
+
+/// All settings of an MPI in a row.
+fn settings(mpi: &Mpi, case: &Case) -> Vec<Setting> {
+    let plain = |memory| Setting { memory, has_thread: false, by_messages: false };
+    let by_messages = Setting { by_messages: true, ..plain(Memory::Created) };
+    // Over tcp Open MPI 4 has nothing else that works.
+    let (windows, messages) = match case.medium {
+        "shm" => (vec![Memory::Allocated, Memory::Created], mpi.has_messages()),
+        _ if mpi.has_messages() => (Vec::new(), true),
+        _ => (vec![mpi.memory_over_tcp()], false),
     };
     // A thread is of use where a target does not call.
     let passive = matches!(
@@ -206,12 +237,13 @@ fn settings(mpi: &Mpi, case: &Case) -> Vec<(Memory, bool)> {
     );
     let threads = passive && mpi.lacks_thread().is_none();
     let mut all = Vec::new();
-    for memory in memories {
-        all.push((memory, false));
-        all.extend(threads.then_some((memory, true)));
+    for memory in windows {
+        all.push(plain(memory));
+        all.extend(threads.then_some(Setting { has_thread: true, ..plain(memory) }));
     }
+    all.extend(messages.then_some(by_messages));
     if case.program == Program::Bidirectional {
-        all.push((Memory::None, false));
+        all.push(plain(Memory::None));
     }
     all
 }

@@ -7,9 +7,10 @@ use ropewalk_rma::{
     Asserts, Cells, Datatype, Destination, Element, Error, LockKind, Operator, Source, Target,
 };
 
-use super::case::{Act, OPERATIONS, Program, System, WARM, median};
+use super::case::{Act, OPERATIONS, Program, Served, System, WARM, median};
 use super::mail::Mail;
 use super::rank::Rank;
+use crate::host;
 
 /// A target that computes does so for this long.
 pub const COMPUTES: Duration = Duration::from_millis(20);
@@ -37,6 +38,7 @@ pub fn run(own: &Rank) -> Samples {
         Program::Synchronisation | Program::Origins | Program::Skew => origins(own),
         Program::Flush(act) | Program::Flush16(act) => flush(own, act),
         Program::Computing(act) => computing(own, act),
+        Program::Served(act) => served(own, act),
         Program::PassivePut => passive_put(own),
         Program::Counter => counter(own),
         Program::Fairness => fairness(own),
@@ -243,12 +245,17 @@ fn flush(own: &Rank, what: Act) -> Samples {
     let count = if matches!(own.case.program, Program::Flush16(_)) { OPERATIONS } else { 1 };
     let samples =
         in_epoch(own, what, || rounds(own, || act_and_flush(own, what, count, &data, &result)))?;
-    let one = 1u64.to_ne_bytes();
-    let word = Datatype::of(Element::U64);
-    own.window().lock(LockKind::Shared, 1, NONE)?;
-    own.window().put(Source::slice(&one, 1, &word), Target::new(1, own.word(0), 1, &word))?;
-    own.window().unlock(1)?;
+    tell_word(own, 1, 1)?;
     Ok(samples)
+}
+
+/// Sets the first word behind the data of a rank.
+fn tell_word(own: &Rank, rank: u32, value: u64) -> Result<(), Error> {
+    let word = Datatype::of(Element::U64);
+    let bytes = value.to_ne_bytes();
+    own.window().lock(LockKind::Shared, rank, NONE)?;
+    own.window().put(Source::slice(&bytes, 1, &word), Target::new(rank, own.word(0), 1, &word))?;
+    own.window().unlock(rank)
 }
 
 /// Rank 0 acts on rank 1 while that computes.
@@ -263,6 +270,70 @@ pub fn compute_for(time: Duration) {
     while begin.elapsed() < time {
         compute(1, 1000);
     }
+}
+
+/// Rank 1 computes, alone and beside rank 0, which acts on it until the loops are over.
+fn served(own: &Rank, what: Act) -> Samples {
+    let (data, result) = both(own);
+    let loops = if own.rank == 1 { loops_of(COMPUTES) } else { 0 };
+    let mut found = Vec::new();
+    in_epoch(own, what, || {
+        for round in 0..(WARM + own.case.rounds) as u64 {
+            own.team.barrier()?;
+            let (alone, _) = timed(loops);
+            own.team.barrier()?;
+            if own.rank == 1 {
+                let (beside, service) = timed(loops);
+                tell_word(own, 0, round + 1)?;
+                found.extend([alone, beside, service]);
+                continue;
+            }
+            let over = own.word(0) as usize;
+            let mut operations = 0;
+            while own.window().cells().load::<u64>(over).is_some_and(|told| told <= round) {
+                act_and_flush(own, what, 1, &data, &result)?;
+                operations += 1;
+            }
+            found.push(operations);
+        }
+        own.team.barrier()?;
+        Ok(Vec::new())
+    })?;
+    let bytes: Vec<u8> = found.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    let told = own.team.exchange(&bytes)?;
+    let numbers = |rank: usize| told[rank].as_chunks().0.iter().copied().map(u64::from_ne_bytes);
+    let (operations, loops): (Vec<u64>, Vec<u64>) = (numbers(0).collect(), numbers(1).collect());
+    let rounds = loops.as_chunks().0.iter().zip(operations).skip(WARM);
+    let round = |(&[alone, beside, service], operations): (&[u64; 3], u64)| Served {
+        alone,
+        beside,
+        service,
+        operations,
+    };
+    Ok(rounds.map(round).flat_map(Served::encode).collect())
+}
+
+/// So many loops of 1,000 increments take about this time of a processor.
+fn loops_of(time: Duration) -> u64 {
+    let (time, mut loops) = (time.as_nanos() as u64, 1);
+    loop {
+        let begin = host::thread_cpu_nanos();
+        compute(loops, 1000);
+        let took = host::thread_cpu_nanos() - begin;
+        if took >= time / 4 {
+            return loops * time / took;
+        }
+        loops *= 2;
+    }
+}
+
+/// Nanoseconds of so many loops, and the processor time that the other threads of this process took meanwhile.
+fn timed(loops: u64) -> (u64, u64) {
+    let others = || host::own_cpu_nanos().saturating_sub(host::thread_cpu_nanos());
+    let (before, begin) = (others(), Instant::now());
+    compute(loops, 1000);
+    let took = begin.elapsed().as_nanos() as u64;
+    (took, others().saturating_sub(before))
 }
 
 /// Puts alone, then beside a computation of the target that takes as long as one.

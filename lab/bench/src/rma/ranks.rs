@@ -109,13 +109,17 @@ pub(crate) fn serve(words: &str) -> anyhow::Result<()> {
     let has_mail = case.system == System::Sendrecv || case.program == Program::Polling;
     let mail = has_mail.then(|| Mail::open(&endpoint, &group)).transpose()?;
     let progress = case.system == System::MessagesProgress;
+    // Where the time of who serves is counted, it comes from the core of who computes.
+    let wanders = !matches!(case.program, Program::Served(_));
     let own = Rank::new(case, rank, &team, mail)?;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if progress {
             scope.spawn(|| {
-                // As the threads of MPIs do.
-                let _ = rustix::thread::sched_setaffinity(None, &anywhere);
+                if wanders {
+                    // As the threads of MPIs do.
+                    let _ = rustix::thread::sched_setaffinity(None, &anywhere);
+                }
                 team.serve_until(|| over.load(Ordering::Relaxed))
             });
         }

@@ -7,6 +7,9 @@ use crate::Options;
 /// Bytes of an operation in rows with a flush.
 const FEW: [usize; 5] = [8, 1024, 4096, 65_536, 1 << 20];
 
+/// Origins of one target.
+const ORIGINS: [u32; 4] = [1, 2, 4, 7];
+
 /// The shortest time without calls that says something, in milliseconds.
 const IDLE_MS_MIN: u64 = 200;
 
@@ -41,8 +44,15 @@ fn cases_of_all_media(options: &Options) -> Vec<Vec<Case>> {
     for medium in MEDIA {
         let mut row = |program, ranks: u32, bytes: usize, loops: u64| {
             let rounds = rounds(options, program, bytes, loops);
-            let case = |system| Case { program, system, medium, ranks, bytes, loops, rounds };
-            all.push(systems(options, program, medium, bytes).into_iter().map(case).collect());
+            let case = |system| {
+                let ranks = if system == System::OneOrigin { 2 } else { ranks };
+                Case { program, system, medium, ranks, bytes, loops, rounds }
+            };
+            let several = program == Program::Origins && ranks > 2;
+            let beside = several.then_some(System::OneOrigin);
+            let mut systems = systems(options, program, medium, bytes);
+            beside.into_iter().for_each(|system| systems.insert(1, system));
+            all.push(systems.into_iter().map(case).collect());
         };
         for program in [Program::Latency, Program::Bidirectional, Program::Put, Program::Get] {
             sizes.iter().for_each(|bytes| row(program, 2, *bytes, 0));
@@ -51,7 +61,7 @@ fn cases_of_all_media(options: &Options) -> Vec<Vec<Case>> {
         for program in [Program::Targets, Program::Synchronisation] {
             others.iter().for_each(|others| row(program, others + 1, 0, 0));
         }
-        others.iter().for_each(|others| row(Program::Origins, others + 1, 65_536, 0));
+        ORIGINS.iter().for_each(|others| row(Program::Origins, others + 1, 65_536, 0));
         for loops in [0, 8, 32, 128] {
             row(Program::Overlap, 2, 65_536, loops);
             row(Program::Skew, 2, 65_536, loops);
@@ -75,6 +85,9 @@ fn passive_rows(quick: bool, row: &mut impl FnMut(Program, u32, usize, u64)) {
         few.iter().for_each(|bytes| row(Program::Flush16(act), 2, *bytes, 0));
         row(Program::Computing(act), 2, 8, 0);
     }
+    for act in [Act::Put, Act::FetchAdd] {
+        row(Program::Served(act), 2, 8, 0);
+    }
     for act in [Act::FetchAdd, Act::Swap] {
         row(Program::Flush16(act), 2, 8, 0);
     }
@@ -91,7 +104,7 @@ fn rounds(options: &Options, program: Program, bytes: usize, loops: u64) -> usiz
     let each = 2000 + bytes + loops as usize;
     let budget = options.amount(16_000_000, 2_000_000) as usize;
     let most = match program {
-        Program::Computing(_) => 25,
+        Program::Computing(_) | Program::Served(_) => 25,
         Program::Idle => return 1,
         _ => 2000,
     };
@@ -102,6 +115,10 @@ fn rounds(options: &Options, program: Program, bytes: usize, loops: u64) -> usiz
 fn systems(options: &Options, program: Program, medium: &str, bytes: usize) -> Vec<System> {
     if matches!(program, Program::Idle | Program::Polling) {
         return vec![System::Direct, System::Messages, System::NoWindow];
+    }
+    // Without a thread nobody would serve at a target that computes.
+    if matches!(program, Program::Served(_)) {
+        return vec![System::Direct, System::MessagesProgress];
     }
     let mut systems = vec![System::Direct];
     if program == Program::Bidirectional {
@@ -137,6 +154,36 @@ mod tests {
             assert!(names.insert(group[0].name()), "{} is there twice", group[0].name());
         }
         assert_eq!(Case::decode("put direct tcp"), None);
+    }
+
+    #[test]
+    fn several_origins_are_measured_beside_one_also_in_a_quick_run() {
+        for quick in [false, true] {
+            let all = cases(&Options { quick, ..Options::default() });
+            for (name, ranks, has_one) in [
+                ("origins.tcp.1", 2, false),
+                ("origins.tcp.2", 3, true),
+                ("origins.shm.4", 5, true),
+                ("origins.udp.7", 8, true),
+            ] {
+                let row = all.iter().find(|group| group[0].name() == name).expect("it is a row");
+                assert_eq!((row[0].system, row[0].ranks), (System::Direct, ranks));
+                let one: Vec<&Case> =
+                    row.iter().filter(|case| case.system == System::OneOrigin).collect();
+                assert_eq!(one.len(), usize::from(has_one), "{name}");
+                assert!(one.iter().all(|case| case.ranks == 2 && case.rounds == row[0].rounds));
+            }
+        }
+    }
+
+    #[test]
+    fn a_target_that_serves_while_it_computes_has_a_thread_for_it() {
+        for name in ["served.put.tcp.8", "served.fetch_add.ether.8"] {
+            let all = cases(&Options::default());
+            let row = all.iter().find(|group| group[0].name() == name).expect("it is a row");
+            let systems: Vec<System> = row.iter().map(|case| case.system).collect();
+            assert_eq!(systems, [System::Direct, System::MessagesProgress]);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use ropewalk_netns::Topology;
 
-use super::case::{Case, MESSAGES, Program, median};
+use super::case::{Case, MESSAGES, ONE_ORIGIN, Program, Served, median};
 use super::cost::Cost;
 use super::peers::{self, Peers};
 use super::place::{self, MTU};
@@ -18,10 +18,16 @@ const OURS: &str = "direct";
 /// multiple of that without one.
 const IDLE_PERCENT: f64 = 0.5;
 const POLLING_RATIO: f64 = 1.05;
+/// The longest time of a target's loops beside an origin, without the processor time of who serves: a multiple of that alone.
+const SERVED_RATIO: f64 = 1.05;
+/// The least bandwidth of several origins, as a multiple of that of one.
+const ORIGINS_RATIO: f64 = 0.9;
 
 /// A party with its runs.
 pub(super) struct Run {
     party: Party,
+    /// The row's; with several origins, the yardstick has a case of its own.
+    case: Case,
     version: String,
     found: Vec<Measured>,
     figures: Vec<f64>,
@@ -55,12 +61,36 @@ impl Run {
                 (peers.version(peer), is_local)
             }
         };
+        let case = match &party {
+            Party::Ours(own) => own.clone(),
+            Party::Mpi(_) => case.clone(),
+        };
         let figures = found.iter().map(|it| case.figure(&it.samples, it.cpu)).collect();
-        Some(Run { party, version, found, figures, is_local })
+        Some(Run { party, case, version, found, figures, is_local })
     }
 
     fn name(&self) -> &'static str {
         self.party.name()
+    }
+
+    /// Whether its operations are messages that targets execute within their calls.
+    fn is_by_messages(&self) -> bool {
+        match &self.party {
+            Party::Ours(_) => self.name() == MESSAGES,
+            Party::Mpi(peer) => peer.by_messages,
+        }
+    }
+
+    /// Whether the ratio to another one is told: ours to all, and messages to messages.
+    fn is_compared(&self, other: &Run) -> bool {
+        let is_mpi = matches!(other.party, Party::Mpi(_));
+        let same = self.name() == MESSAGES && is_mpi && other.is_by_messages();
+        !other.is_local && other.name() != OURS && (self.name() == OURS || same)
+    }
+
+    /// Ratios of the pairs with another one.
+    fn ratios(&self, other: &Run) -> Vec<f64> {
+        self.figures.iter().zip(&other.figures).map(|(a, b)| a / b).collect()
     }
 
     /// The median over runs of something.
@@ -94,7 +124,21 @@ impl Run {
         counters.into_iter().filter_map(told).collect()
     }
 
-    fn params(&self, case: &Case) -> Vec<(&'static str, String)> {
+    /// What a target's loops took, and what it served meanwhile: medians of all rounds.
+    fn served(&self) -> [(&'static str, String); 4] {
+        let all: Vec<Served> = self.found.iter().flat_map(|it| Served::all(&it.samples)).collect();
+        let middle = |of: fn(&Served) -> u64| median(all.iter().map(|it| of(it) as f64).collect());
+        let micros = |of| format!("{:.1}", middle(of) / 1000.0);
+        [
+            ("loops_alone_us", micros(|it| it.alone)),
+            ("loops_beside_us", micros(|it| it.beside)),
+            ("service_us", micros(|it| it.service)),
+            ("operations", format!("{:.0}", middle(|it| it.operations))),
+        ]
+    }
+
+    fn params(&self, row: &Case) -> Vec<(&'static str, String)> {
+        let case = &self.case;
         let rounds = case.all_rounds() as f64;
         let cpu = |rank: usize| {
             let micros = self.middle(|it| it.cpu[rank] as f64 / 1000.0 / rounds);
@@ -103,7 +147,7 @@ impl Run {
         let is_apart = place::is_apart(case.medium);
         let mut params = vec![
             ("bytes", case.bytes.to_string()),
-            ("ranks", case.ranks.to_string()),
+            ("ranks", row.ranks.to_string()),
             match case.program {
                 Program::Idle => ("idle_ms", case.loops.to_string()),
                 _ => ("loops", case.loops.to_string()),
@@ -119,6 +163,12 @@ impl Run {
             params.push(("mtu", MTU.to_string()));
             params.push(("wire_bytes", format!("{:.1}", wire / rounds)));
             params.push(("moved_bytes", case.moved().to_string()));
+        }
+        if case.program == Program::Origins {
+            params.push(("origins", (case.ranks - 1).to_string()));
+        }
+        if matches!(case.program, Program::Served(_)) {
+            params.extend(self.served());
         }
         let alone: Option<Vec<f64>> = self.found.iter().map(|it| case.alone(&it.samples)).collect();
         if let Some(alone) = alone {
@@ -155,12 +205,8 @@ pub(super) fn outcomes(case: &Case, runs: &[Run], peers: &mut Peers) -> Vec<Outc
     let one = |run: &Run| {
         let mut params = run.params(case);
         let mut ratio = None;
-        for other in runs.iter().filter(|other| run.name() == OURS && other.name() != OURS) {
-            if other.is_local {
-                continue;
-            }
-            let pairs = run.figures.iter().zip(&other.figures).map(|(a, b)| a / b).collect();
-            let (middle, from, to) = interval(pairs);
+        for other in runs.iter().filter(|other| run.is_compared(other)) {
+            let (middle, from, to) = interval(run.ratios(other));
             let told = format!("[{middle:.4},{from:.4},{to:.4}]");
             params.push((peers.ratio_name(other.name()), told));
             if other.name() == case.yardstick() {
@@ -169,12 +215,9 @@ pub(super) fn outcomes(case: &Case, runs: &[Run], peers: &mut Peers) -> Vec<Outc
         }
         if run.name().starts_with(MESSAGES) && run.name() != case.yardstick() {
             let yardstick = runs.iter().find(|other| other.name() == case.yardstick());
-            ratio = yardstick.map(|other| {
-                let pairs = run.figures.iter().zip(&other.figures).map(|(a, b)| a / b);
-                (median(pairs.collect()), case.yardstick())
-            });
+            ratio = yardstick.map(|other| (median(run.ratios(other)), case.yardstick()));
         }
-        params.extend(verdict(case, run, ratio));
+        params.extend(verdict(case, run, runs));
         let (middle, min, max) = spread(run.figures.clone());
         let (metric, unit) = case.metric();
         Outcome {
@@ -196,17 +239,22 @@ pub(super) fn outcomes(case: &Case, runs: &[Run], peers: &mut Peers) -> Vec<Outc
     runs.iter().map(one).collect()
 }
 
-/// Whether an open window costs no more than it shall: the median counts.
-fn verdict(case: &Case, run: &Run, ratio: Option<(f64, &str)>) -> Vec<(&'static str, String)> {
-    let (reach, unit, value) = match (case.program, ratio) {
-        (Program::Idle, _) => (IDLE_PERCENT, "% of a processor", spread(run.figures.clone()).0),
-        (Program::Polling, Some((ratio, _))) => (POLLING_RATIO, "x without a window", ratio),
+/// Whether ours is what it shall be: the median counts.
+fn verdict(case: &Case, run: &Run, runs: &[Run]) -> Vec<(&'static str, String)> {
+    let own = spread(run.figures.clone()).0;
+    let beside = |name: &str| {
+        let other = runs.iter().find(|other| other.name() == name)?;
+        Some(median(run.ratios(other)))
+    };
+    let (reach, unit, value) = match case.program {
+        Program::Idle => (IDLE_PERCENT, "% of a processor", Some(own)),
+        Program::Polling => (POLLING_RATIO, "x without a window", beside(case.yardstick())),
+        Program::Served(_) => (SERVED_RATIO, "x alone", Some(own)),
+        Program::Origins => (ORIGINS_RATIO, "x one origin", beside(ONE_ORIGIN)),
         _ => return Vec::new(),
     };
-    if run.name() != OURS {
-        return Vec::new();
-    }
-    let is_kept = value <= reach;
+    let Some(value) = value.filter(|_| run.name() == OURS) else { return Vec::new() };
+    let is_kept = if case.more_is_better() { value >= reach } else { value <= reach };
     let word = if is_kept { "kept" } else { "missed" };
     vec![
         ("reach", reach.to_string()),
@@ -239,4 +287,98 @@ pub fn figures(outcomes: &[Outcome]) -> String {
         report::figure_by(found, found[0].metric, axis(family), &format!(", {family}"))
     };
     report::stack(&drawn.iter().map(figure).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::{Act, System};
+    use super::super::peers::Peer;
+    use super::*;
+
+    const ROW: Case = Case {
+        program: Program::Latency,
+        system: System::Direct,
+        medium: "tcp",
+        ranks: 2,
+        bytes: 8,
+        loops: 0,
+        rounds: 1,
+    };
+
+    fn run(party: Party, row: &Case, samples: Vec<Vec<u64>>) -> Run {
+        let measured = |samples| Measured { samples, ..Measured::default() };
+        let found = samples.into_iter().map(measured).collect();
+        Run::new(row, party, found, (&mut Peers::default(), None)).expect("it was measured")
+    }
+
+    fn ours(system: System, row: &Case, ranks: u32, samples: Vec<Vec<u64>>) -> Run {
+        run(Party::Ours(Case { system, ranks, ..row.clone() }), row, samples)
+    }
+
+    #[test]
+    fn messages_have_a_ratio_to_an_mpi_by_messages_and_to_no_other_one() {
+        let mpi = |peer: Peer| Run {
+            party: Party::Mpi(peer),
+            version: "4.1.4".into(),
+            is_local: false,
+            ..ours(System::Messages, &ROW, 2, vec![vec![40_000], vec![20_000], vec![20_000]])
+        };
+        let [by_messages, other] = [("openmpi4-pt2pt", true), ("openmpi5", false)]
+            .map(|(name, by_messages)| mpi(Peer::named(name, by_messages)));
+        let times = || vec![vec![20_000], vec![18_000], vec![30_000]];
+        let direct = ours(System::Direct, &ROW, 2, times());
+        let messages = ours(System::Messages, &ROW, 2, times());
+        let told = outcomes(&ROW, &[direct, messages, by_messages, other], &mut Peers::default());
+        let ratios = |at: usize| -> Vec<&str> {
+            let names = told[at].params.iter().map(|it| it.0);
+            names.filter(|name| name.starts_with("ratio_")).collect()
+        };
+        assert_eq!(ratios(0), ["ratio_messages", "ratio_openmpi4-pt2pt", "ratio_openmpi5"]);
+        assert_eq!(ratios(1), ["ratio_openmpi4-pt2pt"]);
+        assert_eq!(told[1].param("ratio_openmpi4-pt2pt"), "[0.9000,0.5000,1.5000]");
+        assert!(ratios(2).is_empty() && ratios(3).is_empty());
+    }
+
+    #[test]
+    fn several_origins_are_judged_by_one_of_the_same_run() {
+        let row = Case { program: Program::Origins, ranks: 5, bytes: 65_536, ..ROW };
+        for (nanos, kept) in [(4_400_000, "true"), (4_500_000, "false")] {
+            // Four origins move four times as much.
+            let direct = ours(System::Direct, &row, 5, vec![vec![nanos]]);
+            let one = ours(System::OneOrigin, &row, 2, vec![vec![1_000_000]]);
+            let told = outcomes(&row, &[direct, one], &mut Peers::default());
+            assert_eq!(told[0].param("kept"), kept);
+            let words = |at: usize| (told[at].param("ranks"), told[at].param("origins"));
+            assert_eq!((words(0), words(1)), (("5", "4"), ("5", "1")));
+            let ratio = 4_000_000.0 / nanos as f64;
+            assert_eq!(
+                told[0].param("ratio_one-origin"),
+                format!("[{ratio:.4},{ratio:.4},{ratio:.4}]")
+            );
+            assert!((told[1].median - 1048.6).abs() < 0.1 && told[1].param("kept").is_empty());
+        }
+        // One origin has nothing beside it.
+        let row = Case { ranks: 2, ..row };
+        let told =
+            outcomes(&row, &[ours(System::Direct, &row, 2, vec![vec![9]])], &mut Peers::default());
+        assert_eq!(told[0].param("verdict"), "");
+    }
+
+    #[test]
+    fn a_target_that_serves_is_told_with_its_loops() {
+        let row = Case { program: Program::Served(Act::Put), ..ROW };
+        for (beside, kept) in [(30_000_000, "true"), (32_000_000, "false")] {
+            let round = Served { alone: 20_000_000, beside, service: 10_000_000, operations: 50 };
+            let told = outcomes(
+                &row,
+                &[ours(System::Direct, &row, 2, vec![round.encode().to_vec()])],
+                &mut Peers::default(),
+            );
+            let param = |name| told[0].param(name);
+            assert_eq!((param("kept"), param("operations")), (kept, "50"));
+            assert_eq!((param("loops_alone_us"), param("service_us")), ("20000.0", "10000.0"));
+            assert_eq!((told[0].metric, told[0].unit), ("time", "x alone"));
+            assert_eq!(told[0].median, (beside - 10_000_000) as f64 / 2e7);
+        }
+    }
 }
