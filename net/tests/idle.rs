@@ -216,10 +216,19 @@ fn who_computes_again_is_served_at_once() {
     assert!(sleeps < ROUNDS * 3 / 2, "{sleeps} sleeps in {ROUNDS} rounds");
 }
 
+/// Acts until the service thread has gone to sleep three times.
+fn three_looks(act: impl Fn()) {
+    let before = sleeps_of("ropewalk-servic");
+    while sleeps_of("ropewalk-servic") < before + 3 {
+        act();
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
 /// It sleeps until shortly before it computes. Nobody looks at one who sleeps; the end of its sleep calls the service thread.
 #[test]
 fn who_slept_before_it_computes_is_served_soon() {
-    const ROUNDS: usize = 15;
+    const ROUNDS: usize = 7;
     const POLLS: u8 = 0;
     const SLEEPS: u8 = 1;
     const COMPUTES: u8 = 2;
@@ -246,13 +255,6 @@ fn who_slept_before_it_computes_is_served_soon() {
         };
         (1..1 << 17).find(is_over).expect("somebody answers")
     };
-    let three_looks = |act: &dyn Fn()| {
-        let before = sleeps_of("ropewalk-servic");
-        while sleeps_of("ropewalk-servic") < before + 3 {
-            act();
-            std::thread::sleep(Duration::from_micros(50));
-        }
-    };
     let (phase, computes) = (AtomicU8::new(POLLS), AtomicBool::new(false));
     let is = |wanted: u8| phase.load(Ordering::SeqCst) == wanted;
     let program = || {
@@ -271,14 +273,14 @@ fn who_slept_before_it_computes_is_served_soon() {
     let round = || {
         phase.store(POLLS, Ordering::SeqCst);
         // It serves until it sees that there are passes.
-        three_looks(&|| {
+        three_looks(|| {
             access();
         });
         phase.store(SLEEPS, Ordering::SeqCst);
         let mut passes = u64::MAX;
         // From the second look at one who sleeps it rests for long.
         while std::mem::replace(&mut passes, target.passes()) != target.passes() {
-            three_looks(&|| ());
+            three_looks(|| ());
         }
         computes.store(false, Ordering::SeqCst);
         phase.store(COMPUTES, Ordering::SeqCst);

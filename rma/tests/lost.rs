@@ -53,7 +53,7 @@ impl Rank<'_> {
     }
 
     /// The one that is lost.
-    fn is_lost(self) {
+    fn breaks_the_protocol(self) {
         let (channel, cut) = (Channel::Tagged, Oversize::Truncate);
         let (endpoint, context) = (&self.endpoint, &self.context);
         let last =
@@ -193,7 +193,7 @@ fn lose(implementation: Implementation) {
         let other = group.peer(1 - rank);
         let copies = implementation == Implementation::DirectAccumulateAtOrigin;
         let rank_of = Rank { stage: &stage, endpoint, context, other, window, copies };
-        if rank == 0 { rank_of.loses() } else { rank_of.is_lost() }
+        if rank == 0 { rank_of.loses() } else { rank_of.breaks_the_protocol() }
     };
     std::thread::scope(|scope| {
         let run = &run;
