@@ -22,7 +22,7 @@ const MESSAGE: u64 = TEAM | 1 << 40;
 const APART: u64 = 9 << 48;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the two ranks, which are threads, tell each other beside their endpoints.
+/// The two ranks are threads. By this they tell each other things beside their endpoints.
 struct Stage {
     addresses: Mutex<Vec<Vec<u8>>>,
     here: Barrier,

@@ -157,7 +157,7 @@ impl Client {
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
-        let mut call = DataCall::new(server, request, self.map().epoch);
+        let mut call = DataCall::new(server, request, self.inner.map.borrow().epoch);
         self.call_data(&mut call).await?;
         call.result(read)
     }
@@ -174,7 +174,7 @@ impl Client {
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
         let doubt = InDoubt::new(inode);
-        let mut call = DataCall::new(server, request, self.map().epoch);
+        let mut call = DataCall::new(server, request, self.inner.map.borrow().epoch);
         call.session = Some(session);
         let outcome = self.call_data(&mut call).await;
         if call.answered {

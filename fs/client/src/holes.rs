@@ -195,8 +195,9 @@ impl Client {
         let mut pieces: BTreeMap<u32, Vec<ObjectRange>> = BTreeMap::new();
         for piece in &window.pieces {
             let Piece { stripe, offset, len, .. } = *piece;
-            let range = ObjectRange { stripe, group: places.group(stripe), offset, len };
-            pieces.entry(places.server(stripe)).or_default().push(range);
+            let group = places.group(stripe);
+            let range = ObjectRange { stripe, group, offset, len };
+            pieces.entry(places.server_of(group)).or_default().push(range);
         }
         let requests = pieces.iter().flat_map(|(server, pieces)| {
             pieces.chunks(PIECES_MAX).map(|pieces| (*server, pieces.to_vec()))

@@ -7,15 +7,12 @@ use std::rc::Rc;
 
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::layout::{Layout, Pool};
-use ropewalk_wire::fs::map::{Map, News};
+use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 
 use crate::call::unexpected;
 use crate::client::Client;
-
-/// Most bytes of one answer with a part of the map.
-pub(crate) const MAP_BYTES: u32 = 128 * 1024;
 
 /// The places of a file's stripes, by one state of the map.
 #[derive(Debug, Clone)]
@@ -37,7 +34,12 @@ impl Places {
 
     /// The server to which calls about a stripe go.
     pub fn server(&self, stripe: u32) -> u32 {
-        self.map.first(self.group(stripe)).expect("the map covers the pool")
+        self.server_of(self.group(stripe))
+    }
+
+    /// The server to which calls about a group of the pool go.
+    pub fn server_of(&self, group: Group) -> u32 {
+        self.map.first(group).expect("the map covers the pool")
     }
 
     /// All servers of the pool, in its order.
@@ -72,7 +74,7 @@ impl Client {
         let mut news = News::of(&self.map());
         loop {
             let News { since, from, .. } = news;
-            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: MAP_BYTES };
+            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: PART_BYTES };
             let taken = self
                 .ask(&request, |reply| match reply {
                     MetaReply::Map { epoch, bands, end } => {

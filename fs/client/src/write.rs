@@ -63,7 +63,8 @@ pub(crate) fn parts(
     let mut parts: Vec<Part> = Vec::new();
     for piece in pieces {
         let Piece { stripe, offset: within, len, .. } = piece;
-        let (group, server) = (places.group(stripe), places.server(stripe));
+        let group = places.group(stripe);
+        let server = places.server_of(group);
         let begin = (piece.file_offset - offset) as usize;
         let range = ObjectRange { stripe, group, offset: within, len };
         match parts.last_mut() {

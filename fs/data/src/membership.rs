@@ -24,7 +24,7 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
-use ropewalk_wire::fs::map::{Map, News};
+use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::trust::{Member, Role};
@@ -36,8 +36,6 @@ use crate::config::{DataConfig, DataError};
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
-/// Most bytes of one answer with a part of the map.
-const MAP_BYTES: u32 = 128 * 1024;
 /// The file with the identity of the metadata store.
 const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
@@ -255,7 +253,7 @@ impl Herald {
     pub(crate) async fn map(&self) -> Option<Map> {
         let mut news = News::of(&Map::default());
         loop {
-            let (server, bytes_max) = (Some(self.config.server.0), MAP_BYTES);
+            let (server, bytes_max) = (Some(self.config.server.0), PART_BYTES);
             let request = MetaRequest::GetMap { since: 0, from: news.from, server, bytes_max };
             let mut body = Vec::new();
             encode(&request, &mut body);

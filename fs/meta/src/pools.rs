@@ -2,9 +2,9 @@
 //!
 //! Invariants: a number keeps its store until a person orders otherwise, also over restarts; a heartbeat
 //! counts only where it comes from that store. A server gets a band of groups when it joins. A pool version never
-//! changes; the newest names the bands whose servers were all usable when it was made. A server that dies, fills up, comes back or joins leads to a new
-//! version, and files made from then on use that. Heartbeats are not kept: after a restart servers count as
-//! alive until they were silent for long enough.
+//! changes; the newest names the bands whose servers were all usable when it was made. A server that dies, fills up,
+//! comes back or joins leads to a new version, and files made from then on use that. Heartbeats are not kept: after a
+//! restart servers count as alive until they were silent for long enough.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -96,6 +96,13 @@ impl Server {
     }
 }
 
+/// The map, and the number that the next band gets.
+#[derive(Debug, Clone, Default)]
+pub struct Banded {
+    pub map: Map,
+    pub next: u32,
+}
+
 impl Banded {
     /// The row of epoch and next band.
     pub fn head(&self) -> (Vec<u8>, Vec<u8>) {
@@ -128,13 +135,6 @@ pub struct Pools {
     /// Of the first format.
     no_bands: Map,
     started: Time,
-}
-
-/// The map, and the number that the next band gets.
-#[derive(Debug, Clone, Default)]
-pub struct Banded {
-    pub map: Map,
-    pub next: u32,
 }
 
 impl Pools {
@@ -316,11 +316,10 @@ impl Pools {
     fn members_on(&self, servers: Vec<u32>) -> Members {
         let Some(Banded { map, .. }) = &self.banded else { return Members::Servers(servers) };
         let servers: BTreeSet<u32> = servers.into_iter().collect();
-        let is_on = |band: &&Band| {
-            let mut all = band.groups.iter().flat_map(|group| &group.servers);
-            all.all(|server| servers.contains(server))
-        };
-        Members::Bands(map.bands(0).filter(is_on).map(|band| band.number).collect())
+        // Asked at each heartbeat: a band has 64 groups, and few servers.
+        let is_on = |all: &[u32]| all.iter().all(|server| servers.contains(server));
+        let bands = map.bands_with_servers().filter(|(_, all)| is_on(all));
+        Members::Bands(bands.map(|(band, _)| band).collect())
     }
 
     /// Adds a version that was made durable.

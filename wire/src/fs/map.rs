@@ -12,6 +12,8 @@ use super::Malformed;
 use super::group::{BAND_GROUPS, Group};
 use super::layout::{Members, Pool};
 
+/// Most bytes of one part of the map that is asked for.
+pub const PART_BYTES: u32 = 128 * 1024;
 /// The map before its first change.
 pub const FIRST_EPOCH: u32 = 1;
 
@@ -67,7 +69,15 @@ impl Band {
 pub struct Map {
     /// All changes up to this one are in it.
     pub epoch: u32,
-    bands: BTreeMap<u32, Band>,
+    bands: BTreeMap<u32, Known>,
+}
+
+/// A band of the map.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Known {
+    band: Band,
+    /// The servers of all its groups, each once.
+    servers: Vec<u32>,
 }
 
 impl Default for Map {
@@ -85,14 +95,17 @@ impl Map {
     /// Takes in a band, or its present state.
     pub fn add(&mut self, band: Band) {
         debug_assert!(band.is_valid(), "it was checked");
-        self.bands.insert(band.number, band);
+        let mut seen = BTreeSet::new();
+        let servers = band.groups.iter().flat_map(|group| &group.servers).copied();
+        let servers = servers.filter(|server| seen.insert(*server)).collect();
+        self.bands.insert(band.number, Known { band, servers });
     }
 
     /// The band of a group as it would be if the group had these servers since the next epoch; `None` for a group that is
     /// not in the map.
     pub fn with(&self, group: Group, servers: &[u32]) -> Option<Band> {
         let (band, index) = group.band()?;
-        let mut band = self.bands.get(&band)?.clone();
+        let mut band = self.bands.get(&band)?.band.clone();
         band.groups[index] = Membership { since: self.epoch + 1, servers: servers.to_vec() };
         Some(band)
     }
@@ -107,13 +120,20 @@ impl Map {
 
     /// Bands from number `from` on, in order.
     pub fn bands(&self, from: u32) -> impl Iterator<Item = &Band> {
-        self.bands.range(from..).map(|(_, band)| band)
+        self.bands.range(from..).map(|(_, known)| &known.band)
+    }
+
+    /// The numbers of all bands, each with the servers of its groups.
+    pub fn bands_with_servers(&self) -> impl Iterator<Item = (u32, &[u32])> {
+        self.bands.iter().map(|(number, known)| (*number, &known.servers[..]))
     }
 
     /// The server that orders the writes of a group; `None` for a group that is not in the map.
     pub fn first(&self, group: Group) -> Option<u32> {
         match group.band() {
-            Some((band, index)) => self.bands.get(&band)?.groups[index].servers.first().copied(),
+            Some((band, index)) => {
+                self.bands.get(&band)?.band.groups[index].servers.first().copied()
+            }
             None => group.server(),
         }
     }
@@ -122,7 +142,8 @@ impl Map {
     pub fn servers(&self, group: Group) -> Vec<u32> {
         match group.band() {
             Some((band, index)) => {
-                self.bands.get(&band).map_or(Vec::new(), |band| band.groups[index].servers.clone())
+                let known = self.bands.get(&band);
+                known.map_or(Vec::new(), |known| known.band.groups[index].servers.clone())
             }
             None => group.server().into_iter().collect(),
         }
@@ -133,8 +154,8 @@ impl Map {
         match &pool.members {
             Members::Servers(servers) => servers.clone(),
             Members::Bands(bands) => {
-                let groups = bands.iter().filter_map(|band| self.bands.get(band));
-                let servers = groups.flat_map(|band| &band.groups).flat_map(|it| &it.servers);
+                let bands = bands.iter().filter_map(|band| self.bands.get(band));
+                let servers = bands.flat_map(|known| &known.servers);
                 let mut seen = BTreeSet::new();
                 servers.copied().filter(|server| seen.insert(*server)).collect()
             }
@@ -147,7 +168,7 @@ impl Map {
             Members::Servers(servers) => servers.contains(&server),
             Members::Bands(bands) => {
                 let mut bands = bands.iter().filter_map(|band| self.bands.get(band));
-                bands.any(|band| band.has(server))
+                bands.any(|known| known.servers.contains(&server))
             }
         }
     }

@@ -23,7 +23,7 @@ use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply, Secret};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::layout::{Layout, Pool};
-use ropewalk_wire::fs::map::{Map, News};
+use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
@@ -31,7 +31,7 @@ use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::places::{MAP_BYTES, Places};
+use crate::places::Places;
 
 /// Room that is asked for in replies with pages of entries, in bytes.
 const PAGE_BYTES: u32 = 128 << 10;
@@ -194,7 +194,7 @@ impl Operator {
         let mut news = News::of(&self.map.borrow());
         loop {
             let News { since, from, .. } = news;
-            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: MAP_BYTES };
+            let request = MetaRequest::GetMap { since, from, server: None, bytes_max: PART_BYTES };
             let taken = |reply: MetaReply<'_>, _| match reply {
                 MetaReply::Map { epoch, bands, end } => news.take(epoch, bands, end).ok(),
                 _ => None,

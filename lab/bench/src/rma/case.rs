@@ -198,7 +198,7 @@ pub struct Served {
     pub beside: u64,
     /// Processor time that all other threads of the target's process took meanwhile.
     pub service: u64,
-    /// What the origin did meanwhile.
+    /// Operations of the origin meanwhile.
     pub operations: u64,
 }
 

@@ -124,7 +124,7 @@ impl Run {
         counters.into_iter().filter_map(told).collect()
     }
 
-    /// What a target's loops took, and what it served meanwhile: medians of all rounds.
+    /// The time of a target's loops, and of its service meanwhile: medians of all rounds.
     fn served(&self) -> [(&'static str, String); 4] {
         let all: Vec<Served> = self.found.iter().flat_map(|it| Served::all(&it.samples)).collect();
         let middle = |of: fn(&Served) -> u64| median(all.iter().map(|it| of(it) as f64).collect());
