@@ -22,7 +22,7 @@ const MESSAGE: u64 = TEAM | 1 << 40;
 const APART: u64 = 9 << 48;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The two ranks are threads. By this they tell each other things beside their endpoints.
+/// The ranks are threads. By this they tell each other things beside their endpoints.
 struct Stage {
     addresses: Mutex<Vec<Vec<u8>>>,
     here: Barrier,
@@ -62,9 +62,7 @@ impl Rank<'_> {
         self.progress_until(&self.stage.is_made);
         self.stage.is_still.store(true, Ordering::SeqCst);
         await_flag(&self.stage.is_issued);
-        let (wrong, level) = (Memory::constant(&[0xff; 64]), Level::Buffered);
-        let sent = endpoint.post_send(context, self.other, channel, MESSAGE, wrong, level, 2);
-        sent.expect("there is room");
+        self.sends_what_makes_no_sense();
         let begin = Instant::now();
         while !self.stage.is_over.load(Ordering::SeqCst) && begin.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(1));
@@ -75,6 +73,57 @@ impl Rank<'_> {
         self.endpoint.close();
         assert!(in_time, "operations to a rank that is lost wait for it");
         assert!(is_filled(self.window.cells(), &[0, 1]), "memory was read after the end");
+    }
+
+    fn sends_what_makes_no_sense(&self) {
+        let (endpoint, context) = (&self.endpoint, &self.context);
+        let (wrong, level, channel) =
+            (Memory::constant(&[0xff; 64]), Level::Buffered, Channel::Tagged);
+        let sent = endpoint.post_send(context, self.other, channel, MESSAGE, wrong, level, 2);
+        sent.expect("there is room");
+    }
+
+    /// The same, after so many calls, in which it serves what it is asked for. Others are served until they have seen enough.
+    fn breaks_the_protocol_after(self, calls: u32) {
+        await_flag(&self.stage.is_issued);
+        for _ in 0..calls {
+            self.endpoint.progress();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.sends_what_makes_no_sense();
+        let begin = Instant::now();
+        while !self.stage.is_seen.load(Ordering::SeqCst) && begin.elapsed() < LIMIT {
+            self.endpoint.progress();
+        }
+        self.endpoint.close();
+    }
+
+    /// Accumulates at rank 1 until it is lost. True: so it was.
+    fn accumulates(self) -> bool {
+        let _ends = Ends(self.stage);
+        let word = Datatype::of(Element::U64);
+        let (source, count) = (Cells::zeroed(BYTES), (BYTES / 8) as u64);
+        let target = Target::new(1, 0, count, &word);
+        self.window.lock_all(Asserts::NO_CHECK).expect("it may");
+        let elements = Source::cells(&source, 0, count, &word);
+        self.window.accumulate(elements, target, Operator::Sum).expect("it fits");
+        self.stage.is_issued.store(true, Ordering::SeqCst);
+        let flushed = self.window.flush(1);
+        self.stage.is_over.store(true, Ordering::SeqCst);
+        self.progress_until(&self.stage.is_seen);
+        flushed.is_err()
+    }
+
+    /// Accumulates at rank 1 after another one has lost it.
+    fn accumulates_later(self) {
+        let _ends = Ends(self.stage);
+        let word = Datatype::of(Element::U64);
+        let one = 1u64.to_ne_bytes();
+        self.window.lock_all(Asserts::NO_CHECK).expect("it may");
+        await_flag(&self.stage.is_over);
+        let (elements, target) = (Source::slice(&one, 1, &word), Target::new(1, 0, 1, &word));
+        self.window.accumulate(elements, target, Operator::Sum).expect("it fits");
+        self.window.flush(1).expect("nobody has the lock for ever");
     }
 
     fn loses(self) {
@@ -135,11 +184,33 @@ impl Rank<'_> {
 }
 
 impl Stage {
-    fn new() -> Stage {
+    fn new(ranks: usize) -> Stage {
         let no = || AtomicBool::new(false);
-        let (addresses, here) = (Mutex::new(vec![Vec::new(); 2]), Barrier::new(2));
+        let (addresses, here) = (Mutex::new(vec![Vec::new(); ranks]), Barrier::new(ranks));
         let (is_issued, is_over, is_seen) = (no(), no(), no());
         Stage { addresses, here, is_made: no(), is_still: no(), is_issued, is_over, is_seen }
+    }
+
+    /// Rank 1 does nothing but in its calls. The others talk to it, and it to rank 0.
+    fn enter(&self, rank: u32, implementation: Implementation) -> Rank<'_> {
+        let rail = modules::open("tcp", &Listen::At { address: "127.0.0.1:0", exactly: true });
+        let mut config = EndpointConfig::new(ClusterId(9));
+        config.service_thread = rank != 1;
+        let endpoint = Endpoint::open(config, vec![rail.expect("this host has it")]);
+        let endpoint = endpoint.expect("it opens");
+        let exchange = |own: &[u8]| {
+            self.addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
+            self.here.wait();
+            Ok::<_, Infallible>(self.addresses.lock().expect("nobody panics").clone())
+        };
+        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
+        let team = Team::new(&endpoint, &group, TEAM).expect("there is room");
+        let options = WindowOptions { implementation, ..WindowOptions::default() };
+        let window = team.allocate(BYTES, &options).expect("all make the same");
+        let context = endpoint.context(false).expect("there are descriptors");
+        let other = group.peer(u32::from(rank != 1));
+        let copies = implementation == Implementation::DirectAccumulateAtOrigin;
+        Rank { stage: self, endpoint, context, other, window, copies }
     }
 }
 
@@ -172,34 +243,10 @@ fn is_filled(cells: &Cells, values: &[u8]) -> bool {
 }
 
 fn lose(implementation: Implementation) {
-    let stage = Stage::new();
-    let run = |rank: u32| {
-        let rail = modules::open("tcp", &Listen::At { address: "127.0.0.1:0", exactly: true });
-        let mut config = EndpointConfig::new(ClusterId(9));
-        // Rank 1 does nothing but in its calls.
-        config.service_thread = rank == 0;
-        let endpoint = Endpoint::open(config, vec![rail.expect("this host has it")]);
-        let endpoint = endpoint.expect("it opens");
-        let exchange = |own: &[u8]| {
-            stage.addresses.lock().expect("nobody panics")[rank as usize] = own.to_vec();
-            stage.here.wait();
-            Ok::<_, Infallible>(stage.addresses.lock().expect("nobody panics").clone())
-        };
-        let group = Group::find(&endpoint, rank, 7 << 48, exchange).expect("all are here");
-        let team = Team::new(&endpoint, &group, TEAM).expect("there is room");
-        let options = WindowOptions { implementation, ..WindowOptions::default() };
-        let window = team.allocate(BYTES, &options).expect("all make the same");
-        let context = endpoint.context(false).expect("there are descriptors");
-        let other = group.peer(1 - rank);
-        let copies = implementation == Implementation::DirectAccumulateAtOrigin;
-        let rank_of = Rank { stage: &stage, endpoint, context, other, window, copies };
-        if rank == 0 { rank_of.loses() } else { rank_of.breaks_the_protocol() }
-    };
+    let stage = Stage::new(2);
     std::thread::scope(|scope| {
-        let run = &run;
-        (0..2).for_each(|rank| {
-            scope.spawn(move || run(rank));
-        });
+        scope.spawn(|| stage.enter(0, implementation).loses());
+        scope.spawn(|| stage.enter(1, implementation).breaks_the_protocol());
     });
 }
 
@@ -211,4 +258,21 @@ fn what_is_under_way_to_a_rank_that_is_lost_ends_without_it() {
 #[test]
 fn accumulates_at_the_origin_end_without_a_target_that_is_lost() {
     lose(Implementation::DirectAccumulateAtOrigin);
+}
+
+/// Rank 0 holds the lock of accumulates when it loses its target; the target serves rank 2.
+#[test]
+fn a_target_that_one_has_lost_is_not_locked_for_others() {
+    let mut losses = 0;
+    for calls in [1, 2, 3, 4, 6, 8, 12, 16, 24] {
+        let implementation = Implementation::DirectAccumulateAtOrigin;
+        let stage = Stage::new(3);
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| stage.enter(0, implementation).accumulates());
+            scope.spawn(|| stage.enter(1, implementation).breaks_the_protocol_after(calls));
+            scope.spawn(|| stage.enter(2, implementation).accumulates_later());
+            losses += usize::from(first.join().expect("it ends"));
+        });
+    }
+    assert!(losses > 0, "nobody was lost meanwhile");
 }

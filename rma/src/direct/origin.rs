@@ -3,9 +3,9 @@
 //! One at a time for each target, in their order; other operations for that target wait behind it. The lock is a word on the
 //! target's board: 0, or the number of the rank that has it, from 1 on. If that rank is lost the next one takes the lock over.
 
-use ropewalk_base::memory::{Change, Element, Job, Memory, Operator, Places, Slice, Update};
+use ropewalk_base::memory::{Change, Job, Memory, Operator, Places, Slice, Update};
 use ropewalk_base::verb::RemoteLayout;
-use ropewalk_net::{Atomic, Completed, Direction, Fault, Posted as NetPosted, Terms};
+use ropewalk_net::{Completed, Direction, Fault, Posted as NetPosted, Terms};
 
 use super::state::{Landing, Note, Posted, Reducing, Reduction, Step, What};
 use crate::messages::hub::Hub;
@@ -33,7 +33,11 @@ impl Hub {
     /// Tries again to take locks that others had, and what found no room. True: there was something.
     pub fn try_locks_again(&mut self) -> bool {
         let refused = std::mem::take(&mut self.refused_locks);
-        let any = !refused.is_empty();
+        let returns = std::mem::take(&mut self.returns);
+        let any = !refused.is_empty() || !returns.is_empty();
+        for (window, rank, holder) in returns {
+            self.give_lock_back(window, rank, holder);
+        }
         for (window, rank) in refused {
             let own = u64::from(self.rank) + 1;
             let lanes = self.remotes.get_mut(&window).map(|remote| &mut remote.lanes);
@@ -51,17 +55,40 @@ impl Hub {
 
     /// Sets the word of the lock, if it has the expected value.
     fn swap_lock(&mut self, window: u32, rank: u32, expected: u64, desired: u64) {
-        let (expected, desired) = (expected.to_le_bytes(), desired.to_le_bytes());
-        let change = Change::Swap { element: Element::U64, expected, desired };
-        let atomic = Atomic { change, fetch: true, token: false };
-        let remote = self.remote(window);
-        let what = What::Atomic { at: remote.word_at(rank, remote.words.lock()), atomic };
+        let what = self.remote(window).swap_of_lock(rank, expected, desired);
         self.post_step(window, rank, what, Memory::empty());
+    }
+
+    /// A reduction ends before its last step. The target may serve others: they must not wait for us.
+    fn abandon_reduction(&mut self, window: u32, rank: u32, fault: Fault) {
+        self.give_lock_back(window, rank, self.rank);
+        self.reduced(window, rank, Some(fault));
+    }
+
+    /// Frees the lock at `rank`, if `holder` has it. Nobody waits for that.
+    pub(super) fn give_lock_back(&mut self, window: u32, rank: u32, holder: u32) {
+        let Some(remote) = self.remotes.get(&window) else { return };
+        let what = remote.swap_of_lock(rank, u64::from(holder) + 1, 0);
+        let key = remote.keys[rank as usize];
+        let Ok(id) = self.posted.insert(Posted::Return) else {
+            return self.returns.push((window, rank, holder));
+        };
+        let access = (what, Terms::default());
+        match self.mail.post_remote(rank, key, access, Memory::empty(), id.to_u64() | REMOTE) {
+            Ok(NetPosted::Done(completed)) => self.remote_done(completed),
+            Ok(NetPosted::Pending(_)) => {}
+            Err((_, fault)) => {
+                self.posted.remove(id);
+                if fault == Fault::Busy {
+                    self.returns.push((window, rank, holder));
+                }
+            }
+        }
     }
 
     fn post_step(&mut self, window: u32, rank: u32, what: What, memory: Memory) {
         if self.lost[rank as usize].is_some() {
-            return self.reduced(window, rank, Some(Fault::PeerReset));
+            return self.abandon_reduction(window, rank, Fault::PeerReset);
         }
         let remote = self.remote(window);
         // Elements of a dynamic window are in a region of their own, the lock is not.
@@ -93,7 +120,7 @@ impl Hub {
             }
             Err((_, fault)) => {
                 self.posted.remove(id);
-                self.reduced(window, rank, Some(fault));
+                self.abandon_reduction(window, rank, fault);
             }
         }
     }
@@ -116,7 +143,7 @@ impl Hub {
             let is_refused =
                 matches!(fault, Fault::BadKey | Fault::NotPermitted | Fault::Invalid | Fault::Busy);
             if !holds || !is_refused {
-                return self.reduced(window, rank, Some(fault));
+                return self.abandon_reduction(window, rank, fault);
             }
             (reducing.failed, reducing.step) = (Some(fault), Step::Unlock);
             return self.swap_lock(window, rank, own, 0);
@@ -164,7 +191,7 @@ impl Hub {
         let source = std::mem::replace(&mut reducing.memory, Memory::empty());
         let (bytes, sent) = (elements.len(), source.len());
         let (Ok(target), Ok(own)) = (table.insert(elements), table.insert(source)) else {
-            return self.reduced(window, rank, Some(Fault::Busy));
+            return self.abandon_reduction(window, rank, Fault::Busy);
         };
         let whole = |buffer, len| Slice { buffer, offset: 0, len };
         let fetches = matches!(reducing.note.landing, Landing::All(_));

@@ -308,7 +308,7 @@ impl Hub {
                     self.lose(rank, Loss::Session(fault));
                 }
             }
-            None => {}
+            Some(Posted::Return) | None => {}
         }
     }
 
@@ -396,10 +396,16 @@ impl Hub {
         }
     }
 
-    /// The same in all windows.
-    pub fn lose_remotely(&mut self, rank: u32) {
-        let windows: Vec<u32> = self.remotes.keys().copied().collect();
-        windows.into_iter().for_each(|window| self.abandon_remotely(window, rank));
+    /// The same in all windows. If its session is over it frees no lock of ours any more, so we do.
+    pub fn lose_remotely(&mut self, rank: u32, loss: Loss) {
+        let windows: Vec<(u32, bool)> =
+            self.remotes.iter().map(|(window, remote)| (*window, remote.at_origin)).collect();
+        for (window, has_lock) in windows {
+            self.abandon_remotely(window, rank);
+            if has_lock && matches!(loss, Loss::Session(_)) {
+                self.give_lock_back(window, self.rank, rank);
+            }
+        }
         self.cancel_accesses(rank);
     }
 

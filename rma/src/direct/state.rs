@@ -115,6 +115,14 @@ impl Remote {
         What::Atomic { at, atomic: Atomic { change, fetch: false, token: true } }
     }
 
+    /// Sets the word of a rank's lock, if it has the expected value.
+    pub fn swap_of_lock(&self, rank: u32, expected: u64, desired: u64) -> What {
+        let (expected, desired) = (expected.to_le_bytes(), desired.to_le_bytes());
+        let change = Change::Swap { element: Element::U64, expected, desired };
+        let at = self.word_at(rank, self.words.lock());
+        What::Atomic { at, atomic: Atomic { change, fetch: true, token: false } }
+    }
+
     /// Where a word of a rank's board is in its region.
     pub fn word_at(&self, rank: u32, word: u32) -> u64 {
         self.sizes[rank as usize] + u64::from(word) * WORD as u64
@@ -451,6 +459,8 @@ pub(crate) enum Posted {
     Lock { window: u32, rank: u32 },
     /// Something is told; nobody waits for it.
     Word { rank: u32 },
+    /// A lock of accumulates is given back for one who cannot do it; nothing comes of its failure.
+    Return,
     /// Memory of ours comes back.
     Exposed { window: u32 },
     /// Memory that we detached comes back.

@@ -46,6 +46,8 @@ pub(crate) struct Hub {
     pub posted: Slots<Posted>,
     /// Windows and ranks whose accumulates somebody else has locked.
     pub refused_locks: Vec<(u32, u32)>,
+    /// Locks that have to be given back: window, rank, and who has it. There was no room for that.
+    pub returns: Vec<(u32, u32, u32)>,
     /// Windows and ranks of dynamic windows, to which something may go now.
     pub pushes: Vec<(u32, u32)>,
     pub next_window: u32,
@@ -80,6 +82,7 @@ impl Hub {
             remotes: BTreeMap::new(),
             posted: Slots::with_limit(MEMORIES_MAX),
             refused_locks: Vec::new(),
+            returns: Vec::new(),
             pushes: Vec::new(),
             next_window: 0,
             inbound: (0..size).map(|_| Inbound::default()).collect(),
@@ -374,7 +377,7 @@ impl Hub {
         self.replies[rank as usize] = None;
         self.drop_works(rank);
         self.end_fetches(rank);
-        self.lose_remotely(rank);
+        self.lose_remotely(rank, loss);
         let numbers: Vec<u32> = self.windows.keys().copied().collect();
         for window in numbers {
             let state = self.window(window);
