@@ -212,7 +212,7 @@ fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
     names.sort_unstable();
     names.dedup();
     let Some(chosen) = of_crates(workspace, "test") else { return Vec::new() };
-    let chosen = chosen.args(["--no-fail-fast"]).args(profile(depth).iter().copied());
+    let chosen = chosen.args(["--no-fail-fast"]);
     let units = ["--lib", "--bins", "--examples"];
     let everything = chosen.clone().args(units).args(integration(&names));
     if depth == Depth::Deep {
@@ -245,11 +245,6 @@ fn examples(workspace: &Workspace) -> Option<Invocation> {
     let libraries = workspace.packages.iter().filter(|package| package.library);
     let names: Vec<&str> = libraries.flat_map(|it| ["--package", it.name.as_str()]).collect();
     (!names.is_empty()).then(|| chosen.args(names))
-}
-
-/// Ten thousand seeds want a faster build than a hundred, with the same assertions in it.
-fn profile(depth: Depth) -> &'static [&'static str] {
-    if depth == Depth::Deep { &["--profile", "deep"] } else { &[] }
 }
 
 /// The environment and options of `--deep`.
