@@ -35,6 +35,25 @@ pub enum StoreError {
     /// Somebody asked for journal records that were already cut off.
     #[error("journal records from {asked} are gone; the oldest kept is {oldest}: copy the index")]
     Cut { asked: u64, oldest: u64 },
+    /// A store cannot go back behind rows of its index.
+    #[error(
+        "{} holds rows of records up to {holds}, but the others agree on records up to {through} only: \
+         copy the store of another server",
+        path.display()
+    )]
+    Beyond { path: PathBuf, holds: u64, through: u64 },
+    /// A copy of another server's store did not come to its end.
+    #[error(
+        "{} holds an unfinished copy of another server's metadata: start this server beside that one",
+        path.display()
+    )]
+    Unfinished { path: PathBuf },
+    /// A record of another store is not the next one here.
+    #[error("record {got} came from another server, but record {next} is next: ask for that one")]
+    Gap { next: u64, got: u64 },
+    /// A record of another store makes no sense.
+    #[error("record {position} from another server holds no batch: both have to run one version")]
+    Senseless { position: u64 },
     /// A key, value or batch is over its limit.
     #[error("{what} has {bytes} bytes, the limit is {limit}")]
     TooLarge { what: &'static str, bytes: usize, limit: usize },
@@ -91,10 +110,15 @@ impl StoreError {
             },
             StoreError::Stopped(cause) => cause.class(),
             StoreError::Full { .. } | StoreError::Busy | StoreError::ShuttingDown => Class::Node,
-            StoreError::Damaged { .. } | StoreError::Lost { .. } | StoreError::Index { .. } => {
-                Class::Data
-            }
-            StoreError::Cut { .. } | StoreError::TooLarge { .. } => Class::Caller,
+            StoreError::Damaged { .. }
+            | StoreError::Lost { .. }
+            | StoreError::Index { .. }
+            | StoreError::Beyond { .. }
+            | StoreError::Unfinished { .. } => Class::Data,
+            StoreError::Cut { .. }
+            | StoreError::Gap { .. }
+            | StoreError::Senseless { .. }
+            | StoreError::TooLarge { .. } => Class::Caller,
         }
     }
 

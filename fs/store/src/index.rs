@@ -111,6 +111,16 @@ impl Index {
         Ok(Some(index))
     }
 
+    /// Removes the index of a directory. It must not be open.
+    pub(crate) fn remove(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+        let path = index_path(directory);
+        let fail = |cause| StoreError::io("cannot remove", &path, cause);
+        match disk.remove_file(&path) {
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.and_then(|()| disk.sync_directory(directory)).map_err(fail),
+        }
+    }
+
     /// Makes an empty index that stands at position 0.
     pub(crate) fn create(
         disk: &dyn Disk,

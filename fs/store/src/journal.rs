@@ -9,7 +9,8 @@
 //! * positions grow by one; a group is written only after all groups before it;
 //! * `durable` <= `written` < next position, and no mark covers a record that failed;
 //! * nobody is told that a record is written or durable before the mark says so, which lies in a file
-//!   of its own: a record that is missed later is known to be missing;
+//!   of its own: a record that is missed later is known to be missing; nor before all members have it
+//!   ([`crate::agreement`]);
 //! * two files are enough to go on for ever, as long as checkpoints free one of them in turn: with a
 //!   journal that is full they are waited for;
 //! * a failed write or sync stops the journal for good: nobody is told success afterwards;
@@ -33,7 +34,7 @@ pub(crate) use mark::accepts as accepts_mark;
 pub(crate) use record::{accepts_header, accepts_record};
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,12 +44,14 @@ use ropewalk_base::disk::File;
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
+use crate::agreement::{Agreement, Member, Reach};
 use crate::error::StoreError;
 use crate::marks::{Mark, Position, Reached};
 use mark::MarkFile;
 use record::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use segment::segment_name;
 
+pub(crate) use open::clear;
 pub use open::{FoundJournal, OpenJournal, RecoveredJournal, Recovery, recover};
 pub use read::JournalReader;
 pub use recover::Replay;
@@ -63,6 +66,8 @@ const OLD_FILES_MAX: usize = 2;
 const BUFFERED_BYTES_READY: usize = 4 << 20;
 /// A group buffer larger than this is given back after its write.
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
+/// Segments that are kept for readers; whoever is further behind has to copy the index.
+const KEPT_SEGMENTS_MAX: usize = 64;
 /// The pause before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 
@@ -104,8 +109,11 @@ struct Shared {
     /// The start value of the checksums of records.
     seed: u32,
     mark: MarkFile,
-    written: Mark,
-    durable: Mark,
+    /// Of the own files.
+    own_written: Mark,
+    own_durable: Mark,
+    /// Of the own files and of all members.
+    agreement: Agreement,
     state: RefCell<State>,
     /// Told when a file for further records is there, or is not.
     prepared: Notify,
@@ -123,6 +131,11 @@ struct State {
     segments: VecDeque<Segment>,
     spare: Option<(u64, Arc<dyn File>)>,
     old: Vec<PathBuf>,
+    /// Of each reader: the record that it wants next.
+    wanted: BTreeMap<u64, u64>,
+    next_reader: u64,
+    /// The index holds everything up to here.
+    checkpoint: u64,
     preparing: bool,
     full: bool,
     /// The disk is nearly full: files that nobody needs now are given back.
@@ -170,6 +183,9 @@ impl Journal {
             segments: recovered.segments,
             spare: None,
             old: recovered.old,
+            wanted: BTreeMap::new(),
+            next_reader: 0,
+            checkpoint: 0,
             preparing: false,
             full: false,
             frugal: false,
@@ -188,8 +204,9 @@ impl Journal {
             store: recovered.open.store,
             seed: record::seed_of(recovered.open.store),
             mark: recovered.mark,
-            written: Mark::new(last),
-            durable: Mark::new(last),
+            own_written: Mark::new(last),
+            own_durable: Mark::new(last),
+            agreement: Agreement::new(last),
             state: RefCell::new(state),
             prepared: Notify::new(),
         });
@@ -217,7 +234,7 @@ impl Journal {
             return Err(StoreError::Full { path, what: "the journal", needed });
         }
         let position = state.next;
-        let durable = shared.durable.get().0;
+        let durable = shared.own_durable.get().0;
         state.next += 1;
         if turn {
             state.tail_sequence += 1;
@@ -262,29 +279,71 @@ impl Journal {
         Position(self.shared.state.borrow().next - 1)
     }
 
-    /// Everything up to here is with the kernel: it survives the death of the process.
+    /// Everything up to here is with the kernel of each member: it survives the death of the processes.
     pub fn written(&self) -> Position {
-        self.shared.written.get()
+        self.shared.agreement.written.get()
     }
 
-    /// Everything up to here survives a power loss.
+    /// Everything up to here survives a power loss, at each member.
     pub fn durable(&self) -> Position {
-        self.shared.durable.get()
+        self.shared.agreement.durable.get()
     }
 
     /// Completes when `written` covers `position`.
     pub fn wait_written(&self, position: Position) -> Reached {
-        self.shared.written.reached(position)
+        self.shared.agreement.written.reached(position)
     }
 
     /// Completes when `durable` covers `position`; starts a sync where none is on its way.
     pub fn wait_durable(&self, position: Position) -> Reached {
-        let reached = self.shared.durable.reached(position);
+        self.want_sync(position);
+        self.shared.agreement.durable.reached(position)
+    }
+
+    /// How far the own files have come, whatever the members have.
+    pub fn own(&self) -> Reach {
+        let (written, durable) = (self.shared.own_written.get(), self.shared.own_durable.get());
+        Reach { written, durable }
+    }
+
+    /// Completes when the own files have `position`.
+    pub fn wait_own_written(&self, position: Position) -> Reached {
+        self.shared.own_written.reached(position)
+    }
+
+    /// Completes when the own files have `position` durably; starts a sync where none is on its way.
+    pub fn wait_own_durable(&self, position: Position) -> Reached {
+        self.want_sync(position);
+        self.shared.own_durable.reached(position)
+    }
+
+    fn want_sync(&self, position: Position) {
         let mut state = self.shared.state.borrow_mut();
         state.sync_wanted = state.sync_wanted.max(position.0);
         drop(state);
         self.shared.sync();
-        reached
+    }
+
+    /// From now on nothing is written or durable that this member has not confirmed. False: it lacks something that is agreed
+    /// already.
+    #[must_use]
+    pub fn admit(&self, member: Member, reach: Reach) -> bool {
+        self.shared.agreement.admit(member, reach)
+    }
+
+    /// A member says how far it has come.
+    pub fn confirm(&self, member: Member, reach: Reach) {
+        self.shared.agreement.confirm(member, reach);
+    }
+
+    /// Goes on without a member. Those who elect servers have to know that first, durably.
+    pub fn dismiss(&self, member: Member) {
+        self.shared.agreement.dismiss(member);
+    }
+
+    /// The members beside the own files, and how far each has come.
+    pub fn members(&self) -> Vec<(Member, Reach)> {
+        self.shared.agreement.members()
     }
 
     /// Completes when so few bytes wait for their write that more may come.
@@ -297,7 +356,7 @@ impl Journal {
             (state.buffered > BUFFERED_BYTES_READY).then(|| Position(state.next - 1))
         };
         match waiting {
-            Some(last) => self.wait_written(last).await,
+            Some(last) => self.wait_own_written(last).await,
             None => Ok(()),
         }
     }
@@ -342,7 +401,8 @@ impl Journal {
         self.shared.give_back();
     }
 
-    /// Reads records from `position` on, up to the last written one: the feed of a standby.
+    /// Reads records from `position` on, up to the last one in the own files: the feed of a standby. It does not wait for the
+    /// agreement, which waits for it.
     pub fn read_from(&self, position: Position) -> JournalReader {
         JournalReader::new(self.shared.clone(), position.0)
     }
@@ -362,7 +422,7 @@ impl Shared {
         let (sequence, offset) = (state.tail_sequence, state.tail_offset);
         let mut bytes = std::mem::take(&mut state.buffer);
         if offset == 0 {
-            let durable = self.durable.get().0;
+            let durable = self.own_durable.get().0;
             let (epoch, store) = (self.epoch, self.store);
             SegmentHeader { sequence, epoch, first: position, durable, store }.encode(&mut bytes);
             state.tail_offset = SEGMENT_HEADER_BYTES;
@@ -387,10 +447,11 @@ impl Shared {
                 state.buffer.clear();
             }
             drop(state);
-            if let Err(error) = self.mark.set(group.last, self.durable.get().0) {
+            if let Err(error) = self.mark.set(group.last, self.own_durable.get().0) {
                 return self.fail(error);
             }
-            self.written.advance(Position(group.last));
+            self.own_written.advance(Position(group.last));
+            self.agree();
         }
         self.arm_timer();
         self.sync();
@@ -479,9 +540,9 @@ impl Shared {
 
     /// Starts a sync where one is wanted and none runs.
     fn sync(self: &Rc<Self>) {
-        let target = self.written.get();
+        let target = self.own_written.get();
         let mut state = self.state.borrow_mut();
-        let durable = self.durable.get();
+        let durable = self.own_durable.get();
         if state.sync_running
             || state.failed.is_some()
             || state.sync_wanted <= durable.0
@@ -524,16 +585,22 @@ impl Shared {
             segment.header_durable |= segment.sequence <= last_sequence;
         }
         drop(state);
-        if let Err(error) = self.mark.set(self.written.get().0, target.0) {
+        if let Err(error) = self.mark.set(self.own_written.get().0, target.0) {
             return self.fail(error);
         }
-        self.durable.advance(target);
+        self.own_durable.advance(target);
+        self.agree();
         self.sync();
+    }
+
+    fn agree(&self) {
+        let (written, durable) = (self.own_written.get(), self.own_durable.get());
+        self.agreement.note_own(Reach { written, durable });
     }
 
     fn arm_timer(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
-        if state.timer_armed || self.written.get() <= self.durable.get() {
+        if state.timer_armed || self.own_written.get() <= self.own_durable.get() {
             return;
         }
         state.timer_armed = true;
@@ -545,16 +612,21 @@ impl Shared {
             let Some(shared) = weak.upgrade() else { return };
             let mut state = shared.state.borrow_mut();
             state.timer_armed = false;
-            state.sync_wanted = state.sync_wanted.max(shared.written.get().0);
+            state.sync_wanted = state.sync_wanted.max(shared.own_written.get().0);
             drop(state);
             shared.sync();
         });
     }
 
+    /// Gives segments up that neither a start nor a reader wants.
     fn cut(self: &Rc<Self>, checkpoint: u64) {
         let mut state = self.state.borrow_mut();
+        state.checkpoint = state.checkpoint.max(checkpoint);
+        let checkpoint = state.checkpoint;
+        let wanted = state.wanted.values().min().copied().unwrap_or(u64::MAX);
         while state.segments.len() > 1
             && state.segments[1].first <= checkpoint + 1
+            && (state.segments[1].first <= wanted || state.segments.len() > KEPT_SEGMENTS_MAX)
             && state.segments[1].header_durable
         {
             let segment = state.segments.pop_front().expect("there are two");
@@ -592,8 +664,9 @@ impl Shared {
         state.groups.clear();
         state.buffered = 0;
         drop(state);
-        self.written.fail(error.stopped());
-        self.durable.fail(error.stopped());
+        self.own_written.fail(error.stopped());
+        self.own_durable.fail(error.stopped());
+        self.agreement.fail(&error);
         self.prepared.notify_all();
     }
 }

@@ -1,18 +1,19 @@
 //! The metadata store of this project: journal, overlay, index.
 //!
 //! A commit goes to the journal and to the overlay, which reads see first. A checkpoint freezes
-//! the overlay, waits until the journal is durable up to there, writes the frozen changes to the
+//! the overlay, waits until the journal is durable and all members have written up to there, writes the frozen changes to the
 //! index beside the executor, in parts where there is little room, and cuts the journal. A start
 //! brings what the journal holds above the index's position into the index.
 //!
 //! Invariants
 //! * reads see overlay, then frozen overlay, then index, hence always the last commit;
-//! * the index never holds what the journal does not hold durably;
+//! * the index never holds what the journal does not hold durably, nor what a member lacks;
 //! * memory is bounded: a commit is refused (`Busy`) when the overlay is over twice its limit,
 //!   and `ready` waits when it is over the limit;
 //! * after the first error of the disk nothing is acknowledged any more, until a restart.
 
 mod checkpoint;
+mod copy;
 mod open;
 mod room;
 mod scan;
@@ -38,6 +39,8 @@ use crate::overlay::Overlay;
 use crate::superblock::Boot;
 use room::Spaces;
 
+pub use copy::{Snapshot, StoreCopy};
+pub use open::FoundStore;
 pub use room::Room;
 
 /// Sizes and times of a journaled store.
@@ -140,6 +143,22 @@ impl JournaledStore {
         &self.shared.journal
     }
 
+    /// Takes a record from the journal of another store, which this one follows. As [`MetaStore::commit`], it wants
+    /// [`MetaStore::ready`] before.
+    ///
+    /// # Errors
+    /// As those of `commit`; `Gap` where it is not the next one; `Senseless` where it is no batch. Nothing was changed then.
+    pub fn accept(&self, position: Position, record: &[u8]) -> Result<(), StoreError> {
+        let next = self.shared.journal.position().0 + 1;
+        if position.0 != next {
+            return Err(StoreError::Gap { next, got: position.0 });
+        }
+        if batch::changes(record).any(|change| change.is_none()) {
+            return Err(StoreError::Senseless { position: position.0 });
+        }
+        self.shared.append(record).map(drop)
+    }
+
     /// The index holds everything up to here.
     pub fn checkpointed(&self) -> Position {
         self.shared.state.borrow().checkpoint
@@ -176,6 +195,40 @@ impl JournaledStore {
     }
 }
 
+impl Shared {
+    /// Adds a batch to journal and overlay, and sees to checkpoints.
+    fn append(self: &Rc<Self>, bytes: &[u8]) -> Result<Position, StoreError> {
+        let shared = self;
+        let mut state = shared.state.borrow_mut();
+        if state.active.bytes() > shared.config.overlay_bytes_max() {
+            return Err(shared.no_room(&state));
+        }
+        let position = match shared.journal.append(bytes) {
+            Ok(position) => position,
+            Err(error) => {
+                drop(state);
+                if error.is_full() {
+                    // A checkpoint frees segments of the journal.
+                    shared.start_checkpoint();
+                }
+                return Err(error);
+            }
+        };
+        for change in batch::changes(bytes) {
+            state.active.apply(change.expect("a batch reads what it wrote"));
+        }
+        state.counts.commits += 1;
+        let due = state.active.bytes() >= state.overlay_goal
+            || shared.journal.written_bytes() - state.journal_mark >= shared.config.journal_bytes
+            || !shared.journal.has_room();
+        drop(state);
+        if due {
+            shared.start_checkpoint();
+        }
+        Ok(position)
+    }
+}
+
 impl MetaStore for JournaledStore {
     fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
         let state = self.shared.state.borrow();
@@ -203,34 +256,7 @@ impl MetaStore for JournaledStore {
 
     fn commit(&self, batch: &Batch) -> Result<Position, StoreError> {
         batch.check()?;
-        let shared = &self.shared;
-        let mut state = shared.state.borrow_mut();
-        if state.active.bytes() > shared.config.overlay_bytes_max() {
-            return Err(shared.no_room(&state));
-        }
-        let position = match shared.journal.append(batch.bytes()) {
-            Ok(position) => position,
-            Err(error) => {
-                drop(state);
-                if error.is_full() {
-                    // A checkpoint frees segments of the journal.
-                    shared.start_checkpoint();
-                }
-                return Err(error);
-            }
-        };
-        for change in batch::changes(batch.bytes()) {
-            state.active.apply(change.expect("a batch reads what it wrote"));
-        }
-        state.counts.commits += 1;
-        let due = state.active.bytes() >= state.overlay_goal
-            || shared.journal.written_bytes() - state.journal_mark >= shared.config.journal_bytes
-            || !shared.journal.has_room();
-        drop(state);
-        if due {
-            shared.start_checkpoint();
-        }
-        Ok(position)
+        self.shared.append(batch.bytes())
     }
 
     async fn ready(&self) -> Result<(), StoreError> {

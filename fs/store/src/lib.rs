@@ -10,6 +10,7 @@
 //! Invariants: nothing here knows a request, a peer or a clock of its own; everything reaches the
 //! disk through `World`, so that the simulator can cut the power at any write.
 
+pub mod agreement;
 pub mod batch;
 pub mod decoders;
 pub mod error;
@@ -29,6 +30,6 @@ mod testing;
 pub use batch::Batch;
 pub use error::StoreError;
 pub use host_disk::HostDisk;
-pub use journaled::{JournaledConfig, JournaledStore, Room};
+pub use journaled::{FoundStore, JournaledConfig, JournaledStore, Room, Snapshot, StoreCopy};
 pub use marks::Position;
 pub use meta_store::{KeyRange, MetaStore, Order, Row, Value};

@@ -153,6 +153,17 @@ pub(super) fn required(
     Ok(Reach::decode(&bytes[..count]).map_or(0, |reach| reach.required(store, era)))
 }
 
+/// Removes the mark of the journal in `directory`.
+pub(super) fn remove(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+    let path = path_of(directory);
+    let fail = |cause| StoreError::io("cannot remove", &path, cause);
+    match disk.remove_file(&path) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        removed => removed.map_err(fail)?,
+    }
+    path.parent().map_or(Ok(()), |parent| disk.sync_directory(parent)).map_err(fail)
+}
+
 /// The mark of a journal that takes records.
 pub(super) struct MarkFile {
     file: Arc<dyn File>,

@@ -65,6 +65,18 @@ pub struct RecoveredJournal {
     pub(super) old: Vec<PathBuf>,
 }
 
+/// Removes all that belongs to a journal. Blocks; meant for `World::offload`.
+pub(crate) fn clear(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+    let fail = |cause| StoreError::io("cannot clear the journal in", directory, cause);
+    for (name, _) in disk.list(directory).map_err(fail)? {
+        if segment::parse_name(&name).is_some() {
+            disk.remove_file(&directory.join(name)).map_err(fail)?;
+        }
+    }
+    disk.sync_directory(directory).map_err(fail)?;
+    mark::remove(disk, directory)
+}
+
 /// Reads the journal in `directory` and hands each record above the checkpoint to `replay`.
 /// Blocks; meant for `World::offload`.
 pub fn recover(
@@ -96,6 +108,14 @@ pub fn recover(
 }
 
 impl FoundJournal {
+    /// Records behind `through` are given up: the new segment takes their place.
+    pub(crate) fn forget_after(&mut self, through: Position) {
+        let last = self.recovery.last.min(through);
+        let forgotten = self.recovery.last.0 - last.0;
+        self.recovery.records -= self.recovery.records.min(forgotten);
+        (self.recovery.last, self.found.last) = (last, last.0);
+    }
+
     /// Starts a new segment behind the recovered records. `covered`: the owner has brought all of them into
     /// its index, durably, so that the files are free for use. Blocks; meant for `World::offload`.
     ///
@@ -111,12 +131,13 @@ impl FoundJournal {
         let path = self.directory.join(segment_name(sequence));
         let OpenJournal { epoch, store, era, .. } = self.open;
         let (first, durable) = (self.found.last + 1, self.found.last);
+        // Before the new segment voids records that were given up: nobody may miss them later.
+        let mark = MarkFile::begin(disk, &self.directory, store, era, self.found.last)?;
         let mut bytes = Vec::new();
         SegmentHeader { sequence, epoch, first, durable, store }.encode(&mut bytes);
         file.write_at(0, &bytes)
             .and_then(|()| file.sync_data())
             .map_err(|cause| StoreError::io("cannot start the journal segment", &path, cause))?;
-        let mark = MarkFile::begin(disk, &self.directory, store, era, self.found.last)?;
         let kept = self.found.segments.into_iter().map(|segment| Segment {
             sequence: segment.header.sequence,
             first: segment.header.first,

@@ -1,6 +1,7 @@
 //! Reading the journal while it grows: the feed of a standby.
 //!
-//! Invariant: a reader hands out each written record once, in order, or says that it was cut off.
+//! Invariants: a reader hands out each written record once, in order, or says that it was cut off; what it has not read yet is
+//! kept for it, within bounds.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use crate::marks::Position;
 /// page cache.
 pub struct JournalReader {
     shared: Rc<Shared>,
+    /// Its number among the readers.
+    number: u64,
     next: u64,
     place: Option<Place>,
 }
@@ -30,7 +33,13 @@ struct Place {
 
 impl JournalReader {
     pub(super) fn new(shared: Rc<Shared>, next: u64) -> JournalReader {
-        JournalReader { shared, next: next.max(1), place: None }
+        let next = next.max(1);
+        let mut state = shared.state.borrow_mut();
+        let number = state.next_reader;
+        state.next_reader += 1;
+        state.wanted.insert(number, next);
+        drop(state);
+        JournalReader { shared, number, next, place: None }
     }
 
     /// The position that comes next.
@@ -38,12 +47,12 @@ impl JournalReader {
         Position(self.next)
     }
 
-    /// The next record; `None` where it is not written yet (then wait for `written`).
+    /// The next record; `None` where it is not written yet (then wait for `Journal::wait_own_written`).
     ///
     /// # Errors
     /// `Cut` where it is gone already, `Damaged` where it no longer holds.
     pub fn next_record(&mut self) -> Result<Option<(Position, Vec<u8>)>, StoreError> {
-        if self.next > self.shared.written.get().0 {
+        if self.next > self.shared.own_written.get().0 {
             return Ok(None);
         }
         self.find_segment()?;
@@ -54,6 +63,7 @@ impl JournalReader {
             place.position += 1;
             if let Some(payload) = payload {
                 self.next += 1;
+                self.shared.state.borrow_mut().wanted.insert(self.number, self.next);
                 return Ok(Some((Position(header.position), payload)));
             }
         }
@@ -74,6 +84,12 @@ impl JournalReader {
             });
         }
         Ok(())
+    }
+}
+
+impl Drop for JournalReader {
+    fn drop(&mut self) {
+        self.shared.state.borrow_mut().wanted.remove(&self.number);
     }
 }
 

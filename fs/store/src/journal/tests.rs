@@ -255,6 +255,10 @@ fn groups_share_writes_and_syncs_and_readers_follow() {
         assert_records(&seen, 1..=300);
         let mut late = journal.read_from(Position(177));
         assert_eq!(late.next_record().unwrap().unwrap().0, Position(177));
+        let third = journal.read_from(Position(3));
+        journal.cut(Position(250));
+        assert_eq!(journal.oldest(), Position(1), "a reader has not come further");
+        drop((late, third));
         journal.cut(Position(250));
         let oldest = journal.oldest();
         assert!(oldest > Position(100) && oldest <= Position(251), "{oldest}");

@@ -112,7 +112,9 @@ impl Shared {
         frozen: Arc<Overlay>,
         position: Position,
     ) -> Result<(), StoreError> {
-        self.journal.wait_durable(position).await?;
+        // The index is never cut: it takes nothing that a member may lack.
+        self.journal.wait_own_durable(position).await?;
+        self.journal.wait_written(position).await?;
         let mut after: Option<Box<[u8]>> = None;
         loop {
             let room = self.room_for_part().await?;

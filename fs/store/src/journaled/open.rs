@@ -1,5 +1,7 @@
 //! Starting a store: index, then journal, then the journal's records above the index.
 //!
+//! The store is read first. Then the owner says where it goes on, and only then anything is written.
+//!
 //! Invariant: the journal's records are in the index, written anew and synced, before the start goes on.
 //! Reading them back proves nothing: had a sync failed before the restart, they would be in the page cache
 //! and nowhere else.
@@ -18,36 +20,81 @@ use super::{JournaledConfig, JournaledCounts, JournaledStore, Shared, State};
 use crate::batch;
 use crate::error::StoreError;
 use crate::index::{Index, IndexConfig, IndexReader, Part, index_path};
-use crate::journal::{self, Journal, OpenJournal, RecoveredJournal};
+use crate::journal::{self, FoundJournal, Journal, OpenJournal, RecoveredJournal};
 use crate::marks::Position;
+use crate::meta_store::Value;
 use crate::overlay::Overlay;
 use crate::superblock::Boot;
 
-const JOURNAL_NAME: &str = "journal";
+pub(super) const JOURNAL_NAME: &str = "journal";
+/// Says that a copy of another store has begun here and has not ended.
+pub(super) const UNFINISHED_NAME: &str = "copy.unfinished";
 /// Bytes of an index without rows.
 const INDEX_BYTES_MIN: u64 = 2 << 20;
 
-/// The parts of the store that a helper thread reads.
+/// A store that was read, before anything is written to it.
+///
+/// A server that is one of several asks the others now: what they lack of its last records was never acknowledged, and may have
+/// to go.
+pub struct FoundStore {
+    world: World,
+    directory: PathBuf,
+    boot: Boot,
+    config: JournaledConfig,
+    accept_loss: bool,
+    found: Found,
+}
+
+/// What a helper thread read.
+struct Found {
+    index: Option<Index>,
+    reader: Option<IndexReader>,
+    /// The journal's records above the index.
+    overlay: Overlay,
+    journal: FoundJournal,
+}
+
+/// What a helper thread made of it.
 struct Parts {
     index: Index,
     reader: IndexReader,
     journal: RecoveredJournal,
 }
 
-impl JournaledStore {
-    /// Opens the store in a claimed directory; makes it where the directory is new.
+impl FoundStore {
+    /// The position of the last record.
+    pub fn position(&self) -> Position {
+        self.found.journal.recovery.last
+    }
+
+    /// The value of a key, as of the last record.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
+        match (self.found.overlay.get(key), &self.found.reader) {
+            (Some(known), _) => Ok(known.clone()),
+            (None, Some(reader)) => reader.get(key),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Goes on from here, or from an earlier record: what is behind it is given up for good.
     ///
-    /// `accept_loss`: go on at the first missing record where durable ones are lost.
-    pub async fn open(
-        world: &World,
-        directory: &Path,
-        boot: Boot,
-        config: JournaledConfig,
-        accept_loss: bool,
-    ) -> Result<JournaledStore, StoreError> {
-        let (disk, path) = (world.disk(), directory.to_path_buf());
+    /// # Errors
+    /// `Beyond`, if the index holds more than that.
+    pub async fn begin(self, through: Option<Position>) -> Result<JournaledStore, StoreError> {
+        let FoundStore { world, directory, boot, config, accept_loss, found } = self;
+        let (disk, path) = (world.disk(), directory.clone());
         let parts = world
-            .offload(move || read(&*disk, path, boot, config, accept_loss))
+            .offload(move || {
+                let found = match through.filter(|it| *it < found.journal.recovery.last) {
+                    None => found,
+                    // It is read once more, without what goes.
+                    Some(through) => {
+                        drop(found);
+                        read(&*disk, path.clone(), boot, config, accept_loss, through)?
+                    }
+                };
+                begin(&*disk, path, boot, config, found)
+            })
             .await
             .unwrap_or(Err(StoreError::ShuttingDown))?;
         let recovery = parts.journal.recovery;
@@ -67,10 +114,10 @@ impl JournaledStore {
         };
         let shared = Rc::new(Shared {
             world: world.clone(),
-            directory: directory.to_path_buf(),
+            directory,
             config,
             boot,
-            journal: Journal::start(world, parts.journal),
+            journal: Journal::start(&world, parts.journal),
             recovery,
             index: Arc::new(parts.index),
             state: RefCell::new(state),
@@ -81,52 +128,125 @@ impl JournaledStore {
     }
 }
 
+impl JournaledStore {
+    /// Reads the store in a claimed directory; nothing is written yet.
+    ///
+    /// `accept_loss`: go on at the first missing record where durable ones are lost.
+    pub async fn find(
+        world: &World,
+        directory: &Path,
+        boot: Boot,
+        config: JournaledConfig,
+        accept_loss: bool,
+    ) -> Result<FoundStore, StoreError> {
+        let (disk, path) = (world.disk(), directory.to_path_buf());
+        let found = world
+            .offload(move || read(&*disk, path, boot, config, accept_loss, Position(u64::MAX)))
+            .await
+            .unwrap_or(Err(StoreError::ShuttingDown))?;
+        let (world, directory) = (world.clone(), directory.to_path_buf());
+        Ok(FoundStore { world, directory, boot, config, accept_loss, found })
+    }
+
+    /// Opens the store in a claimed directory; makes it where the directory is new. See [`JournaledStore::find`].
+    pub async fn open(
+        world: &World,
+        directory: &Path,
+        boot: Boot,
+        config: JournaledConfig,
+        accept_loss: bool,
+    ) -> Result<JournaledStore, StoreError> {
+        let found = JournaledStore::find(world, directory, boot, config, accept_loss).await?;
+        found.begin(None).await
+    }
+}
+
+pub(super) fn index_config(boot: Boot, config: JournaledConfig) -> IndexConfig {
+    let (cache_bytes, reserve_bytes) = (config.cache_bytes, config.reserve_bytes);
+    IndexConfig { store: boot.store, cache_bytes, reserve_bytes }
+}
+
+/// Reads index and journal; of the latter nothing behind `through`.
 fn read(
     disk: &dyn Disk,
     directory: PathBuf,
     boot: Boot,
     config: JournaledConfig,
     accept_loss: bool,
-) -> Result<Parts, StoreError> {
+    through: Position,
+) -> Result<Found, StoreError> {
+    check_finished(disk, &directory)?;
     let journal_path = directory.join(JOURNAL_NAME);
     // It may be on a disk of its own.
     disk.create_directory(&journal_path)
         .and_then(|()| disk.hold(&journal_path))
         .and_then(|()| disk.sync_directory(&directory))
         .map_err(|cause| StoreError::io("cannot make", &journal_path, cause))?;
-    let (cache_bytes, reserve_bytes) = (config.cache_bytes, config.reserve_bytes);
-    let index_config = IndexConfig { store: boot.store, cache_bytes, reserve_bytes };
-    let index = Index::open(disk, &directory, index_config)?;
-    let checkpoint = index.as_ref().map_or(Ok(0), Index::position)?;
+    let index = Index::open(disk, &directory, index_config(boot, config))?;
+    let checkpoint = Position(index.as_ref().map_or(Ok(0), Index::position)?);
     let open = OpenJournal {
         epoch: boot.counter,
         store: boot.store,
         era: boot.era,
-        checkpoint: Position(checkpoint),
+        checkpoint,
         must_exist: index.is_some(),
         accept_loss,
     };
     let mut overlay = Overlay::default();
-    let replay = &mut |_: u64, payload: &[u8]| {
+    let replay = &mut |position: u64, payload: &[u8]| {
         for change in batch::stored_changes(payload, &journal_path) {
-            overlay.apply(change?);
+            let change = change?;
+            if position <= through.0 {
+                overlay.apply(change);
+            }
         }
         Ok(())
     };
-    let found = journal::recover(disk, &journal_path, config.journal, open, replay)?;
-    let last = found.recovery.last.0;
+    let mut journal = journal::recover(disk, &journal_path, config.journal, open, replay)?;
+    journal.forget_after(through);
+    if let Some(index) = &index {
+        check_through(index, &directory, checkpoint, journal.recovery.last, through)?;
+    }
+    let reader = index.as_ref().map(Index::reader).transpose()?;
+    Ok(Found { index, reader, overlay, journal })
+}
+
+/// Whether a directory holds a whole store.
+///
+/// # Errors
+/// `Unfinished`, where it does not.
+fn check_finished(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+    let mark = directory.join(UNFINISHED_NAME);
+    match disk.kind(&mark) {
+        Ok(None) => Ok(()),
+        Ok(Some(_)) => Err(StoreError::Unfinished { path: directory.to_path_buf() }),
+        Err(cause) => Err(StoreError::io("cannot look for", &mark, cause)),
+    }
+}
+
+/// Brings the records that were found into the index, and begins a new segment of the journal.
+fn begin(
+    disk: &dyn Disk,
+    directory: PathBuf,
+    boot: Boot,
+    config: JournaledConfig,
+    found: Found,
+) -> Result<Parts, StoreError> {
+    let Found { index, reader, overlay, journal } = found;
+    // The blocks that it still shows are wanted now.
+    drop(reader);
+    let last = journal.recovery.last.0;
     let (index, journal) = match index {
         Some(index) => {
-            check_through(&index, &directory, last)?;
             // Also where nothing was replayed: the commit writes the index's own head anew.
             take_in(disk, &directory, &index, &overlay, last)?;
-            (index, found.begin(disk, true)?)
+            (index, journal.begin(disk, true)?)
         }
         None => {
             check_begin(disk, &directory, config)?;
             // Only in this order does an index prove that the journal had its first segment.
-            let journal = found.begin(disk, false)?;
-            let index = Index::create(disk, &directory, index_config)?;
+            let journal = journal.begin(disk, false)?;
+            let index = Index::create(disk, &directory, index_config(boot, config))?;
             take_in(disk, &directory, &index, &overlay, last)?;
             (index, journal)
         }
@@ -153,20 +273,30 @@ fn check_begin(
 
 /// A checkpoint in parts that did not come to its end left rows of later records than the position
 /// says. They make sense together with those records only.
-fn check_through(index: &Index, directory: &Path, last: u64) -> Result<(), StoreError> {
-    let through = index.through()?;
-    if through <= last {
+fn check_through(
+    index: &Index,
+    directory: &Path,
+    checkpoint: Position,
+    last: Position,
+    through: Position,
+) -> Result<(), StoreError> {
+    let holds = Position(index.through()?).max(checkpoint);
+    if holds <= last {
         return Ok(());
     }
+    if last == through {
+        let path = index_path(directory);
+        return Err(StoreError::Beyond { path, holds: holds.0, through: through.0 });
+    }
     let what = format!(
-        "it holds rows of records up to {through}, but the journal ends with record {last}: \
+        "it holds rows of records up to {holds}, but the journal ends with record {last}: \
          restore the directory of the metadata from a backup"
     );
     Err(StoreError::Damaged { path: index_path(directory), what })
 }
 
 /// Brings the journal's records into the index, in as many parts as the disk has room for.
-fn take_in(
+pub(super) fn take_in(
     disk: &dyn Disk,
     directory: &Path,
     index: &Index,

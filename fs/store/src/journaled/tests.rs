@@ -194,3 +194,65 @@ fn a_damaged_index_is_refused_with_its_name() {
         assert!(error.to_string().contains("index.redb"), "{error}");
     });
 }
+
+#[test]
+fn a_copy_that_was_broken_off_is_no_store() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (from.path().to_path_buf(), to.path().to_path_buf());
+    run(HostDisk::shared(), move |world| async move {
+        let (first, second) = (take(&from), take(&to));
+        let mut random = Random::from_seed(7);
+        let mut model = Model::new();
+        let (store, old) = (open(&world, &first).await, open(&world, &second).await);
+        for _ in 0..200 {
+            store.ready().await.unwrap();
+            store.commit(&random_batch(&mut random, &mut model)).unwrap();
+            old.ready().await.unwrap();
+            old.commit(Batch::new().put(b"older", b"row")).unwrap();
+        }
+        store.checkpoint().await.unwrap();
+        old.checkpoint().await.unwrap();
+        drop(old);
+        let (path, boot) = (&second.path, second.boot);
+        for finishes in [false, true] {
+            let (mut snapshot, _records) = store.snapshot().await.unwrap();
+            let position = snapshot.position();
+            assert_eq!(position, store.position());
+            let copy = StoreCopy::begin(&world, path, boot, small(), position).await.unwrap();
+            copy.add(snapshot.next_rows(2000).unwrap()).await.unwrap();
+            // This is behind the snapshot.
+            store.ready().await.unwrap();
+            let key = [b"later", &[u8::from(finishes)][..]].concat();
+            store.commit(Batch::new().put(&key, b"row")).unwrap();
+            store.checkpoint().await.unwrap();
+            if !finishes {
+                drop(copy);
+                let error = JournaledStore::open(&world, path, boot, small(), false).await.err();
+                assert!(matches!(error, Some(StoreError::Unfinished { .. })), "{error:?}");
+                model.insert(key, b"row".to_vec());
+                continue;
+            }
+            loop {
+                let rows = snapshot.next_rows(2000).unwrap();
+                if rows.is_empty() {
+                    break;
+                }
+                copy.add(rows).await.unwrap();
+            }
+            let copied = copy.finish().await.unwrap();
+            assert_eq!(copied.position(), position);
+            let (key, value) = model.iter().next().unwrap();
+            assert_eq!(copied.get(key).unwrap().as_deref(), Some(&value[..]));
+            let copied = copied.begin(None).await.unwrap();
+            let rows = copied.scan(KeyRange::all(), Order::Forward, usize::MAX).unwrap();
+            let rows: Model = rows.into_iter().map(|(key, value)| (key, value.to_vec())).collect();
+            assert_eq!(rows, model, "at the position of the snapshot");
+            assert!(matches!(
+                copied.accept(Position(203), b""),
+                Err(StoreError::Gap { next: 202, got: 203 })
+            ));
+            let senseless = copied.accept(Position(202), &[9; 9]);
+            assert!(matches!(senseless, Err(StoreError::Senseless { position: 202 })));
+        }
+    });
+}

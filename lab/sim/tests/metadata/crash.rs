@@ -28,8 +28,8 @@ use ropewalk_store::{
 const LIVES: u64 = 4;
 const KEYS: u64 = 60;
 
-type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
-type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
 /// The committed batches, position by position, and the positions that were promised.
 #[derive(Default)]
@@ -41,20 +41,25 @@ struct Model {
     durable: u64,
 }
 
-impl Model {
-    fn rows(&self, through: u64) -> Rows {
-        let mut rows = Rows::new();
-        for (key, value) in self.batches[..through as usize].iter().flatten() {
-            match value {
-                Some(value) => rows.insert(key.clone(), value.clone()),
-                None => rows.remove(key),
-            };
-        }
-        rows
+/// The rows after these batches.
+pub fn rows_of(batches: &[Changes]) -> Rows {
+    let mut rows = Rows::new();
+    for (key, value) in batches.iter().flatten() {
+        match value {
+            Some(value) => rows.insert(key.clone(), value.clone()),
+            None => rows.remove(key),
+        };
     }
+    rows
 }
 
-fn config() -> JournaledConfig {
+/// All rows of a store.
+pub fn rows_in(store: &JournaledStore) -> Result<Rows, StoreError> {
+    let rows = store.scan(KeyRange::all(), Order::Forward, usize::MAX)?;
+    Ok(rows.into_iter().map(|(key, value)| (key, value.to_vec())).collect())
+}
+
+pub fn config() -> JournaledConfig {
     JournaledConfig {
         journal: JournalConfig {
             segment_bytes: 16 * 1024,
@@ -67,7 +72,7 @@ fn config() -> JournaledConfig {
     }
 }
 
-fn random_changes(random: &mut Random) -> Changes {
+pub fn random_changes(random: &mut Random) -> Changes {
     let count = 1 + random.below(5);
     (0..count)
         .map(|_| {
@@ -78,7 +83,7 @@ fn random_changes(random: &mut Random) -> Changes {
         .collect()
 }
 
-fn to_batch(changes: &Changes) -> Batch {
+pub fn to_batch(changes: &Changes) -> Batch {
     let mut batch = Batch::new();
     for (key, value) in changes {
         match value {
@@ -148,11 +153,8 @@ fn check(store: &JournaledStore, model: &mut Model) -> Result<(), String> {
     if last > model.batches.len() as u64 {
         return Err(format!("{end}: position {last} was never committed"));
     }
-    let rows = store
-        .scan(KeyRange::all(), Order::Forward, usize::MAX)
-        .map_err(|error| error.to_string())?;
-    let rows: Rows = rows.into_iter().map(|(key, value)| (key, value.to_vec())).collect();
-    if rows != model.rows(last) {
+    let rows = rows_in(store).map_err(|error| error.to_string())?;
+    if rows != rows_of(&model.batches[..last as usize]) {
         return Err(format!("{end}: the rows are not those of position {last}"));
     }
     // Batches that were not found again are gone for good; the start made the rest durable.

@@ -3,4 +3,5 @@
 mod crash;
 mod damage;
 mod full;
+mod members;
 mod store_life;

@@ -68,6 +68,13 @@ impl Life {
         Life { executor, clock, queue, world, random: random.fork() }
     }
 
+    /// The world of a second node, which lives and dies with the first one.
+    pub fn beside(&mut self, disk: &VirtualDisk) -> World {
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let (executor, queue) = (self.executor.clone(), self.queue.clone());
+        World::new(executor, self.clock.clone(), shared, queue, self.random.fork())
+    }
+
     /// Runs tasks, blocking work and timers in a random order until `done` or nothing is left.
     pub fn run(&mut self, done: impl Fn() -> bool) {
         while !done() {
