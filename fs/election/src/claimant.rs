@@ -1,0 +1,459 @@
+//! A server that wants to act: it waits, asks, holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+
+use crate::ballot::{Answer, Ballot, Set};
+
+/// Ballots without an answer that are remembered.
+const SENT_MAX: usize = 64;
+
+/// The terms of an election, the same at all servers.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// For how long a voter promises.
+    pub lease: Duration,
+    /// The metadata servers and the witness.
+    pub voters: BTreeSet<u32>,
+}
+
+impl Rules {
+    fn majority(&self) -> usize {
+        self.voters.len() / 2 + 1
+    }
+}
+
+/// What became of this server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// It has the term and the set is stored: it may act.
+    Won { term: u64 },
+    /// Another server has a later term.
+    Lost,
+    /// The proposed set is stored.
+    SetStored,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Another server may act; at this time it has not been heard of for too long.
+    Waits {
+        until: Time,
+    },
+    /// Asks for a term: what each voter that granted it knows as the set.
+    Asks {
+        term: u64,
+        granted: BTreeMap<u32, Set>,
+        until: Time,
+    },
+    Holds(Holding),
+}
+
+#[derive(Debug)]
+struct Holding {
+    term: u64,
+    /// Of each voter: when its newest granted ballot was sent.
+    renewed: BTreeMap<u32, Time>,
+    /// The set that a majority stored; in the first moments that of an earlier term.
+    set: Set,
+    proposed: Option<(Set, BTreeSet<u32>)>,
+    /// A set of this term was stored.
+    is_ready: bool,
+    next: Time,
+}
+
+/// A ballot that was sent.
+#[derive(Debug)]
+struct Sent {
+    to: u32,
+    at: Time,
+    term: u64,
+    /// The number of the set that it carries.
+    set: Option<u64>,
+}
+
+/// A server that may act, or wants to.
+#[derive(Debug)]
+pub struct Claimant {
+    own: u32,
+    rules: Rules,
+    state: State,
+    /// The highest term heard of.
+    term: u64,
+    serial: u64,
+    sent: BTreeMap<u64, Sent>,
+    outgoing: Vec<(u32, u64, Ballot)>,
+    events: Vec<Event>,
+    random: Random,
+}
+
+impl Claimant {
+    /// A server that starts now. `term`: the one in the record of its own voter.
+    ///
+    /// # Panics
+    /// The server is no voter.
+    pub fn new(own: u32, rules: Rules, term: u64, now: Time, random: Random) -> Claimant {
+        assert!(rules.voters.contains(&own), "server {own} is no voter");
+        let mut claimant = Claimant {
+            own,
+            rules,
+            state: State::Waits { until: now },
+            term,
+            serial: 0,
+            sent: BTreeMap::new(),
+            outgoing: Vec::new(),
+            events: Vec::new(),
+            random,
+        };
+        let until = now + claimant.some_of(claimant.rules.lease / 4);
+        claimant.state = State::Waits { until };
+        claimant
+    }
+
+    /// Whether this server may act now. To be asked after a record is written, before each reply leaves.
+    pub fn may_act(&self, now: Time) -> bool {
+        match &self.state {
+            State::Holds(holding) => holding.is_ready && now < self.held_until(holding),
+            _ => false,
+        }
+    }
+
+    /// The term that this server has.
+    pub fn held_term(&self) -> Option<u64> {
+        match &self.state {
+            State::Holds(holding) => Some(holding.term),
+            _ => None,
+        }
+    }
+
+    /// The set that counts, for the server that has the term.
+    pub fn set(&self) -> Option<&Set> {
+        match &self.state {
+            State::Holds(holding) => Some(&holding.set),
+            _ => None,
+        }
+    }
+
+    /// Wants another set, and asks the voters to store it. False: this server does not have the term, or another set is on its way.
+    ///
+    /// A new member has to have all that is acknowledged, and to be waited for from now on. One that leaves is waited for until
+    /// [`Event::SetStored`].
+    ///
+    /// # Panics
+    /// This server is not in the set.
+    pub fn propose(&mut self, members: BTreeSet<u32>, now: Time) -> bool {
+        assert!(members.contains(&self.own), "the active server is in its set");
+        let State::Holds(holding) = &mut self.state else { return false };
+        if !holding.is_ready || holding.proposed.is_some() {
+            return false;
+        }
+        let number = holding.set.number + 1;
+        holding.propose(Set { term: holding.term, number, members });
+        holding.next = now;
+        true
+    }
+
+    /// The active server was heard of, in this term: this one waits.
+    pub fn heard(&mut self, term: u64, now: Time) {
+        if term < self.term {
+            return;
+        }
+        self.saw_term(term, now);
+        if !matches!(self.state, State::Holds(_)) {
+            self.wait(now, self.rules.lease);
+        }
+    }
+
+    /// Asks for the term at the next poll: the active server gave it up, or is known to be dead.
+    pub fn stand(&mut self, now: Time) {
+        if let State::Waits { until } = &mut self.state {
+            *until = now;
+        }
+    }
+
+    /// Gives the term up: another server gets it at once. This one waits for two leases.
+    pub fn release(&mut self, now: Time) {
+        let State::Holds(holding) = &self.state else { return };
+        self.give_back(holding.term, now);
+        self.lose(now, 2 * self.rules.lease);
+    }
+
+    /// What is to be sent to voters, with a number that the answer has to bring back. The own voter is one of them.
+    pub fn poll(&mut self, now: Time) -> Vec<(u32, u64, Ballot)> {
+        match &self.state {
+            State::Waits { until } | State::Asks { until, .. } if now >= *until => self.ask(now),
+            State::Holds(holding) if now >= holding.next => self.renew(now),
+            _ => {}
+        }
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// When [`Self::poll`] has something to do, if nothing comes before.
+    pub fn deadline(&self) -> Time {
+        match &self.state {
+            State::Waits { until } | State::Asks { until, .. } => *until,
+            State::Holds(holding) => holding.next,
+        }
+    }
+
+    /// What happened since the last call.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// A voter answers.
+    pub fn answered(&mut self, from: u32, serial: u64, answer: &Answer, now: Time) {
+        let Some(sent) = self.sent.remove(&serial).filter(|sent| sent.to == from) else { return };
+        if answer.is_granted {
+            self.term = self.term.max(sent.term);
+        } else {
+            self.saw_term(answer.term, now);
+        }
+        match &mut self.state {
+            State::Asks { term, granted, .. } if *term == sent.term && answer.is_granted => {
+                granted.insert(from, answer.set.clone());
+                self.count_votes(now);
+            }
+            State::Holds(holding) if holding.term == sent.term && answer.is_granted => {
+                let renewed = holding.renewed.entry(from).or_insert(sent.at);
+                *renewed = (*renewed).max(sent.at);
+                if let Some((set, stored)) = &mut holding.proposed
+                    && sent.set == Some(set.number)
+                {
+                    stored.insert(from);
+                }
+                self.count_stored();
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for the next term: the own voter first, which stores it.
+    fn ask(&mut self, now: Time) {
+        let term = self.term + 1;
+        let until = now + self.rules.lease / 4 + self.some_of(self.rules.lease / 4);
+        self.state = State::Asks { term, granted: BTreeMap::new(), until };
+        self.send(self.own, Ballot::Claim { term, server: self.own }, now);
+    }
+
+    fn count_votes(&mut self, now: Time) {
+        let (own, majority) = (self.own, self.rules.majority());
+        let State::Asks { term, granted, .. } = &self.state else { return };
+        let term = *term;
+        if granted.len() == 1 && granted.contains_key(&own) && majority > 1 {
+            let others: Vec<u32> =
+                self.rules.voters.iter().copied().filter(|it| *it != own).collect();
+            for voter in others {
+                self.send(voter, Ballot::Claim { term, server: own }, now);
+            }
+            return;
+        }
+        if granted.len() < majority {
+            return;
+        }
+        let set = granted.values().max().expect("there are some").clone();
+        if !set.members.contains(&own) {
+            // Others have records that this server lacks. They get their chance at once.
+            self.give_back(term, now);
+            return self.wait(now, self.rules.lease);
+        }
+        let mut holding = Holding {
+            term,
+            renewed: BTreeMap::new(),
+            set: set.clone(),
+            proposed: None,
+            is_ready: false,
+            next: now,
+        };
+        // Sets of earlier terms that few voters know count no more once this one is stored.
+        holding.propose(Set { term, number: 0, members: set.members });
+        self.state = State::Holds(holding);
+        self.renew(now);
+    }
+
+    fn count_stored(&mut self) {
+        let majority = self.rules.majority();
+        let State::Holds(holding) = &mut self.state else { return };
+        let Some((set, _)) = holding.proposed.take_if(|(_, stored)| stored.len() >= majority)
+        else {
+            return;
+        };
+        holding.set = set;
+        let event =
+            if holding.is_ready { Event::SetStored } else { Event::Won { term: holding.term } };
+        holding.is_ready = true;
+        self.events.push(event);
+    }
+
+    fn renew(&mut self, now: Time) {
+        let State::Holds(holding) = &mut self.state else { return };
+        holding.next = now + self.rules.lease / 8;
+        let (term, server) = (holding.term, self.own);
+        let ballot = match &holding.proposed {
+            Some((set, _)) => Ballot::Change { term, server, set: set.clone() },
+            None => Ballot::Claim { term, server },
+        };
+        for voter in self.rules.voters.clone() {
+            self.send(voter, ballot.clone(), now);
+        }
+    }
+
+    fn send(&mut self, to: u32, ballot: Ballot, now: Time) {
+        let (term, set) = match &ballot {
+            Ballot::Change { term, set, .. } => (*term, Some(set.number)),
+            Ballot::Claim { term, .. } | Ballot::Release { term, .. } => (*term, None),
+        };
+        self.serial += 1;
+        self.sent.insert(self.serial, Sent { to, at: now, term, set });
+        if self.sent.len() > SENT_MAX {
+            self.sent.pop_first();
+        }
+        self.outgoing.push((to, self.serial, ballot));
+    }
+
+    fn give_back(&mut self, term: u64, now: Time) {
+        for voter in self.rules.voters.clone() {
+            self.send(voter, Ballot::Release { term, server: self.own }, now);
+        }
+    }
+
+    /// Half a lease from the time at which the last of a majority was asked.
+    fn held_until(&self, holding: &Holding) -> Time {
+        let mut renewed: Vec<Time> = holding.renewed.values().copied().collect();
+        renewed.sort_unstable();
+        let majority = self.rules.majority();
+        match renewed.len().checked_sub(majority) {
+            Some(at) => renewed[at] + self.rules.lease / 2,
+            None => Time(0),
+        }
+    }
+
+    /// Another server's term ends what this one has.
+    fn saw_term(&mut self, term: u64, now: Time) {
+        if term <= self.term {
+            return;
+        }
+        self.term = term;
+        match &self.state {
+            State::Holds(_) => self.lose(now, self.rules.lease),
+            // It asked for too early a term.
+            State::Asks { .. } => self.wait(now, self.rules.lease / 8),
+            State::Waits { .. } => {}
+        }
+    }
+
+    fn lose(&mut self, now: Time, rest: Duration) {
+        if let State::Holds(holding) = &self.state
+            && holding.is_ready
+        {
+            self.events.push(Event::Lost);
+        }
+        self.wait(now, rest);
+    }
+
+    fn wait(&mut self, now: Time, rest: Duration) {
+        let until = now + rest + self.some_of(self.rules.lease / 4);
+        self.state = State::Waits { until };
+    }
+
+    /// A random part of a duration: two servers do not ask at the same time for ever.
+    fn some_of(&mut self, most: Duration) -> Duration {
+        let nanos = u64::try_from(most.as_nanos()).unwrap_or(u64::MAX);
+        Duration::from_nanos(self.random.below(nanos.max(1)))
+    }
+}
+
+impl Holding {
+    fn propose(&mut self, set: Set) {
+        self.proposed = Some((set, BTreeSet::new()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::voter::{Record, Voter};
+
+    const LEASE: Duration = Duration::from_secs(1);
+
+    /// Carries ballots and answers at once, as far as voters are reached.
+    fn settle(
+        claimant: &mut Claimant,
+        voters: &mut BTreeMap<u32, Voter>,
+        reached: &[u32],
+        now: Time,
+    ) -> Vec<Event> {
+        loop {
+            let ballots = claimant.poll(now);
+            if ballots.is_empty() {
+                return claimant.events();
+            }
+            for (to, serial, ballot) in ballots.iter().filter(|it| reached.contains(&it.0)) {
+                let voter = voters.get_mut(to).expect("it is one");
+                let answer = voter.judge(ballot, now).answer;
+                claimant.answered(*to, *serial, &answer, now);
+            }
+        }
+    }
+
+    fn cluster() -> ([Claimant; 2], BTreeMap<u32, Voter>) {
+        let record = Record { term: 0, server: 0, set: Set::first([1, 2]) };
+        let voter = || Voter::new(record.clone(), LEASE, Time(0));
+        let rules = Rules { lease: LEASE, voters: [1, 2, 3].into() };
+        let claimant = |own: u32| {
+            let random = Random::from_seed(u64::from(own));
+            Claimant::new(own, rules.clone(), 0, Time(0), random)
+        };
+        ([claimant(1), claimant(2)], [1, 2, 3].map(|it| (it, voter())).into())
+    }
+
+    fn at(milliseconds: u64) -> Time {
+        Time(0) + Duration::from_millis(milliseconds)
+    }
+
+    #[test]
+    fn the_holder_acts_for_half_a_lease_and_who_gives_up_is_followed_at_once() {
+        let ([mut one, mut two], mut voters) = cluster();
+        one.stand(at(0));
+        assert_eq!(settle(&mut one, &mut voters, &[1, 2, 3], at(0)), [Event::Won { term: 1 }]);
+        assert!(one.may_act(at(499)) && !one.may_act(at(500)), "half a lease from sending");
+        two.stand(at(100));
+        assert_eq!(settle(&mut two, &mut voters, &[1, 2, 3], at(100)), [], "voters have promised");
+        two.heard(1, at(110));
+        assert!(two.deadline() >= at(1110));
+        // One voter of three is no majority; two are.
+        assert_eq!(settle(&mut one, &mut voters, &[1], at(300)), []);
+        assert!(!one.may_act(at(600)));
+        settle(&mut one, &mut voters, &[1, 3], at(600));
+        assert!(one.may_act(at(1000)));
+        one.release(at(1000));
+        assert!(!one.may_act(at(1000)));
+        assert_eq!(settle(&mut one, &mut voters, &[1, 2, 3], at(1000)), [Event::Lost]);
+        two.stand(at(1001));
+        assert_eq!(settle(&mut two, &mut voters, &[1, 2, 3], at(1001)), [Event::Won { term: 2 }]);
+        assert!(two.may_act(at(1002)) && one.deadline() >= at(3000));
+    }
+
+    #[test]
+    fn who_is_not_in_the_set_is_not_elected_and_gives_its_votes_back() {
+        let ([mut one, mut two], mut voters) = cluster();
+        one.stand(at(0));
+        settle(&mut one, &mut voters, &[1, 2, 3], at(0));
+        assert!(one.propose([1].into(), at(10)));
+        assert!(!one.propose([1, 2].into(), at(10)), "one at a time");
+        assert_eq!(settle(&mut one, &mut voters, &[1, 3], at(10)), [Event::SetStored]);
+        // Server 2 has not heard of that, and the first one is dead.
+        two.heard(1, at(20));
+        two.stand(at(3000));
+        assert_eq!(settle(&mut two, &mut voters, &[2, 3], at(3000)), []);
+        assert_eq!((two.held_term(), voters[&3].record().term), (None, 2));
+        let mut again = Claimant::new(1, one.rules.clone(), 2, at(3001), Random::from_seed(9));
+        again.stand(at(3001));
+        let won = settle(&mut again, &mut voters, &[1, 3], at(3001));
+        assert_eq!(won, [Event::Won { term: 3 }], "the votes were given back");
+        assert_eq!(again.set().map(|set| &set.members), Some(&[1].into()));
+    }
+}

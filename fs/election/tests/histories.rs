@@ -1,0 +1,480 @@
+//! Two metadata servers and a witness, over random networks, with clocks that run apart: kills, pauses, partitions.
+//!
+//! Each server has a log of operations. The active one appends, sends its log to the other one, and acknowledges an operation once
+//! all that it waits for have it and it may act. Checked:
+//! * no two servers may act at one moment;
+//! * who acknowledges has all that was acknowledged before, in the same order;
+//! * once faults are over, operations are acknowledged within seconds.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_election::{Answer, Ballot, Claimant, Event, Record, Rules, Set, Voter};
+
+const LEASE: Duration = Duration::from_secs(1);
+const SERVERS: [u32; 2] = [1, 2];
+const ALL: [u32; 3] = [1, 2, 3];
+const MILLISECOND: u64 = 1_000_000;
+/// Faults end here, and the history a while later.
+const FAULTS: u64 = 40_000 * MILLISECOND;
+const END: u64 = 50_000 * MILLISECOND;
+
+/// A bug on purpose.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Plant {
+    None,
+    /// The holder counts two leases where voters count one.
+    CountsLong,
+    /// A server that is not in the set is elected.
+    AnySet,
+    /// The active server goes on alone before a majority stored that.
+    DropsEarly,
+}
+
+#[derive(Debug, Clone)]
+enum Message {
+    Ballot(u64, Ballot),
+    Answer(u64, Answer),
+    /// The active server's term and log.
+    Log(u64, Vec<u64>),
+    /// The term in which the log came, and how much of it is there.
+    Have(u64, usize),
+}
+
+#[derive(Debug, Clone)]
+enum What {
+    Tick(u64),
+    Arrives { from: u32, message: Message },
+    Restarts,
+    Wakes,
+}
+
+/// What happens, in order: the moment, then the order of its making.
+struct Due {
+    at: u64,
+    order: u64,
+    node: u32,
+    what: What,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        (self.at, self.order) == (other.at, other.order)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+struct Server {
+    claimant: Claimant,
+    /// Servers that have to have a record, beside this one: how much each has.
+    members: BTreeMap<u32, usize>,
+    acknowledged: usize,
+    /// When the other one confirmed last.
+    heard: u64,
+}
+
+struct Node {
+    voter: Voter,
+    server: Option<Server>,
+    log: Vec<u64>,
+    /// The term of the log that came last.
+    log_term: u64,
+    /// Its clock: so many thousandths of the true speed, from somewhere.
+    speed: u64,
+    begin: u64,
+    is_up: bool,
+    is_paused: bool,
+    kept: Vec<What>,
+    life: u64,
+}
+
+struct World {
+    random: Random,
+    plant: Plant,
+    now: u64,
+    order: u64,
+    due: BinaryHeap<Reverse<Due>>,
+    nodes: BTreeMap<u32, Node>,
+    /// Pairs that do not hear each other, until then.
+    cut: BTreeMap<(u32, u32), u64>,
+    acknowledged: Vec<u64>,
+    terms: BTreeSet<(u64, u32)>,
+    next_operation: u64,
+    takeovers: u64,
+    last_term: u64,
+    last_progress: u64,
+}
+
+impl Server {
+    fn may_act(&self, plant: Plant, now: Time) -> bool {
+        let late = if plant == Plant::CountsLong { 3 * LEASE / 2 } else { Duration::ZERO };
+        self.claimant.may_act(now - late)
+    }
+}
+
+fn first_record() -> Record {
+    Record { term: 0, server: 0, set: Set::first(SERVERS) }
+}
+
+impl World {
+    fn new(seed: u64, plant: Plant) -> World {
+        let mut random = Random::from_seed(seed);
+        let mut world = World {
+            plant,
+            now: 0,
+            order: 0,
+            due: BinaryHeap::new(),
+            nodes: BTreeMap::new(),
+            cut: BTreeMap::new(),
+            acknowledged: Vec::new(),
+            terms: BTreeSet::new(),
+            next_operation: 1,
+            takeovers: 0,
+            last_term: 0,
+            last_progress: 0,
+            random: random.fork(),
+        };
+        for number in ALL {
+            let (speed, begin) = (900 + random.below(200), random.below(1 << 40));
+            let node = Node {
+                voter: Voter::new(first_record(), LEASE, Time(begin)),
+                server: None,
+                log: Vec::new(),
+                log_term: 0,
+                speed,
+                begin,
+                is_up: true,
+                is_paused: false,
+                kept: Vec::new(),
+                life: 0,
+            };
+            world.nodes.insert(number, node);
+            world.start(number);
+        }
+        world
+    }
+
+    fn clock(&self, number: u32) -> Time {
+        let node = &self.nodes[&number];
+        Time(node.begin + self.now / 1000 * node.speed)
+    }
+
+    fn push(&mut self, after: u64, node: u32, what: What) {
+        self.order += 1;
+        self.due.push(Reverse(Due { at: self.now + after, order: self.order, node, what }));
+    }
+
+    fn start(&mut self, number: u32) {
+        let (now, random) = (self.clock(number), self.random.fork());
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let record = node.voter.record().clone();
+        let term = record.term;
+        node.voter = Voter::new(record, LEASE, now);
+        (node.is_up, node.life) = (true, node.life + 1);
+        if SERVERS.contains(&number) {
+            let rules = Rules { lease: LEASE, voters: ALL.into_iter().collect() };
+            let claimant = Claimant::new(number, rules, term, now, random);
+            let members = BTreeMap::new();
+            node.server = Some(Server { claimant, members, acknowledged: 0, heard: 0 });
+        }
+        let life = node.life;
+        self.push(0, number, What::Tick(life));
+    }
+
+    fn send(&mut self, from: u32, to: u32, message: Message) {
+        let pair = (from.min(to), from.max(to));
+        let is_cut = self.cut.get(&pair).is_some_and(|until| self.now < *until);
+        if from != to && (is_cut || (self.now < FAULTS && self.random.below(20) == 0)) {
+            return;
+        }
+        let slow = if self.random.below(30) == 0 { 300 } else { 3 };
+        let delay = if from == to { 1 } else { 1 + self.random.below(slow * MILLISECOND) };
+        self.push(delay, to, What::Arrives { from, message });
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        let mut next_fault = 3000 * MILLISECOND;
+        while let Some(Reverse(due)) = self.due.pop() {
+            self.now = due.at;
+            if self.now > END {
+                break;
+            }
+            if self.now > next_fault && self.now < FAULTS {
+                next_fault = self.now + self.random.below(4000) * MILLISECOND;
+                self.fault();
+            }
+            self.happens(due.node, due.what)?;
+        }
+        let silence = END - self.last_progress;
+        if silence > 2000 * MILLISECOND {
+            return Err(format!("nothing is acknowledged for {} ms", silence / MILLISECOND));
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self) {
+        let number = ALL[self.random.below(3) as usize];
+        // Many are short: nobody notices them in time.
+        let most = if self.random.below(2) == 0 { 200 } else { 4000 };
+        let time = (20 + self.random.below(most)) * MILLISECOND;
+        match self.random.below(3) {
+            0 => {
+                let node = self.nodes.get_mut(&number).expect("it is there");
+                if std::mem::replace(&mut node.is_up, false) {
+                    (node.server, node.is_paused) = (None, false);
+                    node.kept.clear();
+                    self.push(time, number, What::Restarts);
+                }
+            }
+            1 => {
+                let node = self.nodes.get_mut(&number).expect("it is there");
+                if node.is_up && !node.is_paused {
+                    node.is_paused = true;
+                    self.push(time, number, What::Wakes);
+                }
+            }
+            _ => {
+                for other in ALL.into_iter().filter(|it| *it != number) {
+                    if self.random.below(3) > 0 {
+                        let pair = (number.min(other), number.max(other));
+                        self.cut.insert(pair, self.now + time);
+                    }
+                }
+            }
+        }
+    }
+
+    fn happens(&mut self, number: u32, what: What) -> Result<(), String> {
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        match what {
+            What::Restarts => {
+                self.start(number);
+                return Ok(());
+            }
+            What::Wakes => {
+                node.is_paused = false;
+                for what in std::mem::take(&mut node.kept) {
+                    self.happens(number, what)?;
+                }
+                return Ok(());
+            }
+            _ if !node.is_up => return Ok(()),
+            what if node.is_paused => {
+                node.kept.push(what);
+                return Ok(());
+            }
+            What::Tick(life) => {
+                if life != node.life {
+                    return Ok(());
+                }
+                self.push(10 * MILLISECOND, number, What::Tick(life));
+                self.works(number);
+            }
+            What::Arrives { from, message } => self.arrives(number, from, message),
+        }
+        self.acts(number)
+    }
+
+    fn arrives(&mut self, number: u32, from: u32, message: Message) {
+        let (now, true_now) = (self.clock(number), self.now);
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        match message {
+            Message::Ballot(serial, ballot) => {
+                let verdict = node.voter.judge(&ballot, now);
+                self.send(number, from, Message::Answer(serial, verdict.answer));
+            }
+            Message::Answer(serial, mut answer) => {
+                if self.plant == Plant::AnySet {
+                    answer.set.members.extend(SERVERS);
+                }
+                if let Some(server) = &mut node.server {
+                    server.claimant.answered(from, serial, &answer, now);
+                }
+            }
+            Message::Log(term, log) => {
+                if term < node.log_term {
+                    return;
+                }
+                let Some(server) = &mut node.server else { return };
+                server.claimant.heard(term, now);
+                if server.claimant.held_term().is_some() {
+                    return;
+                }
+                if node.log_term == term && log.len() < node.log.len() {
+                    return;
+                }
+                (node.log, node.log_term) = (log, term);
+                let len = node.log.len();
+                self.send(number, from, Message::Have(term, len));
+            }
+            Message::Have(term, len) => {
+                let Some(server) = &mut node.server else { return };
+                if server.claimant.held_term() == Some(term) {
+                    server.heard = true_now;
+                    if let Some(has) = server.members.get_mut(&from) {
+                        *has = (*has).max(len);
+                    } else if len == node.log.len() && server.may_act(self.plant, now) {
+                        // It has all: from now on it is waited for, and as soon as that is stored it may be elected.
+                        server.members.insert(from, len);
+                        server.claimant.propose(SERVERS.into_iter().collect(), now);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The active server takes an operation, now and then, and sends its log. It goes on without the other one if that is silent.
+    fn works(&mut self, number: u32) {
+        let (now, plant, true_now) = (self.clock(number), self.plant, self.now);
+        let other = 3 - number;
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let Some(server) = &mut node.server else { return };
+        let Some(term) = server.claimant.held_term().filter(|_| server.may_act(plant, now)) else {
+            return;
+        };
+        if self.random.below(2) == 0 && node.log.len() < server.acknowledged + 20 {
+            node.log.push(self.next_operation);
+            self.next_operation += 1;
+        }
+        let is_silent = true_now - server.heard > 300 * MILLISECOND;
+        if is_silent && server.members.contains_key(&other) {
+            if plant == Plant::DropsEarly {
+                server.members.remove(&other);
+            }
+            server.claimant.propose([number].into(), now);
+        }
+        let log = node.log.clone();
+        self.send(number, other, Message::Log(term, log));
+    }
+
+    /// A server asks its voters, and takes what became of that.
+    fn acts(&mut self, number: u32) -> Result<(), String> {
+        let now = self.clock(number);
+        let true_now = self.now;
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let Some(server) = &mut node.server else { return Ok(()) };
+        let ballots = server.claimant.poll(now);
+        let mut won = None;
+        for event in server.claimant.events() {
+            match event {
+                Event::Won { term } => {
+                    let set = &server.claimant.set().expect("it has the term").members;
+                    let others = set.iter().filter(|it| **it != number);
+                    server.members = others.map(|it| (*it, 0)).collect();
+                    (server.acknowledged, server.heard, node.log_term) = (0, true_now, term);
+                    won = Some(term);
+                }
+                Event::SetStored => {
+                    let set = &server.claimant.set().expect("it has the term").members;
+                    server.members.retain(|it, _| set.contains(it));
+                }
+                Event::Lost => {}
+            }
+        }
+        for (to, serial, ballot) in ballots {
+            self.send(number, to, Message::Ballot(serial, ballot));
+        }
+        if let Some(term) = won {
+            self.takeovers += u64::from(self.last_term != term);
+            self.last_term = term;
+            if !self.terms.insert((term, number))
+                || self.terms.iter().filter(|it| it.0 == term).count() > 1
+            {
+                return Err(format!("term {term} was won twice"));
+            }
+        }
+        self.check(number)
+    }
+
+    /// Acknowledges what may be acknowledged, and checks it.
+    fn check(&mut self, number: u32) -> Result<(), String> {
+        let actors = SERVERS.into_iter().filter(|it| {
+            let server = self.nodes[it].server.as_ref();
+            server.is_some_and(|server| server.may_act(self.plant, self.clock(*it)))
+        });
+        if actors.count() > 1 {
+            return Err(format!("two servers may act at {} ms", self.now / MILLISECOND));
+        }
+        let now = self.clock(number);
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let Some(server) = &mut node.server else { return Ok(()) };
+        if !server.may_act(self.plant, now) {
+            return Ok(());
+        }
+        let agreed = server.members.values().copied().fold(node.log.len(), usize::min);
+        // A member that has less than the active server at its beginning is waited for.
+        if agreed <= server.acknowledged {
+            return Ok(());
+        }
+        server.acknowledged = agreed;
+        let known = self.acknowledged.len();
+        if node.log.len() < known || node.log[..known] != self.acknowledged[..] {
+            return Err(format!("server {number} lacks acknowledged operations"));
+        }
+        if agreed > known {
+            self.acknowledged = node.log[..agreed].to_vec();
+            self.last_progress = self.now;
+        }
+        Ok(())
+    }
+}
+
+fn history(seed: u64, plant: Plant) -> Result<World, String> {
+    let mut world = World::new(seed, plant);
+    world.run().map(|()| world)
+}
+
+fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|it| it.parse::<u64>().ok());
+    match number("ROPEWALK_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ROPEWALK_SEEDS").unwrap_or(usual),
+    }
+}
+
+#[test]
+fn one_server_acts_and_has_all_that_was_acknowledged() {
+    let (mut takeovers, mut operations) = (0, 0);
+    let seeds = seeds(100);
+    for seed in seeds.clone() {
+        match history(seed, Plant::None) {
+            Ok(world) => {
+                takeovers += world.takeovers;
+                operations += world.acknowledged.len();
+            }
+            Err(error) => panic!("ROPEWALK_SEED={seed}: {error}"),
+        }
+    }
+    println!("{takeovers} terms, {operations} operations");
+    if seeds.end - seeds.start >= 100 {
+        assert!(
+            takeovers > 300 && operations > 10_000,
+            "{takeovers} terms, {operations} operations"
+        );
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    for plant in [Plant::CountsLong, Plant::AnySet, Plant::DropsEarly] {
+        let found = (0..400).find_map(|seed| history(seed, plant).err().map(|error| (seed, error)));
+        println!("{plant:?}: {found:?}");
+        assert!(found.is_some(), "{plant:?} is not found");
+    }
+}
