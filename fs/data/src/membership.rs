@@ -109,7 +109,7 @@ pub enum Refusal {
 pub(crate) enum Heard {
     /// The server is the one of its number.
     Taken {
-        meta_store: u128,
+        history: u128,
         start: u64,
         /// The epoch of the map.
         map: u32,
@@ -184,10 +184,10 @@ impl Herald {
     }
 
     /// Sends one heartbeat.
-    pub(crate) async fn beat(&self, room: Room, meta_store: u128, replace: bool) -> Heard {
-        match self.ask(room, meta_store, replace, 0).await {
+    pub(crate) async fn beat(&self, room: Room, history: u128, replace: bool) -> Heard {
+        match self.ask(room, history, replace, 0).await {
             Heard::KnownBy(start) if self.life.starts.may_have(start) => {
-                self.ask(room, meta_store, replace, start).await
+                self.ask(room, history, replace, start).await
             }
             Heard::KnownBy(_) => Heard::Refused(Refusal::OlderStore {
                 path: self.path(),
@@ -197,12 +197,12 @@ impl Herald {
         }
     }
 
-    async fn ask(&self, room: Room, meta_store: u128, replace: bool, known_by: u64) -> Heard {
+    async fn ask(&self, room: Room, history: u128, replace: bool, known_by: u64) -> Heard {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: self.config.server.0,
             boot: self.life.boot.id,
             store: self.life.boot.store,
-            meta_store,
+            history,
             met: self.met.get(),
             known_by,
             replace,
@@ -277,8 +277,8 @@ impl Herald {
     fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { meta_store, map } => {
-                return Heard::Taken { meta_store, start, map };
+            Registration::Taken { history, map } => {
+                return Heard::Taken { history, start, map };
             }
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },
@@ -301,9 +301,9 @@ impl Herald {
             // Without room it gets no new files yet: nobody serves them.
             let heard = self.beat(Room::default(), 0, replace).await;
             match &heard {
-                Heard::Taken { meta_store, start, .. } => {
-                    self.note(*meta_store, *start).await?;
-                    return Ok(*meta_store);
+                Heard::Taken { history, start, .. } => {
+                    self.note(*history, *start).await?;
+                    return Ok(*history);
                 }
                 Heard::Refused(refusal) => {
                     self.leave().await?;
@@ -329,14 +329,14 @@ impl Herald {
 
     /// Notes the identity of the metadata store and the start of its server, durably, where it is a new
     /// one.
-    pub(crate) async fn note(&self, meta_store: u128, start: u64) -> Result<(), DataError> {
+    pub(crate) async fn note(&self, history: u128, start: u64) -> Result<(), DataError> {
         if start != 0 && self.met.get() == start {
             return Ok(());
         }
         let (disk, directory) = (self.world.disk(), self.config.directory.clone());
         let noted = self.world.offload(move || {
             let path = directory.join(NAME);
-            write(&*disk, &directory, meta_store, start).map_err(|cause| DataError::Io {
+            write(&*disk, &directory, history, start).map_err(|cause| DataError::Io {
                 doing: "write",
                 path,
                 cause,
@@ -407,9 +407,9 @@ fn decode_note(bytes: &[u8]) -> Option<(u128, u64)> {
     Some((u128::from_le_bytes(number), met))
 }
 
-fn write(disk: &dyn Disk, directory: &Path, meta_store: u128, met: u64) -> io::Result<()> {
+fn write(disk: &dyn Disk, directory: &Path, history: u128, met: u64) -> io::Result<()> {
     let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&meta_store.to_le_bytes());
+    bytes.extend_from_slice(&history.to_le_bytes());
     bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
     let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));

@@ -130,11 +130,11 @@ impl DataServer {
         let joined = match config.meta {
             Some(meta) => {
                 let herald = Herald::new(world, &endpoint, meta, &config, life);
-                let meta_store = match life.joined {
-                    Some((meta_store, _)) => meta_store,
+                let history = match life.joined {
+                    Some((history, _)) => history,
                     None => herald.join(replace).await?,
                 };
-                Some((herald, meta, meta_store))
+                Some((herald, meta, history))
             }
             None => None,
         };
@@ -180,10 +180,10 @@ impl DataServer {
         Server::start(world, endpoint, inner.clone());
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
-        if let Some((herald, meta, meta_store)) = joined {
+        if let Some((herald, meta, history)) = joined {
             let herald = Rc::new(herald);
             world.spawn(inner.clone().vouch(herald.clone()));
-            world.spawn(inner.clone().heartbeat(herald, meta, meta_store, replace));
+            world.spawn(inner.clone().heartbeat(herald, meta, history, replace));
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }

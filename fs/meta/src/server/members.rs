@@ -117,7 +117,7 @@ impl MetaServer {
             self.note_verdict(beat, before, verdict);
             // A server that has yet to join serves nobody, and answers no fence.
             unfenced = matches!(verdict, Registration::Taken { .. })
-                && beat.meta_store != 0
+                && beat.history != 0
                 && self.data_servers.is_unfenced(beat.server, beat.boot);
         }
         if !unfenced {
