@@ -11,6 +11,7 @@ use ropewalk_base::task::race;
 use ropewalk_net::PeerId;
 use ropewalk_net::endpoint::PeerEvent;
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::term::Term;
 
 use crate::membership::{Heard, Herald, Refusal, describe};
 use crate::server::Inner;
@@ -51,14 +52,14 @@ impl Inner {
             let heard = self.beat(&herald, history, replace).await;
             if let Heard::Taken { history: told, start, map } = heard {
                 (history, replace) = (told, false);
-                // Without it an older copy of the metadata store is not noticed.
                 match herald.note(told, start).await {
                     Err(error) if noted => self.lines.say(&error.to_string()),
                     _ => {}
                 }
-                noted = herald.has_met(start);
+                // Without the note an older term would be believed later.
+                noted = herald.is_noted(Term(start));
                 // Before it knows its groups, nobody needs it.
-                if self.knows_map(&herald, map).await && !self.joined.replace(true) {
+                if noted && self.knows_map(&herald, map).await && !self.joined.replace(true) {
                     self.joining.notify_all();
                 }
                 if silent.take().is_some() {

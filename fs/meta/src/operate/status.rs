@@ -28,11 +28,11 @@ impl<R: Rows> Operation<'_, R> {
         if beat.address.0.len() > ADDRESS_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
-        let history = self.shard.config.store;
+        let history = self.shard.config.boot.history;
         if beat.history != 0 && beat.history != history {
             return self.registered(Registration::OtherMetadata { history });
         }
-        if !self.shard.config.starts.may_have(beat.met) {
+        if !self.shard.starts.may_have(beat.met) {
             return self.registered(Registration::OlderMetadata);
         }
         let known = self.shard.pools.member(beat.server);
