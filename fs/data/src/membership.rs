@@ -221,6 +221,7 @@ impl Herald {
             room,
             address: Bytes(self.address.as_bytes()),
         });
+        use Registration as R;
         let mut body = Vec::new();
         encode(&request, &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
@@ -236,9 +237,9 @@ impl Herald {
             Some(Err(_)) | None => return Heard::No,
         };
         match decode::<MetaResult<'_>>(reply.body()) {
-            // Who says that he is older is believed.
+            // Who says that he is older is believed, and terms of another history say nothing.
             Ok(Ok(MetaReply::Registered(verdict)))
-                if verdict == Registration::OlderMetadata
+                if matches!(verdict, R::OlderMetadata | R::OtherMetadata { .. })
                     || self.is_heard(Term(reply.head.boot)) =>
             {
                 self.judge(verdict, reply.head.boot)
