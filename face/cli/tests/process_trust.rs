@@ -201,7 +201,7 @@ fn nobody_joins_by_a_heartbeat_of_his_own() {
             server,
             boot: 1,
             store: 1,
-            meta_store: 0,
+            history: 0,
             met: 0,
             known_by: 0,
             replace: true,
@@ -512,13 +512,13 @@ fn of_servers_that_ask_to_join_the_latest_are_shown_and_steer_no_terminal() {
     let address = Bytes("tcp://evil\u{1b}[2J\r\n\u{9b}31m\u{202e}:1".as_bytes());
     for server in 100..200 {
         let (replace, admit, room) = (false, false, Room::default());
-        let (boot, store, meta_store) = (1, 1, 0);
+        let (boot, store, history) = (1, 1, 0);
         let (met, known_by) = (0, 0);
         let beat = Heartbeat {
             server,
             boot,
             store,
-            meta_store,
+            history,
             met,
             known_by,
             replace,

@@ -238,7 +238,7 @@ impl Client {
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: format!("the metadata server at {address}"),
             refuses_strangers: true,
-            proof: None,
+            ..Options::default()
         };
         let inner = Rc::new(Inner {
             world: world.clone(),

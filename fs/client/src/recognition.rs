@@ -12,6 +12,7 @@ use std::time::Duration;
 use ropewalk_rpc::CallError;
 use ropewalk_rpc::trust::recognised;
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::client::Client;
@@ -67,11 +68,26 @@ impl Client {
         }
     }
 
+    /// Has a server prove the term that its replies name: from then on answers of older ones are dropped. A stranger
+    /// that says a term proves nothing, so it keeps nobody from the true server.
+    pub(crate) async fn prove_term(&self, boot: u64) {
+        if Term(boot).is_ahead_of(self.inner.meta.term()) {
+            let session = self.inner.meta.session();
+            // Without an answer the next life of the server is asked.
+            let _ = self.is_own_cluster(session).await;
+        }
+    }
+
     async fn is_own_cluster(&self, session: u64) -> Result<bool, CallError> {
         let nonce = self.inner.world.random_u128();
         match self.session_call(&SessionRequest::Recognise { session, nonce }).await {
-            Ok((Ok(SessionReply::Recognised { tag }), _)) => {
-                Ok(tag == recognised(self.inner.recognition.secret.get(), nonce))
+            Ok((Ok(SessionReply::Recognised { tag }), boot)) => {
+                let (secret, term) = (self.inner.recognition.secret.get(), Term(boot));
+                let recognised = tag == recognised(secret, nonce, term);
+                if recognised {
+                    self.inner.meta.saw_term(term);
+                }
+                Ok(recognised)
             }
             Err(error @ (CallError::TimedOut | CallError::NoMemory)) => Err(error),
             // It does not even know what it is asked.

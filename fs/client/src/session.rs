@@ -10,6 +10,7 @@ use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Serve
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{Callback, LeaseMode, MetaReply, MetaRequest};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::LIMITED;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
@@ -51,6 +52,8 @@ impl Client {
                 inner.limited.set(token & LIMITED != 0);
                 inner.boot.set(boot);
                 inner.reclaimed.set(boot);
+                // As proven as the secret that came with it.
+                inner.meta.saw_term(Term(boot));
                 inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
                 self.heard(sent, now);
                 for server in inner.servers.borrow().values() {
@@ -239,6 +242,7 @@ impl Client {
         let _guard = self.inner.session_lock.acquire().await;
         while self.inner.reclaimed.get() != self.inner.boot.get() {
             let boot = self.inner.boot.get();
+            self.prove_term(boot).await;
             self.reclaim_all(boot).await;
             // If the server was restarted again meanwhile, it knows nothing of what it was told before. If
             // only a link was lost, it knows all of it, and the rest is not told again: the server takes no
@@ -383,6 +387,9 @@ impl Handler for Callbacks {
         else {
             return responder.send(answer(Status::Malformed));
         };
+        if Term(incoming.head.term).is_behind(client.inner.meta.term()) {
+            return responder.send(answer(Status::OlderTerm));
+        }
         responder.send(answer(Status::Done));
         match callback {
             Callback::Recall { inode, number, keep } => {

@@ -15,6 +15,7 @@ use ropewalk_rpc::{Handler, Incoming, Responder, Secret};
 use ropewalk_wire::fs::data::{DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Source};
 use ropewalk_wire::fs::decode;
 use ropewalk_wire::fs::head::{CallHead, Service, Status};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -57,6 +58,16 @@ impl Handler for Inner {
             self.requests.set(self.requests.get() - 1);
             return self.park(incoming, responder);
         }
+        let term = Term(head.term);
+        if admitted.is_ok() && is_order(&head, &request) {
+            if !self.is_heard(term) {
+                return self.refuse(responder, Status::OlderTerm);
+            }
+            if let Some(herald) = self.herald.clone().filter(|herald| !herald.is_noted(term)) {
+                self.requests.set(self.requests.get() - 1);
+                return self.take_when_noted(herald, incoming, responder);
+            }
+        }
         self.activities.count(&request);
         match admitted {
             Ok(limited) => call.limited = limited,
@@ -81,6 +92,13 @@ impl Handler for Inner {
         }
         self.take(call, request, responder);
     }
+}
+
+/// Whether a request that is admitted comes from a metadata server, and does something in the name of the history.
+fn is_order(head: &CallHead, request: &DataRequest<'_>) -> bool {
+    use DataRequest as D;
+    let asks = matches!(request, D::Status | D::List { .. } | D::Examine { .. });
+    head.session == 0 && !asks
 }
 
 /// Whether a request of a session changes objects.
@@ -113,6 +131,11 @@ impl Inner {
             self.map_wanted.notify_all();
         }
         judged
+    }
+
+    /// Whether a metadata server of this term has a say here.
+    pub(crate) fn is_heard(&self, term: Term) -> bool {
+        self.herald.as_ref().is_none_or(|herald| herald.is_heard(term))
     }
 
     /// Whether who sent a call may ask for that at all; and if he may, whether his session is limited.

@@ -11,6 +11,7 @@ use ropewalk_base::task::race;
 use ropewalk_net::PeerId;
 use ropewalk_net::endpoint::PeerEvent;
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::term::Term;
 
 use crate::membership::{Heard, Herald, Refusal, describe};
 use crate::server::Inner;
@@ -32,7 +33,7 @@ impl Inner {
         self: Rc<Self>,
         herald: Rc<Herald>,
         meta: PeerId,
-        mut meta_store: u128,
+        mut history: u128,
         mut replace: bool,
     ) {
         let (mut silent, mut noted) = (None, true);
@@ -48,17 +49,17 @@ impl Inner {
                      notice if its file is missing or an older copy"
                 ));
             }
-            let heard = self.beat(&herald, meta_store, replace).await;
-            if let Heard::Taken { meta_store: told, start, map } = heard {
-                (meta_store, replace) = (told, false);
-                // Without it an older copy of the metadata store is not noticed.
+            let heard = self.beat(&herald, history, replace).await;
+            if let Heard::Taken { history: told, start, map } = heard {
+                (history, replace) = (told, false);
                 match herald.note(told, start).await {
                     Err(error) if noted => self.lines.say(&error.to_string()),
                     _ => {}
                 }
-                noted = herald.has_met(start);
+                // Without the note an older term would be believed later.
+                noted = herald.is_noted(Term(start));
                 // Before it knows its groups, nobody needs it.
-                if self.knows_map(&herald, map).await && !self.joined.replace(true) {
+                if noted && self.knows_map(&herald, map).await && !self.joined.replace(true) {
                     self.joining.notify_all();
                 }
                 if silent.take().is_some() {
@@ -112,9 +113,9 @@ impl Inner {
         }
     }
 
-    async fn beat(&self, herald: &Herald, meta_store: u128, replace: bool) -> Heard {
+    async fn beat(&self, herald: &Herald, history: u128, replace: bool) -> Heard {
         match self.store.space() {
-            Ok(space) => herald.beat(room_of(space), meta_store, replace).await,
+            Ok(space) => herald.beat(room_of(space), history, replace).await,
             Err(_) => {
                 // Silence is right: a disk that does not even tell its size has no room to offer.
                 self.lines.say(

@@ -1,11 +1,12 @@
-//! The metadata store that this server's objects belong to. Its identity is asked for before they are
-//! touched.
+//! The history that this server's objects belong to, and its newest term. The history is asked for before the objects
+//! are touched.
 //!
 //! Invariants:
 //! * a store that never registered serves nobody: its number may belong to another one, whose
 //!   objects clients would take for holes;
-//! * the identity of the metadata store is noted durably before the first object is made, and every
-//!   heartbeat carries it;
+//! * the history is noted durably before the first object is made, and every heartbeat carries it;
+//! * nothing is done on a metadata server's word before its term is noted durably, and nothing on the word of an older
+//!   term than the one that is noted;
 //! * the note is there twice and written in its place, so that a disk that is full takes it;
 //! * a new store that is refused leaves its directory as empty as it was.
 
@@ -17,6 +18,7 @@ use std::time::Duration;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_base::task::Semaphore;
 use ropewalk_base::text::printable;
 use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
@@ -27,6 +29,7 @@ use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
@@ -36,12 +39,12 @@ use crate::config::{DataConfig, DataError};
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
-/// The file with the identity of the metadata store.
+/// The file with the history and its newest term.
 const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
 const MAGIC: &[u8; 8] = b"RWJOINED";
 const BYTES: usize = 36;
-/// Of the format that had no start of the metadata server.
+/// Of the format that had no term.
 const SHORT_BYTES: usize = 28;
 /// The offset of the second copy: in a sector of its own.
 const SECOND_AT: usize = 512;
@@ -109,7 +112,7 @@ pub enum Refusal {
 pub(crate) enum Heard {
     /// The server is the one of its number.
     Taken {
-        meta_store: u128,
+        history: u128,
         start: u64,
         /// The epoch of the map.
         map: u32,
@@ -118,6 +121,8 @@ pub(crate) enum Heard {
     KnownBy(u64),
     /// No answer.
     No,
+    /// The answering metadata server serves in an older term than the one that is noted.
+    Outdated,
     /// Not now.
     Failed(Errno),
     /// Not ever.
@@ -142,8 +147,12 @@ pub(crate) struct Herald {
     config: DataConfig,
     address: String,
     life: Life,
-    /// The newest start of the metadata server that is noted.
+    /// The history that is noted; 0: none yet.
+    history: Cell<u128>,
+    /// The newest term that is noted, by its id.
     met: Cell<u64>,
+    /// One note at a time is written.
+    noting: Semaphore,
 }
 
 /// A start of the server, and its directory's record of former ones.
@@ -152,7 +161,7 @@ pub(crate) struct Life {
     pub boot: Boot,
     /// This start and those before it.
     pub starts: Starts,
-    /// The metadata store with which it registered, and the newest start of its server.
+    /// The history with which it registered, and the newest term of it.
     pub joined: Option<(u128, u64)>,
     /// There never were objects.
     pub untouched: bool,
@@ -179,15 +188,17 @@ impl Herald {
             config: config.clone(),
             address: config.address.clone().unwrap_or_else(own),
             life,
+            history: Cell::new(life.joined.map_or(0, |(history, _)| history)),
             met: Cell::new(life.joined.map_or(0, |(_, met)| met)),
+            noting: Semaphore::new(1),
         }
     }
 
     /// Sends one heartbeat.
-    pub(crate) async fn beat(&self, room: Room, meta_store: u128, replace: bool) -> Heard {
-        match self.ask(room, meta_store, replace, 0).await {
+    pub(crate) async fn beat(&self, room: Room, history: u128, replace: bool) -> Heard {
+        match self.ask(room, history, replace, 0).await {
             Heard::KnownBy(start) if self.life.starts.may_have(start) => {
-                self.ask(room, meta_store, replace, start).await
+                self.ask(room, history, replace, start).await
             }
             Heard::KnownBy(_) => Heard::Refused(Refusal::OlderStore {
                 path: self.path(),
@@ -197,12 +208,12 @@ impl Herald {
         }
     }
 
-    async fn ask(&self, room: Room, meta_store: u128, replace: bool, known_by: u64) -> Heard {
+    async fn ask(&self, room: Room, history: u128, replace: bool, known_by: u64) -> Heard {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: self.config.server.0,
             boot: self.life.boot.id,
             store: self.life.boot.store,
-            meta_store,
+            history,
             met: self.met.get(),
             known_by,
             replace,
@@ -210,6 +221,7 @@ impl Herald {
             room,
             address: Bytes(self.address.as_bytes()),
         });
+        use Registration as R;
         let mut body = Vec::new();
         encode(&request, &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
@@ -225,7 +237,14 @@ impl Herald {
             Some(Err(_)) | None => return Heard::No,
         };
         match decode::<MetaResult<'_>>(reply.body()) {
-            Ok(Ok(MetaReply::Registered(verdict))) => self.judge(verdict, reply.head.boot),
+            // Who says that he is older is believed, and terms of another history say nothing.
+            Ok(Ok(MetaReply::Registered(verdict)))
+                if matches!(verdict, R::OlderMetadata | R::OtherMetadata { .. })
+                    || self.is_heard(Term(reply.head.boot)) =>
+            {
+                self.judge(verdict, reply.head.boot)
+            }
+            Ok(Ok(MetaReply::Registered(_))) => Heard::Outdated,
             Ok(Err(errno)) => Heard::Failed(errno),
             Ok(Ok(_)) | Err(_) => Heard::No,
         }
@@ -240,6 +259,7 @@ impl Herald {
         encode(&request, &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
         let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        self.is_noted(Term(reply.head.boot)).then_some(())?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Vouched { sessions: lives, files })) => {
                 let complete = lives.0.len() == sessions.len() && files.len() == inodes.len();
@@ -259,6 +279,7 @@ impl Herald {
             encode(&request, &mut body);
             let call = self.connection.call_free_with(Service::Meta, &body, REPLY_BYTES_MAX);
             let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+            self.is_noted(Term(reply.head.boot)).then_some(())?;
             match decode::<MetaResult<'_>>(reply.body()) {
                 Ok(Ok(MetaReply::Map { epoch, bands, end })) => {
                     if news.take(epoch, bands, end).ok()? {
@@ -277,8 +298,8 @@ impl Herald {
     fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { meta_store, map } => {
-                return Heard::Taken { meta_store, start, map };
+            Registration::Taken { history, map } => {
+                return Heard::Taken { history, start, map };
             }
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },
@@ -293,23 +314,23 @@ impl Herald {
         })
     }
 
-    /// Asks until the metadata server has taken a store that never registered before; the identity of
-    /// the metadata store, which is noted by then.
+    /// Asks until the metadata server has taken a store that never registered before; the history, which is noted by
+    /// then.
     pub(crate) async fn join(&self, replace: bool) -> Result<u128, DataError> {
         let mut before = None;
         loop {
             // Without room it gets no new files yet: nobody serves them.
             let heard = self.beat(Room::default(), 0, replace).await;
             match &heard {
-                Heard::Taken { meta_store, start, .. } => {
-                    self.note(*meta_store, *start).await?;
-                    return Ok(*meta_store);
+                Heard::Taken { history, start, .. } => {
+                    self.note(*history, *start).await?;
+                    return Ok(*history);
                 }
                 Heard::Refused(refusal) => {
                     self.leave().await?;
                     return Err(DataError::Refused(refusal.clone()));
                 }
-                Heard::No | Heard::KnownBy(_) | Heard::Failed(_) => {}
+                Heard::No | Heard::KnownBy(_) | Heard::Outdated | Heard::Failed(_) => {}
             }
             if before.as_ref() != Some(&heard) {
                 let why = describe(&heard);
@@ -322,29 +343,41 @@ impl Herald {
         }
     }
 
-    /// Whether this start of the metadata server is noted.
-    pub(crate) fn has_met(&self, start: u64) -> bool {
-        self.met.get() == start
+    /// Whether a metadata server of this term has a say.
+    pub(crate) fn is_heard(&self, term: Term) -> bool {
+        !term.is_behind(Term(self.met.get()))
     }
 
-    /// Notes the identity of the metadata store and the start of its server, durably, where it is a new
-    /// one.
-    pub(crate) async fn note(&self, meta_store: u128, start: u64) -> Result<(), DataError> {
-        if start != 0 && self.met.get() == start {
+    /// Whether a metadata server of this term has a say, and the term is noted.
+    pub(crate) fn is_noted(&self, term: Term) -> bool {
+        let met = Term(self.met.get());
+        !term.is_behind(met) && !term.is_ahead_of(met)
+    }
+
+    /// Notes the history and its term, durably, where it is a newer one than the one that is noted.
+    pub(crate) async fn note(&self, history: u128, start: u64) -> Result<(), DataError> {
+        let _turn = self.noting.acquire().await;
+        if start != 0 && (self.met.get() == start || !self.is_heard(Term(start))) {
             return Ok(());
         }
         let (disk, directory) = (self.world.disk(), self.config.directory.clone());
         let noted = self.world.offload(move || {
             let path = directory.join(NAME);
-            write(&*disk, &directory, meta_store, start).map_err(|cause| DataError::Io {
+            write(&*disk, &directory, history, start).map_err(|cause| DataError::Io {
                 doing: "write",
                 path,
                 cause,
             })
         });
         noted.await.unwrap_or(Err(DataError::Closed))?;
+        self.history.set(history);
         self.met.set(start);
         Ok(())
+    }
+
+    /// Notes a newer term of the history.
+    pub(crate) async fn note_term(&self, term: Term) -> Result<(), DataError> {
+        self.note(self.history.get(), term.0).await
     }
 
     /// Takes a superblock away again in which there never was anything.
@@ -372,13 +405,18 @@ pub(crate) fn describe(heard: &Heard) -> String {
         Heard::No | Heard::KnownBy(_) => {
             "the metadata server does not answer heartbeats; this server keeps trying".to_owned()
         }
+        Heard::Outdated => {
+            "the metadata server that answers began to serve before the one that this server has met: \
+             its answers are not believed; this server keeps trying"
+                .to_owned()
+        }
         Heard::Failed(errno) => format!("the metadata server refuses heartbeats: {errno}"),
         Heard::Refused(refusal) => refusal.to_string(),
     }
 }
 
-/// The identity of the metadata store with which this directory's server registered, and the newest start
-/// of its server that was met, 0 where none was noted; None: it never did.
+/// The history with which this directory's server registered, and the newest term of it that was met, 0 where none was
+/// noted; None: it never did.
 pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<(u128, u64)>, DataError> {
     let path = directory.join(NAME);
     let fail = |cause| DataError::Io { doing: "read", path: path.clone(), cause };
@@ -407,9 +445,9 @@ fn decode_note(bytes: &[u8]) -> Option<(u128, u64)> {
     Some((u128::from_le_bytes(number), met))
 }
 
-fn write(disk: &dyn Disk, directory: &Path, meta_store: u128, met: u64) -> io::Result<()> {
+fn write(disk: &dyn Disk, directory: &Path, history: u128, met: u64) -> io::Result<()> {
     let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&meta_store.to_le_bytes());
+    bytes.extend_from_slice(&history.to_le_bytes());
     bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
     let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));

@@ -15,12 +15,13 @@ use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
-use ropewalk_rpc::{Answer, Grantor, Marks, Responder, Secret, Server};
+use ropewalk_rpc::{Answer, Grantor, Handler, Incoming, Marks, Responder, Secret, Server};
 use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Keeper, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId, ObjectRange};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, Status};
+use ropewalk_wire::fs::term::Term;
 
 use crate::bulk::Transfers;
 use crate::config::{DataConfig, DataError};
@@ -77,6 +78,8 @@ pub(crate) struct Inner {
     /// Somebody knows a newer map than this server.
     pub map_wanted: Notify,
     pub vouching: RefCell<Vouching>,
+    /// Knows the newest term of the metadata server, where there is one.
+    pub herald: Option<Rc<Herald>>,
     pub scratch: RefCell<Vec<u8>>,
     pub requests: Cell<u64>,
     pub activities: Activities,
@@ -86,8 +89,6 @@ pub(crate) struct Inner {
     pub boot: u64,
     pub started: Time,
     pub stopping: Cell<bool>,
-    /// There is a metadata server, which has fences for this one, perhaps.
-    pub has_meta: bool,
     /// The start, or the last fence after it.
     pub fenced: Cell<Time>,
     /// The metadata server has taken a heartbeat.
@@ -130,11 +131,11 @@ impl DataServer {
         let joined = match config.meta {
             Some(meta) => {
                 let herald = Herald::new(world, &endpoint, meta, &config, life);
-                let meta_store = match life.joined {
-                    Some((meta_store, _)) => meta_store,
+                let history = match life.joined {
+                    Some((history, _)) => history,
                     None => herald.join(replace).await?,
                 };
-                Some((herald, meta, meta_store))
+                Some((Rc::new(herald), meta, history))
             }
             None => None,
         };
@@ -155,6 +156,7 @@ impl DataServer {
             groups: RefCell::new(Groups::new(config.server.0)),
             map_wanted: Notify::new(),
             vouching: RefCell::new(Vouching::new(joined.is_some())),
+            herald: joined.as_ref().map(|(herald, ..)| herald.clone()),
             scratch: RefCell::default(),
             requests: Cell::new(0),
             activities: Activities::default(),
@@ -162,7 +164,6 @@ impl DataServer {
             boot: claim.boot.id,
             started: world.now(),
             stopping: Cell::new(false),
-            has_meta: joined.is_some(),
             fenced: Cell::new(world.now()),
             joined: Cell::new(false),
             joining: Notify::new(),
@@ -180,10 +181,9 @@ impl DataServer {
         Server::start(world, endpoint, inner.clone());
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
-        if let Some((herald, meta, meta_store)) = joined {
-            let herald = Rc::new(herald);
+        if let Some((herald, meta, history)) = joined {
             world.spawn(inner.clone().vouch(herald.clone()));
-            world.spawn(inner.clone().heartbeat(herald, meta, meta_store, replace));
+            world.spawn(inner.clone().heartbeat(herald, meta, history, replace));
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }
@@ -360,6 +360,8 @@ impl Inner {
                 return Err(Failure::Superseded);
             }
             self.check_groups(&head, pieces, true).map_err(Failure::Status)?;
+        } else if !self.is_heard(Term(head.term)) {
+            return Err(Failure::Status(Status::OlderTerm));
         }
         self.check_file(&call, file)
     }
@@ -369,7 +371,7 @@ impl Inner {
     /// on nevertheless.
     pub(crate) fn has_fences(&self) -> bool {
         let waited = || self.world.now().since(self.fenced.get()) >= FENCES_LIMIT;
-        !self.has_meta || self.joined.get() || waited()
+        self.herald.is_none() || self.joined.get() || waited()
     }
 
     /// Waits until the store has room for a change.
@@ -415,6 +417,32 @@ impl Inner {
         world.spawn(async move {
             let body = work(&self).await;
             self.answer_body(call, responder, body);
+            self.tasks.set(self.tasks.get() - 1);
+            self.task_ended.notify_all();
+        });
+    }
+
+    /// Takes a metadata server's call of a newer term, once the term is noted.
+    pub(crate) fn take_when_noted(
+        self: Rc<Self>,
+        herald: Rc<Herald>,
+        incoming: Incoming,
+        responder: Responder,
+    ) {
+        if self.tasks.get() >= TASKS_MAX {
+            self.turned_away.set(self.turned_away.get() + 1);
+            return self.refuse(responder, Status::Unavailable);
+        }
+        self.tasks.set(self.tasks.get() + 1);
+        let world = self.world.clone();
+        world.spawn(async move {
+            match herald.note_term(Term(incoming.head.term)).await {
+                Ok(()) => self.clone().handle(incoming, responder),
+                Err(error) => {
+                    self.lines.say(&error.to_string());
+                    self.refuse(responder, Status::Unavailable);
+                }
+            }
             self.tasks.set(self.tasks.get() - 1);
             self.task_ended.notify_all();
         });

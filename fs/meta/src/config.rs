@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_store::superblock::Starts;
+use ropewalk_store::superblock::{Boot, Starts};
 use ropewalk_wire::fs::layout::{Growth, Layout};
 
 use crate::names::HASH_BITS;
@@ -47,12 +47,13 @@ pub struct Config {
     /// Owner and group of the root directory of a new file system: a user that starts a cluster of his own
     /// can write there.
     pub root_owner: (u32, u32),
-    /// The identity of the store: data servers register with it, and with no other afterwards.
-    pub store: u128,
+    /// The number of the metadata server.
+    pub server: u32,
+    /// This start of it, and the history whose rows they are: data servers register with that history, and with no other
+    /// afterwards.
+    pub boot: Boot,
     /// The starts of the server on its directory.
     pub starts: Starts,
-    /// Changes acknowledged before this start may be lost in part: a new era begins.
-    pub forgetful: bool,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
     pub format: bool,
     /// An empty file system that is made gets the first format, whose pools name servers; for tests.
@@ -90,9 +91,9 @@ impl Default for Config {
             stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
             growth: Growth::Stepped { narrow: 1, wide: 64 },
             root_owner: (0, 0),
-            store: 0,
+            server: 0,
+            boot: Boot::default(),
             starts: Starts::default(),
-            forgetful: true,
             format: true,
             first_format: false,
             hash_bits: HASH_BITS,

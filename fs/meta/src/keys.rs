@@ -16,6 +16,8 @@ pub enum Table {
     Reap = b'G',
     Inode = b'I',
     Inline = b'J',
+    /// The terms of the history.
+    Term = b'L',
     /// The store of each data server's number.
     Member = b'M',
     /// One row: epoch of the map, and the next band. Another one for each band: the servers of its groups.

@@ -21,6 +21,7 @@ mod appends;
 pub mod config;
 mod graves;
 mod growth;
+pub mod history;
 pub mod inode;
 pub mod keys;
 pub mod leases;

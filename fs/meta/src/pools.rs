@@ -379,14 +379,14 @@ mod tests {
         let (total_bytes, free_bytes) = (1000, available_bytes);
         let room = Room { total_bytes, free_bytes, available_bytes, file_system: 0 };
         let address = Bytes(b"somewhere");
-        let (store, meta_store) = (7, 0);
+        let (store, history) = (7, 0);
         let (replace, admit) = (false, false);
         let (met, known_by) = (0, 0);
         let beat = Heartbeat {
             server,
             boot,
             store,
-            meta_store,
+            history,
             met,
             known_by,
             replace,

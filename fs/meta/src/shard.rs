@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_rpc::Grantor;
+use ropewalk_store::superblock::Starts;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Config;
 use crate::graves::Graves;
 use crate::growth::Growth;
+use crate::history::TermRow;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::leases::Leases;
@@ -136,6 +138,10 @@ pub enum Admission {
 pub struct Shard<R> {
     pub(crate) rows: R,
     pub(crate) config: Config,
+    /// The term that this start began.
+    pub(crate) term: TermRow,
+    /// The terms of the history, and the starts of its disk from before there were terms.
+    pub(crate) starts: Starts,
     pub(crate) random: Random,
     pub(crate) names: NameHasher,
     pub(crate) numbers: Numbers,
@@ -416,6 +422,11 @@ impl<R: Rows> Shard<R> {
         Outcome::Refused(Status::Unavailable)
     }
 
+    /// The term of the history that began when this shard was opened. It is told once its row is durable.
+    pub fn term(&self) -> &TermRow {
+        &self.term
+    }
+
     /// Why the shard serves no more, if it stopped.
     pub fn failure(&self) -> Option<&RowsError> {
         self.stopped.as_ref()
@@ -468,15 +479,15 @@ impl<R: Rows> Shard<R> {
     /// The next inode number; None while the range that has it is not durable.
     pub(crate) fn next_inode(&mut self) -> Result<Option<u64>, RowsError> {
         if self.numbers.wants_range(self.config.inode_range) {
-            self.reserve_range()?;
+            self.reserve_range(Batch::default())?;
         }
         Ok(self.numbers.next(self.rows.durable()))
     }
 
-    fn reserve_range(&mut self) -> Result<(), RowsError> {
+    /// Reserves more inode numbers, in a batch with other changes.
+    fn reserve_range(&mut self, mut batch: Batch) -> Result<(), RowsError> {
         let range = self.next_range..self.next_range + self.config.inode_range;
         self.next_range = range.end;
-        let mut batch = Batch::default();
         batch.put(keys::key(Table::Counters, &[]), self.counters());
         self.commit(batch)?;
         self.numbers.add(range, self.position);

@@ -18,6 +18,7 @@ use ropewalk_net::{Channel, Level, PeerId};
 use ropewalk_wire::fs::head::{
     CALL_BYTES_MAX, CallHead, HEAD_BYTES, REPLY_BYTES_MAX, ReplyHead, SLOTS_MAX, Service, Status,
 };
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Acceptance, SEAL_BYTES, TAG_BYTES};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -53,6 +54,8 @@ pub enum CallError {
     Unproven,
     #[error("the server is not in a group of the call by its map, which has epoch {0}")]
     OtherMap(u32),
+    #[error("the server has met a metadata server of a newer term than this one")]
+    OlderTerm,
     #[error("the call does not fit a message")]
     TooLong,
     #[error("too many calls are under way for this process's memory")]
@@ -73,6 +76,8 @@ pub struct Options {
     pub refuses_strangers: bool,
     /// The proof of membership that each call carries. Replies have to prove it, too.
     pub proof: Option<Proof>,
+    /// The term in which a metadata server makes calls outside of sessions.
+    pub term: Term,
 }
 
 impl Default for Options {
@@ -83,6 +88,7 @@ impl Default for Options {
             name: String::new(),
             refuses_strangers: false,
             proof: None,
+            term: Term::default(),
         }
     }
 }
@@ -117,6 +123,10 @@ struct Inner {
     session: Cell<u64>,
     epoch: Cell<u32>,
     token: Cell<u64>,
+    /// The newest term of the metadata server that was proven: replies of older ones are dropped.
+    term: Cell<Term>,
+    /// An answer was dropped, and none was taken since.
+    outdated: Cell<bool>,
     /// The channel in which calls prove themselves, once it was begun.
     channel: RefCell<Option<Rc<Caller>>>,
     slots: Rc<Slots>,
@@ -194,6 +204,7 @@ impl Connection {
         moved.inner.session.set(self.inner.session.get());
         moved.inner.epoch.set(self.inner.epoch.get());
         moved.inner.token.set(self.inner.token.get());
+        moved.inner.term.set(self.inner.term.get());
         moved
     }
 
@@ -214,6 +225,8 @@ impl Connection {
                 session: Cell::new(0),
                 epoch: Cell::new(0),
                 token: Cell::new(0),
+                term: Cell::default(),
+                outdated: Cell::new(false),
                 channel: RefCell::default(),
                 slots,
                 next_bits: Cell::new(world.random_u64()),
@@ -241,6 +254,18 @@ impl Connection {
         let slots = &self.inner.slots;
         slots.round.set(slots.round.get() + 1);
         *slots.free.borrow_mut() = fresh_slots();
+    }
+
+    /// The newest term of the metadata server that was proven.
+    pub fn term(&self) -> Term {
+        self.inner.term.get()
+    }
+
+    /// A metadata server has proven that it serves in this term. From now on answers of an older term are as none.
+    pub fn saw_term(&self, term: Term) {
+        if term.is_ahead_of(self.inner.term.get()) {
+            self.inner.term.set(term);
+        }
     }
 
     /// The time a call that begins now waits for a server that is down.
@@ -351,8 +376,8 @@ impl Connection {
     ) -> Result<Reply, CallError> {
         let (reply_bits, epoch) = (self.next_bits(), self.inner.epoch.get());
         // Calls about the session itself are its own, too.
-        let token = self.inner.token.get();
-        let head = CallHead { reply_bits, epoch, token, ..CallHead::free(service) };
+        let (token, term) = (self.inner.token.get(), self.inner.options.term.0);
+        let head = CallHead { reply_bits, epoch, token, term, ..CallHead::free(service) };
         self.exchange(head, body, reply_bytes, self.inner.options.limit).await
     }
 
@@ -378,6 +403,7 @@ impl Connection {
             // A server that works at a call for longer than the patience is not down.
             let resend = if patience > SHORT { RESEND } else { patience };
             let outcome = self.attempt(head, body, reply_bytes, resend).await;
+            let outcome = outcome.and_then(|reply| self.in_term(reply));
             if let Ok(reply) = &outcome
                 && !matches!(reply.head.status, Status::Unavailable | Status::Unproven)
             {
@@ -391,6 +417,7 @@ impl Connection {
                     Status::BadSequence => return Err(CallError::BadSequence),
                     Status::Malformed => return Err(CallError::Malformed),
                     Status::OtherMap => return Err(CallError::OtherMap(reply.head.map)),
+                    Status::OlderTerm => return Err(CallError::OlderTerm),
                     // In a channel that the server does not know (any more): another one is begun.
                     Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
                     Status::Unproven => return Err(CallError::Unproven),
@@ -416,6 +443,14 @@ impl Connection {
         }
     }
 
+    /// A reply, if no newer term of the metadata server is known. One that says no term counts.
+    fn in_term(&self, reply: Reply) -> Result<Reply, Attempt> {
+        let inner = &*self.inner;
+        let behind = reply.head.boot != 0 && Term(reply.head.boot).is_behind(inner.term.get());
+        inner.outdated.set(behind);
+        if behind { Err(Attempt::Lost) } else { Ok(reply) }
+    }
+
     /// The rest of the patience, or `TimedOut`. Reports a wait of more than a second once.
     fn wait_more(
         &self,
@@ -431,6 +466,9 @@ impl Connection {
         if waited >= TELL_AFTER && !std::mem::replace(told, true) {
             let name = &inner.options.name;
             match inner.endpoint.endpoint().stranger(inner.peer) {
+                None if inner.outdated.get() => {
+                    (inner.options.on_wait)(&format!("{name}, where an older copy of it answers"));
+                }
                 Some(found) => {
                     let named = format!("{name}, where another cluster ({found}) answers");
                     (inner.options.on_wait)(&named);

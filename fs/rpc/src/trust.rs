@@ -25,6 +25,7 @@ use std::time::Duration;
 use hmac::{Hmac, Mac};
 use ropewalk_base::ids::Origin;
 use ropewalk_base::time::Time;
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{
     Acceptance, Introduction, LIMITED, Member, READS, Seal, Tag, WRITES,
 };
@@ -403,10 +404,11 @@ fn number(tag: Hmac<Sha256>) -> u64 {
 }
 
 /// The answer of a server of the cluster to a nonce (`SessionRequest::Recognise`): the first 16 bytes of an
-/// HMAC-SHA-256 of it under the session's `recognition`.
-pub fn recognised(recognition: u128, nonce: u128) -> u128 {
+/// HMAC-SHA-256, under the session's `recognition`, of the nonce and the term in which the server serves.
+pub fn recognised(recognition: u128, nonce: u128, term: Term) -> u128 {
     let mut tag = keyed(&recognition.to_le_bytes(), b"ropewalk recognised");
     tag.update(&nonce.to_le_bytes());
+    tag.update(&term.0.to_le_bytes());
     wide_number(tag)
 }
 

@@ -36,7 +36,6 @@ use crate::journal::{Journal, JournalConfig, Recovery};
 use crate::marks::{Position, Reached};
 use crate::meta_store::{KeyRange, MetaStore, Order, Row, Value};
 use crate::overlay::Overlay;
-use crate::superblock::Boot;
 use room::Spaces;
 
 pub use copy::{Snapshot, StoreCopy};
@@ -95,7 +94,6 @@ struct Shared {
     world: World,
     directory: PathBuf,
     config: JournaledConfig,
-    boot: Boot,
     journal: Journal,
     recovery: Recovery,
     index: Arc<Index>,
@@ -297,13 +295,5 @@ impl MetaStore for JournaledStore {
 
     fn wait_durable(&self, position: Position) -> Reached {
         self.shared.journal.wait_durable(position)
-    }
-
-    fn era(&self) -> u64 {
-        self.shared.boot.era
-    }
-
-    fn boot_id(&self) -> u64 {
-        self.shared.boot.id
     }
 }

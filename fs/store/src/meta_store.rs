@@ -90,13 +90,6 @@ pub trait MetaStore {
 
     /// Completes when `durable` covers `position`.
     fn wait_durable(&self, position: Position) -> Reached;
-
-    /// The identity of this start of the store: different after every restart.
-    fn boot_id(&self) -> u64;
-
-    /// Other after every restart by which something written may be lost; positions of one era are of
-    /// one history.
-    fn era(&self) -> u64;
 }
 
 #[cfg(test)]

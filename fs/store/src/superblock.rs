@@ -37,11 +37,13 @@ const SECOND_NAME: &str = "superblock.second";
 const NEW_NAME: &str = "superblock.new";
 const LOCK_NAME: &str = "lock";
 const MAGIC: &[u8; 8] = b"RWSUPERB";
-/// The format that this program writes.
+/// The formats that this program writes: the second where the history is not the one that began on this store.
 const VERSION: u32 = 2;
+const HISTORY_VERSION: u32 = 3;
 const BYTES: usize = 512;
 const STARTS_AT: usize = 96;
 const PART_AT: usize = STARTS_AT + starts::BYTES;
+const HISTORY_AT: usize = PART_AT + 8;
 
 /// The purpose of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,7 +99,7 @@ pub enum Expect {
 }
 
 /// One start of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Boot {
     /// Counts the starts on this directory, from 1.
     pub counter: u64,
@@ -109,6 +111,8 @@ pub struct Boot {
     pub era: u64,
     /// Random, chosen when the directory was formatted.
     pub store: u128,
+    /// Whose rows a metadata server's directory holds: the store on which they began.
+    pub history: u128,
 }
 
 /// Why a directory cannot be used.
@@ -123,7 +127,7 @@ pub enum ClaimError {
     OtherServer { path: PathBuf, found: ServerId, wanted: ServerId },
     #[error("{} holds {found} data, and this is a {wanted} server: choose another directory", path.display())]
     OtherRole { path: PathBuf, found: &'static str, wanted: &'static str },
-    #[error("{} has format {found}; this program knows formats up to {VERSION}: update it", path.display())]
+    #[error("{} has format {found}; this program knows formats up to {HISTORY_VERSION}: update it", path.display())]
     Newer { path: PathBuf, found: u32 },
     #[error(
         "{} is damaged, and its second copy {} cannot replace it: restore one of them from a \
@@ -257,17 +261,18 @@ pub fn claim(
     let (boot, starts, asked) = match found {
         Some(found) => {
             check(path, &found, identity)?;
-            let Boot { counter, era, store, .. } = found.boot;
+            let Boot { counter, era, store, history, .. } = found.boot;
             let counter = counter + 1;
             let id = id_of(counter).max(1);
             let era = if memory != 0 && memory == found.memory { era } else { id };
-            (Boot { counter, id, era, store }, found.starts, found.part)
+            (Boot { counter, id, era, store, history }, found.starts, found.part)
         }
         None => {
             check_empty(disk, path, identity.server, expect)?;
             sync_ancestors(disk, path)?;
             let id = id_of(1);
-            (Boot { counter: 1, id, era: id, store: random.1 }, Starts::default(), 0)
+            let (store, history) = (random.1, random.1);
+            (Boot { counter: 1, id, era: id, store, history }, Starts::default(), 0)
         }
     };
     let starts = starts.and(boot.id);
@@ -349,14 +354,16 @@ fn parse(bytes: &[u8]) -> Result<Found, Unreadable> {
         return Err(Unreadable::Damaged);
     }
     // The checksum holds in every format, so this number can be believed.
-    if number(8) > VERSION {
+    if number(8) > HISTORY_VERSION {
         return Err(Unreadable::Newer(number(8)));
     }
+    let store = wider(56);
+    let history = if number(8) == HISTORY_VERSION { wider(HISTORY_AT) } else { store };
     Ok(Found {
         cluster: ClusterId(wider(16)),
         server: ServerId(number(32)),
         role: number(36),
-        boot: Boot { counter: wide(40), id: wide(48), era: wide(72), store: wider(56) },
+        boot: Boot { counter: wide(40), id: wide(48), era: wide(72), store, history },
         memory: wider(80),
         starts: Starts::decode(
             wide(48),

@@ -71,6 +71,7 @@ fn call_head(random: &mut Random) -> Vec<u8> {
         epoch: number(random) as u32,
         token: number(random),
         right: number(random),
+        term: number(random),
         map: number(random) as u32,
         ..CallHead::free(service)
     };
@@ -92,6 +93,7 @@ fn reply_head(random: &mut Random) -> Vec<u8> {
         Status::Unproven,
         Status::Starting,
         Status::OtherMap,
+        Status::OlderTerm,
     ];
     let head = ReplyHead {
         status: statuses[random.below(statuses.len() as u64) as usize],

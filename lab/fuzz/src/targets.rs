@@ -5,6 +5,7 @@
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
+use ropewalk_meta::history::TermRow;
 use ropewalk_meta::inode::Inode;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::interfaces::attack;
@@ -108,6 +109,7 @@ pub const TARGETS: &[(&str, Target)] = &[
         let _ = decoders::marks(bytes);
     }),
     ("disk_inode", disk_inode),
+    ("disk_term", disk_term),
     ("map", map),
 ];
 
@@ -181,6 +183,18 @@ fn mxoe_beacon(bytes: &[u8]) {
 fn disk_inode(bytes: &[u8]) {
     let Ok(inode) = Inode::decode(7, bytes) else { return };
     assert!(Inode::decode(7, &inode.encode()).is_ok_and(|again| again == inode));
+}
+
+/// The row of a term, behind the number in its key.
+fn term_row(bytes: &[u8]) -> Option<TermRow> {
+    let (number, row) = bytes.split_first_chunk()?;
+    TermRow::decode(u64::from_be_bytes(*number), row)
+}
+
+fn disk_term(bytes: &[u8]) {
+    let Some(row) = term_row(bytes) else { return };
+    assert_ne!(row.term().number(), 0, "a term that nobody counts");
+    assert_eq!(TermRow::decode(row.term().number().into(), &row.encode()), Some(row));
 }
 
 fn call_head(bytes: &[u8]) {
@@ -292,7 +306,7 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 10] = [
+        let decoders: [(&str, Accepts); 11] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
             ("disk_journal_mark", decoders::journal_mark),
@@ -303,6 +317,7 @@ mod tests {
             ("disk_object_store", decoders::object_store),
             ("disk_marks", decoders::marks),
             ("disk_inode", |bytes| Inode::decode(7, bytes).is_ok()),
+            ("disk_term", |bytes| term_row(bytes).is_some()),
         ];
         for (name, accepts) in decoders {
             let inputs = crate::corpus::read(name).expect("the corpus is there");

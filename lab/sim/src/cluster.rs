@@ -89,7 +89,8 @@ impl Default for ClusterConfig {
     }
 }
 
-type Place<T> = Rc<RefCell<Option<T>>>;
+/// The server or client of a node, while it runs.
+pub type Place<T> = Rc<RefCell<Option<T>>>;
 
 /// A node, and the server or client that runs on it while it lives.
 struct Role<T> {
@@ -102,6 +103,8 @@ struct Role<T> {
 pub struct Cluster {
     config: ClusterConfig,
     meta: Role<Rc<MetaServer>>,
+    /// The node to whose metadata server data servers speak from their next start on.
+    followed: Rc<RefCell<String>>,
     data: Vec<Role<Rc<DataServer>>>,
     clients: Vec<Role<Client>>,
     lines: Rc<RefCell<Vec<String>>>,
@@ -112,9 +115,10 @@ impl Cluster {
     pub fn start(simulation: &mut Simulation, config: ClusterConfig) -> Cluster {
         let seed = simulation.seed();
         let meta = Role::new(META.into(), seed);
-        let mut cluster =
-            Cluster { config, meta, data: Vec::new(), clients: Vec::new(), lines: Rc::default() };
-        cluster.add_meta(simulation);
+        let followed = Rc::new(RefCell::new(META.to_owned()));
+        let (data, clients, lines) = (Vec::new(), Vec::new(), Rc::default());
+        let mut cluster = Cluster { config, meta, followed, data, clients, lines };
+        cluster.add_meta(simulation, &cluster.meta);
         for _ in 0..cluster.config.data_servers {
             cluster.add_data_server(simulation);
         }
@@ -142,11 +146,28 @@ impl Cluster {
         self.lines.borrow().clone()
     }
 
-    fn add_meta(&mut self, simulation: &mut Simulation) {
+    /// Adds a second metadata server, on a copy of the first one's disk.
+    pub fn add_copied_meta(
+        &self,
+        simulation: &mut Simulation,
+        name: &str,
+    ) -> Place<Rc<MetaServer>> {
+        let disk = self.meta.disk.copy();
+        let role = Role { name: name.to_owned(), disk, place: Rc::default() };
+        self.add_meta(simulation, &role);
+        role.place
+    }
+
+    /// Data servers that start from now on speak to the metadata server of this node.
+    pub fn follow(&self, name: &str) {
+        *self.followed.borrow_mut() = name.to_owned();
+    }
+
+    fn add_meta(&self, simulation: &mut Simulation, role: &Role<Rc<MetaServer>>) {
         let mut config = self.config.meta.clone();
-        config.log = self.log(META);
-        let (rail, place) = (self.config.rail.clone(), self.meta.place.clone());
-        simulation.add_virtual_node(META, self.meta.disk.clone(), move |node| {
+        config.log = self.log(&role.name);
+        let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        simulation.add_virtual_node(&role.name, role.disk.clone(), move |node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, config, place) = (node.world().clone(), config.clone(), place.clone());
             node.world().spawn(async move {
@@ -173,10 +194,11 @@ impl Cluster {
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
         let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        let followed = self.followed.clone();
         simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
-            config.meta = peer(&endpoint, META);
+            config.meta = peer(&endpoint, &followed.borrow());
             node.world().spawn(async move {
                 let log = config.log.clone();
                 match DataServer::start(&world, endpoint, config).await {

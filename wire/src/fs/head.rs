@@ -56,6 +56,9 @@ pub struct CallHead {
     pub token: u64,
     /// The right that the metadata server gave a limited session for a file; 0 for all other sessions.
     pub right: u64,
+    /// The term in which a metadata server makes this call outside of any session; 0 of other callers. It travels in
+    /// the bytes that the right has in calls of a session.
+    pub term: u64,
     /// The epoch of the map by which the caller chose the server; 0 where none is needed.
     pub map: u32,
 }
@@ -70,7 +73,7 @@ pub struct ReplyHead {
     pub slot: u16,
     /// Of the call.
     pub sequence: u64,
-    /// The server's life: new at each start. Its upper half counts the starts.
+    /// The server's life: new at each start. Its upper half counts the starts. Of a metadata server the id of its term.
     pub boot: u64,
     /// Nothing that was acknowledged in an era is lost while it lasts; a power loss ends it.
     pub era: u64,
@@ -104,6 +107,8 @@ pub enum Status {
     /// The call is about a group that this server is not in, or its caller's map is older than the group's servers: the
     /// caller has to ask the metadata server for the map.
     OtherMap,
+    /// The calling metadata server serves in an older term than one that this server has met.
+    OlderTerm,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -120,7 +125,7 @@ struct CallBytes {
     sequence: U64,
     reply_bits: U64,
     token: U64,
-    right: U64,
+    right_or_term: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -163,6 +168,7 @@ impl CallHead {
             epoch: 0,
             token: 0,
             right: 0,
+            term: 0,
             map: 0,
         }
     }
@@ -187,7 +193,7 @@ impl CallHead {
             sequence: self.sequence.into(),
             reply_bits: self.reply_bits.into(),
             token: self.token.into(),
-            right: self.right.into(),
+            right_or_term: if self.session == 0 { self.term } else { self.right }.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
     }
@@ -209,17 +215,20 @@ impl CallHead {
             && bytes.flags <= RETRY | SEALED
             && bytes.slot.get() < SLOTS_MAX
             && (seal..=CALL_BYTES_MAX + seal).contains(&body.len());
+        let (session, right_or_term) = (bytes.session.get(), bytes.right_or_term.get());
+        let (right, term) = if session == 0 { (0, right_or_term) } else { (right_or_term, 0) };
         let head = CallHead {
             service,
             retry: bytes.flags & RETRY != 0,
             sealed,
-            session: bytes.session.get(),
+            session,
             slot: bytes.slot.get(),
             sequence: bytes.sequence.get(),
             reply_bits: bytes.reply_bits.get(),
             epoch: bytes.epoch.get(),
             token: bytes.token.get(),
-            right: bytes.right.get(),
+            right,
+            term,
             map: bytes.map.get(),
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
@@ -241,6 +250,7 @@ impl ReplyHead {
                 Status::Unproven => 6,
                 Status::Starting => 7,
                 Status::OtherMap => 8,
+                Status::OlderTerm => 9,
             },
             flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
@@ -269,6 +279,7 @@ impl ReplyHead {
             6 => Status::Unproven,
             7 => Status::Starting,
             8 => Status::OtherMap,
+            9 => Status::OlderTerm,
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags == SEALED;
@@ -308,8 +319,13 @@ mod tests {
             epoch: 3,
             token: 11,
             right: 12,
+            term: 0,
             map: 13,
         };
+        let free = CallHead { term: 14, ..CallHead::free(Service::Data) };
+        let mut bytes = Vec::new();
+        free.encode(&mut bytes);
+        assert_eq!(CallHead::decode(&bytes), Ok((free, &[][..])));
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
         bytes.extend_from_slice(b"body");

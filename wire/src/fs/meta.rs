@@ -610,7 +610,7 @@ pub struct Heartbeat<'a> {
     /// The identity of its store, chosen when that was made.
     pub store: u128,
     /// The identity of the metadata store whose files its objects belong to; 0: of none yet.
-    pub meta_store: u128,
+    pub history: u128,
     /// The newest start of the metadata server that it has met; 0: none yet.
     pub met: u64,
     /// The start of its own by which it was known before, as [`Registration::KnownBy`] says it; 0: not told.
@@ -630,7 +630,7 @@ pub struct Heartbeat<'a> {
 pub enum Registration<'a> {
     /// It is the server of its number. The first time, this is durable.
     Taken {
-        meta_store: u128,
+        history: u128,
         /// The epoch of the map. Before the server knows that map it serves nobody.
         map: u32,
     },
@@ -642,7 +642,7 @@ pub enum Registration<'a> {
         address: Bytes<'a>,
     },
     /// Its objects belong to files of another metadata store than this one.
-    OtherMetadata { meta_store: u128 },
+    OtherMetadata { history: u128 },
     /// The cluster does not have the number, and nobody ordered that it shall.
     NotAdmitted,
     /// It was known by this start before: it shall say so if that was one of its own. Else its store is an

@@ -13,6 +13,7 @@ pub mod meta;
 pub mod runs;
 pub mod session;
 pub mod status;
+pub mod term;
 pub mod trust;
 pub mod value;
 

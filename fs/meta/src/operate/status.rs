@@ -28,11 +28,11 @@ impl<R: Rows> Operation<'_, R> {
         if beat.address.0.len() > ADDRESS_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
-        let meta_store = self.shard.config.store;
-        if beat.meta_store != 0 && beat.meta_store != meta_store {
-            return self.registered(Registration::OtherMetadata { meta_store });
+        let history = self.shard.config.boot.history;
+        if beat.history != 0 && beat.history != history {
+            return self.registered(Registration::OtherMetadata { history });
         }
-        if !self.shard.config.starts.may_have(beat.met) {
+        if !self.shard.starts.may_have(beat.met) {
             return self.registered(Registration::OlderMetadata);
         }
         let known = self.shard.pools.member(beat.server);
@@ -72,7 +72,7 @@ impl<R: Rows> Operation<'_, R> {
         self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.renew_pool();
         let map = self.shard.pools.map().epoch;
-        self.registered(Registration::Taken { meta_store, map })
+        self.registered(Registration::Taken { history, map })
     }
 
     /// A data server of a number that has none yet may join from now on.

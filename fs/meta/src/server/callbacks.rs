@@ -107,6 +107,7 @@ impl MetaServer {
                     let options = Options {
                         limit: self.config.shard.term,
                         name: format!("client of session {session:016x}"),
+                        term: self.term.term(),
                         ..Options::default()
                     };
                     Connection::new(&self.world, &self.endpoint, peer, options)

@@ -19,7 +19,7 @@ use ropewalk_base::task::join_all;
 use ropewalk_base::text::printable;
 use ropewalk_base::time::Time;
 use ropewalk_net::Address;
-use ropewalk_rpc::{Connection, Options, Proof};
+use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::marks::Position;
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
@@ -246,8 +246,9 @@ impl MetaServer {
         });
         match peer {
             Ok(peer) => {
-                let proof = Some(self.proof());
-                let options = Options { limit: ANSWER_LIMIT, name, proof, ..Options::default() };
+                let (proof, term) = (Some(self.proof()), self.term.term());
+                let limit = ANSWER_LIMIT;
+                let options = Options { limit, name, proof, term, ..Options::default() };
                 Some(Connection::new(&self.world, &self.endpoint, peer, options))
             }
             Err(error) => {
@@ -276,7 +277,15 @@ impl MetaServer {
         };
         let connection = connection?;
         *count(&mut self.counters.data.borrow_mut()) += 1;
-        let reply = connection.call_free(Service::Data, body).await.ok()?;
+        let reply = match connection.call_free(Service::Data, body).await {
+            Err(CallError::OlderTerm) => {
+                self.fail(&format!(
+                    "data server {server} has met a metadata server that began to serve later"
+                ));
+                return None;
+            }
+            reply => reply.ok()?,
+        };
         let result = decode::<DataResult<'_>>(reply.body()).ok()?;
         Some(result.map(drop))
     }

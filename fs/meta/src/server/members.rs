@@ -88,7 +88,8 @@ impl MetaServer {
             (holder.address.clone(), holder.boot, holder.connection.as_ref()?.peer())
         };
         let proof = Some(self.proof());
-        let options = Options { limit: RETRY, proof, ..Options::default() };
+        let term = self.term.term();
+        let options = Options { limit: RETRY, proof, term, ..Options::default() };
         let connection = Connection::new(&self.world, &self.endpoint, peer, options);
         let mut body = Vec::new();
         encode(&DataRequest::Status, &mut body);
@@ -117,7 +118,7 @@ impl MetaServer {
             self.note_verdict(beat, before, verdict);
             // A server that has yet to join serves nobody, and answers no fence.
             unfenced = matches!(verdict, Registration::Taken { .. })
-                && beat.meta_store != 0
+                && beat.history != 0
                 && self.data_servers.is_unfenced(beat.server, beat.boot);
         }
         if !unfenced {

@@ -48,6 +48,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
+use crate::history::TermRow;
 use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
 use admission::Groups;
@@ -72,6 +73,8 @@ pub struct MetaServer {
     endpoint: LocalEndpoint,
     config: MetaConfig,
     store: JournaledStore,
+    /// The term of the history that this server serves.
+    term: TermRow,
     /// Gone once the server was stopped.
     shard: RefCell<Option<Shard<StoreRows<JournaledStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
@@ -117,12 +120,14 @@ impl MetaServer {
         data_servers
             .expect(&shard, world.now())
             .map_err(|cause| MetaError::Rows { path: config.directory.clone(), cause })?;
+        let term = *shard.term();
         let durable_seen = Cell::new(store.durable().0);
         let server = Rc::new(MetaServer {
             world: world.clone(),
             endpoint: endpoint.clone(),
             config,
             store,
+            term,
             shard: RefCell::new(Some(shard)),
             claim: RefCell::new(Some(claimed)),
             started: world.now(),
@@ -191,8 +196,8 @@ impl MetaServer {
     /// The marks of the server's state, as replies carry them.
     pub fn marks(&self) -> Marks {
         Marks {
-            boot: self.store.boot_id(),
-            era: self.store.era(),
+            boot: self.term.term().0,
+            era: self.term.era(),
             written: self.store.written().0,
             durable: self.store.durable().0,
             map: 0,
@@ -422,15 +427,14 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
         ));
     }
     store.ready().await?;
-    config.shard.store = boot.store;
+    (config.shard.server, config.shard.boot) = (server.0, boot);
     config.shard.starts = claimed.starts;
-    config.shard.forgetful = boot.era == boot.id;
     config.shard.format = expect != Expect::Existing;
     let random = Random::from_seed(world.random_u64());
     let rows = StoreRows::new(store.clone());
     let mut shard = Shard::open(rows, config.shard, random, moment(world))
         .map_err(|cause| MetaError::Rows { path: config.directory.clone(), cause })?;
-    // Inode numbers of this life are given out only once their range is durable.
+    // Inode numbers of this life are given out, and its term is told, only once their rows are durable.
     store.wait_durable(Position(shard.position())).await?;
     shard.handle_durable(moment(world));
     // Not before there was a file system: in its place there may be an empty store.

@@ -376,7 +376,8 @@ impl MetaServer {
             SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
             SessionRequest::Recognise { session, nonce } => {
                 let recognition = self.grantor.recognition(session, incoming.origin);
-                (Ok(SessionReply::Recognised { tag: recognised(recognition, nonce) }), 0)
+                let tag = recognised(recognition, nonce, self.term.term());
+                (Ok(SessionReply::Recognised { tag }), 0)
             }
             SessionRequest::Close { session } => {
                 // One that is not there was closed by the first copy of this, or ended by itself.

@@ -14,6 +14,7 @@ use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
 use crate::graves::Graves;
 use crate::growth::Growth;
+use crate::history::Terms;
 use crate::inode::{Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
@@ -71,8 +72,10 @@ impl<R: Rows> Shard<R> {
         let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
         let inode_count: u64 =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
+        let terms = Terms::read(&rows)?;
+        let beginning = terms.next(&config.boot, config.server, config.starts);
         let (first, end) = read_generations(&rows)?;
-        let first = if config.forgetful { end } else { first };
+        let first = if beginning.forgetful { end } else { first };
         let banded = if is_first { None } else { Some(read_map(&rows)?) };
         let pools = read_pools(&rows, now)?.mapped(banded);
         pools.check().map_err(RowsError::Failed)?;
@@ -80,6 +83,8 @@ impl<R: Rows> Shard<R> {
         let mut shard = Shard {
             rows,
             config,
+            term: beginning.row,
+            starts: beginning.starts,
             random,
             names,
             numbers: Numbers::default(),
@@ -111,8 +116,10 @@ impl<R: Rows> Shard<R> {
             grace: Some(now.time + config.term),
             stopped: None,
         };
-        // The boot count goes into the row of the first range of this life.
-        shard.reserve_range()?;
+        // The boot count goes into the row of the first range of this life, and the term beside it.
+        let mut batch = Batch::default();
+        terms.note(&beginning.row, &mut batch);
+        shard.reserve_range(batch)?;
         shard.may_use_generation(first)?;
         shard.read_sessions(now)?;
         shard.read_locks()?;

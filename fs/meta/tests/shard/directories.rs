@@ -114,7 +114,7 @@ fn join(cluster: &mut Cluster, server: u32) {
         server,
         boot: 1,
         store: 7,
-        meta_store: 0,
+        history: 0,
         met: 0,
         known_by: 0,
         replace: false,

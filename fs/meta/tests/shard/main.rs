@@ -9,3 +9,4 @@ mod exactly_once;
 mod journaled;
 mod sessions;
 mod storm;
+mod terms;

@@ -116,7 +116,6 @@ impl FoundStore {
             world: world.clone(),
             directory,
             config,
-            boot,
             journal: Journal::start(&world, parts.journal),
             recovery,
             index: Arc::new(parts.index),

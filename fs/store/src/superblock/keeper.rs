@@ -9,8 +9,8 @@ use ropewalk_base::disk::Disk;
 use super::part::{self, Known};
 use super::starts::Starts;
 use super::{
-    BYTES, Boot, ClaimError, Identity, MAGIC, NAME, PART_AT, Role, STARTS_AT, VERSION, copies,
-    crc_of,
+    BYTES, Boot, ClaimError, HISTORY_AT, HISTORY_VERSION, Identity, MAGIC, NAME, PART_AT, Role,
+    STARTS_AT, VERSION, copies, crc_of,
 };
 
 /// Keeps a superblock and the part's record of it. Of a [`super::ClaimedDirectory`], which must live on.
@@ -121,7 +121,9 @@ impl Keeper {
         let Keeper { identity, boot, .. } = self;
         let mut bytes = Vec::with_capacity(BYTES);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        let follows = boot.history != boot.store;
+        let version = if follows { HISTORY_VERSION } else { VERSION };
+        bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&[0; 4]);
         bytes.extend_from_slice(&identity.cluster.0.to_le_bytes());
         bytes.extend_from_slice(&identity.server.0.to_le_bytes());
@@ -135,6 +137,10 @@ impl Keeper {
         self.starts.encode(&mut bytes);
         debug_assert_eq!(bytes.len(), PART_AT);
         bytes.extend_from_slice(&self.part.to_le_bytes());
+        debug_assert_eq!(bytes.len(), HISTORY_AT);
+        if follows {
+            bytes.extend_from_slice(&boot.history.to_le_bytes());
+        }
         bytes.resize(BYTES, 0);
         let crc = crc_of(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());

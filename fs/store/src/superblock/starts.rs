@@ -44,6 +44,18 @@ impl Starts {
         self
     }
 
+    /// With a start that another witness knows. Of two with one number, this one counts.
+    pub fn with(mut self, id: u64) -> Starts {
+        let place = &mut self.ids[(number(id) % COUNT as u64) as usize];
+        if number(id) >= number(*place) {
+            *place = id;
+        }
+        if number(id) >= number(self.newest) {
+            self.newest = id;
+        }
+        self
+    }
+
     /// Whether an id says which start it is of.
     pub fn is_counted(id: u64) -> bool {
         number(id) != 0
@@ -86,6 +98,11 @@ mod tests {
             let others = number.saturating_sub(COUNT as u64 - 1).max(1)..=number;
             assert!(others.into_iter().all(|number| !starts.may_have(id(number) ^ 1)));
         }
+        // Two witnesses: the second knows a start of its own and one of the same number as the first.
+        let both = Starts::default().and(id(1)).and(id(2)).and(id(3));
+        let both = both.with(id(2) ^ 1).with(id(4)).with(id(2) ^ 1);
+        assert!([id(1), id(2) ^ 1, id(3), id(4)].into_iter().all(|id| both.may_have(id)));
+        assert!(!both.may_have(id(2)) && !both.may_have(id(5)));
         // A directory of the format without them.
         let starts = Starts::default().and(id(9));
         assert!(starts.may_have(id(4)) && starts.may_have(id(9)) && !starts.may_have(id(9) ^ 1));

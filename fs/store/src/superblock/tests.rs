@@ -13,19 +13,28 @@ fn boots_are_counted_and_two_servers_never_share() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let first = take(&path, SELF, Expect::Any).unwrap();
-    assert_eq!(first.boot, Boot { counter: 1, id: 1 << 32 | 99, era: 1 << 32 | 99, store: 5 });
+    assert_eq!(
+        first.boot,
+        Boot { counter: 1, id: 1 << 32 | 99, era: 1 << 32 | 99, store: 5, history: 5 }
+    );
     assert!(matches!(take(&path, SELF, Expect::Any), Err(ClaimError::InUse { .. })));
     drop(first);
     let second = claim(&HostDisk, &path, SELF, Expect::Existing, (100 << 32, 6)).unwrap();
     // The kernel, and with it all that was written, is still the same.
-    assert_eq!(second.boot, Boot { counter: 2, id: 2 << 32 | 100, era: 1 << 32 | 99, store: 5 });
+    assert_eq!(
+        second.boot,
+        Boot { counter: 2, id: 2 << 32 | 100, era: 1 << 32 | 99, store: 5, history: 5 }
+    );
     drop(second);
     // Another directory, if only a copy, may be an older one.
     let copy = directory.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(path.join("superblock"), copy.join("superblock")).unwrap();
     let third = claim(&HostDisk, &copy, SELF, Expect::Existing, (101 << 32, 6)).unwrap();
-    assert_eq!(third.boot, Boot { counter: 3, id: 3 << 32 | 101, era: 3 << 32 | 101, store: 5 });
+    assert_eq!(
+        third.boot,
+        Boot { counter: 3, id: 3 << 32 | 101, era: 3 << 32 | 101, store: 5, history: 5 }
+    );
 }
 
 #[test]
@@ -131,4 +140,23 @@ fn each_copy_is_mended_from_the_other_one_and_both_damaged_are_refused() {
     let error = take(path, SELF, Expect::Existing).err().unwrap();
     assert!(matches!(error, ClaimError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+}
+
+#[test]
+fn a_directory_may_hold_the_history_of_another_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let first = take(path, SELF, Expect::Any).unwrap();
+    assert_eq!(first.boot.history, first.boot.store);
+    let format = |path: &Path| std::fs::read(path.join(NAME)).unwrap()[8];
+    assert_eq!(format(path), 2, "programs that know of no histories read it");
+    let mut keeper = first.keeper();
+    keeper.boot.history = 1 << 127 | 3;
+    keeper.begin(&HostDisk).unwrap();
+    drop(first);
+    assert_eq!(format(path), 3);
+    let second = take(path, SELF, Expect::Existing).unwrap();
+    assert_eq!((second.boot.store, second.boot.history), (5, 1 << 127 | 3));
+    assert_eq!(format(path), 3);
+    assert_eq!(second.boot.counter, 2);
 }

@@ -314,7 +314,7 @@ fn a_full_disk_is_told_and_goes_on_when_there_is_room() {
 type Heard = Rc<RefCell<Vec<(u32, u64, u64, String)>>>;
 
 /// The identity of the listener's store.
-const META_STORE: u128 = 77;
+const HISTORY: u128 = 77;
 
 /// A metadata server that only listens.
 struct Listener {
@@ -329,16 +329,16 @@ impl Handler for Listener {
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         let reply = match decode::<MetaRequest<'_>>(incoming.body()) {
             Ok(MetaRequest::Heartbeat(beat)) => {
-                let Heartbeat { server, boot, room, meta_store, .. } = beat;
+                let Heartbeat { server, boot, room, history, .. } = beat;
                 assert!(room.available_bytes <= room.free_bytes);
                 assert!(room.free_bytes <= room.total_bytes);
                 let first = self.heard.borrow().is_empty();
-                assert_eq!(meta_store, if first { 0 } else { META_STORE });
+                assert_eq!(history, if first { 0 } else { HISTORY });
                 // The first one asks to be taken in, and offers nothing yet.
                 assert_eq!(first, room.available_bytes == 0);
                 let address = String::from_utf8(beat.address.0.to_vec()).unwrap();
                 self.heard.borrow_mut().push((server, boot, room.available_bytes, address));
-                let taken = Registration::Taken { meta_store: META_STORE, map: FIRST_EPOCH };
+                let taken = Registration::Taken { history: HISTORY, map: FIRST_EPOCH };
                 MetaReply::Registered(taken)
             }
             Ok(MetaRequest::GetMap { server: Some(3), .. }) => {

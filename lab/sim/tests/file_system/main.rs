@@ -21,4 +21,5 @@ mod random;
 mod servers;
 mod sparse;
 mod syncs;
+mod terms;
 mod views;

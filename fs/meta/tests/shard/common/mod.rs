@@ -158,7 +158,7 @@ impl Cluster {
             server: 1,
             boot: 1,
             store: 7,
-            meta_store: 0,
+            history: 0,
             met: 0,
             known_by: 0,
             replace: false,

@@ -87,7 +87,7 @@ fn boot(node: &Node, id: u32, log: Log) {
             server: id,
             boot: life,
             store: u128::from(id) + 1,
-            meta_store: 0,
+            history: 0,
             met: 0,
             known_by: 0,
             replace: false,
