@@ -59,19 +59,10 @@ impl<R: Rows> Shard<R> {
             }
             format(&mut rows, &superblock, &mut random, &config, now)?;
         }
-        let damaged =
-            |what: &str| RowsError::Failed(format!("the row of the {what} does not decode"));
-        let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
-        let is_first = bytes.first() == Some(&FIRST_FORMAT);
-        let version = if is_first { FIRST_FORMAT } else { FORMAT };
-        let key: (u64, u64) = decode_row(version, &bytes).map_err(|_| damaged("superblock"))?;
-        let bytes =
-            rows.get(&keys::key(Table::Counters, &[]))?.ok_or_else(|| damaged("counters"))?;
-        let (boots, next_range): (u64, u64) =
-            decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("counters"))?;
-        let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
-        let inode_count: u64 =
-            decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
+        let (is_first, key) = read_superblock(&rows, &superblock)?;
+        let counters = keys::key(Table::Counters, &[]);
+        let (boots, next_range): (u64, u64) = read_counter(&rows, &counters, "counters")?;
+        let inode_count: u64 = read_counter(&rows, &inode_count_key(), "inode count")?;
         let terms = Terms::read(&rows)?;
         let beginning = terms.next(&config.boot, config.server, config.starts);
         let (first, end) = read_generations(&rows)?;
@@ -278,6 +269,28 @@ pub(super) fn generations_key() -> Vec<u8> {
 
 pub(super) fn generations_row(first: u32, end: u32) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &(first, end))
+}
+
+/// Whether the rows have the first format, and the key of the name hash.
+fn read_superblock<R: Rows>(rows: &R, key: &[u8]) -> Result<(bool, (u64, u64)), RowsError> {
+    let bytes = rows.get(key)?.ok_or_else(|| damaged("superblock"))?;
+    let is_first = bytes.first() == Some(&FIRST_FORMAT);
+    let version = if is_first { FIRST_FORMAT } else { FORMAT };
+    let hash_key = decode_row(version, &bytes).map_err(|_| damaged("superblock"))?;
+    Ok((is_first, hash_key))
+}
+
+fn read_counter<T: DeserializeOwned, R: Rows>(
+    rows: &R,
+    key: &[u8],
+    what: &str,
+) -> Result<T, RowsError> {
+    let bytes = rows.get(key)?.ok_or_else(|| damaged(what))?;
+    decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged(what))
+}
+
+fn damaged(what: &str) -> RowsError {
+    RowsError::Failed(format!("the row of the {what} does not decode"))
 }
 
 /// First and end of the object generations that were reserved; none before the first start.
