@@ -14,15 +14,15 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
 use ropewalk_data::{DataConfig, DataServer};
 use ropewalk_meta::server::{MetaConfig, MetaServer};
-use ropewalk_net::Address;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_rpc::servers;
 use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::beside;
 use crate::identity::{self, Identity};
-use crate::node::{Node, NodeThread};
+use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
 
 /// The time that a starting data server waits until the metadata server knows it.
@@ -133,21 +133,15 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
     let DataPlace { directory, cluster, server, replace, admit } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
-    let peer = match Address::parse(&meta) {
-        Ok(address) => {
-            let endpoint = node.endpoint.endpoint();
-            if let Err(error) = endpoint.reach(&address) {
-                return node.ready.failed(&error);
-            }
-            match endpoint.lookup(&address) {
-                Ok(peer) => peer,
-                Err(fault) => return node.ready.failed(&fault),
-            }
-        }
+    if let Err(error) = node::reach_all(&node.endpoint, &meta) {
+        return node.ready.failed(&error);
+    }
+    let peers = match servers::look_up(&node.endpoint, &meta) {
+        Ok(peers) => peers,
         Err(error) => return node.ready.failed(&error),
     };
     let config = DataConfig {
-        meta: Some(peer),
+        meta: peers,
         log: log(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
         admit,

@@ -11,6 +11,7 @@ use ropewalk_net::Address;
 use ropewalk_net::modules::{self, Listen as At};
 use ropewalk_rail::Rail;
 use ropewalk_rail::binding::Binding;
+use ropewalk_rpc::servers;
 
 /// The usual address on which a metadata server listens, and at which clients look for it.
 pub const LISTEN: &str = "tcp://127.0.0.1:7700";
@@ -200,14 +201,24 @@ pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
 /// The port of a metadata server of which none is said.
 const PORT: u16 = 7700;
 
-/// A metadata server's address as people write it, with what they leave out: `tcp://` and the port 7700.
+/// The addresses of metadata servers as people write them, with what they leave out: `tcp://` and the port 7700.
 /// Fails where nothing can come of it.
 pub fn complete_address(address: &str) -> anyhow::Result<String> {
-    let parts = address.split([',', ' ', '\t', '\n', '\r']).filter(|part| !part.is_empty());
-    let parts: Vec<String> = parts.map(complete_part).collect();
-    let completed = parts.join(",");
-    check_address(&completed)?;
+    let servers = address.split(servers::BETWEEN).filter(|server| !server.trim().is_empty());
+    let servers: Vec<String> = servers.map(complete_server).collect();
+    if servers.is_empty() {
+        check_address("")?;
+    }
+    servers.iter().try_for_each(|server| check_address(server))?;
+    let completed = servers.join(&servers::BETWEEN.to_string());
+    servers::addresses(&completed)?;
     Ok(completed)
+}
+
+fn complete_server(server: &str) -> String {
+    let parts = server.split([',', ' ', '\t', '\n', '\r']).filter(|part| !part.is_empty());
+    let parts: Vec<String> = parts.map(complete_part).collect();
+    parts.join(",")
 }
 
 fn complete_part(part: &str) -> String {

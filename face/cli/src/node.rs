@@ -13,8 +13,9 @@ use ropewalk_base::task::{Either, Receiver, Sender, oneshot, race};
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
-use ropewalk_net::{Address, threads};
+use ropewalk_net::threads;
 use ropewalk_rail::Rail;
+use ropewalk_rpc::servers;
 use ropewalk_store::HostDisk;
 
 use crate::report::complain;
@@ -142,8 +143,21 @@ pub fn calling(
     address: &str,
 ) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
     let parts = local(cluster, rails)?;
-    parts.2.endpoint().reach(&Address::parse(address)?)?;
+    reach_all(&parts.2, address)?;
     Ok(parts)
+}
+
+/// Opens rails to the metadata servers that a text names, as far as this host can: one server is enough.
+pub fn reach_all(endpoint: &LocalEndpoint, text: &str) -> anyhow::Result<()> {
+    let mut wrong = None;
+    let mut any = false;
+    for address in servers::addresses(text)? {
+        match endpoint.endpoint().reach(&address) {
+            Ok(()) => any = true,
+            Err(error) => wrong = wrong.or(Some(error)),
+        }
+    }
+    wrong.filter(|_| !any).map_or(Ok(()), |error| Err(error.into()))
 }
 
 /// A server as messages name it, by the name of its thread.

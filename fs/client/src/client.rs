@@ -11,10 +11,9 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::task::Semaphore;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
-use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::lines::Lines;
-use ropewalk_rpc::{Connection, Options, Secret};
+use ropewalk_rpc::{Connection, Options, Secret, servers};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::map::Map;
@@ -222,16 +221,15 @@ pub(crate) struct Inner {
 }
 
 impl Client {
-    /// Connects to the cluster whose metadata server has this address.
+    /// Connects to the cluster whose metadata server has this address, or one of these: see [`servers`].
     pub async fn connect(
         world: &World,
         endpoint: &LocalEndpoint,
         address: &str,
         config: ClientConfig,
     ) -> Result<Client, ClientError> {
-        let parsed = Address::parse(address)
-            .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
-        let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
+        let peers = servers::look_up(endpoint, address)
+            .map_err(|cause| ClientError::lookup(address, cause))?;
         let log = config.log.clone();
         let options = Options {
             limit: config.patience,
@@ -246,7 +244,7 @@ impl Client {
             lines: Lines::new(world, config.log.clone()),
             number: world.random_u128(),
             address: address.into(),
-            meta: Connection::new(world, endpoint, peer, options),
+            meta: Connection::among(world, endpoint, peers, options),
             pool: Pool::with_budget(config.transfer_bytes * 2),
             inodes: RefCell::new(BTreeMap::new()),
             entries: RefCell::new(Entries::new(world.hash_seed())),

@@ -1,7 +1,7 @@
 //! The reasons why a client could not be connected. Later errors are errnos, as in POSIX.
 
 use ropewalk_base::ids::ClusterId;
-use ropewalk_net::AddressError;
+use ropewalk_rpc::servers::LookupError;
 use ropewalk_wire::fs::value::Errno;
 
 /// Why there is no client.
@@ -9,7 +9,7 @@ use ropewalk_wire::fs::value::Errno;
 #[non_exhaustive]
 pub enum ClientError {
     #[error("'{address}' is not the address of a metadata server: {cause}")]
-    Address { address: String, cause: AddressError },
+    Address { address: String, cause: LookupError },
     #[error(
         "the metadata server at {address} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve'), \
          or correct the address"
@@ -37,4 +37,14 @@ pub enum ClientError {
          server"
     )]
     NoPeer,
+}
+
+impl ClientError {
+    /// The address of the metadata server names none that can be called.
+    pub(crate) fn lookup(address: &str, cause: LookupError) -> ClientError {
+        match cause {
+            LookupError::NoRoom => ClientError::NoPeer,
+            cause => ClientError::Address { address: address.into(), cause },
+        }
+    }
 }

@@ -343,14 +343,13 @@ impl Client {
         let weak = Rc::downgrade(&self.inner);
         let world: World = self.inner.world.clone();
         let endpoint = self.inner.endpoint.clone();
-        let meta = self.inner.meta.peer();
         // A lost link may mean that the server was restarted: it waits for our reclaims.
         world.spawn(async move {
             loop {
                 let event = endpoint.event().await;
                 let Some(inner) = weak.upgrade() else { return };
                 let ropewalk_net::endpoint::PeerEvent::Down(peer, _) = event else { continue };
-                if endpoint.endpoint().same_peer(peer, meta) && !inner.stopped.get() {
+                if inner.meta.is_peer(peer) && !inner.stopped.get() {
                     inner.down.notify_all();
                     let client = Client { inner };
                     client.inner.world.clone().spawn(async move { client.renew().await });

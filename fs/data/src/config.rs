@@ -32,8 +32,8 @@ pub struct DataConfig {
     pub admit: bool,
     /// Sizes and limits of the object store.
     pub objects: Config,
-    /// The metadata server, which gets heartbeats. Looked up on the server's own endpoint.
-    pub meta: Option<PeerId>,
+    /// The metadata server, which gets heartbeats, or the servers of which one is that. Looked up on the server's own endpoint.
+    pub meta: Vec<PeerId>,
     /// The addresses under which clients reach this server; `None`: those that the endpoint reports itself.
     pub address: Option<String>,
     /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
@@ -57,7 +57,7 @@ impl DataConfig {
             expect: Expect::Any,
             admit: false,
             objects: Config::default(),
-            meta: None,
+            meta: Vec::new(),
             address: None,
             transfer_bytes: 64 << 20,
             log: Rc::new(|_| ()),

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ropewalk_base::disk::Space;
 use ropewalk_base::task::race;
-use ropewalk_net::PeerId;
 use ropewalk_net::endpoint::PeerEvent;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
@@ -32,7 +31,6 @@ impl Inner {
     pub(crate) async fn heartbeat(
         self: Rc<Self>,
         herald: Rc<Herald>,
-        meta: PeerId,
         mut history: u128,
         mut replace: bool,
     ) {
@@ -73,7 +71,7 @@ impl Inner {
                 self.lines.say(&describe(&heard));
                 silent = Some(heard);
             }
-            let asked = race(self.lost(meta), self.map_asked_for());
+            let asked = race(self.lost(&herald), self.map_asked_for());
             let _ = race(asked, self.world.sleep_until(next)).await;
         }
     }
@@ -104,10 +102,10 @@ impl Inner {
     }
 
     /// Completes when the link to the metadata server is lost.
-    async fn lost(&self, meta: PeerId) {
+    async fn lost(&self, herald: &Herald) {
         loop {
             let PeerEvent::Down(peer, _) = self.endpoint.event().await else { continue };
-            if self.endpoint.endpoint().same_peer(peer, meta) {
+            if herald.is_meta(peer) {
                 return;
             }
         }

@@ -173,7 +173,6 @@ impl Herald {
     pub(crate) fn new(
         world: &World,
         endpoint: &LocalEndpoint,
-        meta: PeerId,
         config: &DataConfig,
         life: Life,
     ) -> Herald {
@@ -184,7 +183,7 @@ impl Herald {
         let own = || endpoint.endpoint().addresses().to_owned();
         Herald {
             world: world.clone(),
-            connection: Connection::new(world, endpoint, meta, options),
+            connection: Connection::among(world, endpoint, config.meta.clone(), options),
             config: config.clone(),
             address: config.address.clone().unwrap_or_else(own),
             life,
@@ -341,6 +340,11 @@ impl Herald {
             before = Some(heard);
             self.world.sleep(PAUSE).await;
         }
+    }
+
+    /// Whether this is a metadata server.
+    pub(crate) fn is_meta(&self, peer: PeerId) -> bool {
+        self.connection.is_peer(peer)
     }
 
     /// Whether a metadata server of this term has a say.

@@ -128,16 +128,15 @@ impl DataServer {
     ) -> Result<Rc<DataServer>, DataError> {
         let (claim, life) = claim(world, &config).await?;
         let replace = config.expect == Expect::Replace;
-        let joined = match config.meta {
-            Some(meta) => {
-                let herald = Herald::new(world, &endpoint, meta, &config, life);
-                let history = match life.joined {
-                    Some((history, _)) => history,
-                    None => herald.join(replace).await?,
-                };
-                Some((Rc::new(herald), meta, history))
-            }
-            None => None,
+        let joined = if config.meta.is_empty() {
+            None
+        } else {
+            let herald = Herald::new(world, &endpoint, &config, life);
+            let history = match life.joined {
+                Some((history, _)) => history,
+                None => herald.join(replace).await?,
+            };
+            Some((Rc::new(herald), history))
         };
         let directory = config.directory.join(OBJECTS);
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
@@ -156,7 +155,7 @@ impl DataServer {
             groups: RefCell::new(Groups::new(config.server.0)),
             map_wanted: Notify::new(),
             vouching: RefCell::new(Vouching::new(joined.is_some())),
-            herald: joined.as_ref().map(|(herald, ..)| herald.clone()),
+            herald: joined.as_ref().map(|(herald, _)| herald.clone()),
             scratch: RefCell::default(),
             requests: Cell::new(0),
             activities: Activities::default(),
@@ -181,9 +180,9 @@ impl DataServer {
         Server::start(world, endpoint, inner.clone());
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
-        if let Some((herald, meta, history)) = joined {
+        if let Some((herald, history)) = joined {
             world.spawn(inner.clone().vouch(herald.clone()));
-            world.spawn(inner.clone().heartbeat(herald, meta, history, replace));
+            world.spawn(inner.clone().heartbeat(herald, history, replace));
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }

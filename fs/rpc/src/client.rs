@@ -1,7 +1,7 @@
 //! The client's side: calls through slots, sent again until they are answered.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ impl Reply {
     }
 }
 
-/// Calls to one server. Cloning gives another handle.
+/// Calls to one server, or to the one of several servers that serves. Cloning gives another handle.
 #[derive(Clone)]
 pub struct Connection {
     inner: Rc<Inner>,
@@ -117,7 +117,9 @@ pub struct Connection {
 struct Inner {
     world: World,
     endpoint: LocalEndpoint,
-    peer: PeerId,
+    /// The servers that may serve, and the one that is called now.
+    peers: Vec<PeerId>,
+    turn: Cell<usize>,
     pool: Pool,
     options: Options,
     session: Cell<u64>,
@@ -127,8 +129,8 @@ struct Inner {
     term: Cell<Term>,
     /// An answer was dropped, and none was taken since.
     outdated: Cell<bool>,
-    /// The channel in which calls prove themselves, once it was begun.
-    channel: RefCell<Option<Rc<Caller>>>,
+    /// The channel in which calls prove themselves, once it was begun, and the server at its end.
+    channel: RefCell<Option<(PeerId, Rc<Caller>)>>,
     slots: Rc<Slots>,
     next_bits: Cell<u64>,
     /// When a call of a program was given up, where the server has answered none since.
@@ -172,6 +174,9 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A call without an answer is sent again after this long, although the link looks well.
 const RESEND: Duration = Duration::from_secs(10);
+/// The same, where another server may be the one that serves. One that works at a call for longer gets a copy of it, and knows
+/// that.
+const RESEND_AMONG: Duration = Duration::from_millis(500);
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// A call that begins so soon after another one was given up most likely belongs to the same system call, of
 /// which the kernel makes several requests, or to the same program. It gets no second wait.
@@ -187,6 +192,21 @@ impl Connection {
         peer: PeerId,
         options: Options,
     ) -> Connection {
+        Connection::among(world, endpoint, vec![peer], options)
+    }
+
+    /// A connection without a session to the one of these servers that serves. They are tried in turn; the calls that went to one
+    /// go to the next, in the same session.
+    ///
+    /// # Panics
+    /// There is no server.
+    pub fn among(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        peers: Vec<PeerId>,
+        options: Options,
+    ) -> Connection {
+        assert!(!peers.is_empty(), "a connection without a server");
         // The reply to a call that was given up is for nobody, and must not hold the server's credit.
         endpoint.endpoint().drop_unawaited(Channel::Tagged);
         let slots = Rc::new(Slots {
@@ -194,13 +214,13 @@ impl Connection {
             permits: Semaphore::new(usize::from(SLOTS_MAX)),
             free: RefCell::new(fresh_slots()),
         });
-        Connection::with_slots(world, endpoint, peer, options, slots)
+        Connection::with_slots(world, endpoint, peers, options, slots)
     }
 
     /// A connection to the same server at another address, in the same session. Calls that are under way keep their slots.
     pub fn moved(&self, peer: PeerId, options: Options) -> Connection {
         let Inner { world, endpoint, slots, .. } = &*self.inner;
-        let moved = Connection::with_slots(world, endpoint, peer, options, slots.clone());
+        let moved = Connection::with_slots(world, endpoint, vec![peer], options, slots.clone());
         moved.inner.session.set(self.inner.session.get());
         moved.inner.epoch.set(self.inner.epoch.get());
         moved.inner.token.set(self.inner.token.get());
@@ -211,7 +231,7 @@ impl Connection {
     fn with_slots(
         world: &World,
         endpoint: &LocalEndpoint,
-        peer: PeerId,
+        peers: Vec<PeerId>,
         options: Options,
         slots: Rc<Slots>,
     ) -> Connection {
@@ -219,7 +239,8 @@ impl Connection {
             inner: Rc::new(Inner {
                 world: world.clone(),
                 endpoint: endpoint.clone(),
-                peer,
+                peers,
+                turn: Cell::new(0),
                 pool: Pool::with_budget(POOL_BYTES),
                 options,
                 session: Cell::new(0),
@@ -235,9 +256,23 @@ impl Connection {
         }
     }
 
-    /// The server as the message layer names it.
+    /// The server that is called now, as the message layer names it.
     pub fn peer(&self) -> PeerId {
-        self.inner.peer
+        self.inner.peers[self.inner.turn.get()]
+    }
+
+    /// Whether this is a server that may serve.
+    pub fn is_peer(&self, peer: PeerId) -> bool {
+        let same = |known: &PeerId| self.inner.endpoint.endpoint().same_peer(peer, *known);
+        self.inner.peers.iter().any(same)
+    }
+
+    /// This server did not serve: the next call goes to the next one. Calls that fail together turn once.
+    fn turn_from(&self, peer: PeerId) {
+        if self.peer() == peer {
+            let next = self.inner.turn.get() + 1;
+            self.inner.turn.set(next % self.inner.peers.len());
+        }
     }
 
     /// The session that calls carry, or 0.
@@ -399,10 +434,15 @@ impl Connection {
         let begin = inner.world.now();
         let mut backoff = BACKOFF_MIN;
         let mut told = false;
+        // Servers that this program has no business with.
+        let mut strangers = BTreeSet::new();
+        let wait = if inner.peers.len() > 1 { RESEND_AMONG } else { RESEND };
         loop {
             // A server that works at a call for longer than the patience is not down.
-            let resend = if patience > SHORT { RESEND } else { patience };
-            let outcome = self.attempt(head, body, reply_bytes, resend).await;
+            let resend = if patience > SHORT { wait } else { patience };
+            let turn = inner.turn.get();
+            let peer = inner.peers[turn];
+            let outcome = self.attempt(peer, head, body, reply_bytes, resend).await;
             let outcome = outcome.and_then(|reply| self.in_term(reply));
             if let Ok(reply) = &outcome
                 && !matches!(reply.head.status, Status::Unavailable | Status::Unproven)
@@ -421,7 +461,7 @@ impl Connection {
                     // In a channel that the server does not know (any more): another one is begun.
                     Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
                     Status::Unproven => return Err(CallError::Unproven),
-                    Status::Unavailable | Status::Starting => {}
+                    Status::Unavailable | Status::Starting => self.turn_from(peer),
                 },
                 Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
                     // The server has the reply still, or executes a call without effects again.
@@ -429,8 +469,16 @@ impl Connection {
                     continue;
                 }
                 Err(Attempt::Truncated) => return Err(CallError::TooLong),
-                Err(Attempt::Final(error)) => return Err(error),
-                Err(Attempt::Silent | Attempt::Lost) => {}
+                Err(Attempt::Final(error)) => {
+                    let is_stranger =
+                        matches!(error, CallError::OtherCluster(_) | CallError::Untrusted);
+                    strangers.insert(turn);
+                    if !is_stranger || strangers.len() >= inner.peers.len() {
+                        return Err(error);
+                    }
+                    self.turn_from(peer);
+                }
+                Err(Attempt::Silent | Attempt::Lost) => self.turn_from(peer),
             }
             head.retry = true;
             if inner.gave_up.get().is_none() {
@@ -465,7 +513,7 @@ impl Connection {
         }
         if waited >= TELL_AFTER && !std::mem::replace(told, true) {
             let name = &inner.options.name;
-            match inner.endpoint.endpoint().stranger(inner.peer) {
+            match inner.endpoint.endpoint().stranger(self.peer()) {
                 None if inner.outdated.get() => {
                     (inner.options.on_wait)(&format!("{name}, where an older copy of it answers"));
                 }
@@ -482,6 +530,7 @@ impl Connection {
     /// Sends the call once and waits for its reply.
     async fn attempt(
         &self,
+        peer: PeerId,
         mut head: CallHead,
         body: &[u8],
         reply_bytes: usize,
@@ -489,13 +538,14 @@ impl Connection {
     ) -> Result<Reply, Attempt> {
         let Some(proof) = &self.inner.options.proof else {
             let message = message_of(&head, body);
-            return self.deliver(&head, &message, reply_bytes, resend).await;
+            return self.deliver(peer, &head, &message, reply_bytes, resend).await;
         };
-        let channel = self.channel(proof, resend).await?;
+        let channel = self.channel(peer, proof, resend).await?;
         head.sealed = true;
         let mut message = message_of(&head, body);
         let counter = channel.seal(&mut message);
-        let mut reply = self.deliver(&head, &message, reply_bytes + TAG_BYTES, resend).await?;
+        let mut reply =
+            self.deliver(peer, &head, &message, reply_bytes + TAG_BYTES, resend).await?;
         if !reply.head.sealed {
             self.inner.channel.borrow_mut().take();
             // Anybody may have sent that reply: a server that truly lost the channel gets another
@@ -512,10 +562,17 @@ impl Connection {
     }
 
     /// The channel to the server, which is begun where there is none.
-    async fn channel(&self, proof: &Proof, resend: Duration) -> Result<Rc<Caller>, Attempt> {
+    async fn channel(
+        &self,
+        peer: PeerId,
+        proof: &Proof,
+        resend: Duration,
+    ) -> Result<Rc<Caller>, Attempt> {
         let inner = &*self.inner;
-        if let Some(channel) = inner.channel.borrow().clone() {
-            return Ok(channel);
+        if let Some((end, channel)) = &*inner.channel.borrow()
+            && *end == peer
+        {
+            return Ok(channel.clone());
         }
         let identity = inner.endpoint.endpoint().identity();
         let own = Origin { endpoint: identity.endpoint, incarnation: identity.incarnation };
@@ -523,7 +580,8 @@ impl Connection {
         let mut body = Vec::new();
         encode(&proof.introduce(own, nonce), &mut body);
         let head = CallHead { reply_bits: self.next_bits(), ..CallHead::free(Service::Trust) };
-        let reply = self.deliver(&head, &message_of(&head, &body), REPLY_BYTES, resend).await?;
+        let reply =
+            self.deliver(peer, &head, &message_of(&head, &body), REPLY_BYTES, resend).await?;
         let untrusted = Attempt::Final(CallError::Untrusted);
         match reply.head.status {
             Status::Done => {}
@@ -533,16 +591,17 @@ impl Connection {
         }
         let answer =
             decode::<Acceptance>(reply.body()).map_err(|_| Attempt::Final(CallError::Malformed))?;
-        let server = inner.endpoint.endpoint().peer_origin(inner.peer).ok_or(Attempt::Lost)?;
+        let server = inner.endpoint.endpoint().peer_origin(peer).ok_or(Attempt::Lost)?;
         let channel = proof.accepted((own, server), nonce, &answer).ok_or(untrusted)?;
         let channel = Rc::new(channel);
-        *inner.channel.borrow_mut() = Some(channel.clone());
+        *inner.channel.borrow_mut() = Some((peer, channel.clone()));
         Ok(channel)
     }
 
     /// Sends a message once and waits for its reply.
     async fn deliver(
         &self,
+        peer: PeerId,
         head: &CallHead,
         message: &[u8],
         reply_bytes: usize,
@@ -553,7 +612,7 @@ impl Connection {
         let (Some(call), Some(room)) = (inner.pool.copy_of(message), room) else {
             return Err(Attempt::Final(CallError::NoMemory));
         };
-        let (peer, bits) = (inner.peer, head.reply_bits);
+        let bits = head.reply_bits;
         let memory = Memory::pooled(room);
         let receive = inner.endpoint.receive(Channel::Tagged, Some(peer), bits, memory);
         let memory = Memory::pooled(call);

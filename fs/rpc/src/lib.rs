@@ -4,6 +4,7 @@
 //! * [`client`]: sends calls through the slots of a session, and again until they are answered.
 //! * [`trust`]: the proof of servers' membership, and the tokens of sessions;
 //! * [`lines`]: the lines of servers for people, held back where there are too many;
+//! * [`servers`]: the metadata servers of a cluster, as one text names them;
 //! * [`slots`]: the server's memory of slots, for servers whose effects may be repeated.
 //!
 //! Exactly once: a slot has one call at a time, numbered in sequence. A call that is sent
@@ -15,6 +16,7 @@
 pub mod client;
 pub mod lines;
 pub mod server;
+pub mod servers;
 pub mod slots;
 pub mod trust;
 

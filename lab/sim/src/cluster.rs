@@ -17,10 +17,8 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_data::{DataConfig, DataServer};
 use ropewalk_meta::{MetaConfig, MetaServer};
-use ropewalk_net::local::LocalEndpoint;
-use ropewalk_net::{Address, PeerId};
 use ropewalk_rail_sim::{Kill, SimConfig};
-use ropewalk_rpc::Secret;
+use ropewalk_rpc::{Secret, servers};
 use ropewalk_store::objects;
 
 use crate::disk::VirtualDisk;
@@ -45,6 +43,8 @@ pub struct ClusterConfig {
     pub clients: u32,
     pub rail: SimConfig,
     pub meta: MetaConfig,
+    /// The nodes of which one is the metadata server, as clients and data servers know them.
+    pub meta_nodes: Vec<String>,
     /// Sizes of data servers' stores.
     pub objects: objects::Config,
     /// Bytes of each data server's disk.
@@ -73,6 +73,7 @@ impl Default for ClusterConfig {
             clients: 1,
             rail: SimConfig::stream(),
             meta,
+            meta_nodes: vec![META.to_owned()],
             objects: objects::Config {
                 object_bytes: 64 << 10,
                 segment_bytes: 256 << 10,
@@ -103,8 +104,8 @@ struct Role<T> {
 pub struct Cluster {
     config: ClusterConfig,
     meta: Role<Rc<MetaServer>>,
-    /// The node to whose metadata server data servers speak from their next start on.
-    followed: Rc<RefCell<String>>,
+    /// The nodes to whose metadata server data servers speak from their next start on.
+    followed: Rc<RefCell<Vec<String>>>,
     data: Vec<Role<Rc<DataServer>>>,
     clients: Vec<Role<Client>>,
     lines: Rc<RefCell<Vec<String>>>,
@@ -115,7 +116,7 @@ impl Cluster {
     pub fn start(simulation: &mut Simulation, config: ClusterConfig) -> Cluster {
         let seed = simulation.seed();
         let meta = Role::new(META.into(), seed);
-        let followed = Rc::new(RefCell::new(META.to_owned()));
+        let followed = Rc::new(RefCell::new(config.meta_nodes.clone()));
         let (data, clients, lines) = (Vec::new(), Vec::new(), Rc::default());
         let mut cluster = Cluster { config, meta, followed, data, clients, lines };
         cluster.add_meta(simulation, &cluster.meta);
@@ -160,7 +161,7 @@ impl Cluster {
 
     /// Data servers that start from now on speak to the metadata server of this node.
     pub fn follow(&self, name: &str) {
-        *self.followed.borrow_mut() = name.to_owned();
+        *self.followed.borrow_mut() = vec![name.to_owned()];
     }
 
     fn add_meta(&self, simulation: &mut Simulation, role: &Role<Rc<MetaServer>>) {
@@ -198,7 +199,8 @@ impl Cluster {
         simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
-            config.meta = peer(&endpoint, &followed.borrow());
+            config.meta =
+                servers::look_up(&endpoint, &addresses(&followed.borrow())).unwrap_or_default();
             node.world().spawn(async move {
                 let log = config.log.clone();
                 match DataServer::start(&world, endpoint, config).await {
@@ -223,11 +225,13 @@ impl Cluster {
         };
         config.log = self.log(&name);
         let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        let nodes = self.config.meta_nodes.clone();
         simulation.add_node(&name, Arc::new(role.disk.clone()), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, config, place) = (node.world().clone(), config.clone(), place.clone());
+            let nodes = nodes.clone();
             node.world().spawn(async move {
-                let address = format!("sim://{META}");
+                let address = addresses(&nodes);
                 let client = Client::connect(&world, &endpoint, &address, config).await;
                 *place.borrow_mut() = client.ok();
             });
@@ -362,7 +366,8 @@ impl<T> Role<T> {
     }
 }
 
-fn peer(endpoint: &LocalEndpoint, name: &str) -> Option<PeerId> {
-    let address = Address::parse(&format!("sim://{name}")).ok()?;
-    endpoint.endpoint().lookup(&address).ok()
+/// The addresses of nodes, as one text.
+fn addresses(nodes: &[String]) -> String {
+    let addresses: Vec<String> = nodes.iter().map(|node| format!("sim://{node}")).collect();
+    addresses.join(&servers::BETWEEN.to_string())
 }

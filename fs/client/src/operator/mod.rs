@@ -19,7 +19,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply, Secret};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply, Secret, servers};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::layout::{Layout, Pool};
@@ -111,9 +111,8 @@ impl Operator {
         patience: Duration,
         secret: Option<Secret>,
     ) -> Result<Operator, ClientError> {
-        let parsed = Address::parse(address)
-            .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
-        let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
+        let peers = servers::look_up(endpoint, address)
+            .map_err(|cause| ClientError::lookup(address, cause))?;
         let name = format!("the metadata server at {address}");
         let member = Member { role: Role::Administrator, number: 0 };
         let proof = secret.map(|secret| Proof { secret, member });
@@ -124,7 +123,7 @@ impl Operator {
             proof: proof.clone(),
             ..Options::default()
         };
-        let connection = Connection::new(world, endpoint, peer, options);
+        let connection = Connection::among(world, endpoint, peers, options);
         Ok(Operator {
             proof,
             world: world.clone(),

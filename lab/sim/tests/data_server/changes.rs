@@ -369,7 +369,7 @@ fn heartbeats_come_each_second_and_go_on_after_a_silence() {
         let meta = Address::parse("sim://meta").unwrap();
         let mut config =
             DataConfig::new(PathBuf::from("/data"), ClusterId(1), ServerId(3), secret());
-        config.meta = Some(endpoint.endpoint().lookup(&meta).unwrap());
+        config.meta = vec![endpoint.endpoint().lookup(&meta).unwrap()];
         let (world, place) = (node.world().clone(), place.clone());
         node.world().spawn(async move {
             let started = DataServer::start(&world, endpoint, config).await.unwrap();

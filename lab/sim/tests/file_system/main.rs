@@ -1,6 +1,7 @@
 //! The whole file system in the simulator. One program for all of it: each would compile the whole client once more.
 
 mod abandoned;
+mod addresses;
 mod appends;
 mod check;
 mod cuts;
