@@ -19,8 +19,11 @@
 
 mod appends;
 pub mod config;
+mod demands;
+pub mod exports;
 mod graves;
 mod growth;
+pub mod identity;
 pub mod inode;
 pub mod keys;
 pub mod leases;
