@@ -24,6 +24,8 @@ mod callbacks;
 mod config;
 mod counters;
 mod data_servers;
+#[cfg(test)]
+mod matrix;
 mod members;
 mod release;
 mod serving;
