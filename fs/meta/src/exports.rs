@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::inode::{Damaged, decode_row, encode_row};
+
 /// Version of export rows.
-pub const EXPORT_VERSION: u8 = 1;
+const EXPORT_VERSION: u8 = 1;
 /// The id of those who have no other, as Linux says it.
 pub const NOBODY: u32 = 65534;
 /// The export of sessions that name none.
@@ -130,6 +132,17 @@ impl Export {
     /// Whether every id stands for itself.
     pub fn is_plain(&self) -> bool {
         self.user_ids().is_plain() && self.group_ids().is_plain()
+    }
+
+    /// The row's value.
+    pub fn encode(&self) -> Vec<u8> {
+        encode_row(EXPORT_VERSION, self)
+    }
+
+    /// An export from its row's value. Terms without sense are damage.
+    pub fn decode(bytes: &[u8]) -> Result<Export, Damaged> {
+        let export: Export = decode_row(EXPORT_VERSION, bytes)?;
+        if export.check().is_ok() { Ok(export) } else { Err(Damaged) }
     }
 
     /// Checks the terms; the error is for people.

@@ -26,7 +26,7 @@ use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::exports::{DEFAULT_EXPORT, EXPORT_VERSION, Export, Exports};
+use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::identity::{Mapped, Standing};
@@ -443,12 +443,17 @@ impl<R: Rows> Shard<R> {
         }
         let (mut batch, key) = (Batch::default(), keys::key(Table::Export, &[u64::from(number)]));
         match &export {
-            Some(export) => batch.put(key, encode_row(EXPORT_VERSION, export)),
+            Some(export) => batch.put(key, export.encode()),
             None => batch.remove(key),
         }
         self.commit(batch)?;
         self.exports.set(number, export);
         Ok(true)
+    }
+
+    /// Whether there is an export of this number.
+    pub fn has_export(&self, number: u32) -> bool {
+        self.exports.get(number).is_some()
     }
 
     /// Has people told of unreadable rows.

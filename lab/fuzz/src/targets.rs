@@ -5,7 +5,9 @@
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
+use ropewalk_meta::exports::{DEFAULT_EXPORT, Export};
 use ropewalk_meta::inode::Inode;
+use ropewalk_meta::sessions::SessionRow;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::interfaces::attack;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
@@ -108,6 +110,8 @@ pub const TARGETS: &[(&str, Target)] = &[
         let _ = decoders::marks(bytes);
     }),
     ("disk_inode", disk_inode),
+    ("disk_session", disk_session),
+    ("disk_export", disk_export),
     ("map", map),
 ];
 
@@ -181,6 +185,22 @@ fn mxoe_beacon(bytes: &[u8]) {
 fn disk_inode(bytes: &[u8]) {
     let Ok(inode) = Inode::decode(7, bytes) else { return };
     assert!(Inode::decode(7, &inode.encode()).is_ok_and(|again| again == inode));
+}
+
+/// A session's row. The first format keeps less of it, and always the same.
+fn disk_session(bytes: &[u8]) {
+    let Ok(row) = SessionRow::decode(bytes) else { return };
+    assert!(SessionRow::decode(&row.encode(false)).is_ok_and(|again| again == row));
+    if row.owner.export == DEFAULT_EXPORT {
+        let first = SessionRow::decode(&row.encode(true)).expect("it was encoded here");
+        assert_eq!(first.owner.identity.limit(), row.owner.identity.limit());
+        assert_eq!(first.owner.origin(), row.owner.origin());
+    }
+}
+
+fn disk_export(bytes: &[u8]) {
+    let Ok(export) = Export::decode(bytes) else { return };
+    assert!(Export::decode(&export.encode()).is_ok_and(|again| again == export));
 }
 
 fn call_head(bytes: &[u8]) {
@@ -292,7 +312,7 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 10] = [
+        let decoders: [(&str, Accepts); 12] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
             ("disk_journal_mark", decoders::journal_mark),
@@ -303,6 +323,8 @@ mod tests {
             ("disk_object_store", decoders::object_store),
             ("disk_marks", decoders::marks),
             ("disk_inode", |bytes| Inode::decode(7, bytes).is_ok()),
+            ("disk_session", |bytes| SessionRow::decode(bytes).is_ok()),
+            ("disk_export", |bytes| Export::decode(bytes).is_ok()),
         ];
         for (name, accepts) in decoders {
             let inputs = crate::corpus::read(name).expect("the corpus is there");

@@ -29,7 +29,6 @@ use super::admission::Turned;
 use super::counters;
 use super::release::Held;
 use super::status;
-use crate::exports::DEFAULT_EXPORT;
 use crate::sessions::SessionOwner;
 use crate::shard::{Admission, Call, Completed, Opening, Outcome, Reply};
 
@@ -346,7 +345,7 @@ impl MetaServer {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
                 let opened = self.identity_of(incoming).and_then(|identity| {
-                    let owner = SessionOwner::new(incoming.origin, identity, DEFAULT_EXPORT);
+                    let owner = SessionOwner::new(incoming.origin, identity, self.export.get());
                     self.open_session((client, name.0), owner, bits)
                 });
                 let opening = match opened {

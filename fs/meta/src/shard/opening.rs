@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::chores::Reaps;
 use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
-use crate::exports::{DEFAULT_EXPORT, EXPORT_VERSION, Export, Exports};
+use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::inode::{Damaged, Inode, decode_row, encode_row};
@@ -133,8 +133,7 @@ impl<R: Rows> Shard<R> {
 
     fn read_sessions(&mut self, now: Moment) -> Result<(), RowsError> {
         let deadline = now.time + self.config.term;
-        let decode = |bytes: &[u8]| SessionRow::decode(bytes);
-        for (key, row) in read_rows(&self.rows, Table::Session, decode)? {
+        for (key, row) in read_rows(&self.rows, Table::Session, SessionRow::decode)? {
             let session = keys::number(&key, 0).unwrap_or(0);
             if row.fencing {
                 self.fences.push_back((session, row.epoch));
@@ -373,12 +372,14 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
 
 fn read_exports<R: Rows>(rows: &R) -> Result<Exports, RowsError> {
     let mut exports = Exports::default();
-    for (key, export) in read_table::<Export, R>(rows, Table::Export, EXPORT_VERSION)? {
+    for (key, export) in read_rows(rows, Table::Export, Export::decode)? {
         let number = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
-        match number.filter(|number| *number != DEFAULT_EXPORT && export.check().is_ok()) {
+        match number.filter(|number| *number != DEFAULT_EXPORT) {
             Some(number) => exports.set(number, Some(export)),
             None => {
-                return Err(RowsError::Failed("a row of the exports makes no sense".to_owned()));
+                return Err(RowsError::Failed(
+                    "a row of the exports has no number of one".to_owned(),
+                ));
             }
         }
     }

@@ -5,6 +5,7 @@ mod appends;
 mod check;
 mod cuts;
 mod eras;
+mod exports;
 mod groups;
 mod holes;
 mod identity;
