@@ -70,6 +70,73 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
     }
 }
 
+/// The inodes that a request is about, to be changed. Not the one in `closed`: the session only gives it up.
+pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mut u64>; 2] {
+    use MetaRequest as M;
+    match request {
+        M::Lookup { parent, .. }
+        | M::Create { parent, .. }
+        | M::Temporary { parent, .. }
+        | M::Make { parent, .. }
+        | M::Unlink { parent, .. }
+        | M::RemoveDirectory { parent, .. } => [Some(parent), None],
+        M::Rename { parent, new_parent, .. } => [Some(parent), Some(new_parent)],
+        M::Link { inode, parent, .. } => [Some(inode), Some(parent)],
+        M::GetAttributes { inode }
+        | M::SetAttributes { inode, .. }
+        | M::Open { inode, .. }
+        | M::ReadDirectory { inode, .. }
+        | M::ReadLink { inode }
+        | M::GetXattr { inode, .. }
+        | M::ListXattr { inode, .. }
+        | M::SetXattr { inode, .. }
+        | M::RemoveXattr { inode, .. }
+        | M::Acquire { inode, .. }
+        | M::Release { inode, .. }
+        | M::Report { inode, .. }
+        | M::RenewEpoch { inode }
+        | M::ReadInline { inode }
+        | M::WriteInline { inode, .. }
+        | M::Reclaim { inode, .. }
+        | M::LeaveInline { inode, .. }
+        | M::ReserveAppend { inode, .. }
+        | M::SetLock { inode, .. }
+        | M::TestLock { inode, .. }
+        | M::CancelLock { inode, .. }
+        | M::ReleaseOwner { inode, .. }
+        | M::ToldUnlocked { inode, .. }
+        | M::ToldGrown { inode, .. } => [Some(inode), None],
+        // An administrator's numbers are those of the rows.
+        M::ListInodes { .. } | M::GetInodes { .. } | M::GetPath { .. } | M::Inspect { .. } => {
+            [None, None]
+        }
+        M::ReclaimDone
+        | M::StatFileSystem
+        | M::Sync
+        | M::GetPool { .. }
+        | M::GetMap { .. }
+        | M::Heartbeat(_)
+        | M::Status
+        | M::ListSessions { .. }
+        | M::ListServers { .. }
+        | M::Discard { .. }
+        | M::Admit { .. }
+        | M::Vouch { .. } => [None, None],
+    }
+}
+
+/// Whether a request only gives up what the session has, or answers the server. It never has to wait, and it counts
+/// for whatever the session has.
+pub(crate) fn gives_up(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::CancelLock { .. }
+            | MetaRequest::ReleaseOwner { .. }
+            | MetaRequest::ToldUnlocked { .. }
+            | MetaRequest::ToldGrown { .. }
+    )
+}
+
 /// The rights to an inode's content that a request needs, beyond those that are judged by who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asks {

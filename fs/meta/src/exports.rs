@@ -4,10 +4,12 @@
 //! Invariants:
 //! * export 0 has no row. It is the whole file system, read and write, without any map: every id is mapped to itself;
 //! * no caller gets an inner id that his export does not name;
-//! * an inner id that an export has no outer id for is shown as [`NOBODY`].
+//! * an inner id that an export has no outer id for is shown as [`NOBODY`];
+//! * its clients know the directory at its root as [`ROOT`], and reach nothing that is not below it.
 
 use std::collections::BTreeMap;
 
+use ropewalk_wire::fs::meta::ROOT;
 use serde::{Deserialize, Serialize};
 
 use crate::inode::{Damaged, decode_row, encode_row};
@@ -48,6 +50,8 @@ pub struct IdRange {
 /// The terms of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
+    /// The directory that its clients see as the root.
+    pub root: u64,
     pub rights: Rights,
     pub squash: Squash,
     /// User and group of callers without ids of their own: inner ids.
@@ -114,6 +118,7 @@ impl Ids<'_> {
 impl Export {
     /// Everything, for everybody, as it is.
     pub const WHOLE: Export = Export {
+        root: ROOT,
         rights: Rights::ReadWrite,
         squash: Squash::None,
         anonymous: (NOBODY, NOBODY),
@@ -127,6 +132,21 @@ impl Export {
 
     pub(crate) fn group_ids(&self) -> Ids<'_> {
         Ids { ranges: &self.groups, squash: self.squash, anonymous: self.anonymous.1 }
+    }
+
+    /// Whether it ends at a directory below the root.
+    pub fn is_subtree(&self) -> bool {
+        self.root != ROOT
+    }
+
+    /// The inode that a client means by this number.
+    pub fn inner_inode(&self, outer: u64) -> u64 {
+        if outer == ROOT { self.root } else { outer }
+    }
+
+    /// The number by which a client knows an inode.
+    pub fn shown_inode(&self, inner: u64) -> u64 {
+        if inner == self.root { ROOT } else { inner }
     }
 
     /// Whether every id stands for itself.

@@ -10,13 +10,13 @@
 //! * a request goes through the door once. A call that waits is kept as a mapped one, and so is its reply.
 
 use ropewalk_wire::fs::attributes::Attributes;
-use ropewalk_wire::fs::meta::{Judge, MetaReply, MetaRequest, Who};
+use ropewalk_wire::fs::meta::{Callback, Judge, MetaReply, MetaRequest, Who};
 use ropewalk_wire::fs::trust::Role;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
-use crate::demands::changes;
+use crate::demands::{changes, inodes_mut};
 use crate::exports::{Export, Ids, Rights};
 
 /// A user to whose rights a session is limited, and the groups that he is in, his own first.
@@ -77,7 +77,7 @@ fn numbers(who: &Who<'_>) -> impl Iterator<Item = u32> {
     numbers.map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
 }
 
-/// A request whose ids are those of the rows, and whose caller has the rights that he is shown with.
+/// A request whose ids and inodes are those of the rows, and whose caller has the rights that he is shown with.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mapped<'a>(MetaRequest<'a>);
 
@@ -110,6 +110,15 @@ impl Kept {
 pub(crate) struct Standing<'s> {
     pub limit: Option<&'s Limit>,
     pub export: &'s Export,
+}
+
+/// Turns the inode of a callback into the one that the client knows.
+pub(crate) fn show_callback(export: &Export, callback: &mut Callback) {
+    let (Callback::Recall { inode, .. }
+    | Callback::LockGranted { inode, .. }
+    | Callback::TellUnlocked { inode, .. }
+    | Callback::Grown { inode, .. }) = callback;
+    *inode = export.shown_inode(*inode);
 }
 
 impl Standing<'_> {
@@ -146,6 +155,10 @@ impl Standing<'_> {
         {
             // Only a kernel can tell that what is read will run, and be read by nobody.
             *execute = false;
+        }
+        if self.export.is_subtree() {
+            let inodes = inodes_mut(&mut request).into_iter().flatten();
+            inodes.for_each(|inode| *inode = self.export.inner_inode(*inode));
         }
         if let Some(who) = request.who_mut() {
             *who = self.caller(*who, groups)?;
@@ -188,13 +201,14 @@ impl Standing<'_> {
         Some(self.inner(&who, groups))
     }
 
-    /// Turns the ids of a reply into those of the session's client.
+    /// Turns the numbers of a reply into those of the session's client.
     pub fn show(&self, reply: &mut MetaReply<'_>) {
         use MetaReply as R;
-        if self.export.is_plain() {
+        if self.export.is_plain() && !self.export.is_subtree() {
             return;
         }
         let show = |attributes: &mut Attributes| {
+            attributes.inode = self.export.shown_inode(attributes.inode);
             attributes.user = self.export.user_ids().shown(attributes.user);
             attributes.group = self.export.group_ids().shown(attributes.group);
         };

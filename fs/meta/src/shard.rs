@@ -30,7 +30,7 @@ use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::identity::{Mapped, Standing};
-use crate::inode::encode_row;
+use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -434,12 +434,20 @@ impl<R: Rows> Shard<R> {
         self.commit(batch).map(|()| true)
     }
 
-    /// Makes an export, changes its terms, or takes it away (`None`). False where the terms do not make sense, of the
+    /// Makes an export, changes its terms, or takes it away (`None`). The root stays for the export's sessions, who
+    /// know it by its number. False where the terms do not make sense, of the
     /// export that every store has, and in a store of the first format, whose sessions cannot say theirs.
     pub fn set_export(&mut self, number: u32, export: Option<Export>) -> Result<bool, RowsError> {
         let sensible = export.as_ref().is_none_or(|export| export.check().is_ok());
         if number == DEFAULT_EXPORT || !sensible || !self.pools.has_bands() {
             return Ok(false);
+        }
+        if let Some(Export { root, .. }) = export {
+            let row = self.rows.get(&keys::key(Table::Inode, &[root]))?;
+            let inode = row.and_then(|bytes| Inode::decode(root, &bytes).ok());
+            if !inode.is_some_and(|inode| inode.is_directory() && inode.links > 0) {
+                return Ok(false);
+            }
         }
         let (mut batch, key) = (Batch::default(), keys::key(Table::Export, &[u64::from(number)]));
         match &export {
@@ -556,6 +564,7 @@ impl<R: Rows> Shard<R> {
     /// opened is open.
     fn refresh(&mut self, session: u64, request: &MetaRequest<'_>, reply: Vec<u8>) -> Vec<u8> {
         let Ok(Ok(mut result)) = decode::<MetaResult<'_>>(&reply) else { return reply };
+        let (_, export) = self.sessions.terms(session);
         let leases = &mut self.leases;
         let opened = matches!(result, MetaReply::Opened { .. });
         let (inode, grant) = match &mut result {
@@ -566,6 +575,8 @@ impl<R: Rows> Shard<R> {
             MetaReply::Attributes { attributes, grant } => (attributes.inode, grant),
             _ => return reply,
         };
+        // The reply has the numbers of the session's client.
+        let inode = self.exports.get(export).map_or(inode, |export| export.inner_inode(inode));
         let held = leases.holder(inode, session).filter(|holder| !holder.is_recalled());
         *grant = grant.filter(|grant| {
             held.is_some_and(|held| held.number == grant.number && held.mode == grant.mode)

@@ -10,10 +10,11 @@
 use ropewalk_wire::fs::meta::{Access, MetaRequest, Who};
 use ropewalk_wire::fs::value::Errno;
 
-use super::{Operation, Step};
-use crate::demands::{Asks, asks};
+use super::{Operation, Step, Stop};
+use crate::demands::{Asks, asks, gives_up, inodes_mut};
 use crate::exports::{Export, Rights};
 use crate::inode::Inode;
+use crate::keys::{self, Table};
 use crate::permission::{self, READ, WRITE};
 use crate::rows::Rows;
 
@@ -23,6 +24,7 @@ impl<R: Rows> Operation<'_, R> {
         if !self.shard.sessions.is_bound(self.session) {
             return Ok(());
         }
+        self.check_subtree(request)?;
         let (inode, needed) = match asks(request) {
             Asks::Nothing => return Ok(()),
             Asks::Either(inode) => {
@@ -42,6 +44,55 @@ impl<R: Rows> Operation<'_, R> {
         let (reads, writes) = self.rights(inode)?;
         let allowed = (reads || !needed.read) && (writes || !needed.write);
         if allowed { Ok(()) } else { Err(Errno::EACCES.into()) }
+    }
+
+    /// Refuses (`ESTALE`) inodes that are not below the root of the session's export, whichever way their numbers came.
+    /// What the session has open goes with it, as a descriptor does.
+    fn check_subtree(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+        let standing = self.shard.standing(self.session).ok_or(Errno::EACCES)?;
+        let (root, mut request) = (standing.export.root, *request);
+        if !standing.export.is_subtree() || gives_up(&request) {
+            return Ok(());
+        }
+        let releases = matches!(request, MetaRequest::Release { .. });
+        for inode in inodes_mut(&mut request).into_iter().flatten() {
+            let held = self.shard.leases.holder(*inode, self.session).is_some();
+            if !(releases && held) && !self.is_in_subtree(*inode, root)? {
+                return Err(Errno::ESTALE.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_subtree(&mut self, number: u64, root: u64) -> Step<bool> {
+        if number == root {
+            return Ok(true);
+        }
+        let (is_directory, parent) = match self.inode(number) {
+            Ok(inode) => (inode.is_directory(), inode.parent),
+            // There is nothing to reach.
+            Err(Stop::Errno(Errno::ESTALE)) => return Ok(true),
+            Err(stop) => return Err(stop),
+        };
+        if is_directory {
+            return self.is_below(number, root);
+        }
+        if self.shard.leases.holder(number, self.session).is_some() {
+            return Ok(true);
+        }
+        let mut parents = vec![parent];
+        let prefix = keys::key(Table::BackPointer, &[number]);
+        self.shard.rows.scan(&prefix, &keys::after(&prefix), &mut |key, _| {
+            parents.extend(keys::number(key, 1));
+            true
+        })?;
+        for parent in parents {
+            // A file without a name has none here either.
+            if parent != 0 && self.is_below(parent, root)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn opened(&self, number: u64) -> Access {

@@ -210,6 +210,11 @@ impl<'a, R: Rows> Operation<'a, R> {
         }
     }
 
+    /// The directory that has no parent for the session: the root of its export.
+    pub fn root(&self) -> Step<u64> {
+        Ok(self.shard.standing(self.session).ok_or(Errno::EACCES)?.export.root)
+    }
+
     /// Encodes the reply of success, with the ids that the session's client knows.
     pub fn answer(&mut self, reply: &MetaReply<'_>) -> Step<()> {
         let mut reply = reply.clone();

@@ -382,3 +382,199 @@ fn exports_need_sense_and_sessions_need_their_export() {
     old.restart();
     old.create(0, b"goes on");
 }
+
+/// Client 0 has the whole file system, client 1 the directory `sub` as its root. The numbers of `sub`, of a file
+/// in it, of a directory outside, and of a file there.
+fn subtree() -> (Cluster, [u64; 4]) {
+    let mut cluster = Cluster::new(1, Config::default(), 24);
+    let sub = cluster.call(0, make(ROOT, b"sub", Node::Directory)).inode();
+    let inside = cluster.call(0, make(sub, b"inside", Node::File)).inode();
+    let other = cluster.call(0, make(ROOT, b"other", Node::Directory)).inode();
+    let outside = cluster.call(0, make(other, b"outside", Node::File)).inode();
+    let export = Export { root: sub, ..Export::WHOLE };
+    assert_eq!(cluster.shard().set_export(EXPORT, Some(export)), Ok(true));
+    assert_eq!(join(&mut cluster, Identity::Unproven), 1);
+    (cluster, [sub, inside, other, outside])
+}
+
+/// Every request of a session that names an inode, or two; the second one is inside.
+fn naming(inode: u64) -> Vec<MetaRequest<'static>> {
+    use MetaRequest as M;
+    let (who, name, closed) = (Who::ROOT, Bytes(b"name"), 0);
+    let (parent, mode, access, epoch) = (inode, 0o644, READ, 1);
+    let (none, number) = (Bytes(&[]), 1);
+    let report = Report {
+        epoch,
+        size: Some(1),
+        modified: None,
+        accessed: None,
+        written: none,
+        punched: none,
+    };
+    let kind = LockKind::Shared;
+    let range = LockRange { kind, whole_file: true, owner: 1, process: 1, start: 0, end: 9 };
+    let rename = |parent, new_parent| {
+        let mode = RenameMode::Replace;
+        M::Rename { who, parent, name, new_parent, new_name: Bytes(b"new"), mode, closed }
+    };
+    vec![
+        M::Lookup { who, parent, name },
+        M::Lookup { who, parent, name: Bytes(b"..") },
+        M::GetAttributes { inode },
+        M::SetAttributes { who, inode, change: AttributeChange::default() },
+        M::Create { who, parent, name, mode, access, exclusive: false, truncate: false },
+        M::Temporary { who, parent, mode, access },
+        M::Make { who, parent, name, mode, node: Node::File },
+        M::Open { who, inode, access, truncate: false, execute: false },
+        M::Unlink { who, parent, name, closed },
+        M::RemoveDirectory { who, parent, name, closed },
+        rename(inode, ROOT),
+        rename(ROOT, inode),
+        M::Link { who, inode, parent: ROOT, name },
+        M::ReadDirectory { who, inode, cookie: 0, bytes_max: 0, attributes: true },
+        M::ReadLink { inode },
+        M::GetXattr { who, inode, name },
+        M::ListXattr { who, inode },
+        M::SetXattr {
+            who,
+            inode,
+            name: Bytes(b"user.x"),
+            value: name,
+            create: false,
+            replace: false,
+        },
+        M::RemoveXattr { who, inode, name: Bytes(b"user.x") },
+        M::Acquire { inode, mode: LeaseMode::Read, insist: false },
+        M::Release { inode, number, keep: LeaseMode::Read, open: Some(READ) },
+        M::Release { inode, number, keep: LeaseMode::None, open: None },
+        M::Report { inode, report },
+        M::RenewEpoch { inode },
+        M::ReadInline { inode },
+        M::WriteInline {
+            inode,
+            epoch,
+            offset: 0,
+            data: name,
+            append: true,
+            kill_privileges: false,
+        },
+        M::Reclaim { inode, mode: LeaseMode::Read, open: Some(READ) },
+        M::LeaveInline { inode, version: 1, report },
+        M::ReserveAppend { inode, epoch, len: 1 },
+        M::SetLock { inode, range, wait: false },
+        M::TestLock { inode, range },
+    ]
+}
+
+#[test]
+fn no_number_and_no_name_leads_out_of_a_subtree() {
+    let (mut cluster, [sub, inside, other, outside]) = subtree();
+    let whole = ROOT;
+    for inode in [other, outside] {
+        for request in naming(inode) {
+            assert_eq!(cluster.call(1, request).errno(), Errno::ESTALE, "{request:?}");
+        }
+        assert_eq!(cluster.clients[1].grants.get(&inode), None);
+    }
+    // A link from inside does not get there, and the other parent is looked at, too.
+    let link = |inode, parent| MetaRequest::Link { who: who(0), inode, parent, name: Bytes(b"l") };
+    assert_eq!(cluster.call(1, link(inside, other)).errno(), Errno::ESTALE);
+    // The root is the directory that was exported, by either number, and nothing is above it.
+    for parent in [whole, sub] {
+        for name in [&b".."[..], b"."] {
+            assert_eq!(cluster.call(1, lookup(parent, name)).inode(), ROOT);
+        }
+        assert_eq!(cluster.call(1, lookup(parent, b"inside")).inode(), inside);
+        assert_eq!(cluster.call(1, MetaRequest::GetAttributes { inode: parent }).inode(), ROOT);
+    }
+    let deep = cluster.call(1, make(ROOT, b"deep", Node::Directory)).inode();
+    assert_eq!(cluster.call(1, lookup(deep, b"..")).inode(), ROOT);
+    assert_eq!(cluster.call(0, lookup(deep, b"..")).inode(), sub);
+    // A file is inside by any of its names.
+    let second = MetaRequest::Link { who: who(0), inode: outside, parent: deep, name: Bytes(b"l") };
+    cluster.call(0, second).ok();
+    assert_eq!(cluster.call(1, MetaRequest::GetAttributes { inode: outside }).inode(), outside);
+    cluster.call(0, unlink(deep, b"l")).ok();
+    cluster.pass(60_000_000_000);
+    let session = cluster.clients[1].session;
+    let now = cluster.moment();
+    assert!(cluster.shard().renew_session(session, now));
+}
+
+#[test]
+fn what_was_moved_out_is_gone_and_what_is_open_stays() {
+    let (mut cluster, [sub, inside, other, _]) = subtree();
+    let deep = cluster.call(0, make(sub, b"deep", Node::Directory)).inode();
+    let file = cluster.call(0, make(deep, b"file", Node::File)).inode();
+    cluster.call(1, MetaRequest::GetAttributes { inode: deep }).ok();
+    cluster.call(1, open(inside, READ)).ok();
+    let out = |parent, name: &'static [u8]| MetaRequest::Rename {
+        who: who(0),
+        parent,
+        name: Bytes(name),
+        new_parent: other,
+        new_name: Bytes(name),
+        mode: RenameMode::Replace,
+        closed: 0,
+    };
+    cluster.call(0, out(sub, b"deep")).ok();
+    cluster.call(0, out(sub, b"inside")).ok();
+    for inode in [deep, file] {
+        assert_eq!(cluster.call(1, MetaRequest::GetAttributes { inode }).errno(), Errno::ESTALE);
+    }
+    assert_eq!(cluster.call(1, create(deep, b"new")).errno(), Errno::ESTALE);
+    cluster.call(1, MetaRequest::ReadInline { inode: inside }).ok();
+    cluster.close(1, inside);
+    let number = u64::MAX;
+    let release = MetaRequest::Release { inode: inside, number, keep: LeaseMode::None, open: None };
+    cluster.call(1, release);
+    assert_eq!(cluster.call(1, open(inside, READ)).errno(), Errno::ESTALE);
+}
+
+#[test]
+fn recalls_and_retries_name_the_root_as_its_client_does() {
+    let (mut cluster, [sub, ..]) = subtree();
+    // A retry of a change of the root finds the lease that it granted.
+    let change = AttributeChange { mode: Some(0o777), ..AttributeChange::default() };
+    let request = MetaRequest::SetAttributes { who: who(0), inode: ROOT, change };
+    cluster
+        .call(1, MetaRequest::Acquire { inode: ROOT, mode: LeaseMode::Read, insist: false })
+        .ok();
+    let sequence = cluster.next_sequence(1, 5);
+    let outcome = cluster.send(1, 5, sequence, request);
+    let first = cluster.wait(outcome);
+    let outcome = cluster.send(1, 5, sequence, request);
+    let again = cluster.wait(outcome);
+    assert_eq!((first.inode(), first.grant()), (ROOT, again.grant()));
+    assert!(first.grant().is_some(), "a session that holds a lease is told of it");
+    assert_eq!(again.inode(), ROOT);
+    // Another one's create takes the lease away: the client hears of inode 1, and answers for it.
+    cluster.call(0, create(sub, b"new")).ok();
+    let recalled = cluster.heard.iter().any(|(client, callback)| {
+        *client == 1 && matches!(callback, Callback::Recall { inode: ROOT, .. })
+    });
+    assert!(recalled, "{:?}", cluster.heard);
+    assert_eq!(cluster.call(1, lookup(ROOT, b"new")).attributes().size, 0);
+}
+
+#[test]
+fn the_root_of_an_export_is_a_directory_that_exists() {
+    let (mut cluster, [sub, inside, ..]) = subtree();
+    for root in [inside, 4711] {
+        let export = Export { root, ..Export::WHOLE };
+        assert_eq!(cluster.shard().set_export(EXPORT + 1, Some(export)), Ok(false));
+    }
+    cluster.call(0, unlink(sub, b"inside")).ok();
+    let name = Bytes(b"sub");
+    cluster
+        .call(0, MetaRequest::RemoveDirectory { who: who(0), parent: ROOT, name, closed: 0 })
+        .ok();
+    cluster.pass(5_000_000_000);
+    let now = cluster.moment();
+    cluster.shard().tick(now);
+    cluster.restart();
+    // Never the whole file system: at most the directory that was removed.
+    assert_eq!(cluster.call(1, create(ROOT, b"new")).errno(), Errno::ENOENT);
+    let found = cluster.call(1, lookup(ROOT, b"other"));
+    assert!(!matches!(found.get(), Ok(MetaReply::Entry(_))), "{found:?}");
+}
