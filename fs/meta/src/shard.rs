@@ -443,6 +443,9 @@ impl<R: Rows> Shard<R> {
             return Ok(false);
         }
         if let Some(Export { root, .. }) = export {
+            if self.exports.get(number).is_some_and(|before| before.root != root) {
+                return Ok(false);
+            }
             let row = self.rows.get(&keys::key(Table::Inode, &[root]))?;
             let inode = row.and_then(|bytes| Inode::decode(root, &bytes).ok());
             if !inode.is_some_and(|inode| inode.is_directory() && inode.links > 0) {

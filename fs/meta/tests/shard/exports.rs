@@ -565,6 +565,8 @@ fn the_root_of_an_export_is_a_directory_that_exists() {
         assert_eq!(cluster.shard().set_export(EXPORT + 1, Some(export)), Ok(false));
     }
     cluster.call(0, unlink(sub, b"inside")).ok();
+    // Clients know the root by their number: it stays.
+    assert_eq!(cluster.shard().set_export(EXPORT, Some(Export::WHOLE)), Ok(false));
     let name = Bytes(b"sub");
     cluster
         .call(0, MetaRequest::RemoveDirectory { who: who(0), parent: ROOT, name, closed: 0 })
