@@ -57,7 +57,8 @@ impl<R: Rows> Operation<'_, R> {
         let releases = matches!(request, MetaRequest::Release { .. });
         for inode in inodes_mut(&mut request).into_iter().flatten() {
             let held = self.shard.leases.holder(*inode, self.session).is_some();
-            if !(releases && held) && !self.is_in_subtree(*inode, root)? {
+            let within = releases && held || self.is_in_subtree(*inode, root)?;
+            if !within {
                 return Err(Errno::ESTALE.into());
             }
         }

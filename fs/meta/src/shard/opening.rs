@@ -120,10 +120,8 @@ impl<R: Rows> Shard<R> {
         shard.read_locks()?;
         shard.read_cuts()?;
         shard.check_grace(now);
-        match shard.stopped.take() {
-            Some(error) => Err(error),
-            None => Ok(shard),
-        }
+        let stopped = shard.stopped.take();
+        stopped.map_or(Ok(shard), Err)
     }
 
     /// The counters row: boots, and the next inode range.
