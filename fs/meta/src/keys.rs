@@ -5,6 +5,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Table {
+    /// The terms of each export but the default one.
+    Export = b'A',
     /// One row: format version and name hash key.
     Superblock = b'B',
     /// One row: boot count and next inode range. Another one: number of inodes.

@@ -19,9 +19,12 @@
 
 mod appends;
 pub mod config;
+mod demands;
+pub mod exports;
 mod graves;
 mod growth;
 pub mod history;
+pub mod identity;
 pub mod inode;
 pub mod keys;
 pub mod leases;

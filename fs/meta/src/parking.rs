@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::identity::Kept;
+
 /// The conditions that a call can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WaitOn {
@@ -26,12 +28,11 @@ pub enum WaitOn {
 
 /// A call that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parked {
+pub(crate) struct Parked {
     pub session: u64,
     pub slot: u16,
     pub sequence: u64,
-    /// The encoded request.
-    pub request: Vec<u8>,
+    pub request: Kept,
     pub on: Vec<WaitOn>,
 }
 
@@ -113,7 +114,7 @@ mod tests {
     use super::*;
 
     fn call(on: &[WaitOn]) -> Parked {
-        Parked { session: 1, slot: 0, sequence: 1, request: Vec::new(), on: on.to_vec() }
+        Parked { session: 1, slot: 0, sequence: 1, request: Kept::default(), on: on.to_vec() }
     }
 
     #[test]

@@ -162,6 +162,11 @@ impl Pools {
         Pools { banded, ..self }
     }
 
+    /// Whether pools name bands: the store is not of the first format.
+    pub fn has_bands(&self) -> bool {
+        self.banded.is_some()
+    }
+
     /// The servers of all groups.
     pub fn map(&self) -> &Map {
         self.banded.as_ref().map_or(&self.no_bands, |banded| &banded.map)

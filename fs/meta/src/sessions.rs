@@ -16,17 +16,17 @@ use ropewalk_wire::fs::head::SLOTS_MAX;
 use ropewalk_wire::fs::status::CLIENT_NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
+use crate::exports::DEFAULT_EXPORT;
+use crate::identity::{Identity, Limit};
+use crate::inode::{Damaged, decode_row, encode_row};
+
 /// Version of session rows.
-pub const SESSION_VERSION: u8 = 2;
+pub const SESSION_VERSION: u8 = 3;
+/// Version of session rows in stores of the first format: without an export, and of all identities they know a user's
+/// only.
+const FIRST_SESSION_VERSION: u8 = 2;
 /// Version of reply rows.
 pub const REPLY_VERSION: u8 = 1;
-
-/// A user to whose rights a session is limited, and the groups that he is in, his own first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limit {
-    pub user: u32,
-    pub groups: Vec<u32>,
-}
 
 /// The owner of a session. It outlives restarts of the server: nobody else takes the session up then.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -34,15 +34,23 @@ pub struct SessionOwner {
     /// The endpoint that opened it, and which life of it.
     pub endpoint: u128,
     pub incarnation: u64,
-    /// None: it may act for everybody.
-    pub limit: Option<Limit>,
+    /// As it was proven when the session was opened.
+    pub identity: Identity,
+    /// The terms of the session, for its whole life.
+    pub export: u32,
 }
 
 impl SessionOwner {
     /// The owner of a session that is opened from `origin`.
-    pub fn new(origin: Origin, limit: Option<Limit>) -> SessionOwner {
+    pub fn new(origin: Origin, identity: Identity, export: u32) -> SessionOwner {
         let Origin { endpoint, incarnation } = origin;
-        SessionOwner { endpoint: endpoint.0, incarnation: incarnation.0, limit }
+        SessionOwner { endpoint: endpoint.0, incarnation: incarnation.0, identity, export }
+    }
+
+    /// Whether its sessions are bound: not all that they ask for is allowed, so they show data servers a right for each
+    /// file.
+    pub fn is_bound(&self) -> bool {
+        self.identity.limit().is_some() || self.export != DEFAULT_EXPORT
     }
 
     /// The endpoint of its calls, and its incarnation.
@@ -65,6 +73,45 @@ pub struct SessionRow {
     /// As the client called itself, for people: no longer than `CLIENT_NAME_BYTES_MAX`, and without control
     /// characters.
     pub name: Vec<u8>,
+}
+
+/// A session's row in a store of the first format.
+#[derive(Debug, Serialize, Deserialize)]
+struct FirstRow {
+    client: u128,
+    endpoint: u128,
+    incarnation: u64,
+    limit: Option<Limit>,
+    epoch: u32,
+    fencing: bool,
+    name: Vec<u8>,
+}
+
+impl SessionRow {
+    /// The row's value, for a store of the first format, or of a later one.
+    pub fn encode(&self, first_format: bool) -> Vec<u8> {
+        if !first_format {
+            return encode_row(SESSION_VERSION, self);
+        }
+        let SessionRow { client, owner, epoch, fencing, name } = self.clone();
+        let SessionOwner { endpoint, incarnation, identity, export } = owner;
+        debug_assert_eq!(export, DEFAULT_EXPORT, "stores of the first format have no exports");
+        let limit = identity.limit().cloned();
+        let row = FirstRow { client, endpoint, incarnation, limit, epoch, fencing, name };
+        encode_row(FIRST_SESSION_VERSION, &row)
+    }
+
+    /// A session's row from its value, of either version.
+    pub fn decode(bytes: &[u8]) -> Result<SessionRow, Damaged> {
+        if bytes.first() != Some(&FIRST_SESSION_VERSION) {
+            return decode_row(SESSION_VERSION, bytes);
+        }
+        let FirstRow { client, endpoint, incarnation, limit, epoch, fencing, name } =
+            decode_row(FIRST_SESSION_VERSION, bytes)?;
+        let identity = limit.map_or(Identity::Unproven, Identity::User);
+        let owner = SessionOwner { endpoint, incarnation, identity, export: DEFAULT_EXPORT };
+        Ok(SessionRow { client, owner, epoch, fencing, name })
+    }
 }
 
 /// A client's name as it is kept: shortened, and without characters that steer a terminal.
@@ -123,8 +170,8 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
-    /// The number of sessions that are limited to the rights of one user.
-    limited: usize,
+    /// The number of bound sessions.
+    bound: usize,
     /// The number of sessions of each endpoint.
     by_endpoint: BTreeMap<u128, usize>,
 }
@@ -132,7 +179,7 @@ pub struct Sessions {
 impl Sessions {
     /// Adds a session; `reclaiming` where it comes back from its row.
     pub fn insert(&mut self, id: u64, row: SessionRow, deadline: Time, reclaiming: bool) {
-        self.limited += usize::from(row.owner.limit.is_some());
+        self.bound += usize::from(row.owner.is_bound());
         *self.by_endpoint.entry(row.owner.endpoint).or_default() += 1;
         let called = reclaiming;
         let session = Session { row, deadline, reclaiming, called, slots: Vec::new() };
@@ -146,12 +193,23 @@ impl Sessions {
         }
     }
 
-    /// The user to whose rights a session is limited, if it is.
-    pub fn limit(&self, id: u64) -> Option<&Limit> {
-        if self.limited == 0 {
+    /// The owner of a session, if it is bound.
+    fn bound(&self, id: u64) -> Option<&SessionOwner> {
+        if self.bound == 0 {
             return None;
         }
-        self.sessions.get(&id)?.row.owner.limit.as_ref()
+        let owner = &self.sessions.get(&id)?.row.owner;
+        owner.is_bound().then_some(owner)
+    }
+
+    /// Whether a session is bound to the rights of one user, or to an export of its own.
+    pub fn is_bound(&self, id: u64) -> bool {
+        self.bound(id).is_some()
+    }
+
+    /// The user to whose rights a session is limited, if it is, and its export.
+    pub fn terms(&self, id: u64) -> (Option<&Limit>, u32) {
+        self.bound(id).map_or((None, DEFAULT_EXPORT), |it| (it.identity.limit(), it.export))
     }
 
     /// The number of sessions of an endpoint.
@@ -162,9 +220,9 @@ impl Sessions {
     /// The number of sessions that are limited to the rights of a user.
     pub fn of_user(&self, user: u32) -> usize {
         let his = |session: &&Session| {
-            session.row.owner.limit.as_ref().is_some_and(|limit| limit.user == user)
+            session.row.owner.identity.limit().is_some_and(|limit| limit.user == user)
         };
-        if self.limited == 0 { 0 } else { self.sessions.values().filter(his).count() }
+        if self.bound == 0 { 0 } else { self.sessions.values().filter(his).count() }
     }
 
     /// The number of sessions.
@@ -198,8 +256,8 @@ impl Sessions {
     /// Takes a session out.
     pub fn remove(&mut self, id: u64) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
-        let SessionOwner { endpoint, limit, .. } = &session.row.owner;
-        self.limited -= usize::from(limit.is_some());
+        let endpoint = &session.row.owner.endpoint;
+        self.bound -= usize::from(session.row.owner.is_bound());
         if let Some(count) = self.by_endpoint.get_mut(endpoint) {
             *count -= 1;
             if *count == 0 {
@@ -280,6 +338,8 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_wire::fs::trust::Role;
+
     use super::*;
 
     fn sessions() -> Sessions {
@@ -288,6 +348,35 @@ mod tests {
         let row = SessionRow { client: 1, owner, epoch: 0, fencing: false, name };
         sessions.insert(7, row, Time::NEVER, false);
         sessions
+    }
+
+    #[test]
+    fn rows_of_both_versions_are_read_and_the_first_format_keeps_its_own() {
+        let limit = Limit { user: 1000, groups: vec![1000, 5] };
+        let row = |identity: &Identity, export| {
+            let identity = identity.clone();
+            let owner = SessionOwner { endpoint: 3, incarnation: 4, identity, export };
+            SessionRow { client: 1, owner, epoch: 9, fencing: true, name: b"tool".to_vec() }
+        };
+        let member = Identity::Member { role: Role::Data, number: 7 };
+        for identity in [Identity::Unproven, Identity::Own, member, Identity::User(limit)] {
+            let session = row(&identity, 5);
+            let bytes = session.encode(false);
+            assert_eq!((bytes[0], SessionRow::decode(&bytes)), (3, Ok(session)));
+            let bytes = row(&identity, 0).encode(true);
+            let kept = match &identity {
+                Identity::User(_) => identity,
+                _ => Identity::Unproven,
+            };
+            assert_eq!((bytes[0], SessionRow::decode(&bytes)), (2, Ok(row(&kept, 0))));
+            for cut in 0..bytes.len() {
+                assert_eq!(SessionRow::decode(&bytes[..cut]), Err(Damaged));
+            }
+        }
+        // As a server of the former version wrote it: client 1, endpoint 3, life 4, user 1000 in groups 1000 and 5.
+        let old = [&[2, 1, 3, 4, 1][..], &[0xe8, 7, 2, 0xe8, 7, 5], &[9, 1, 4], b"tool"].concat();
+        let limit = Limit { user: 1000, groups: vec![1000, 5] };
+        assert_eq!(SessionRow::decode(&old), Ok(row(&Identity::User(limit), 0)));
     }
 
     #[test]

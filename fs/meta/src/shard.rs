@@ -27,10 +27,12 @@ use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::history::TermRow;
-use crate::inode::encode_row;
+use crate::identity::{Mapped, Standing};
+use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
 use crate::locks::Locks;
@@ -89,6 +91,8 @@ pub enum Outcome {
     Wait(u64),
     /// Not served; the status for the reply's head.
     Refused(Status),
+    /// The session may not make this request. Nothing was done, and its slot is as it was.
+    Denied(Errno),
 }
 
 /// A call that waited and is done.
@@ -152,6 +156,7 @@ pub struct Shard<R> {
     pub(crate) questions: Questions,
     pub(crate) growth: Growth,
     pub(crate) sessions: Sessions,
+    pub(crate) exports: Exports,
     pub(crate) pools: Pools,
     /// Makes the rights of limited sessions.
     pub(crate) grantor: Option<Grantor>,
@@ -210,7 +215,11 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::Vouch { .. }
                 | MetaRequest::Admit { .. } => {
                     let ticket = self.parking.ticket();
-                    self.run(0, call.slot, 0, &call.request, call.now, ticket)
+                    let mut groups = Vec::new();
+                    match Standing::OUTSIDE.admit(&call.request, &mut groups) {
+                        Ok(request) => self.run(0, call.slot, 0, &request, call.now, ticket),
+                        Err(errno) => Outcome::Denied(errno),
+                    }
                 }
                 _ => Outcome::Refused(Status::NoSession),
             };
@@ -224,21 +233,39 @@ impl<R: Rows> Shard<R> {
                 session.called = true;
             }
         }
+        let mut groups = Vec::new();
+        let admitted = match self.standing(call.session) {
+            Some(standing) => standing.admit(&call.request, &mut groups),
+            None => Err(Errno::EACCES),
+        };
+        match admitted {
+            Ok(request) => self.judge_slot(call, &request),
+            Err(errno) => Outcome::Denied(errno),
+        }
+    }
+
+    /// The terms of a session; none where its export is no more.
+    pub(crate) fn standing(&self, session: u64) -> Option<Standing<'_>> {
+        let (limit, export) = self.sessions.terms(session);
+        Some(Standing { limit, export: self.exports.get(export)? })
+    }
+
+    fn judge_slot(&mut self, call: &Call<'_>, request: &Mapped<'_>) -> Outcome {
         match self.sessions.judge(call.session, call.slot, call.sequence) {
             Verdict::Bad => return Outcome::Refused(Status::BadSequence),
             Verdict::Parked(ticket) => return Outcome::Wait(ticket),
-            Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
+            Verdict::Stored(reply, _) if self.is_lost_temporary(request.request(), &reply) => {}
             Verdict::Stored(..) if self.config.execute_duplicates => {}
             Verdict::Stored(reply, position) => {
                 let (id, ticket) =
                     ((call.session, call.slot, call.sequence), self.parking.ticket());
-                return self.answer_again(id, &call.request, (reply, position), (ticket, call.now));
+                return self.answer_again(id, request, (reply, position), (ticket, call.now));
             }
             Verdict::New { abandoned: Some(ticket) } => self.drop_parked(ticket),
             Verdict::New { abandoned: None } | Verdict::Again => {}
         }
         let ticket = self.parking.ticket();
-        self.run(call.session, call.slot, call.sequence, &call.request, call.now, ticket)
+        self.run(call.session, call.slot, call.sequence, request, call.now, ticket)
     }
 
     /// Runs a request once: to its reply, or into the car park.
@@ -247,10 +274,11 @@ impl<R: Rows> Shard<R> {
         session: u64,
         slot: u16,
         sequence: u64,
-        request: &MetaRequest<'_>,
+        mapped: &Mapped<'_>,
         now: Moment,
         ticket: u64,
     ) -> Outcome {
+        let request = mapped.request();
         let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
         let stop = if self.grace.is_some() && !early {
             Stop::Wait { on: vec![WaitOn::Grace] }
@@ -258,7 +286,7 @@ impl<R: Rows> Shard<R> {
             Stop::Errno(Errno::ENOSPC)
         } else {
             let mut operation = Operation::new(self, session, ticket, now);
-            match operation.dispatch(request) {
+            match operation.dispatch(mapped) {
                 Ok(()) => {
                     let after_cut = operation.told_after_cut;
                     let after_growth = operation.told_after_growth;
@@ -289,7 +317,7 @@ impl<R: Rows> Shard<R> {
                 encode(&result, &mut bytes);
                 Outcome::Reply(Reply { bytes, position: self.position, durable: false })
             }
-            Stop::Wait { on } => self.park((session, slot, sequence), request, on, ticket),
+            Stop::Wait { on } => self.park((session, slot, sequence), mapped, on, ticket),
             Stop::Rows(error) => self.stop(error),
         }
     }
@@ -314,15 +342,16 @@ impl<R: Rows> Shard<R> {
     fn answer_again(
         &mut self,
         (session, slot, sequence): (u64, u16, u64),
-        request: &MetaRequest<'_>,
+        mapped: &Mapped<'_>,
         (reply, position): (Vec<u8>, u64),
         (ticket, now): (u64, Moment),
     ) -> Outcome {
+        let request = mapped.request();
         if let MetaRequest::SetAttributes { inode, .. } = *request
             && self.cuts.contains_key(&inode)
         {
             let on = vec![WaitOn::Inode(inode)];
-            return self.park((session, slot, sequence), request, on, ticket);
+            return self.park((session, slot, sequence), mapped, on, ticket);
         }
         let mut waits = |(inode, size): &(u64, u64)| {
             self.leases.appends.wait(*inode, session, *size, now.time)
@@ -330,7 +359,7 @@ impl<R: Rows> Shard<R> {
         };
         if let Some((inode, _)) = grows(request).filter(|it| waits(it)) {
             let on = vec![WaitOn::Grown(inode)];
-            return self.park((session, slot, sequence), request, on, ticket);
+            return self.park((session, slot, sequence), mapped, on, ticket);
         }
         let bytes = self.refresh(session, request, reply);
         Outcome::Reply(Reply { bytes, position, durable: false })
@@ -340,13 +369,12 @@ impl<R: Rows> Shard<R> {
     fn park(
         &mut self,
         (session, slot, sequence): (u64, u16, u64),
-        request: &MetaRequest<'_>,
+        request: &Mapped<'_>,
         on: Vec<WaitOn>,
         ticket: u64,
     ) -> Outcome {
-        let mut bytes = Vec::new();
-        encode(request, &mut bytes);
-        self.parking.park(ticket, Parked { session, slot, sequence, request: bytes, on });
+        let request = request.keep();
+        self.parking.park(ticket, Parked { session, slot, sequence, request, on });
         self.sessions.set_parked(session, slot, Some(ticket));
         Outcome::Wait(ticket)
     }
@@ -412,6 +440,39 @@ impl<R: Rows> Shard<R> {
         self.commit(batch).map(|()| true)
     }
 
+    /// Makes an export, changes its terms, or takes it away (`None`). The root stays for the export's sessions, who
+    /// know it by its number. False where the terms do not make sense, of the
+    /// export that every store has, and in a store of the first format, whose sessions cannot say theirs.
+    pub fn set_export(&mut self, number: u32, export: Option<Export>) -> Result<bool, RowsError> {
+        let sensible = export.as_ref().is_none_or(|export| export.check().is_ok());
+        if number == DEFAULT_EXPORT || !sensible || !self.pools.has_bands() {
+            return Ok(false);
+        }
+        if let Some(Export { root, .. }) = export {
+            if self.exports.get(number).is_some_and(|before| before.root != root) {
+                return Ok(false);
+            }
+            let row = self.rows.get(&keys::key(Table::Inode, &[root]))?;
+            let inode = row.and_then(|bytes| Inode::decode(root, &bytes).ok());
+            if !inode.is_some_and(|inode| inode.is_directory() && inode.links > 0) {
+                return Ok(false);
+            }
+        }
+        let (mut batch, key) = (Batch::default(), keys::key(Table::Export, &[u64::from(number)]));
+        match &export {
+            Some(export) => batch.put(key, export.encode()),
+            None => batch.remove(key),
+        }
+        self.commit(batch)?;
+        self.exports.set(number, export);
+        Ok(true)
+    }
+
+    /// Whether there is an export of this number.
+    pub fn has_export(&self, number: u32) -> bool {
+        self.exports.get(number).is_some()
+    }
+
     /// Has people told of unreadable rows.
     pub(crate) fn note_damage(&mut self, text: String) {
         self.damage.push_back(text);
@@ -441,8 +502,8 @@ impl<R: Rows> Shard<R> {
             let Some(parked) = self.parking.take(ticket) else { continue };
             let Parked { session, slot, sequence, request, on } = parked;
             self.sessions.set_parked(session, slot, None);
-            let outcome = match decode::<MetaRequest<'_>>(&request) {
-                Ok(request) => match self.sessions.stored(session, slot, sequence) {
+            let outcome = match request.request() {
+                Some(request) => match self.sessions.stored(session, slot, sequence) {
                     Some(stored) => self.answer_again(
                         (session, slot, sequence),
                         &request,
@@ -451,7 +512,7 @@ impl<R: Rows> Shard<R> {
                     ),
                     None => self.run(session, slot, sequence, &request, now, ticket),
                 },
-                Err(_) => Outcome::Refused(Status::Malformed),
+                None => Outcome::Refused(Status::Malformed),
             };
             // Calls that stood behind it are tried when it is done, and also when it goes on to wait for
             // something else: a name may mean another inode by now.
@@ -517,6 +578,7 @@ impl<R: Rows> Shard<R> {
     /// opened is open.
     fn refresh(&mut self, session: u64, request: &MetaRequest<'_>, reply: Vec<u8>) -> Vec<u8> {
         let Ok(Ok(mut result)) = decode::<MetaResult<'_>>(&reply) else { return reply };
+        let (_, export) = self.sessions.terms(session);
         let leases = &mut self.leases;
         let opened = matches!(result, MetaReply::Opened { .. });
         let (inode, grant) = match &mut result {
@@ -527,6 +589,8 @@ impl<R: Rows> Shard<R> {
             MetaReply::Attributes { attributes, grant } => (attributes.inode, grant),
             _ => return reply,
         };
+        // The reply has the numbers of the session's client.
+        let inode = self.exports.get(export).map_or(inode, |export| export.inner_inode(inode));
         let held = leases.holder(inode, session).filter(|holder| !holder.is_recalled());
         *grant = grant.filter(|grant| {
             held.is_some_and(|held| held.number == grant.number && held.mode == grant.mode)

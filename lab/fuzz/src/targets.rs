@@ -5,8 +5,10 @@
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
+use ropewalk_meta::exports::{DEFAULT_EXPORT, Export};
 use ropewalk_meta::history::TermRow;
 use ropewalk_meta::inode::Inode;
+use ropewalk_meta::sessions::SessionRow;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::interfaces::attack;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
@@ -110,6 +112,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     }),
     ("disk_inode", disk_inode),
     ("disk_term", disk_term),
+    ("disk_session", disk_session),
+    ("disk_export", disk_export),
     ("map", map),
 ];
 
@@ -195,6 +199,22 @@ fn disk_term(bytes: &[u8]) {
     let Some(row) = term_row(bytes) else { return };
     assert_ne!(row.term().number(), 0, "a term that nobody counts");
     assert_eq!(TermRow::decode(row.term().number().into(), &row.encode()), Some(row));
+}
+
+/// A session's row. The first format keeps less of it, and always the same.
+fn disk_session(bytes: &[u8]) {
+    let Ok(row) = SessionRow::decode(bytes) else { return };
+    assert!(SessionRow::decode(&row.encode(false)).is_ok_and(|again| again == row));
+    if row.owner.export == DEFAULT_EXPORT {
+        let first = SessionRow::decode(&row.encode(true)).expect("it was encoded here");
+        assert_eq!(first.owner.identity.limit(), row.owner.identity.limit());
+        assert_eq!(first.owner.origin(), row.owner.origin());
+    }
+}
+
+fn disk_export(bytes: &[u8]) {
+    let Ok(export) = Export::decode(bytes) else { return };
+    assert!(Export::decode(&export.encode()).is_ok_and(|again| again == export));
 }
 
 fn call_head(bytes: &[u8]) {
@@ -306,7 +326,7 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 11] = [
+        let decoders: [(&str, Accepts); 13] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
             ("disk_journal_mark", decoders::journal_mark),
@@ -318,6 +338,8 @@ mod tests {
             ("disk_marks", decoders::marks),
             ("disk_inode", |bytes| Inode::decode(7, bytes).is_ok()),
             ("disk_term", |bytes| term_row(bytes).is_some()),
+            ("disk_session", |bytes| SessionRow::decode(bytes).is_ok()),
+            ("disk_export", |bytes| Export::decode(bytes).is_ok()),
         ];
         for (name, accepts) in decoders {
             let inputs = crate::corpus::read(name).expect("the corpus is there");

@@ -596,7 +596,39 @@ impl<'a> MetaRequest<'a> {
             | M::ListXattr { who, .. }
             | M::SetXattr { who, .. }
             | M::RemoveXattr { who, .. } => Some(who),
-            _ => None,
+            M::GetAttributes { .. }
+            | M::ReadLink { .. }
+            | M::Acquire { .. }
+            | M::Release { .. }
+            | M::Report { .. }
+            | M::RenewEpoch { .. }
+            | M::ReadInline { .. }
+            | M::WriteInline { .. }
+            | M::Reclaim { .. }
+            | M::ReclaimDone
+            | M::LeaveInline { .. }
+            | M::ReserveAppend { .. }
+            | M::SetLock { .. }
+            | M::TestLock { .. }
+            | M::CancelLock { .. }
+            | M::ReleaseOwner { .. }
+            | M::ToldUnlocked { .. }
+            | M::ToldGrown { .. }
+            | M::StatFileSystem
+            | M::Sync
+            | M::GetPool { .. }
+            | M::GetMap { .. }
+            | M::Heartbeat(_)
+            | M::ListInodes { .. }
+            | M::GetInodes { .. }
+            | M::GetPath { .. }
+            | M::Status
+            | M::ListSessions { .. }
+            | M::ListServers { .. }
+            | M::Discard { .. }
+            | M::Admit { .. }
+            | M::Vouch { .. }
+            | M::Inspect { .. } => None,
         }
     }
 }

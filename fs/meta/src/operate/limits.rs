@@ -1,92 +1,42 @@
-//! The requests that are allowed to a session with the rights of one user only.
+//! The requests that are allowed to a *bound* session: one with the rights of one user, or with an export of its own.
 //!
-//! Most sessions are not limited: they act for everybody on their host, and the kernel there has checked the
-//! user of each request. The client of a limited session is a program of that user. Requests that name no
-//! user are checked here against the session's open files, and against the user's rights to the inode.
+//! Most sessions are not bound: they act for everybody on their host, and the kernel there has checked the
+//! user of each request. Requests that name no user are checked here against the session's open files, and
+//! against the rights to the inode of its user, or of all users for whom its export lets it act.
 //!
 //! Invariant: of a file's bytes, in the inode row or on data servers, such a session reads and changes only
-//! those that its user may read and write, or could when he opened the file.
+//! those that its users may read and write, or could when they opened the file.
 
-use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaRequest, Report, Who};
-use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::meta::{Access, MetaRequest, Who};
+use ropewalk_wire::fs::value::Errno;
 
-use super::{Operation, Step};
+use super::{Operation, Step, Stop};
+use crate::demands::{Asks, asks, gives_up, inodes_mut};
+use crate::exports::{Export, Rights};
 use crate::inode::Inode;
+use crate::keys::{self, Table};
 use crate::permission::{self, READ, WRITE};
 use crate::rows::Rows;
-use crate::sessions::Limit;
-
-const READS: Access = Access { read: true, write: false };
-const WRITES: Access = Access { read: false, write: true };
-
-impl Limit {
-    /// A caller with this user's rights, whatever is claimed beyond them.
-    pub fn caller<'a>(&self, groups: &'a mut Vec<u8>) -> Who<'a> {
-        groups.clear();
-        groups.extend(self.groups.iter().flat_map(|group| group.to_le_bytes()));
-        let group = self.groups.first().copied().unwrap_or(u32::MAX);
-        let judge = Judge::Server;
-        Who { user: self.user, group, groups: Bytes(groups), judge }
-    }
-
-    /// The rights that a caller who claims to be `who` gets: the same user, and those of his claimed groups
-    /// that are known to be his. None: somebody else.
-    pub fn admit<'a>(&self, who: &Who<'_>, groups: &'a mut Vec<u8>) -> Option<Who<'a>> {
-        let own = |group: &u32| self.groups.contains(group);
-        groups.clear();
-        for bytes in who.groups.0.chunks_exact(4) {
-            let group = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
-            if own(&group) {
-                groups.extend_from_slice(bytes);
-            }
-        }
-        let first = self.groups.first().copied().unwrap_or(u32::MAX);
-        let group = if own(&who.group) { who.group } else { first };
-        // His kernel may be no judge of his: a program of his may speak for it.
-        let judge = Judge::Server;
-        let known = Who { user: who.user, group, groups: Bytes(groups), judge };
-        (who.user == self.user).then_some(known)
-    }
-}
 
 impl<R: Rows> Operation<'_, R> {
-    /// Refuses (`EACCES`) what the session's user may not have. Requests that say on whose behalf they
-    /// are were looked at before.
-    pub fn check_limit(&mut self, request: &MetaRequest<'_>) -> Step<()> {
-        use MetaRequest as M;
-        if self.shard.sessions.limit(self.session).is_none() {
+    /// Refuses (`EACCES`) what the session's users may not have.
+    pub fn check_standing(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+        if !self.shard.sessions.is_bound(self.session) {
             return Ok(());
         }
-        let leased = |mode: LeaseMode| match mode {
-            LeaseMode::None => Access::default(),
-            LeaseMode::Read => READS,
-            LeaseMode::Shared | LeaseMode::Write => WRITES,
-        };
-        let (inode, needed) = match *request {
-            M::Acquire { inode, mode, .. } => (inode, leased(mode)),
-            M::Reclaim { inode, mode, open } => {
-                let (open, leased) = (open.unwrap_or_default(), leased(mode));
-                // Readers share a lease with writers.
-                let write = open.write || (leased.write && mode == LeaseMode::Write);
-                (inode, Access { read: open.read || leased.read, write })
+        self.check_subtree(request)?;
+        let (inode, needed) = match asks(request) {
+            Asks::Nothing => return Ok(()),
+            Asks::Either(inode) => {
+                let (reads, writes) = self.rights(inode)?;
+                return if reads || writes { Ok(()) } else { Err(Errno::EACCES.into()) };
             }
-            M::ReadInline { inode } => (inode, READS),
-            M::WriteInline { inode, .. }
-            | M::LeaveInline { inode, .. }
-            | M::ReserveAppend { inode, .. }
-            | M::RenewEpoch { inode } => (inode, WRITES),
-            M::Report { inode, report } if tells_of_writes(&report) => (inode, WRITES),
-            M::SetAttributes { inode, change, .. } if change.through_handle => (inode, WRITES),
-            M::Release { inode, open: Some(open), .. } => {
+            Asks::Content(inode, needed) => (inode, needed),
+            Asks::More(inode, open) => {
                 let before = self.opened(inode);
                 let (read, write) = (open.read && !before.read, open.write && !before.write);
                 (inode, Access { read, write })
             }
-            M::Report { inode, .. } | M::SetLock { inode, .. } | M::TestLock { inode, .. } => {
-                let (reads, writes) = self.rights(inode)?;
-                return if reads || writes { Ok(()) } else { Err(Errno::EACCES.into()) };
-            }
-            _ => return Ok(()),
         };
         if needed == Access::default() {
             return Ok(());
@@ -96,31 +46,92 @@ impl<R: Rows> Operation<'_, R> {
         if allowed { Ok(()) } else { Err(Errno::EACCES.into()) }
     }
 
+    /// Refuses (`ESTALE`) inodes that are not below the root of the session's export, whichever way their numbers came.
+    /// What the session has open goes with it, as a descriptor does.
+    fn check_subtree(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+        let standing = self.shard.standing(self.session).ok_or(Errno::EACCES)?;
+        let (root, mut request) = (standing.export.root, *request);
+        if !standing.export.is_subtree() || gives_up(&request) {
+            return Ok(());
+        }
+        let releases = matches!(request, MetaRequest::Release { .. });
+        for inode in inodes_mut(&mut request).into_iter().flatten() {
+            let held = self.shard.leases.holder(*inode, self.session).is_some();
+            let within = releases && held || self.is_in_subtree(*inode, root)?;
+            if !within {
+                return Err(Errno::ESTALE.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_subtree(&mut self, number: u64, root: u64) -> Step<bool> {
+        if number == root {
+            return Ok(true);
+        }
+        let (is_directory, parent) = match self.inode(number) {
+            Ok(inode) => (inode.is_directory(), inode.parent),
+            // There is nothing to reach.
+            Err(Stop::Errno(Errno::ESTALE)) => return Ok(true),
+            Err(stop) => return Err(stop),
+        };
+        if is_directory {
+            return self.is_below(number, root);
+        }
+        if self.shard.leases.holder(number, self.session).is_some() {
+            return Ok(true);
+        }
+        let mut parents = vec![parent];
+        let prefix = keys::key(Table::BackPointer, &[number]);
+        self.shard.rows.scan(&prefix, &keys::after(&prefix), &mut |key, _| {
+            parents.extend(keys::number(key, 1));
+            true
+        })?;
+        for parent in parents {
+            // A file without a name has none here either.
+            if parent != 0 && self.is_below(parent, root)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn opened(&self, number: u64) -> Access {
         let holder = self.shard.leases.holder(number, self.session);
         holder.and_then(|holder| holder.open).unwrap_or_default()
     }
 
     /// Whether the session may read, and whether it may write, an inode's content: its user may, or has
-    /// it open like that, or owns it and could allow himself everything.
+    /// it open like that, or owns it and could allow himself everything. A session that acts for several users
+    /// may do what one of them may.
     pub fn rights(&mut self, number: u64) -> Step<(bool, bool)> {
-        let Some(limit) = self.shard.sessions.limit(self.session).cloned() else {
+        if !self.shard.sessions.is_bound(self.session) {
             return Ok((true, true));
-        };
+        }
         let (inode, open) = (self.inode(number)?.clone(), self.opened(number));
         if inode.is_directory() {
             // The entries of a directory are listed on somebody's behalf.
             return Ok((true, false));
         }
+        let standing = self.shard.standing(self.session).ok_or(Errno::EACCES)?;
         let mut groups = Vec::new();
-        let who = limit.caller(&mut groups);
-        let may = |bits| permission::owns(&inode, &who) || allows(&inode, &who, bits);
-        Ok((open.read || may(READ), open.write || may(WRITE)))
+        let (reads, writes) = match standing.only_caller(&mut groups) {
+            Some(who) => {
+                let may = |bits| permission::owns(&inode, &who) || allows(&inode, &who, bits);
+                (may(READ), may(WRITE))
+            }
+            None => {
+                let may = |bits| somebody_may(standing.export, &inode, bits);
+                (may(READ), may(WRITE))
+            }
+        };
+        let changes = standing.export.rights == Rights::ReadWrite;
+        Ok((open.read || reads, changes && (open.write || writes)))
     }
 
     /// The right that data servers are shown for a file; 0 where the session needs none.
     pub fn right(&mut self, number: u64) -> Step<u64> {
-        if self.shard.sessions.limit(self.session).is_none() {
+        if !self.shard.sessions.is_bound(self.session) {
             return Ok(0);
         }
         let rights = self.rights(number)?;
@@ -129,13 +140,15 @@ impl<R: Rows> Operation<'_, R> {
     }
 }
 
-fn allows(inode: &Inode, who: &Who<'_>, bits: u16) -> bool {
-    permission::check(inode, who, bits).is_ok()
+/// Whether one of an export's callers may do this with an inode's content, or could allow it to himself.
+fn somebody_may(export: &Export, inode: &Inode, bits: u16) -> bool {
+    let users = export.user_ids();
+    users.may_name(0)
+        || users.may_name(inode.user)
+        || (export.group_ids().may_name(inode.group) && (inode.mode >> 3) & bits == bits)
+        || inode.mode & bits == bits
 }
 
-fn tells_of_writes(report: &Report<'_>) -> bool {
-    report.size.is_some()
-        || report.modified.is_some()
-        || !report.written.0.is_empty()
-        || !report.punched.0.is_empty()
+fn allows(inode: &Inode, who: &Who<'_>, bits: u16) -> bool {
+    permission::check(inode, who, bits).is_ok()
 }

@@ -15,9 +15,10 @@ impl<R: Rows> Operation<'_, R> {
         let directory = self.directory(parent)?;
         permission::check_name(name)?;
         permission::check(&directory, who, SEARCH)?;
+        let root = self.root()?;
         let number = match name {
             b"." => parent,
-            b".." if parent == ROOT => ROOT,
+            b".." if parent == ROOT || parent == root => parent,
             b".." if directory.links == 0 => return Err(Errno::ENOENT.into()),
             b".." => directory.parent,
             _ => match self.find(parent, name)?.dentry {

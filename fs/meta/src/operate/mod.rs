@@ -32,6 +32,7 @@ use ropewalk_wire::fs::meta::{Grant, LeaseMode, MetaReply, MetaRequest, MetaResu
 use ropewalk_wire::fs::value::Errno;
 
 use crate::config::Config;
+use crate::identity::Mapped;
 use crate::inode::{Damaged, Inode};
 use crate::keys::{self, Table};
 use crate::leases::{Leases, Need};
@@ -120,9 +121,10 @@ impl<'a, R: Rows> Operation<'a, R> {
     }
 
     /// Executes a request up to its encoded reply.
-    pub fn dispatch(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+    pub fn dispatch(&mut self, request: &Mapped<'_>) -> Step<()> {
         use MetaRequest as M;
-        self.check_limit(request)?;
+        let request = request.request();
+        self.check_standing(request)?;
         match *request {
             M::Lookup { who, parent, name } => self.lookup(&who, parent, name.0),
             M::GetAttributes { inode } => self.get_attributes(inode),
@@ -208,9 +210,18 @@ impl<'a, R: Rows> Operation<'a, R> {
         }
     }
 
-    /// Encodes the reply of success.
+    /// The directory that has no parent for the session: the root of its export.
+    pub fn root(&self) -> Step<u64> {
+        Ok(self.shard.standing(self.session).ok_or(Errno::EACCES)?.export.root)
+    }
+
+    /// Encodes the reply of success, with the ids that the session's client knows.
     pub fn answer(&mut self, reply: &MetaReply<'_>) -> Step<()> {
-        let result: MetaResult<'_> = Ok(reply.clone());
+        let mut reply = reply.clone();
+        // A session without terms is answered nothing but errors.
+        let standing = self.shard.standing(self.session).ok_or(Errno::EACCES)?;
+        standing.show(&mut reply);
+        let result: MetaResult<'_> = Ok(reply);
         encode(&result, &mut self.reply);
         Ok(())
     }

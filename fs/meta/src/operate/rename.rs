@@ -107,7 +107,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     /// Whether `directory` is `ancestor` or lies below it.
-    fn is_below(&mut self, mut directory: u64, ancestor: u64) -> Step<bool> {
+    pub fn is_below(&mut self, mut directory: u64, ancestor: u64) -> Step<bool> {
         while directory != ancestor {
             if directory == ROOT || directory == 0 {
                 return Ok(false);

@@ -7,7 +7,7 @@
 //! * heartbeats come from data servers that have proven to be those of their numbers;
 //! * requests that show or change the whole file system, regardless of file owners, come from members of the
 //!   cluster, or from the users that could open its stores: root and the server's own;
-//! * a session of another user acts for that user only.
+//! * a session gets the identity that its opener has proven. The shard holds it to that (`identity.rs`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,7 +23,8 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
 use super::MetaServer;
-use crate::sessions::{Limit, SessionOwner};
+use crate::identity::{Identity, Limit};
+use crate::sessions::SessionOwner;
 
 /// Why a call is not served.
 pub(super) enum Turned {
@@ -70,13 +71,12 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
 }
 
 impl MetaServer {
-    /// Whether the sender may make a request. Of a limited session's request it leaves only the identity that
-    /// its user is known to have.
-    pub(super) fn admit<'a>(
+    /// Whether the sender may make a request, as far as it depends on who sends it. The shard judges it by the
+    /// session.
+    pub(super) fn admit(
         &self,
-        incoming: &'a Incoming,
-        request: &mut MetaRequest<'a>,
-        groups: &'a mut Vec<u8>,
+        incoming: &Incoming,
+        request: &MetaRequest<'_>,
     ) -> Result<(), Turned> {
         let session = incoming.head.session;
         if let MetaRequest::Heartbeat(beat) = request {
@@ -98,18 +98,6 @@ impl MetaServer {
         };
         if !self.is_owner(session, &row.owner, incoming) {
             return Err(self.stranger(Turned::Away(Status::NoSession)));
-        }
-        if let Some(limit) = &row.owner.limit
-            && let Some(who) = request.who_mut()
-        {
-            match limit.admit(who, groups) {
-                Some(known) => *who = known,
-                None => return Err(self.stranger(Turned::Down(Errno::EPERM))),
-            }
-            if let MetaRequest::Open { execute, .. } = request {
-                // Only a kernel can tell that what is read will run, and be read by nobody.
-                *execute = false;
-            }
         }
         Ok(())
     }
@@ -135,7 +123,7 @@ impl MetaServer {
             return true;
         }
         let limited = self.grantor.check_token(session, origin, token);
-        let proven = limited == Some(owner.limit.is_some());
+        let proven = limited == Some(owner.is_bound());
         if proven {
             self.clients.note_token(session, token);
         }
@@ -149,12 +137,17 @@ impl MetaServer {
         incoming.member.is_some() || own()
     }
 
-    /// The limit of a new session: the rights of the user whose process opens it, where the kernel knows him,
-    /// and he is neither root nor the server's own. A process that may be on this host, and whose user the
-    /// kernel does not tell, gets no session.
-    pub(super) fn limit_of(&self, incoming: &Incoming) -> Result<Option<Limit>, Turned> {
+    /// The identity of who opens a session: first by the word of the kernel, then by the secret. A process that may
+    /// be on this host, and whose user the kernel does not tell, gets no session.
+    pub(super) fn identity_of(&self, incoming: &Incoming) -> Result<Identity, Turned> {
         let user = match self.endpoint.endpoint().peer_user(incoming.peer) {
-            PeerUser::Unknown | PeerUser::Own => return Ok(None),
+            PeerUser::Unknown => {
+                return Ok(match incoming.member {
+                    Some(Member { role, number }) => Identity::Member { role, number },
+                    None => Identity::Unproven,
+                });
+            }
+            PeerUser::Own => return Ok(Identity::Own),
             PeerUser::Other(user) => user,
             // His client connects anew, and asks again.
             PeerUser::Gone => return Err(Turned::Away(Status::Unavailable)),
@@ -166,10 +159,10 @@ impl MetaServer {
             }
         };
         let groups = self.groups.borrow_mut().of(user, self.world.now());
-        Ok(Some(Limit { user, groups }))
+        Ok(Identity::User(Limit { user, groups }))
     }
 
-    fn stranger(&self, turned: Turned) -> Turned {
+    pub(super) fn stranger(&self, turned: Turned) -> Turned {
         self.count_stranger();
         turned
     }

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 53] = [
+pub(super) const KINDS: [&str; 53] = [
     "open session",
     "renew session",
     "close session",
@@ -80,6 +80,9 @@ const KINDS: [&str; 53] = [
     "recognise",
     REFUSED,
 ];
+/// The places of kinds that are no metadata requests.
+#[cfg(test)]
+pub(super) const SESSION_KINDS: [usize; 5] = [0, 1, 2, KINDS.len() - 2, KINDS.len() - 1];
 /// Calls of callers that may not make them, of any kind.
 const REFUSED: &str = "refused to strangers";
 

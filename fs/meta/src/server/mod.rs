@@ -24,6 +24,8 @@ mod callbacks;
 mod config;
 mod counters;
 mod data_servers;
+#[cfg(test)]
+mod matrix;
 mod members;
 mod release;
 mod serving;
@@ -48,6 +50,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
+use crate::exports::{DEFAULT_EXPORT, Export};
 use crate::history::TermRow;
 use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
@@ -102,6 +105,8 @@ pub struct MetaServer {
     groups: RefCell<Groups>,
     /// Takes lines whose causes strangers can provoke.
     lines: Lines,
+    /// The export of new sessions.
+    export: Cell<u32>,
 }
 
 impl MetaServer {
@@ -148,6 +153,7 @@ impl MetaServer {
             grantor,
             groups: RefCell::default(),
             lines,
+            export: Cell::new(DEFAULT_EXPORT),
         });
         world.spawn(server.clone().serve_backlog());
         world.spawn(server.clone().release_written());
@@ -217,6 +223,27 @@ impl MetaServer {
             Some((Ok(true), position)) => self.store.wait_durable(Position(position)).await.is_ok(),
             _ => false,
         }
+    }
+
+    /// Makes an export, changes its terms, or takes it away (`None`), durably. Its sessions have the new terms from then
+    /// on; those of an export that is gone are answered `EACCES`. False where the terms make no sense
+    /// ([`Shard::set_export`]).
+    pub async fn set_export(&self, number: u32, export: Option<Export>) -> bool {
+        let set =
+            self.shard().map(|mut shard| (shard.set_export(number, export), shard.position()));
+        match set {
+            Some((Ok(true), position)) => self.store.wait_durable(Position(position)).await.is_ok(),
+            _ => false,
+        }
+    }
+
+    /// Sessions that are opened from now on have this export. False where there is none.
+    pub fn use_export(&self, number: u32) -> bool {
+        let exists = self.shard().is_some_and(|shard| shard.has_export(number));
+        if exists {
+            self.export.set(number);
+        }
+        exists
     }
 
     /// The shard; None once the server was stopped.

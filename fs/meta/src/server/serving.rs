@@ -240,18 +240,11 @@ impl MetaServer {
     }
 
     fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
-        let Ok(mut request) = decode::<MetaRequest<'_>>(incoming.body()) else {
+        let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
-        let mut groups = Vec::new();
-        match self.admit(&incoming, &mut request, &mut groups) {
-            Ok(()) => {}
-            Err(Turned::Away(status)) => return self.send(responder, status, Vec::new()),
-            Err(Turned::Down(errno)) => {
-                let (result, mut body): (MetaResult<'_>, _) = (Err(errno), Vec::new());
-                encode(&result, &mut body);
-                return self.send(responder, Status::Done, body);
-            }
+        if let Err(turned) = self.admit(&incoming, &request) {
+            return self.turn(responder, turned);
         }
         self.counters.count(counters::kind(&request), counters::carried(&request));
         if status::is_status(&request) {
@@ -270,8 +263,15 @@ impl MetaServer {
             Some(mut shard) => shard.execute(call),
             None => Outcome::Refused(Status::Unavailable),
         };
-        if let Outcome::Refused(status) = outcome {
-            return self.send(responder, status, Vec::new());
+        match outcome {
+            Outcome::Refused(status) => return self.send(responder, status, Vec::new()),
+            Outcome::Denied(errno) => {
+                let turned = Turned::Down(errno);
+                // Another's name is a stranger's; other refusals tell a client of its session's terms.
+                let turned = if errno == Errno::EPERM { self.stranger(turned) } else { turned };
+                return self.turn(responder, turned);
+            }
+            Outcome::Reply(_) | Outcome::Wait(_) => {}
         }
         if session != 0 {
             self.saw_client(session, incoming.peer);
@@ -308,6 +308,19 @@ impl MetaServer {
                 self.waiting.borrow_mut().insert(ticket, session, slot, responder);
             }
             Outcome::Refused(status) => self.send(responder, status, Vec::new()),
+            Outcome::Denied(errno) => self.turn(responder, Turned::Down(errno)),
+        }
+    }
+
+    /// Answers a call that its sender may not make.
+    fn turn(&self, responder: Responder, turned: Turned) {
+        match turned {
+            Turned::Away(status) => self.send(responder, status, Vec::new()),
+            Turned::Down(errno) => {
+                let (result, mut body): (MetaResult<'_>, _) = (Err(errno), Vec::new());
+                encode(&result, &mut body);
+                self.send(responder, Status::Done, body);
+            }
         }
     }
 
@@ -331,8 +344,8 @@ impl MetaServer {
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
-                let opened = self.limit_of(incoming).and_then(|limit| {
-                    let owner = SessionOwner::new(incoming.origin, limit);
+                let opened = self.identity_of(incoming).and_then(|identity| {
+                    let owner = SessionOwner::new(incoming.origin, identity, self.export.get());
                     self.open_session((client, name.0), owner, bits)
                 });
                 let opening = match opened {
@@ -352,7 +365,7 @@ impl MetaServer {
                 let Opening { session, epoch, position } = opening;
                 let now = self.now().calendar;
                 // A late copy of the request may come when its sender is known less well.
-                let limited = self.is_limited(session);
+                let limited = self.is_bound(session);
                 let token = self.grantor.token(session, incoming.origin, limited);
                 let recognition = self.grantor.recognition(session, incoming.origin);
                 let opened = SessionReply::Opened {
@@ -389,8 +402,8 @@ impl MetaServer {
         self.when_written(position, Held::Reply { responder, body });
     }
 
-    fn is_limited(&self, session: u64) -> bool {
-        self.shard().is_none_or(|shard| shard.sessions.limit(session).is_some())
+    fn is_bound(&self, session: u64) -> bool {
+        self.shard().is_none_or(|shard| shard.sessions.is_bound(session))
     }
 
     /// A session; unavailable where there can be none now, `EUSERS` where there are too many.

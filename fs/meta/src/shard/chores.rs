@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use ropewalk_wire::fs::meta::Callback;
 
 use super::{Completed, Cut, Moment, OWED_VERSION, REAP_VERSION, Shard};
+use crate::identity::show_callback;
 use crate::inode::{decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
@@ -43,7 +44,11 @@ impl<R: Rows> Shard<R> {
 
     /// A message to a client: its session and what to say.
     pub fn poll_callback(&mut self) -> Option<(u64, Callback)> {
-        self.callbacks.pop_front()
+        let (session, mut callback) = self.callbacks.pop_front()?;
+        if let Some(standing) = self.standing(session) {
+            show_callback(standing.export, &mut callback);
+        }
+        Some((session, callback))
     }
 
     /// A session that all data servers shall refuse below this epoch; then `handle_fenced`.

@@ -6,13 +6,12 @@ use ropewalk_wire::fs::meta::LeaseMode;
 use ropewalk_wire::fs::value::Errno;
 
 use super::{Admission, Moment, Shard};
-use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::locks::Effects;
 use crate::operate::{Operation, Step, Stop};
 use crate::parking::WaitOn;
 use crate::rows::{Batch, Rows, RowsError};
-use crate::sessions::{SESSION_VERSION, Sessions};
+use crate::sessions::Sessions;
 
 /// Inodes that one batch collects, or takes from a session that ends.
 const INODES_PER_BATCH: usize = 1000;
@@ -125,7 +124,7 @@ impl<R: Rows> Shard<R> {
         };
         state.row.fencing = true;
         state.row.epoch += 1;
-        let (epoch, row) = (state.row.epoch, encode_row(SESSION_VERSION, &state.row));
+        let (epoch, row) = (state.row.epoch, state.row.encode(!self.pools.has_bands()));
         let mut batch = Batch::default();
         batch.put(keys::key(Table::Session, &[session]), row);
         self.commit(batch)?;

@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 use super::chores::Reaps;
 use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
+use crate::exports::{DEFAULT_EXPORT, Export, Exports};
 use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::history::Terms;
-use crate::inode::{Inode, decode_row, encode_row};
+use crate::inode::{Damaged, Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
 use crate::locks::{Bounds, Locks};
@@ -28,8 +29,7 @@ use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
 use crate::sessions::{
-    REPLY_VERSION, ReplyRow, SESSION_VERSION, Session, SessionOwner, SessionRow, Sessions,
-    kept_name,
+    REPLY_VERSION, ReplyRow, Session, SessionOwner, SessionRow, Sessions, kept_name,
 };
 
 /// Versions of the superblock and of everything in the rows: pools name servers, or bands of groups.
@@ -70,6 +70,7 @@ impl<R: Rows> Shard<R> {
         let banded = if is_first { None } else { Some(read_map(&rows)?) };
         let pools = read_pools(&rows, now)?.mapped(banded);
         pools.check().map_err(RowsError::Failed)?;
+        let exports = read_exports(&rows)?;
         let names = NameHasher::new(key, config.hash_bits);
         let mut shard = Shard {
             rows,
@@ -86,6 +87,7 @@ impl<R: Rows> Shard<R> {
             questions: Questions::default(),
             growth: Growth::default(),
             sessions: Sessions::default(),
+            exports,
             pools,
             grantor: None,
             parking: Parking::default(),
@@ -116,10 +118,8 @@ impl<R: Rows> Shard<R> {
         shard.read_locks()?;
         shard.read_cuts()?;
         shard.check_grace(now);
-        match shard.stopped.take() {
-            Some(error) => Err(error),
-            None => Ok(shard),
-        }
+        let stopped = shard.stopped.take();
+        stopped.map_or(Ok(shard), Err)
     }
 
     /// The counters row: boots, and the next inode range.
@@ -129,8 +129,7 @@ impl<R: Rows> Shard<R> {
 
     fn read_sessions(&mut self, now: Moment) -> Result<(), RowsError> {
         let deadline = now.time + self.config.term;
-        for (key, row) in read_table::<SessionRow, R>(&self.rows, Table::Session, SESSION_VERSION)?
-        {
+        for (key, row) in read_rows(&self.rows, Table::Session, SessionRow::decode)? {
             let session = keys::number(&key, 0).unwrap_or(0);
             if row.fencing {
                 self.fences.push_back((session, row.epoch));
@@ -180,7 +179,7 @@ impl<R: Rows> Shard<R> {
     /// there are too many that are all in use.
     pub fn make_room(&mut self, owner: &SessionOwner, now: Moment) -> Result<(), Errno> {
         let (config, sessions) = (self.config, &self.sessions);
-        let of_user = owner.limit.as_ref().map_or(0, |limit| sessions.of_user(limit.user));
+        let of_user = owner.identity.limit().map_or(0, |limit| sessions.of_user(limit.user));
         if sessions.of_endpoint(owner.endpoint) >= config.sessions_of_endpoint_max
             || of_user >= config.sessions_of_user_max
         {
@@ -195,7 +194,7 @@ impl<R: Rows> Shard<R> {
             !session.row.fencing && !session.reclaiming && self.leases.count(*id) == 0
         });
         let rank = |session: &Session| {
-            (session.called, session.row.owner.limit.is_none(), session.deadline)
+            (session.called, session.row.owner.identity.limit().is_none(), session.deadline)
         };
         let victim = idle.min_by_key(|(_, session)| rank(session)).map(|(id, _)| id);
         let victim = victim.ok_or(Errno::EUSERS)?;
@@ -218,7 +217,7 @@ impl<R: Rows> Shard<R> {
         self.open_named_session((client, b""), owner, now)
     }
 
-    /// The same for a client that calls itself so.
+    /// The same for a client that calls itself so. The owner's export exists.
     pub fn open_named_session(
         &mut self,
         (client, name): (u128, &[u8]),
@@ -245,7 +244,8 @@ impl<R: Rows> Shard<R> {
         let name = kept_name(name);
         let row = SessionRow { client, owner, epoch: 1, fencing: false, name };
         let mut batch = Batch::default();
-        batch.put(keys::key(Table::Session, &[session]), encode_row(SESSION_VERSION, &row));
+        let first_format = !self.pools.has_bands();
+        batch.put(keys::key(Table::Session, &[session]), row.encode(first_format));
         self.commit(batch)?;
         self.sessions.insert(session, row, now.time + self.config.term, false);
         Ok(Opening { session, epoch: 1, position: self.position })
@@ -388,6 +388,22 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
     Ok(Pools::new(members, versions, now.time).admitting(admitted).started(starts))
 }
 
+fn read_exports<R: Rows>(rows: &R) -> Result<Exports, RowsError> {
+    let mut exports = Exports::default();
+    for (key, export) in read_rows(rows, Table::Export, Export::decode)? {
+        let number = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
+        match number.filter(|number| *number != DEFAULT_EXPORT) {
+            Some(number) => exports.set(number, Some(export)),
+            None => {
+                return Err(RowsError::Failed(
+                    "a row of the exports has no number of one".to_owned(),
+                ));
+            }
+        }
+    }
+    Ok(exports)
+}
+
 fn read_map<R: Rows>(rows: &R) -> Result<Banded, RowsError> {
     let failed = |what: &str| RowsError::Failed(format!("the row of {what} does not decode"));
     let head = rows.get(&map_key())?.ok_or_else(|| failed("the map"))?;
@@ -417,16 +433,24 @@ fn read_map<R: Rows>(rows: &R) -> Result<Banded, RowsError> {
     }
 }
 
-/// All rows of a table, decoded.
+/// All rows of a table of one version, decoded.
 fn read_table<T: DeserializeOwned, R: Rows>(
     rows: &R,
     table: Table,
     version: u8,
 ) -> Result<Vec<(Vec<u8>, T)>, RowsError> {
+    read_rows(rows, table, |value| decode_row(version, value))
+}
+
+fn read_rows<T, R: Rows>(
+    rows: &R,
+    table: Table,
+    decode: impl Fn(&[u8]) -> Result<T, Damaged>,
+) -> Result<Vec<(Vec<u8>, T)>, RowsError> {
     let prefix = [table as u8];
     let (mut found, mut damaged) = (Vec::new(), false);
     rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
-        match decode_row(version, value) {
+        match decode(value) {
             Ok(row) => found.push((key.to_vec(), row)),
             Err(_) => damaged = true,
         }

@@ -6,6 +6,7 @@ mod content;
 mod differential;
 mod directories;
 mod exactly_once;
+mod exports;
 mod journaled;
 mod sessions;
 mod storm;

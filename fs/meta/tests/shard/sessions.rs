@@ -2,7 +2,8 @@
 //! restarts with their grace period.
 
 use crate::common::*;
-use ropewalk_meta::sessions::{Limit, SessionOwner};
+use ropewalk_meta::identity::{Identity, Limit};
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Admission, Call, Config, Outcome};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::Status;
@@ -443,7 +444,9 @@ fn one_endpoint_and_one_user_have_a_bounded_number_of_sessions_and_idle_ones_mak
     let owner = |endpoint, user: Option<u32>| SessionOwner {
         endpoint,
         incarnation: 1,
-        limit: user.map(|user| Limit { user, groups: vec![user] }),
+        identity: user
+            .map_or(Identity::Unproven, |user| Identity::User(Limit { user, groups: vec![user] })),
+        export: 0,
     };
     let mut client = 10;
     let mut open = |cluster: &mut Cluster, owner: SessionOwner| {

@@ -121,7 +121,7 @@ impl Storm {
         match self.cluster.send(client, slot, sequence, request) {
             Outcome::Reply(reply) => self.end(client, &bytes, Answer(reply.bytes)),
             Outcome::Wait(ticket) => drop(self.under_way.insert(ticket, (client, slot, bytes))),
-            Outcome::Refused(status) => panic!("{status:?}"),
+            refused => panic!("{refused:?}"),
         }
     }
 

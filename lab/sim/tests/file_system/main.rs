@@ -6,6 +6,7 @@ mod appends;
 mod check;
 mod cuts;
 mod eras;
+mod exports;
 mod groups;
 mod holes;
 mod identity;

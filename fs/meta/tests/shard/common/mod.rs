@@ -220,6 +220,11 @@ impl Cluster {
         match outcome {
             Outcome::Reply(reply) => Answer(reply.bytes),
             Outcome::Refused(status) => panic!("the call was refused: {status:?}"),
+            Outcome::Denied(errno) => {
+                let (result, mut bytes): (MetaResult<'_>, _) = (Err(errno), Vec::new());
+                encode(&result, &mut bytes);
+                Answer(bytes)
+            }
             Outcome::Wait(ticket) => {
                 self.pump();
                 let at = self.completed.iter().position(|done| done.ticket == ticket);
