@@ -63,7 +63,7 @@ pub struct Config {
     pub cluster: Option<Name>,
     /// The file with the cluster's identity and secret, if it is not in the directory.
     pub cluster_file: Option<PathBuf>,
-    /// The metadata server's address, as data servers and mounts reach it.
+    /// The metadata server's address, as data servers and mounts reach it; several servers of which one serves, with semicolons.
     pub address: Option<String>,
     pub insecure: Option<bool>,
     #[serde(default)]

@@ -326,10 +326,16 @@ mod tests {
             ("udp://127.0.0.1", "udp://127.0.0.1:7700"),
             ("tcp://127.0.0.1:9/\n", "tcp://127.0.0.1:9"),
             ("127.0.0.1, shm://here", "tcp://127.0.0.1:7700,shm://here"),
+            (
+                "127.0.0.1,[::1]; 127.0.0.1:8;",
+                "tcp://127.0.0.1:7700,tcp://[::1]:7700;tcp://127.0.0.1:8",
+            ),
         ] {
             assert_eq!(complete_address(said).expect(said), meant);
         }
-        assert!(complete_address("gm://node1").is_err() && complete_address("").is_err());
+        for wrong in ["gm://node1", "", " ; ", "127.0.0.1;gm://node1"] {
+            assert!(complete_address(wrong).is_err(), "{wrong}");
+        }
         let error = |text: &str| text.parse::<Listen>().expect_err("it has no port");
         assert_eq!(error("10.0.0.1"), "the port is missing: write tcp://10.0.0.1:7700");
         assert_eq!(error("udp://[::1]"), "the port is missing: write udp://[::1]:7700");

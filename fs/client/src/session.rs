@@ -379,8 +379,8 @@ impl Handler for Callbacks {
         let answer = |status| Answer { status, body: Vec::new(), marks: Marks::default() };
         let Some(inner) = self.inner.upgrade() else { return };
         let client = Client { inner };
-        let from_meta =
-            client.inner.endpoint.endpoint().same_peer(incoming.peer, client.inner.meta.peer());
+        // Also while calls go round: the term says which of them serves.
+        let from_meta = client.inner.meta.is_peer(incoming.peer);
         let decoded = decode::<Callback>(incoming.body());
         let (true, Service::Callback, Ok(callback)) = (from_meta, incoming.head.service, decoded)
         else {

@@ -25,5 +25,5 @@ pub mod simulation;
 pub use cluster::{Cluster, ClusterConfig};
 pub use node::{Node, Pollable};
 pub use ropewalk_rail_sim::{Cut, Kill, Path, Release, SimConfig, SimNetwork, SimRail};
-pub use seeds::{in_two_processes, run_seed_twice, run_seeds, seeds};
+pub use seeds::{in_time, in_two_processes, run_seed_twice, run_seeds, seeds};
 pub use simulation::Simulation;

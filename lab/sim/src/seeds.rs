@@ -2,7 +2,7 @@
 //!
 //! `ROPEWALK_SEED=N` or `=A..B` in the environment names the seeds of every test; `ROPEWALK_SEEDS=N` lets
 //! those that take [`seeds`] run so many; `ROPEWALK_SEED_MINUTES=N` ends each of them after that time, for
-//! what a seed costs differs a hundredfold between tests.
+//! what a seed costs differs a hundredfold between tests; [`in_time`] does so for other cases.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -31,6 +31,22 @@ pub fn seeds(first: u64, usual: u64) -> Seeds {
     let seeds = named().unwrap_or(first..first + count);
     let limit = number(MINUTES_VARIABLE).map(|minutes| Duration::from_secs(60 * minutes));
     Seeds { seeds, limit, begin: Instant::now() }
+}
+
+/// The same for other cases: they end early where `ROPEWALK_SEED_MINUTES` are over. How many are left is printed.
+pub fn in_time<T>(cases: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let limit = number(MINUTES_VARIABLE).map(|minutes| Duration::from_secs(60 * minutes));
+    let begin = Instant::now();
+    let mut cases = cases.fuse();
+    std::iter::from_fn(move || {
+        if limit.is_some_and(|limit| begin.elapsed() >= limit) {
+            let left = cases.by_ref().count();
+            if left > 0 {
+                println!("the time is over: {left} cases are left");
+            }
+        }
+        cases.next()
+    })
 }
 
 /// An iterator over seeds that ends early where its time is over, after one seed at least.
