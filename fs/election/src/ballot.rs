@@ -1,4 +1,4 @@
-//! What claimants and voters say to each other.
+//! Ballots of claimants, and the answers of voters.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub enum Ballot {
     Release { term: u64, server: u32 },
 }
 
-/// What a voter says to a ballot.
+/// A voter's answer to a ballot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     pub is_granted: bool,

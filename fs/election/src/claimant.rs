@@ -26,7 +26,7 @@ impl Rules {
     }
 }
 
-/// What became of this server.
+/// A change of this server's standing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// It has the term and the set is stored: it may act.
@@ -181,7 +181,7 @@ impl Claimant {
         self.lose(now, 2 * self.rules.lease);
     }
 
-    /// What is to be sent to voters, with a number that the answer has to bring back. The own voter is one of them.
+    /// Ballots for voters, each with a number that its answer brings back. The own voter is one of them.
     pub fn poll(&mut self, now: Time) -> Vec<(u32, u64, Ballot)> {
         match &self.state {
             State::Waits { until } | State::Asks { until, .. } if now >= *until => self.ask(now),
@@ -191,7 +191,7 @@ impl Claimant {
         std::mem::take(&mut self.outgoing)
     }
 
-    /// When [`Self::poll`] has something to do, if nothing comes before.
+    /// The time of the next [`Self::poll`], if nothing comes before.
     pub fn deadline(&self) -> Time {
         match &self.state {
             State::Waits { until } | State::Asks { until, .. } => *until,
@@ -199,7 +199,7 @@ impl Claimant {
         }
     }
 
-    /// What happened since the last call.
+    /// Events since the last call.
     pub fn events(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

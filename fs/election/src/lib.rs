@@ -1,4 +1,5 @@
-//! Who may act as the metadata server: terms, a lease that a majority of voters gives, and the set of servers that may be elected.
+//! The election of the active metadata server: terms, a lease that a majority of voters gives, and the set of servers that may be
+//! elected.
 //!
 //! The voters are the metadata servers and a witness. Each server is a [`Claimant`], too: it asks the voters for a term, and renews
 //! what they promised. The code here has no clock, no disk and no network: its owner brings the time, stores what a voter must

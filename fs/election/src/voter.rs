@@ -6,7 +6,7 @@ use ropewalk_base::time::Time;
 
 use crate::ballot::{Answer, Ballot, Set};
 
-/// What a voter must not forget.
+/// The memory of a voter, which outlives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The highest term, and the server that it was given to; 0 is before the first.

@@ -52,7 +52,7 @@ enum What {
     Wakes,
 }
 
-/// What happens, in order: the moment, then the order of its making.
+/// An event, by its moment, then by the order of its making.
 struct Due {
     at: u64,
     order: u64,
@@ -85,7 +85,7 @@ struct Server {
     /// Servers that have to have a record, beside this one: how much each has.
     members: BTreeMap<u32, usize>,
     acknowledged: usize,
-    /// When the other one confirmed last.
+    /// The other one's last confirmation.
     heard: u64,
 }
 

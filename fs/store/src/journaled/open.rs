@@ -45,7 +45,7 @@ pub struct FoundStore {
     found: Found,
 }
 
-/// What a helper thread read.
+/// The parts of a store that a thread beside the executor read.
 struct Found {
     index: Option<Index>,
     reader: Option<IndexReader>,
@@ -54,7 +54,7 @@ struct Found {
     journal: FoundJournal,
 }
 
-/// What a helper thread made of it.
+/// A store that is ready to be used.
 struct Parts {
     index: Index,
     reader: IndexReader,
