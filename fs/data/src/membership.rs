@@ -236,7 +236,7 @@ impl Herald {
             Some(Err(_)) | None => return Heard::No,
         };
         match decode::<MetaResult<'_>>(reply.body()) {
-            // Who says that he is older is believed, and terms of another history say nothing.
+            // A server that calls itself older is believed, and terms of another history say nothing.
             Ok(Ok(MetaReply::Registered(verdict)))
                 if matches!(verdict, R::OlderMetadata | R::OtherMetadata { .. })
                     || self.is_heard(Term(reply.head.boot)) =>

@@ -407,6 +407,18 @@ impl Inner {
         responder: Responder,
         work: impl AsyncFnOnce(&Inner) -> Result<Vec<u8>, Failure> + 'static,
     ) {
+        self.in_task(responder, async move |inner, responder| {
+            let body = work(&inner).await;
+            inner.answer_body(call, responder, body);
+        });
+    }
+
+    /// Starts a task, if there are not too many; else the call is refused.
+    fn in_task(
+        self: Rc<Self>,
+        responder: Responder,
+        work: impl AsyncFnOnce(Rc<Inner>, Responder) + 'static,
+    ) {
         if self.tasks.get() >= TASKS_MAX {
             self.turned_away.set(self.turned_away.get() + 1);
             return self.refuse(responder, Status::Unavailable);
@@ -414,8 +426,7 @@ impl Inner {
         self.tasks.set(self.tasks.get() + 1);
         let world = self.world.clone();
         world.spawn(async move {
-            let body = work(&self).await;
-            self.answer_body(call, responder, body);
+            work(self.clone(), responder).await;
             self.tasks.set(self.tasks.get() - 1);
             self.task_ended.notify_all();
         });
@@ -428,22 +439,14 @@ impl Inner {
         incoming: Incoming,
         responder: Responder,
     ) {
-        if self.tasks.get() >= TASKS_MAX {
-            self.turned_away.set(self.turned_away.get() + 1);
-            return self.refuse(responder, Status::Unavailable);
-        }
-        self.tasks.set(self.tasks.get() + 1);
-        let world = self.world.clone();
-        world.spawn(async move {
+        self.in_task(responder, async move |inner, responder| {
             match herald.note_term(Term(incoming.head.term)).await {
-                Ok(()) => self.clone().handle(incoming, responder),
+                Ok(()) => inner.handle(incoming, responder),
                 Err(error) => {
-                    self.lines.say(&error.to_string());
-                    self.refuse(responder, Status::Unavailable);
+                    inner.lines.say(&error.to_string());
+                    inner.refuse(responder, Status::Unavailable);
                 }
             }
-            self.tasks.set(self.tasks.get() - 1);
-            self.task_ended.notify_all();
         });
     }
 

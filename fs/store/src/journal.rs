@@ -134,8 +134,6 @@ struct State {
     /// Of each reader: the record that it wants next.
     wanted: BTreeMap<u64, u64>,
     next_reader: u64,
-    /// The index holds everything up to here.
-    checkpoint: u64,
     preparing: bool,
     full: bool,
     /// The disk is nearly full: files that nobody needs now are given back.
@@ -185,7 +183,6 @@ impl Journal {
             old: recovered.old,
             wanted: BTreeMap::new(),
             next_reader: 0,
-            checkpoint: 0,
             preparing: false,
             full: false,
             frugal: false,
@@ -621,8 +618,6 @@ impl Shared {
     /// Gives segments up that neither a start nor a reader wants.
     fn cut(self: &Rc<Self>, checkpoint: u64) {
         let mut state = self.state.borrow_mut();
-        state.checkpoint = state.checkpoint.max(checkpoint);
-        let checkpoint = state.checkpoint;
         let wanted = state.wanted.values().min().copied().unwrap_or(u64::MAX);
         while state.segments.len() > 1
             && state.segments[1].first <= checkpoint + 1

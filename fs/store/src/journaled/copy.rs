@@ -3,7 +3,7 @@
 //! Invariants
 //! * a snapshot shows the rows of one position, whatever is committed meanwhile;
 //! * a copy that did not come to its end is no store: a file beside it says so, from before the first change until after the last
-//!   one. Whoever meets that file copies anew.
+//!   one. A start that meets that file copies anew.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
