@@ -34,7 +34,7 @@ pub struct Voter {
 }
 
 impl Voter {
-    /// A voter that starts now. What it promised before, it does not know: it waits for a whole lease.
+    /// A voter that starts now. It does not know its earlier promises, so it waits for a whole lease.
     pub fn new(record: Record, lease: Duration, now: Time) -> Voter {
         let promised = if record.term == 0 { now } else { now + lease };
         Voter { record, lease, promised }

@@ -196,7 +196,7 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::ListXattr { .. }
         | M::SetXattr { .. }
         | M::RemoveXattr { .. } => Asks::Nothing,
-        // Whoever knows the number of an inode may see its attributes and where a link leads.
+        // The number of an inode is enough to see its attributes and where a link leads.
         M::GetAttributes { .. } | M::ReadLink { .. } => Asks::Nothing,
         // They give up what the session has, or answer the server.
         M::Release { open: None, .. }

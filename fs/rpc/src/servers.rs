@@ -25,7 +25,7 @@ pub fn addresses(text: &str) -> Result<Vec<Address>, LookupError> {
     let parts = text.split(BETWEEN).map(str::trim).filter(|part| !part.is_empty());
     let parts: Vec<&str> = parts.take(SERVERS_MAX + 1).collect();
     match parts.len() {
-        // What it says about an empty address.
+        // The parser names the mistake in an empty address.
         0 => Ok(vec![Address::parse(text).map_err(LookupError::Address)?]),
         count if count > SERVERS_MAX => Err(LookupError::TooMany),
         _ => parts

@@ -47,7 +47,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     /// Refuses (`ESTALE`) inodes that are not below the root of the session's export, whichever way their numbers came.
-    /// What the session has open goes with it, as a descriptor does.
+    /// Files that the session has open stay reachable, as by a descriptor.
     fn check_subtree(&mut self, request: &MetaRequest<'_>) -> Step<()> {
         let standing = self.shard.standing(self.session).ok_or(Errno::EACCES)?;
         let (root, mut request) = (standing.export.root, *request);
