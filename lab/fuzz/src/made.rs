@@ -58,8 +58,15 @@ fn message<'a, T: Deserialize<'a> + Serialize>(random: &mut Random) -> Vec<u8> {
 }
 
 fn call_head(random: &mut Random) -> Vec<u8> {
-    let services =
-        [Service::Meta, Service::Data, Service::Session, Service::Callback, Service::Trust];
+    let services = [
+        Service::Meta,
+        Service::Data,
+        Service::Session,
+        Service::Callback,
+        Service::Trust,
+        Service::Election,
+        Service::Standby,
+    ];
     let service = services[random.below(services.len() as u64) as usize];
     let head = CallHead {
         retry: random.chance(500_000),

@@ -22,10 +22,14 @@ pub enum Service {
     Callback,
     /// A member of the cluster begins to prove itself: `trust::Introduction`.
     Trust,
+    /// From a metadata server to a voter: `election::Ballot`.
+    Election,
+    /// From a standby metadata server to the active one: `standby::StandbyRequest`.
+    Standby,
 }
 
 /// Version of everything in this folder; peers of different versions refuse each other.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// Slots of a session: calls that one client may have in flight at one server.
 pub const SLOTS_MAX: u16 = 64;
 /// Longest body of a call, in bytes; more goes as bulk.
@@ -183,6 +187,8 @@ impl CallHead {
                 Service::Data => 2,
                 Service::Callback => 3,
                 Service::Trust => 4,
+                Service::Election => 5,
+                Service::Standby => 6,
             },
             flags: if self.retry { RETRY } else { 0 } | if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
@@ -207,6 +213,8 @@ impl CallHead {
             2 => Service::Data,
             3 => Service::Callback,
             4 => Service::Trust,
+            5 => Service::Election,
+            6 => Service::Standby,
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags & SEALED != 0;

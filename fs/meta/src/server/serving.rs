@@ -220,7 +220,11 @@ impl MetaServer {
                 self.send(responder, Status::Starting, Vec::new());
             }
             Service::Session => self.serve_session(&incoming, responder),
-            Service::Data | Service::Callback | Service::Trust => {
+            Service::Data
+            | Service::Callback
+            | Service::Trust
+            | Service::Election
+            | Service::Standby => {
                 self.send(responder, Status::Malformed, Vec::new());
             }
         }
