@@ -5,6 +5,7 @@ use std::time::Duration;
 use ropewalk_store::superblock::{Boot, Starts};
 use ropewalk_wire::fs::layout::{Growth, Layout};
 
+use crate::history::Start;
 use crate::names::HASH_BITS;
 
 /// Limits and times of a shard.
@@ -54,6 +55,8 @@ pub struct Config {
     pub boot: Boot,
     /// The starts of the server on its directory.
     pub starts: Starts,
+    /// How this start begins its term.
+    pub start: Start,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
     pub format: bool,
     /// An empty file system that is made gets the first format, whose pools name servers; for tests.
@@ -94,6 +97,7 @@ impl Default for Config {
             server: 0,
             boot: Boot::default(),
             starts: Starts::default(),
+            start: Start::default(),
             format: true,
             first_format: false,
             hash_bits: HASH_BITS,

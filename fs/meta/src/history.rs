@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_store::superblock::{Boot, Starts};
+use ropewalk_store::{FoundStore, KeyRange};
 use ropewalk_wire::fs::term::Term;
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +20,9 @@ use crate::inode::{decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::rows::{Batch, Rows, RowsError};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Of rows that do not say where their term begins.
+const FIRST_VERSION: u8 = 1;
 /// Terms that are remembered; as many starts as a superblock has.
 const TERMS_MAX: usize = 48;
 
@@ -36,12 +39,31 @@ pub struct TermRow {
     disk_era: u64,
     /// The era of the history: nothing that was acknowledged in it is lost while it lasts.
     era: u64,
+    /// The record that begins the term, this row's own; 0 where that is not known.
+    begin: u64,
+}
+
+/// The row of a program that did not note where its term begins.
+#[derive(Serialize, Deserialize)]
+struct FirstRow {
+    id: u64,
+    server: u32,
+    store: u128,
+    disk_era: u64,
+    era: u64,
 }
 
 impl TermRow {
     /// Reads the row of term `number`; None where it is damaged.
     pub fn decode(number: u64, bytes: &[u8]) -> Option<TermRow> {
-        let row: TermRow = decode_row(VERSION, bytes).ok()?;
+        let row: TermRow = match bytes.first() {
+            Some(&FIRST_VERSION) => {
+                let row: FirstRow = decode_row(FIRST_VERSION, bytes).ok()?;
+                let FirstRow { id, server, store, disk_era, era } = row;
+                TermRow { id, server, store, disk_era, era, begin: 0 }
+            }
+            _ => decode_row(VERSION, bytes).ok()?,
+        };
         (number != 0 && u64::from(row.term().number()) == number).then_some(row)
     }
 
@@ -59,6 +81,41 @@ impl TermRow {
     pub fn era(&self) -> u64 {
         self.era
     }
+}
+
+/// How a start begins its term.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Start {
+    /// The number that an election gave to the term; None where there is one metadata server.
+    pub elected: Option<u32>,
+    /// The era of the disk in which its store had all that was acknowledged; 0 where that is not known.
+    pub whole: u64,
+    /// The record that begins the term.
+    pub begin: u64,
+}
+
+/// A term, as two stores of a history compare it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KnownTerm {
+    pub id: u64,
+    pub begin: u64,
+}
+
+/// The last record that two stores have in common, of which each knows these terms and has records up to the position beside
+/// them. None where no term says.
+pub fn common(
+    (own, own_last): (&[KnownTerm], u64),
+    (other, other_last): (&[KnownTerm], u64),
+) -> Option<u64> {
+    let end = |terms: &[KnownTerm], at: usize, last: u64| {
+        terms.get(at + 1).map_or(last, |next| next.begin - 1)
+    };
+    let found = own.iter().enumerate().rev().find_map(|(at, term)| {
+        let other_at = other.iter().position(|it| it == term)?;
+        Some((at, other_at))
+    });
+    let (at, other_at) = found?;
+    Some(end(own, at, own_last).min(end(other, other_at, other_last)))
 }
 
 /// The last terms, by number.
@@ -89,17 +146,31 @@ impl Terms {
             !damaged
         })?;
         match damaged {
-            true => Err(RowsError::Failed("a row of the terms does not decode".to_owned())),
+            true => Err(damaged()),
             false => Ok(Terms { rows: found }),
         }
     }
 
+    /// The terms in the rows of a store that was only read.
+    pub fn found(store: &FoundStore) -> Result<Terms, RowsError> {
+        let prefix = [Table::Term as u8];
+        let range = KeyRange::between(&prefix, &[Table::Term as u8 + 1]);
+        let mut found = BTreeMap::new();
+        for (key, value) in store.scan(range, 2 * TERMS_MAX)? {
+            let number = keys::number(&key, 0).unwrap_or(0);
+            let row = TermRow::decode(number, &value).ok_or_else(damaged)?;
+            found.insert(number, row);
+        }
+        Ok(Terms { rows: found })
+    }
+
     /// The term of a start of `server`; `starts` are those of its disk.
-    pub fn next(&self, boot: &Boot, server: u32, starts: Starts) -> Beginning {
+    pub fn next(&self, boot: &Boot, server: u32, starts: Starts, start: Start) -> Beginning {
         let before = self.rows.last_key_value();
         let newest = before.map_or(0, |(number, _)| *number);
         // A program that does not know of terms makes starts that only the superblock has.
-        let number = u32::try_from(boot.counter.max(newest + 1)).unwrap_or(u32::MAX);
+        let counted = u32::try_from(boot.counter.max(newest + 1)).unwrap_or(u32::MAX);
+        let number = start.elected.unwrap_or(counted);
         let own = Term(boot.id);
         let term = if own.number() == number { own } else { Term::new(number, boot.id) };
         let Boot { store, era: disk_era, .. } = *boot;
@@ -107,13 +178,26 @@ impl Terms {
             // The first term goes on with the era that the disk has.
             None if disk_era != boot.id => (false, disk_era),
             Some(row) if row.store == store && row.disk_era == disk_era => (false, row.era),
+            Some(row) if start.whole == disk_era => (false, row.era),
             _ => (true, term.0),
         };
         // The starts of another disk are none of this history: it was only copied there.
         let starts = if boot.history == store { starts } else { Starts::default() };
         let known = self.rows.values().fold(starts, |starts, row| starts.with(row.id));
-        let row = TermRow { id: term.0, server, store, disk_era, era };
+        let begin = start.begin;
+        let row = TermRow { id: term.0, server, store, disk_era, era, begin };
         Beginning { row, forgetful, starts: known.with(row.id) }
+    }
+
+    /// The highest number of a term.
+    pub fn newest(&self) -> u64 {
+        self.rows.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// The terms whose beginnings are known, the oldest first.
+    pub fn known(&self) -> Vec<KnownTerm> {
+        let known = self.rows.values().filter(|row| row.begin != 0);
+        known.map(|row| KnownTerm { id: row.id, begin: row.begin }).collect()
     }
 
     /// Notes a term in a batch, and removes those that are too old.
@@ -124,6 +208,10 @@ impl Terms {
         older.take(excess).for_each(|number| batch.remove(key(*number)));
         batch.put(key(number), row.encode());
     }
+}
+
+fn damaged() -> RowsError {
+    RowsError::Failed("a row of the terms does not decode".to_owned())
 }
 
 fn key(number: u64) -> Vec<u8> {
@@ -141,7 +229,7 @@ mod tests {
 
     fn begin(rows: &mut VolatileRows, boot: &Boot, starts: Starts) -> Beginning {
         let terms = Terms::read(rows).unwrap();
-        let beginning = terms.next(boot, 3, starts);
+        let beginning = terms.next(boot, 3, starts, Start { begin: 5, ..Start::default() });
         let mut batch = Batch::default();
         terms.note(&beginning.row, &mut batch);
         rows.commit(batch).unwrap();
@@ -224,10 +312,48 @@ mod tests {
     }
 
     #[test]
+    fn an_elected_server_has_the_number_of_the_election_and_the_era_of_what_it_has() {
+        let mut rows = VolatileRows::default();
+        begin(&mut rows, &boot(7, 77), Starts::default());
+        let other = Boot { store: 6, ..boot(2, 55) };
+        for (whole, forgetful) in [(55, false), (54, true), (0, true)] {
+            let start = Start { elected: Some(30), whole, begin: 9 };
+            let terms = Terms::read(&rows).unwrap();
+            let begun = terms.next(&other, 3, Starts::default(), start);
+            assert_eq!(begun.row.term().number(), 30);
+            assert_eq!((begun.forgetful, begun.row.begin), (forgetful, 9), "{whole}");
+            assert_eq!(begun.row.era, if forgetful { begun.row.id } else { 77 });
+        }
+    }
+
+    #[test]
+    fn two_stores_have_in_common_all_up_to_the_end_of_the_last_term_that_both_know() {
+        let term = |id, begin| KnownTerm { id, begin };
+        let [one, two, three, other] = [term(1, 1), term(2, 10), term(3, 20), term(4, 20)];
+        for (own, other, last) in [
+            ((&[one, two][..], 15), (&[one, two][..], 15), Some(15)),
+            ((&[one, two], 15), (&[one, two], 18), Some(15)),
+            ((&[one, two], 25), (&[one, two, three], 30), Some(19)),
+            ((&[one, two, other], 25), (&[one, two, three], 30), Some(19)),
+            ((&[one], 12), (&[one, two, three], 30), Some(9)),
+            ((&[one], 5), (&[one, two, three], 30), Some(5)),
+            ((&[three], 25), (&[two, three], 30), Some(25)),
+            ((&[other], 25), (&[one, two, three], 30), None),
+            ((&[], 25), (&[one], 30), None),
+        ] {
+            assert_eq!(common(own, other), last, "{own:?} {other:?}");
+            assert_eq!(common(other, own), last, "{other:?} {own:?}");
+        }
+    }
+
+    #[test]
     fn damaged_rows_are_refused() {
-        let row = TermRow { id: 7 << 32 | 1, server: 3, store: 5, disk_era: 8, era: 9 };
+        let row = TermRow { id: 7 << 32 | 1, server: 3, store: 5, disk_era: 8, era: 9, begin: 4 };
         assert_eq!(TermRow::decode(7, &row.encode()), Some(row));
         assert_eq!(TermRow::decode(8, &row.encode()), None);
+        let first = FirstRow { id: row.id, server: 3, store: 5, disk_era: 8, era: 9 };
+        let old = encode_row(FIRST_VERSION, &first);
+        assert_eq!(TermRow::decode(7, &old), Some(TermRow { begin: 0, ..row }));
         for cut in 0..row.encode().len() {
             assert_eq!(TermRow::decode(7, &row.encode()[..cut]), None);
         }

@@ -30,6 +30,7 @@ pub mod keys;
 pub mod leases;
 pub mod locks;
 pub mod names;
+pub mod node;
 mod numbers;
 mod operate;
 mod parking;
@@ -44,6 +45,7 @@ pub mod shard;
 mod store_rows;
 
 pub use config::Config;
+pub use node::{MetaNode, NodeConfig};
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
 pub use server::{MetaConfig, MetaError, MetaServer};
 pub use shard::{Admission, Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};

@@ -4,7 +4,7 @@
 //! of a store are the least of all of them. While there is no member they are those of the journal's files.
 //!
 //! Invariants
-//! * a mark never moves back: a store becomes a member only once it has all that is agreed;
+//! * a mark never moves back: it stands until a new member has all that is agreed;
 //! * a member holds the marks back until it confirms or is dismissed, whatever becomes of it;
 //! * nothing is agreed that the journal's own files lack.
 
@@ -76,13 +76,25 @@ impl Agreement {
         self.settle();
     }
 
-    /// Makes a store a member. False: it lacks something that is agreed.
-    pub fn admit(&self, member: Member, reach: Reach) -> bool {
-        if reach.written < self.written.get() || reach.durable < self.durable.get() {
-            return false;
+    /// Makes a store a member. If it lacks something that is agreed, the marks stand until it has that.
+    pub fn admit(&self, member: Member, reach: Reach) {
+        let mut state = self.state.borrow_mut();
+        let known = state.members.entry(member).or_default();
+        *known = known.most(reach);
+    }
+
+    /// A member begins anew, and says again how far it has come: it may have lost something.
+    pub fn begin_anew(&self, member: Member) {
+        if let Some(known) = self.state.borrow_mut().members.get_mut(&member) {
+            *known = Reach::default();
         }
-        self.state.borrow_mut().members.insert(member, reach);
-        true
+    }
+
+    /// Whether a member has all that is agreed.
+    pub fn has_all(&self, member: Member) -> bool {
+        self.state.borrow().members.get(&member).is_some_and(|reach| {
+            reach.written >= self.written.get() && reach.durable >= self.durable.get()
+        })
     }
 
     /// Goes on without a member.
@@ -128,18 +140,27 @@ mod tests {
         agreement.note_own(reach(9, 6));
         assert_eq!(marks(&agreement), (9, 6), "alone, the own files count");
         let (one, two) = (Member(1), Member(2));
-        assert!(!agreement.admit(one, reach(8, 8)), "it lacks record 9");
-        assert!(!agreement.admit(one, reach(9, 5)), "record 6 would not survive at it");
-        assert!(agreement.admit(one, reach(9, 6)) && agreement.admit(two, reach(9, 9)));
+        agreement.admit(one, reach(8, 8));
+        assert!(!agreement.has_all(one), "it lacks record 9");
+        agreement.note_own(reach(10, 7));
+        assert_eq!(marks(&agreement), (9, 7), "they stand until it has all");
+        agreement.confirm(one, reach(9, 6));
+        assert!(!agreement.has_all(one), "record 7 would not survive at it");
+        agreement.confirm(one, reach(9, 7));
+        agreement.admit(two, reach(9, 9));
+        assert!(agreement.has_all(one) && agreement.has_all(two));
         agreement.note_own(reach(20, 20));
-        assert_eq!(marks(&agreement), (9, 6));
-        agreement.confirm(one, reach(12, 7));
-        assert_eq!(marks(&agreement), (9, 7), "the other one has not moved");
+        assert_eq!(marks(&agreement), (9, 7));
+        agreement.confirm(one, reach(12, 8));
+        assert_eq!(marks(&agreement), (9, 8), "the other one has not moved");
         agreement.confirm(two, reach(30, 12));
         agreement.confirm(one, reach(10, 3));
-        assert_eq!(marks(&agreement), (12, 7), "a late word takes nothing back");
+        assert_eq!(marks(&agreement), (12, 8), "a late word takes nothing back");
         agreement.confirm(one, reach(30, 30));
         assert_eq!(marks(&agreement), (20, 12), "nothing is agreed that the own files lack");
+        agreement.begin_anew(one);
+        assert!(!agreement.has_all(one));
+        agreement.confirm(one, reach(30, 30));
         agreement.dismiss(two);
         assert_eq!(marks(&agreement), (20, 20));
         agreement.confirm(two, reach(1, 1));

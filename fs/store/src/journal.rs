@@ -117,6 +117,10 @@ struct Shared {
     state: RefCell<State>,
     /// Told when a file for further records is there, or is not.
     prepared: Notify,
+    /// Told when somebody wants a further record to be durable.
+    sync_asked: Notify,
+    /// Told when a task beside the executor is over.
+    rested: Notify,
 }
 
 struct State {
@@ -135,6 +139,8 @@ struct State {
     wanted: BTreeMap<u64, u64>,
     next_reader: u64,
     preparing: bool,
+    /// Removals of files that are under way.
+    removing: u32,
     full: bool,
     /// The disk is nearly full: files that nobody needs now are given back.
     frugal: bool,
@@ -184,6 +190,7 @@ impl Journal {
             wanted: BTreeMap::new(),
             next_reader: 0,
             preparing: false,
+            removing: 0,
             full: false,
             frugal: false,
             flush_scheduled: false,
@@ -206,6 +213,8 @@ impl Journal {
             agreement: Agreement::new(last),
             state: RefCell::new(state),
             prepared: Notify::new(),
+            sync_asked: Notify::new(),
+            rested: Notify::new(),
         });
         shared.prepare();
         Journal { shared }
@@ -316,16 +325,38 @@ impl Journal {
 
     fn want_sync(&self, position: Position) {
         let mut state = self.shared.state.borrow_mut();
+        let is_news = position.0 > state.sync_wanted;
         state.sync_wanted = state.sync_wanted.max(position.0);
         drop(state);
+        if is_news {
+            self.shared.sync_asked.notify_all();
+        }
         self.shared.sync();
     }
 
-    /// From now on nothing is written or durable that this member has not confirmed. False: it lacks something that is agreed
-    /// already.
-    #[must_use]
-    pub fn admit(&self, member: Member, reach: Reach) -> bool {
-        self.shared.agreement.admit(member, reach)
+    /// From now on nothing becomes written or durable that this member has not confirmed.
+    pub fn admit(&self, member: Member, reach: Reach) {
+        self.shared.agreement.admit(member, reach);
+    }
+
+    /// A member starts again, and may have lost something: it counts for nothing until it says how far it has come.
+    pub fn begin_anew(&self, member: Member) {
+        self.shared.agreement.begin_anew(member);
+    }
+
+    /// Whether a member has all that is written and durable.
+    pub fn has_all(&self, member: Member) -> bool {
+        self.shared.agreement.has_all(member)
+    }
+
+    /// The last record that somebody wants to be durable.
+    pub fn sync_wanted(&self) -> Position {
+        Position(self.shared.state.borrow().sync_wanted)
+    }
+
+    /// Completes when somebody wants a further record to be durable.
+    pub fn sync_asked(&self) -> impl Future<Output = ()> + use<> {
+        self.shared.sync_asked.notified()
     }
 
     /// A member says how far it has come.
@@ -371,6 +402,20 @@ impl Journal {
     /// Stops the journal because the store above it failed.
     pub fn fail(&self, error: StoreError) {
         self.shared.fail(error);
+    }
+
+    /// Completes when nothing is done to the files any more, after [`Journal::fail`].
+    pub async fn rest(&self) {
+        loop {
+            let rested = self.shared.rested.notified();
+            let state = self.shared.state.borrow();
+            let is_busy = state.preparing || state.sync_running || state.removing > 0;
+            drop(state);
+            if !is_busy {
+                return;
+            }
+            rested.await;
+        }
     }
 
     /// The index holds everything up to `checkpoint`, durably: segments below are used again.
@@ -519,6 +564,7 @@ impl Shared {
     fn prepared(self: &Rc<Self>, sequence: u64, prepared: Result<Arc<dyn File>, StoreError>) {
         let mut state = self.state.borrow_mut();
         state.preparing = false;
+        self.rested.notify_all();
         match prepared {
             Ok(file) => {
                 state.spare = Some((sequence, file));
@@ -566,6 +612,7 @@ impl Shared {
             let synced = synced.await.unwrap_or(Err(StoreError::ShuttingDown));
             let Some(shared) = weak.upgrade() else { return };
             shared.state.borrow_mut().sync_running = false;
+            shared.rested.notify_all();
             match synced {
                 Ok(()) => shared.synced(target, last_sequence),
                 Err(error) => shared.fail(error),
@@ -634,7 +681,7 @@ impl Shared {
     }
 
     /// Removes files that wait for their next use, beyond those that are soon used.
-    fn give_back(&self) {
+    fn give_back(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();
         let kept = match (state.frugal, state.spare.is_some() || state.preparing) {
             (false, _) => OLD_FILES_MAX,
@@ -643,11 +690,21 @@ impl Shared {
         };
         let kept = kept.min(state.old.len());
         let excess = state.old.split_off(kept);
-        drop(state);
-        if !excess.is_empty() {
-            let disk = self.world.disk();
-            drop(self.world.offload(move || segment::remove(&*disk, &excess)));
+        if excess.is_empty() {
+            return;
         }
+        state.removing += 1;
+        drop(state);
+        let disk = self.world.disk();
+        let removed = self.world.offload(move || segment::remove(&*disk, &excess));
+        let weak = Rc::downgrade(self);
+        self.world.spawn(async move {
+            removed.await;
+            if let Some(shared) = weak.upgrade() {
+                shared.state.borrow_mut().removing -= 1;
+                shared.rested.notify_all();
+            }
+        });
     }
 
     fn fail(&self, error: StoreError) {

@@ -178,6 +178,21 @@ impl JournaledStore {
         self.shared.look_after();
     }
 
+    /// Takes no change any more, and completes when nothing is done to the files any more: another store may be opened in their
+    /// place. What was committed and is not written is given up.
+    pub async fn close(&self) {
+        let shared = &self.shared;
+        shared.journal.fail(StoreError::ShuttingDown);
+        loop {
+            let changed = shared.changed.notified();
+            if !shared.state.borrow().running {
+                break;
+            }
+            changed.await;
+        }
+        shared.journal.rest().await;
+    }
+
     /// Brings everything that is committed now into the index.
     pub async fn checkpoint(&self) -> Result<(), StoreError> {
         let shared = &self.shared;

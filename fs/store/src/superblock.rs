@@ -288,6 +288,12 @@ impl ClaimedDirectory {
         self.keeper.clone()
     }
 
+    /// Goes on with what a keeper has written.
+    pub fn take(&mut self, keeper: Keeper) {
+        self.boot = keeper.boot;
+        self.keeper = keeper;
+    }
+
     /// A note about the start, for people.
     pub fn note(&self) -> Option<String> {
         let mended = self.mended.as_ref()?;

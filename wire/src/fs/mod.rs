@@ -12,6 +12,7 @@ pub mod map;
 pub mod meta;
 pub mod runs;
 pub mod session;
+pub mod standby;
 pub mod status;
 pub mod term;
 pub mod trust;

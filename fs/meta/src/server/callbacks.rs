@@ -89,7 +89,7 @@ impl MetaServer {
         client.workers += 1;
         drop(sessions);
         let server = self.clone();
-        self.world.spawn(async move {
+        self.task(async move {
             while let Some((connection, body)) = server.next_callback(session) {
                 // Unanswered within a term: the session is over or will be.
                 drop(connection.call_free(Service::Callback, &body).await);
@@ -99,6 +99,9 @@ impl MetaServer {
 
     /// The next callback of a session; with none left one worker ends.
     fn next_callback(&self, session: u64) -> Option<(Connection, Vec<u8>)> {
+        if !self.may_act() {
+            return None;
+        }
         let mut sessions = self.clients.sessions.borrow_mut();
         let client = sessions.get_mut(&session)?;
         match (client.queue.pop_front(), client.peer) {

@@ -232,7 +232,7 @@ impl MetaServer {
         drop(servers);
         if owes {
             let this = self.clone();
-            self.world.spawn(async move {
+            self.task(async move {
                 this.deliver_owed(id).await;
             });
         }
@@ -271,6 +271,9 @@ impl MetaServer {
         body: &[u8],
         count: impl FnOnce(&mut DataMessages) -> &mut u64,
     ) -> Option<Result<(), Errno>> {
+        if !self.may_act() {
+            return None;
+        }
         let connection = {
             let servers = self.data_servers.servers.borrow();
             servers.get(&server).and_then(|server| server.connection.clone())
@@ -298,7 +301,7 @@ impl MetaServer {
 
     pub(super) fn start_fence(self: &Rc<Self>, session: u64, epoch: u32) {
         let server = self.clone();
-        self.world.spawn(async move { server.fence(session, epoch).await });
+        self.task(async move { server.fence(session, epoch).await });
     }
 
     async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
@@ -390,7 +393,7 @@ impl MetaServer {
         let cuts = &self.data_servers.cuts;
         cuts.set(cuts.get() + 1);
         let server = self.clone();
-        self.world.spawn(async move { server.cut(cut).await });
+        self.task(async move { server.cut(cut).await });
     }
 
     async fn cut(self: Rc<Self>, cut: Cut) {

@@ -41,7 +41,7 @@ impl MetaServer {
     /// Takes a heartbeat only if the process that had the number does not answer any more.
     pub(super) fn start_contest(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
         let this = self.clone();
-        self.world.spawn(async move {
+        self.task(async move {
             let Ok(MetaRequest::Heartbeat(beat)) = decode::<MetaRequest<'_>>(incoming.body())
             else {
                 return;
@@ -129,7 +129,7 @@ impl MetaServer {
             return self.send(responder, Status::Unavailable, Vec::new());
         }
         let (this, server, boot) = (self.clone(), beat.server, beat.boot);
-        self.world.spawn(async move {
+        self.task(async move {
             if !this.deliver_owed(server).await {
                 return this.send(responder, Status::Unavailable, Vec::new());
             }

@@ -7,6 +7,7 @@
 //! * `status`: the server's report on itself;
 //! * `members`: the process that is the data server of a number;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
+//! * `tasks`: the tasks, which end with the server;
 //! * this file: start, stop, and the tasks in between.
 //!
 //! Invariants:
@@ -30,6 +31,7 @@ mod members;
 mod release;
 mod serving;
 mod status;
+mod tasks;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,14 +46,14 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::lines::Lines;
 use ropewalk_rpc::{Grantor, Marks};
 use ropewalk_store::marks::Position;
-use ropewalk_store::superblock::{ClaimedDirectory, Expect, Identity, Role, claim};
+use ropewalk_store::superblock::{Boot, ClaimedDirectory, Expect, Identity, Role, Starts, claim};
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
 use crate::exports::{DEFAULT_EXPORT, Export};
-use crate::history::TermRow;
+use crate::history::{Start, TermRow};
 use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
 use admission::Groups;
@@ -61,6 +63,7 @@ use counters::Counters;
 use data_servers::DataServers;
 use release::{Held, Releases};
 use serving::{Arrived, Openings, Waiting};
+use tasks::Tasks;
 
 pub use config::{MetaConfig, MetaError};
 pub use counters::DataMessages;
@@ -107,6 +110,21 @@ pub struct MetaServer {
     lines: Lines,
     /// The export of new sessions.
     export: Cell<u32>,
+    tasks: Tasks,
+    may_act: Rc<dyn Fn() -> bool>,
+}
+
+/// The right to serve, and the store to serve from.
+pub(crate) struct Seat {
+    pub store: JournaledStore,
+    /// This life of the directory.
+    pub boot: Boot,
+    pub starts: Starts,
+    pub start: Start,
+    /// Whether the server may still act. Asked right before anything leaves it.
+    pub may_act: Rc<dyn Fn() -> bool>,
+    /// Nobody has to confirm that the store is the newest one.
+    pub confirmed: bool,
 }
 
 impl MetaServer {
@@ -117,7 +135,32 @@ impl MetaServer {
         endpoint: LocalEndpoint,
         mut config: MetaConfig,
     ) -> Result<Rc<MetaServer>, MetaError> {
-        let (claimed, store, mut shard) = open(world, &mut config).await?;
+        let (claimed, store) = open(world, &config).await?;
+        let seat = Seat {
+            boot: claimed.boot,
+            starts: claimed.starts,
+            start: Start::default(),
+            may_act: Rc::new(|| true),
+            confirmed: false,
+            store,
+        };
+        config.shard.format = config.expect != Expect::Existing;
+        let server = MetaServer::begin(world, endpoint.clone(), config, seat).await?;
+        bind(world, &claimed, &server.config).await?;
+        *server.claim.borrow_mut() = Some(claimed);
+        ropewalk_rpc::Server::start(world, endpoint, server.clone());
+        Ok(server)
+    }
+
+    /// Takes the shard up, and serves the calls that it is handed until the executor ends, or [`MetaServer::stop`] or
+    /// [`MetaServer::retire`].
+    pub(crate) async fn begin(
+        world: &World,
+        endpoint: LocalEndpoint,
+        mut config: MetaConfig,
+        seat: Seat,
+    ) -> Result<Rc<MetaServer>, MetaError> {
+        let mut shard = take_up(world, &mut config, &seat).await?;
         let grantor = Grantor::new(&config.secret);
         shard.set_grantor(grantor.clone());
         let lines = Lines::new(world, config.log.clone());
@@ -126,17 +169,18 @@ impl MetaServer {
             .expect(&shard, world.now())
             .map_err(|cause| MetaError::Rows { path: config.directory.clone(), cause })?;
         let term = *shard.term();
+        let Seat { store, may_act, confirmed, .. } = seat;
         let durable_seen = Cell::new(store.durable().0);
         let server = Rc::new(MetaServer {
             world: world.clone(),
-            endpoint: endpoint.clone(),
+            endpoint,
             config,
             store,
             term,
             shard: RefCell::new(Some(shard)),
-            claim: RefCell::new(Some(claimed)),
+            claim: RefCell::default(),
             started: world.now(),
-            confirmed: Cell::new(false),
+            confirmed: Cell::new(confirmed),
             failure: RefCell::default(),
             damage_told: RefCell::default(),
             admission: Cell::new(Admission::All),
@@ -154,21 +198,64 @@ impl MetaServer {
             groups: RefCell::default(),
             lines,
             export: Cell::new(DEFAULT_EXPORT),
+            tasks: Tasks::default(),
+            may_act,
         });
-        world.spawn(server.clone().serve_backlog());
-        world.spawn(server.clone().release_written());
-        world.spawn(server.clone().release_durable());
-        world.spawn(server.clone().keep_time());
-        world.spawn(server.clone().collect_garbage());
+        server.task(server.clone().serve_backlog());
+        server.task(server.clone().release_written());
+        server.task(server.clone().release_durable());
+        server.task(server.clone().keep_time());
+        server.task(server.clone().collect_garbage());
         server.drain();
-        ropewalk_rpc::Server::start(world, endpoint, server.clone());
         Ok(server)
     }
 
     /// Makes an empty file system in the directory, where there is none yet.
     pub async fn format(world: &World, mut config: MetaConfig) -> Result<(), MetaError> {
-        let (_claimed, store, _shard) = open(world, &mut config).await?;
+        let (claimed, store) = open(world, &config).await?;
+        let seat = Seat {
+            boot: claimed.boot,
+            starts: claimed.starts,
+            start: Start::default(),
+            may_act: Rc::new(|| true),
+            confirmed: false,
+            store: store.clone(),
+        };
+        config.shard.format = config.expect != Expect::Existing;
+        take_up(world, &mut config, &seat).await?;
+        bind(world, &claimed, &config).await?;
         Ok(store.checkpoint().await?)
+    }
+
+    /// Ends at once: what was not acknowledged may be given up. Clients that wait are told to come again, and nothing holds the
+    /// store any more when the executor had its turn.
+    pub(crate) fn retire(&self) {
+        drop(self.shard.borrow_mut().take());
+        self.tasks.end();
+        let mut responders: Vec<_> = self.waiting.borrow_mut().take_all().collect();
+        for releases in [&self.until_written, &self.until_durable] {
+            let held = releases.take_through(u64::MAX);
+            responders.extend(held.filter_map(|held| match held {
+                Held::Reply { responder, .. } => Some(responder),
+                _ => None,
+            }));
+        }
+        while let Some(arrived) = self.backlog.borrow_mut().pop() {
+            responders.push(arrived.responder);
+        }
+        for responder in responders {
+            self.send(responder, Status::Unavailable, Vec::new());
+        }
+    }
+
+    /// Starts a task that ends with the server.
+    fn task(&self, future: impl Future<Output = ()> + 'static) {
+        self.tasks.spawn(&self.world, future);
+    }
+
+    /// Whether this server may act now.
+    fn may_act(&self) -> bool {
+        (self.may_act)()
     }
 
     /// Stops well: all that was told is durable, the index holds everything, so that the next start has
@@ -428,10 +515,30 @@ impl MetaServer {
     }
 }
 
-type Opened = (ClaimedDirectory, JournaledStore, Shard<StoreRows<JournaledStore>>);
+/// Claims the directory, and opens the store.
+async fn open(
+    world: &World,
+    config: &MetaConfig,
+) -> Result<(ClaimedDirectory, JournaledStore), MetaError> {
+    let claimed = claim_directory(world, config).await?;
+    let (directory, boot) = (&config.directory, claimed.boot);
+    let store =
+        JournaledStore::open(world, directory, boot, config.store, config.accept_loss).await?;
+    if let Some((from, through)) = store.recovery().lost {
+        (config.log)(&format!(
+            "records {from} to {through} of the journal in {} are given up, as --accept-loss \
+             orders: their changes are lost",
+            config.directory.display()
+        ));
+    }
+    Ok((claimed, store))
+}
 
-/// Claims the directory, opens the store, and takes the shard up.
-async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaError> {
+/// Claims the directory of a metadata server.
+pub(crate) async fn claim_directory(
+    world: &World,
+    config: &MetaConfig,
+) -> Result<ClaimedDirectory, MetaError> {
     let MetaConfig { cluster, server, expect, .. } = *config;
     let identity = Identity { cluster, server, role: Role::Metadata };
     let random = (world.random_u64(), world.random_u128());
@@ -443,20 +550,20 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     if let Some(note) = claimed.note() {
         (config.log)(&note);
     }
-    let (directory, boot) = (&config.directory, claimed.boot);
-    let store =
-        JournaledStore::open(world, directory, boot, config.store, config.accept_loss).await?;
-    if let Some((from, through)) = store.recovery().lost {
-        (config.log)(&format!(
-            "records {from} to {through} of the journal in {} are given up, as --accept-loss \
-             orders: their changes are lost",
-            config.directory.display()
-        ));
-    }
+    Ok(claimed)
+}
+
+/// Takes the shard up from its rows, in a term that begins now.
+async fn take_up(
+    world: &World,
+    config: &mut MetaConfig,
+    seat: &Seat,
+) -> Result<Shard<StoreRows<JournaledStore>>, MetaError> {
+    let Seat { store, boot, starts, start, .. } = seat;
     store.ready().await?;
-    (config.shard.server, config.shard.boot) = (server.0, boot);
-    config.shard.starts = claimed.starts;
-    config.shard.format = expect != Expect::Existing;
+    let shard = &mut config.shard;
+    (shard.server, shard.boot, shard.starts) = (config.server.0, *boot, *starts);
+    shard.start = Start { begin: store.position().0 + 1, ..*start };
     let random = Random::from_seed(world.random_u64());
     let rows = StoreRows::new(store.clone());
     let mut shard = Shard::open(rows, config.shard, random, moment(world))
@@ -464,13 +571,21 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     // Inode numbers of this life are given out, and its term is told, only once their rows are durable.
     store.wait_durable(Position(shard.position())).await?;
     shard.handle_durable(moment(world));
-    // Not before there was a file system: in its place there may be an empty store.
+    Ok(shard)
+}
+
+/// Tells the journal whose it is. Not before there was a file system: in its place there may be an empty store.
+pub(crate) async fn bind(
+    world: &World,
+    claimed: &ClaimedDirectory,
+    config: &MetaConfig,
+) -> Result<(), MetaError> {
     let (disk, mut keeper) = (world.disk(), claimed.keeper());
     let bound = world.offload(move || keeper.bind(&*disk)).await;
     if let Some(note) = bound.ok_or(MetaError::ShuttingDown)?? {
         (config.log)(&note);
     }
-    Ok((claimed, store, shard))
+    Ok(())
 }
 
 fn moment(world: &World) -> Moment {

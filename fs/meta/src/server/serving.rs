@@ -40,7 +40,7 @@ const FULL_RETRY: Duration = Duration::from_millis(100);
 /// A call that was not looked at yet.
 pub(super) struct Arrived {
     incoming: Incoming,
-    responder: Responder,
+    pub responder: Responder,
 }
 
 struct Waiter {
@@ -72,6 +72,12 @@ impl Waiting {
             self.slots.remove(&slot);
         }
         Some(waiter.responder)
+    }
+
+    /// Takes all calls out.
+    pub fn take_all(&mut self) -> impl Iterator<Item = Responder> + use<> {
+        self.slots.clear();
+        std::mem::take(&mut self.calls).into_values().map(|waiter| waiter.responder)
     }
 
     /// Takes the call of a slot out, which a newer one replaces.
@@ -336,8 +342,15 @@ impl MetaServer {
         }
     }
 
+    /// Sends a reply, if this server may still act: the last thing before it leaves.
     pub(super) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
-        responder.send(Answer { status, body, marks: self.marks() });
+        let marks = self.marks();
+        match self.may_act() {
+            true => responder.send(Answer { status, body, marks }),
+            false => {
+                responder.send(Answer { status: Status::Unavailable, body: Vec::new(), marks })
+            }
+        }
     }
 
     fn serve_session(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {

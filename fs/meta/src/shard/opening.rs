@@ -64,7 +64,7 @@ impl<R: Rows> Shard<R> {
         let (boots, next_range): (u64, u64) = read_counter(&rows, &counters, "counters")?;
         let inode_count: u64 = read_counter(&rows, &inode_count_key(), "inode count")?;
         let terms = Terms::read(&rows)?;
-        let beginning = terms.next(&config.boot, config.server, config.starts);
+        let beginning = terms.next(&config.boot, config.server, config.starts, config.start);
         let (first, end) = read_generations(&rows)?;
         let first = if beginning.forgetful { end } else { first };
         let banded = if is_first { None } else { Some(read_map(&rows)?) };

@@ -137,6 +137,9 @@ impl Shared {
     /// full disk in the middle of a commit stops for good. So no part begins without room.
     async fn room_for_part(self: &Rc<Self>) -> Result<u64, StoreError> {
         loop {
+            if let Some(error) = self.journal.failed() {
+                return Err(error.stopped());
+            }
             let mut spaces = self.look()?;
             if !spaces.may_grow() {
                 let index = self.index.clone();

@@ -16,13 +16,13 @@ use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
 use super::room::{Room, Spaces};
-use super::{JournaledConfig, JournaledCounts, JournaledStore, Shared, State};
+use super::{JournaledConfig, JournaledCounts, JournaledStore, Shared, State, scan};
 use crate::batch;
 use crate::error::StoreError;
 use crate::index::{Index, IndexConfig, IndexReader, Part, index_path};
 use crate::journal::{self, FoundJournal, Journal, OpenJournal, RecoveredJournal};
 use crate::marks::Position;
-use crate::meta_store::Value;
+use crate::meta_store::{KeyRange, Order, Row, Value};
 use crate::overlay::Overlay;
 use crate::superblock::Boot;
 
@@ -73,6 +73,17 @@ impl FoundStore {
             (Some(known), _) => Ok(known.clone()),
             (None, Some(reader)) => reader.get(key),
             (None, None) => Ok(None),
+        }
+    }
+
+    /// The rows of a range, as of the last record.
+    pub fn scan(&self, range: KeyRange<'_>, limit: usize) -> Result<Vec<Row>, StoreError> {
+        match &self.found.reader {
+            _ if range.is_empty() || limit == 0 => Ok(Vec::new()),
+            Some(reader) => {
+                scan::merged(&self.found.overlay, None, reader, range, Order::Forward, limit)
+            }
+            None => Ok(Vec::new()),
         }
     }
 

@@ -73,6 +73,12 @@ impl Keeper {
         }
     }
 
+    /// The directory holds the rows of this history from now on. Blocks.
+    pub fn follow(&mut self, disk: &dyn Disk, history: u128) -> Result<(), ClaimError> {
+        self.boot.history = history;
+        self.write(disk)
+    }
+
     fn part_path(&self) -> PathBuf {
         self.path.join(self.identity.role.part())
     }

@@ -166,7 +166,8 @@ impl Follower {
         for count in 0.. {
             while !is_member && store.position() == self.leader.journal().own().written {
                 store.wait_durable(store.position()).await?;
-                is_member = feed.admit(FOLLOWER, store.journal().own());
+                feed.admit(FOLLOWER, store.journal().own());
+                is_member = feed.has_all(FOLLOWER);
                 if is_member {
                     self.pair.borrow_mut().is_member = true;
                     self.confirm_all(&store);

@@ -1,0 +1,189 @@
+//! A metadata server's part in the election: its ballots to the voters, and what they mean for it.
+//!
+//! Invariant: nothing of a ballot's answer counts for longer than the answer says, by the clock of when the ballot was made.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::task::{Notify, race};
+use ropewalk_base::time::Time;
+use ropewalk_base::world::World;
+use ropewalk_election::{Answer, Ballot, Claimant, Event, Rules, VoterKeeper};
+use ropewalk_net::PeerId;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::{Connection, Options, Proof};
+use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::{decode, election as wire, encode};
+
+/// The claimant of a server, and the ways to its voters.
+pub(super) struct Candidacy {
+    world: World,
+    own: u32,
+    lease: Duration,
+    keeper: Rc<VoterKeeper>,
+    claimant: RefCell<Claimant>,
+    voters: BTreeMap<u32, Connection>,
+    won: Cell<Option<u64>>,
+    /// When the former holder gave its term up.
+    released: Cell<Option<Time>>,
+    /// Told when the standing changes: won, lost, set stored.
+    pub changed: Notify,
+    poked: Notify,
+    stopped: Cell<bool>,
+}
+
+impl Candidacy {
+    /// Stands for election. `term` is the highest one that the server's rows know; `voters` are the other ones.
+    pub fn new(
+        (world, endpoint): (&World, &LocalEndpoint),
+        proof: &Proof,
+        keeper: Rc<VoterKeeper>,
+        (own, lease, term): (u32, Duration, u64),
+        voters: &BTreeMap<u32, PeerId>,
+    ) -> Rc<Candidacy> {
+        let everybody: BTreeSet<u32> = voters.keys().copied().chain([own]).collect();
+        let rules = Rules { lease, voters: everybody };
+        let random = Random::from_seed(world.random_u64());
+        let term = term.max(keeper.record().term);
+        let claimant = Claimant::new(own, rules, term, world.now(), random);
+        let connect = |peer: PeerId| {
+            let (limit, proof) = (lease / 2, Some(proof.clone()));
+            let options = Options { limit, proof, ..Options::default() };
+            Connection::new(world, endpoint, peer, options)
+        };
+        let voters = voters.iter().map(|(voter, peer)| (*voter, connect(*peer))).collect();
+        let candidacy = Rc::new(Candidacy {
+            world: world.clone(),
+            own,
+            lease,
+            keeper,
+            claimant: RefCell::new(claimant),
+            voters,
+            won: Cell::new(None),
+            released: Cell::new(None),
+            changed: Notify::new(),
+            poked: Notify::new(),
+            stopped: Cell::new(false),
+        });
+        world.spawn(candidacy.clone().run());
+        candidacy
+    }
+
+    /// The term that this server has won and not lost.
+    pub fn won(&self) -> Option<u64> {
+        self.won.get()
+    }
+
+    /// Sends no further ballot.
+    pub fn stop(&self) {
+        self.stopped.set(true);
+        self.poked.notify_all();
+    }
+
+    /// Whether this server may act now.
+    pub fn may_act(&self) -> bool {
+        self.claimant.borrow().may_act(self.world.now())
+    }
+
+    /// The servers that may be elected, as the holder knows it.
+    pub fn set(&self) -> BTreeSet<u32> {
+        let claimant = self.claimant.borrow();
+        claimant.set().map_or_else(BTreeSet::new, |set| set.members.clone())
+    }
+
+    /// Whether this is the first term of all: no set but that of the file system's maker was ever stored.
+    pub fn is_first(&self) -> bool {
+        self.claimant.borrow().is_first()
+    }
+
+    /// Whether the former holder gave its term up lately.
+    pub fn was_handed_over(&self) -> bool {
+        self.released.get().is_some_and(|at| self.world.now().since(at) < self.lease)
+    }
+
+    /// Asks the voters to store another set. False: not now.
+    pub fn propose(&self, members: BTreeSet<u32>) -> bool {
+        let proposed = self.claimant.borrow_mut().propose(members, self.world.now());
+        self.poked.notify_all();
+        proposed
+    }
+
+    /// Gives the term up.
+    pub fn release(&self) {
+        self.claimant.borrow_mut().release(self.world.now());
+        self.take_events();
+        self.poked.notify_all();
+    }
+
+    /// The active server was heard of, in this term.
+    pub fn heard(&self, term: u64) {
+        self.claimant.borrow_mut().heard(term, self.world.now());
+        self.take_events();
+    }
+
+    /// Judges another server's ballot; None: this voter has no answer.
+    pub async fn judge(&self, ballot: &Ballot) -> Option<Answer> {
+        let answer = self.keeper.answer(ballot).await.ok()?;
+        if let (Ballot::Release { .. }, true) = (ballot, answer.is_granted) {
+            self.released.set(Some(self.world.now()));
+            self.claimant.borrow_mut().stand(self.world.now());
+            self.poked.notify_all();
+        }
+        Some(answer)
+    }
+
+    /// Sends ballots for as long as the executor runs.
+    async fn run(self: Rc<Self>) {
+        while !self.stopped.get() {
+            let poked = self.poked.notified();
+            let ballots = self.claimant.borrow_mut().poll(self.world.now());
+            self.take_events();
+            for (voter, serial, ballot) in ballots {
+                let this = self.clone();
+                self.world.spawn(async move { this.ask(voter, serial, ballot).await });
+            }
+            let deadline = self.claimant.borrow().deadline();
+            let _ = race(poked, self.world.sleep_until(deadline)).await;
+        }
+    }
+
+    async fn ask(&self, voter: u32, serial: u64, ballot: Ballot) {
+        let answer = if voter == self.own {
+            self.keeper.answer(&ballot).await.ok()
+        } else {
+            self.ask_other(voter, &ballot).await
+        };
+        if let Some(answer) = answer {
+            let now = self.world.now();
+            self.claimant.borrow_mut().answered(voter, serial, &answer, now);
+            self.take_events();
+            // There may be ballots for others now.
+            self.poked.notify_all();
+        }
+    }
+
+    async fn ask_other(&self, voter: u32, ballot: &Ballot) -> Option<Answer> {
+        let mut body = Vec::new();
+        encode(&wire::Ballot::from(ballot), &mut body);
+        let call = self.voters.get(&voter)?.call_free(Service::Election, &body);
+        let reply = self.world.timeout(self.lease / 2, call).await?.ok()?;
+        decode::<wire::Answer>(reply.body()).ok().map(Answer::from)
+    }
+
+    fn take_events(&self) {
+        let events = self.claimant.borrow_mut().events();
+        for event in &events {
+            match event {
+                Event::Won { term } => self.won.set(Some(*term)),
+                Event::Lost => self.won.set(None),
+                Event::SetStored => {}
+            }
+        }
+        if !events.is_empty() {
+            self.changed.notify_all();
+        }
+    }
+}

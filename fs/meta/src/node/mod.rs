@@ -1,0 +1,323 @@
+//! A metadata server that is one of several: a voter, and the active server or a standby of it.
+//!
+//! * `candidacy`: its part in the election;
+//! * `feed`: what it gives to standby servers while it is the active one;
+//! * `following`: how it follows the active one;
+//! * `leading`: a term of its own, from its victory to its end;
+//! * this file: start, stop, and the calls that it gets.
+//!
+//! Invariants:
+//! * the store has one user: the follower, or the active server. Who lets go of it closes it;
+//! * calls of clients and data servers reach the active server only, and nothing leaves that once its time is over;
+//! * a store that holds nothing is led only in the first term of all: its data would else be lost.
+
+mod candidacy;
+mod feed;
+mod following;
+mod leading;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::task::Notify;
+use ropewalk_base::world::World;
+use ropewalk_election::{Ballot, Record, Set, VoterKeeper};
+use ropewalk_net::PeerId;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::peers::PeerUser;
+use ropewalk_rpc::lines::Lines;
+use ropewalk_rpc::{Answer, Connection, Handler, Incoming, Marks, Options, Proof, Responder, Secret};
+use ropewalk_store::superblock::{Boot, ClaimedDirectory, Expect};
+use ropewalk_store::{FoundStore, JournaledStore, StoreError};
+use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult};
+use ropewalk_wire::fs::trust::{Member, Role};
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, election as wire, encode};
+
+use crate::history::Terms;
+use crate::server::{MetaConfig, MetaError, MetaServer, claim_directory};
+use candidacy::Candidacy;
+use feed::Feed;
+
+/// The bit of a voter's number that says that it is a data server.
+const WITNESS: u32 = 1 << 31;
+
+/// The servers among which one is the active one.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// The other metadata servers, by number.
+    pub others: BTreeMap<u32, PeerId>,
+    /// The data server that votes, too, by number.
+    pub witness: Option<(u32, PeerId)>,
+    /// The time for which a voter promises; the active server acts for half of it without hearing of the voters.
+    pub lease: Duration,
+    /// Whether the active server goes on when no standby follows. Otherwise it waits for one.
+    pub alone: bool,
+    /// Whether this server makes a new file system in an empty directory. Of one cluster only one does.
+    pub founds: bool,
+}
+
+/// One of several metadata servers.
+pub struct MetaNode {
+    world: World,
+    endpoint: LocalEndpoint,
+    config: MetaConfig,
+    node: NodeConfig,
+    boot: Cell<Boot>,
+    claimed: RefCell<Option<ClaimedDirectory>>,
+    keeper: Rc<VoterKeeper>,
+    candidacy: Rc<Candidacy>,
+    /// Connections to the other metadata servers.
+    others: BTreeMap<u32, Connection>,
+    /// The store of a follower.
+    stored: RefCell<Option<JournaledStore>>,
+    feed: RefCell<Option<Rc<Feed>>>,
+    active: RefCell<Option<Rc<MetaServer>>>,
+    /// An administrator wants the standby to serve.
+    switch: Cell<bool>,
+    switched: Notify,
+    failure: RefCell<Option<String>>,
+    stopping: Cell<bool>,
+    stopped: Notify,
+    lines: Lines,
+}
+
+impl MetaNode {
+    /// Claims the directory, takes the voter up, and follows or serves from then on.
+    pub async fn start(
+        world: &World,
+        endpoint: LocalEndpoint,
+        config: MetaConfig,
+        node: NodeConfig,
+    ) -> Result<Rc<MetaNode>, MetaError> {
+        let claimed = claim_directory(world, &config).await?;
+        let (own, boot) = (config.server.0, claimed.boot);
+        let newest = match find(world, &config, boot).await {
+            Ok(found) => Some(newest_term(&found, &config)?),
+            Err(StoreError::Unfinished { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        // Who has a file system, or makes one, may be elected in the first election.
+        let is_founder = newest.is_some_and(|term| term > 0) || node.founds;
+        let set = Set::first(is_founder.then_some(own));
+        let first = Record { term: 0, server: 0, set };
+        let keeper = VoterKeeper::open(world, config.directory.clone(), node.lease, first).await?;
+        let proof = proof_of(&config);
+        let witness = node.witness.iter().map(|(number, peer)| (WITNESS | number, *peer));
+        let voters = node.others.iter().map(|(number, peer)| (*number, *peer)).chain(witness);
+        let (voters, term) = (voters.collect(), newest.unwrap_or(0));
+        let election = (own, node.lease, term);
+        let candidacy =
+            Candidacy::new((world, &endpoint), &proof, keeper.clone(), election, &voters);
+        let connect = |peer: PeerId| {
+            let (limit, proof) = (node.lease, Some(proof.clone()));
+            let options = Options { limit, proof, ..Options::default() };
+            Connection::new(world, &endpoint, peer, options)
+        };
+        let others = node.others.iter().map(|(number, peer)| (*number, connect(*peer))).collect();
+        let lines = Lines::new(world, config.log.clone());
+        let started = Rc::new(MetaNode {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            config,
+            node,
+            boot: Cell::new(boot),
+            claimed: RefCell::new(Some(claimed)),
+            keeper,
+            candidacy,
+            others,
+            stored: RefCell::default(),
+            feed: RefCell::default(),
+            active: RefCell::default(),
+            switch: Cell::new(false),
+            switched: Notify::new(),
+            failure: RefCell::default(),
+            stopping: Cell::new(false),
+            stopped: Notify::new(),
+            lines,
+        });
+        world.spawn(started.clone().run());
+        ropewalk_rpc::Server::start(world, endpoint, started.clone());
+        Ok(started)
+    }
+
+    /// The server, while it is the active one.
+    pub fn active(&self) -> Option<Rc<MetaServer>> {
+        self.active.borrow().clone().filter(|_| self.candidacy.may_act())
+    }
+
+    /// Why this server neither serves nor follows any more.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    /// Whether another server has all that is acknowledged, so that it may take over.
+    pub fn has_standby(&self) -> bool {
+        self.active().is_some() && self.candidacy.set().len() > 1
+    }
+
+    /// Follows, or serves, in turn.
+    async fn run(self: Rc<Self>) {
+        while !self.stopping.get() && self.failure.borrow().is_none() {
+            let done = match self.candidacy.won() {
+                Some(term) => self.lead(term).await,
+                None => self.follow().await,
+            };
+            if let Err(error) = done {
+                self.fail(&error);
+            }
+        }
+        self.candidacy.stop();
+        self.close().await;
+        self.stopped.notify_all();
+    }
+
+    /// Lets go of the follower's store.
+    async fn close(&self) {
+        let stored = self.stored.borrow_mut().take();
+        if let Some(store) = stored {
+            store.close().await;
+        }
+    }
+
+    /// Stops well: gives the term up, so that another server goes on at once.
+    pub async fn stop(&self) -> Result<(), MetaError> {
+        let stopped = self.stopped.notified();
+        self.stopping.set(true);
+        self.switch.set(true);
+        self.switched.notify_all();
+        self.candidacy.changed.notify_all();
+        if self.failure.borrow().is_none() {
+            stopped.await;
+        }
+        let Some(claimed) = self.claimed.borrow_mut().take() else { return Ok(()) };
+        let (disk, mut keeper) = (self.world.disk(), claimed.keeper());
+        let ended = self.world.offload(move || keeper.end(&*disk)).await;
+        drop(claimed);
+        Ok(ended.ok_or(MetaError::ShuttingDown)??)
+    }
+
+    fn fail(&self, error: &MetaError) {
+        (self.config.log)(&format!(
+            "the metadata server in {} neither serves nor follows any more: {error}; restart it",
+            self.config.directory.display()
+        ));
+        *self.failure.borrow_mut() = Some(error.to_string());
+    }
+
+    fn send(responder: Responder, status: Status, body: Vec<u8>) {
+        responder.send(Answer { status, body, marks: Marks::default() });
+    }
+
+    /// A metadata server asks this one for its vote.
+    fn vote(self: Rc<Self>, incoming: &Incoming, responder: Responder) {
+        let Ok(ballot) = decode::<wire::Ballot>(incoming.body()) else {
+            return Self::send(responder, Status::Malformed, Vec::new());
+        };
+        let ballot = Ballot::from(ballot);
+        if incoming.member != Some(meta_member(ballot.server())) {
+            return Self::send(responder, Status::Unproven, Vec::new());
+        }
+        let world = self.world.clone();
+        world.spawn(async move {
+            match self.candidacy.judge(&ballot).await {
+                Some(answer) => {
+                    let mut body = Vec::new();
+                    encode(&wire::Answer::from(&answer), &mut body);
+                    Self::send(responder, Status::Done, body);
+                }
+                None => Self::send(responder, Status::Unavailable, Vec::new()),
+            }
+        });
+    }
+
+    /// A standby wants records, or an administrator wants it to serve.
+    fn feed(self: Rc<Self>, incoming: &Incoming, responder: Responder) {
+        let Ok(request) = decode::<StandbyRequest>(incoming.body()) else {
+            return Self::send(responder, Status::Malformed, Vec::new());
+        };
+        if request == StandbyRequest::Switch {
+            return self.order_switch(incoming, responder);
+        }
+        let server = match incoming.member {
+            Some(Member { role: Role::Metadata, number }) if self.others.contains_key(&number) => {
+                number
+            }
+            _ => return Self::send(responder, Status::Unproven, Vec::new()),
+        };
+        let Some(feed) = self.feed.borrow().clone() else {
+            return Self::send(responder, Status::Unavailable, Vec::new());
+        };
+        let world = self.world.clone();
+        world.spawn(async move {
+            let body = feed.answer(server, request).await;
+            Self::send(responder, Status::Done, body);
+        });
+    }
+
+    fn order_switch(self: Rc<Self>, incoming: &Incoming, responder: Responder) {
+        let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
+        if incoming.member.is_none() && !own() {
+            return Self::send(responder, Status::Unproven, Vec::new());
+        }
+        let result: StandbyResult<'_> = match (self.active(), self.has_standby()) {
+            (None, _) => return Self::send(responder, Status::Unavailable, Vec::new()),
+            (Some(_), false) => Err(Errno::ENODEV),
+            (Some(_), true) => {
+                self.switch.set(true);
+                self.switched.notify_all();
+                Ok(StandbyReply::Done)
+            }
+        };
+        let mut body = Vec::new();
+        encode(&result, &mut body);
+        Self::send(responder, Status::Done, body);
+    }
+}
+
+impl Handler for MetaNode {
+    fn secret(&self) -> Option<Secret> {
+        Some(self.config.secret.clone())
+    }
+
+    fn saw_pretender(&self, member: Member, peer: PeerId) {
+        match self.active.borrow().clone() {
+            Some(server) => server.saw_pretender(member, peer),
+            None => self.lines.say("refused a caller that does not know this cluster's secret"),
+        }
+    }
+
+    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        match incoming.head.service {
+            Service::Election => self.vote(&incoming, responder),
+            Service::Standby => self.feed(&incoming, responder),
+            _ => match self.active() {
+                Some(server) => server.handle(incoming, responder),
+                None => Self::send(responder, Status::Unavailable, Vec::new()),
+            },
+        }
+    }
+}
+
+fn meta_member(number: u32) -> Member {
+    Member { role: Role::Metadata, number }
+}
+
+fn proof_of(config: &MetaConfig) -> Proof {
+    Proof { secret: config.secret.clone(), member: meta_member(config.server.0) }
+}
+
+/// Reads the store; nothing is written.
+async fn find(world: &World, config: &MetaConfig, boot: Boot) -> Result<FoundStore, StoreError> {
+    JournaledStore::find(world, &config.directory, boot, config.store, config.accept_loss).await
+}
+
+/// The highest term in the rows of a store; 0 where it holds no file system.
+fn newest_term(found: &FoundStore, config: &MetaConfig) -> Result<u64, MetaError> {
+    let terms = Terms::found(found);
+    let fail = |cause| MetaError::Rows { path: config.directory.clone(), cause };
+    Ok(terms.map_err(fail)?.newest())
+}
