@@ -14,8 +14,12 @@
 
 mod ballot;
 mod claimant;
+mod keeper;
+pub mod record;
 mod voter;
 
 pub use ballot::{Answer, Ballot, Set};
 pub use claimant::{Claimant, Event, Rules};
+pub use keeper::VoterKeeper;
+pub use record::VoteError;
 pub use voter::{Record, Verdict, Voter};

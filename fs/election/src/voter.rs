@@ -33,6 +33,13 @@ pub struct Voter {
     promised: Time,
 }
 
+impl Record {
+    /// The record of a voter that knows nothing yet.
+    pub fn fresh() -> Record {
+        Record { term: 0, server: 0, set: Set::first([]) }
+    }
+}
+
 impl Voter {
     /// A voter that starts now. It does not know its earlier promises, so it waits for a whole lease.
     pub fn new(record: Record, lease: Duration, now: Time) -> Voter {

@@ -5,6 +5,7 @@
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::election::{Answer, Ballot};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, ReplyHead, Service, Status};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
@@ -35,6 +36,8 @@ const MAKERS: &[(&str, Make)] = &[
     ("callback", message::<Callback>),
     ("session_request", message::<SessionRequest<'_>>),
     ("session_result", message::<SessionResult>),
+    ("election_ballot", message::<Ballot>),
+    ("election_answer", message::<Answer>),
 ];
 
 /// Valid inputs for a target; none if nothing is made for it.
@@ -319,6 +322,8 @@ mod tests {
         ("callback", |bytes| decode::<Callback>(bytes).is_ok()),
         ("session_request", |bytes| decode::<SessionRequest<'_>>(bytes).is_ok()),
         ("session_result", |bytes| decode::<SessionResult>(bytes).is_ok()),
+        ("election_ballot", |bytes| decode::<Ballot>(bytes).is_ok()),
+        ("election_answer", |bytes| decode::<Answer>(bytes).is_ok()),
     ];
 
     #[test]

@@ -5,6 +5,7 @@
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
+use ropewalk_election::record;
 use ropewalk_meta::exports::{DEFAULT_EXPORT, Export};
 use ropewalk_meta::history::TermRow;
 use ropewalk_meta::inode::Inode;
@@ -15,6 +16,7 @@ use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
 use ropewalk_store::decoders;
 use ropewalk_wire::frame;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::election::{Answer, Ballot};
 use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::map::{Band, Map, News};
@@ -69,6 +71,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("callback", message!(Callback)),
     ("session_request", message!(SessionRequest<'_>)),
     ("session_result", message!(SessionResult)),
+    ("election_ballot", message!(Ballot)),
+    ("election_answer", message!(Answer)),
     ("trust_words", trust_words),
     ("trust_channel", ropewalk_rpc::trust::attack::channel),
     ("frame_header", frame_header),
@@ -109,6 +113,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     }),
     ("disk_marks", |bytes| {
         let _ = decoders::marks(bytes);
+    }),
+    ("disk_vote", |bytes| {
+        let _ = record::accepts(bytes);
     }),
     ("disk_inode", disk_inode),
     ("disk_term", disk_term),
@@ -326,7 +333,7 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 13] = [
+        let decoders: [(&str, Accepts); 14] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
             ("disk_journal_mark", decoders::journal_mark),
@@ -336,6 +343,7 @@ mod tests {
             ("disk_intent", decoders::intent),
             ("disk_object_store", decoders::object_store),
             ("disk_marks", decoders::marks),
+            ("disk_vote", record::accepts),
             ("disk_inode", |bytes| Inode::decode(7, bytes).is_ok()),
             ("disk_term", |bytes| term_row(bytes).is_some()),
             ("disk_session", |bytes| SessionRow::decode(bytes).is_ok()),

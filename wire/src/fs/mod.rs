@@ -5,6 +5,7 @@
 
 pub mod attributes;
 pub mod data;
+pub mod election;
 pub mod group;
 pub mod head;
 pub mod layout;

@@ -74,9 +74,9 @@ const ROOMS: &[Room] = &[
     room("rpc", &["base", "wire", "net"], ANY_RAIL, "rpc is an ordinary user of net"),
     room(
         "election",
-        &["base"],
-        &[],
-        "election has no clock, disk or network: its owner brings them",
+        &["base", "wire"],
+        &["sim"],
+        "election has no network, and its clock and disk are those of `base::world`",
     ),
     room("store", &["base", "wire"], &["sim"], "store stands on base and wire and never names rpc"),
     room(
