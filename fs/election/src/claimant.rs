@@ -62,6 +62,8 @@ struct Holding {
     proposed: Option<(Set, BTreeSet<u32>)>,
     /// A set of this term was stored.
     is_ready: bool,
+    /// No holder of an earlier term has stored a set.
+    is_first: bool,
     next: Time,
 }
 
@@ -135,6 +137,11 @@ impl Claimant {
             State::Holds(holding) => Some(&holding.set),
             _ => None,
         }
+    }
+
+    /// Whether this server has the first term of all: no holder of an earlier one has stored a set.
+    pub fn is_first(&self) -> bool {
+        matches!(&self.state, State::Holds(holding) if holding.is_first)
     }
 
     /// Wants another set, and asks the voters to store it. False: this server does not have the term, or another set is on its way.
@@ -266,6 +273,7 @@ impl Claimant {
             set: set.clone(),
             proposed: None,
             is_ready: false,
+            is_first: set.term == 0,
             next: now,
         };
         // Sets of earlier terms that few voters know count no more once this one is stored.

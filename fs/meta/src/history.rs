@@ -136,16 +136,16 @@ pub(crate) struct Beginning {
 impl Terms {
     pub fn read<R: Rows>(rows: &R) -> Result<Terms, RowsError> {
         let prefix = [Table::Term as u8];
-        let (mut found, mut damaged) = (BTreeMap::new(), false);
+        let (mut found, mut is_damaged) = (BTreeMap::new(), false);
         rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
             let number = keys::number(key, 0).unwrap_or(0);
             match TermRow::decode(number, value) {
                 Some(row) => drop(found.insert(number, row)),
-                None => damaged = true,
+                None => is_damaged = true,
             }
-            !damaged
+            !is_damaged
         })?;
-        match damaged {
+        match is_damaged {
             true => Err(damaged()),
             false => Ok(Terms { rows: found }),
         }

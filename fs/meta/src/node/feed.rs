@@ -8,7 +8,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::task::{Notify, race};
@@ -214,7 +213,9 @@ impl Feed {
             durable: Position(durable.min(written)).min(last),
         };
         let mut standbys = self.standbys.borrow_mut();
-        let Some(standby) = standbys.get_mut(&server).filter(|it| it.kept.is_some()) else { return };
+        let Some(standby) = standbys.get_mut(&server).filter(|it| it.kept.is_some()) else {
+            return;
+        };
         standby.heard = self.world.now();
         standby.reach = reach;
         drop(standbys);
@@ -261,17 +262,11 @@ impl Feed {
     }
 
     /// The answer with the records from one on, if there is something to say.
-    fn records(
-        &self,
-        server: u32,
-        from: u64,
-        offset: u64,
-    ) -> Result<Option<Vec<u8>>, StoreError> {
+    fn records(&self, server: u32, from: u64, offset: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let journal = self.store.journal();
         let mut standbys = self.standbys.borrow_mut();
         let again = || StoreError::Cut { asked: from, oldest: journal.oldest().0 };
-        let standby =
-            standbys.get_mut(&server).filter(|it| it.kept.is_some()).ok_or_else(again)?;
+        let standby = standbys.get_mut(&server).filter(|it| it.kept.is_some()).ok_or_else(again)?;
         if standby.kept.as_ref().is_none_or(|it| it.position().0 != from) {
             standby.kept = Some(journal.read_from(Position(from)));
         }
@@ -395,7 +390,8 @@ impl Copying {
             }
             // One long row.
             for (key, value) in &rows {
-                let pieces = value.chunks(FEED_BYTES / 2).map(|piece| (key.clone(), piece.to_vec()));
+                let pieces =
+                    value.chunks(FEED_BYTES / 2).map(|piece| (key.clone(), piece.to_vec()));
                 self.pieces.extend(pieces);
             }
         }

@@ -105,7 +105,8 @@ impl MetaNode {
             Some(store) => store,
             None => self.copy(&leader).await?,
         };
-        self.lines.say(&format!("follows the active metadata server from record {}", store.position()));
+        self.lines
+            .say(&format!("follows the active metadata server from record {}", store.position()));
         match self.pull(&leader, &store).await {
             Err(Parted::Cut) => {
                 self.copy(&leader).await?;
@@ -144,8 +145,7 @@ impl MetaNode {
             return Ok(());
         };
         let disk = self.world.disk();
-        let taken =
-            self.world.offload(move || keeper.follow(&*disk, history).map(|()| keeper));
+        let taken = self.world.offload(move || keeper.follow(&*disk, history).map(|()| keeper));
         let keeper = taken.await.ok_or(MetaError::ShuttingDown)??;
         if let Some(claimed) = &mut *self.claimed.borrow_mut() {
             claimed.take(keeper);
@@ -196,7 +196,8 @@ impl MetaNode {
         for part in 0.. {
             let request = StandbyRequest::Rows { term: leader.term, copy, part };
             let body = self.ask(leader, &request).await?;
-            let Ok(Ok(StandbyReply::Rows { rows, end })) = decode::<StandbyResult<'_>>(&body) else {
+            let Ok(Ok(StandbyReply::Rows { rows, end })) = decode::<StandbyResult<'_>>(&body)
+            else {
                 return Err(Parted::Away);
             };
             let mut whole = Vec::new();

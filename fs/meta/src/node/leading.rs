@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use ropewalk_base::task::race;
 use ropewalk_base::time::Time;
-use ropewalk_store::JournaledStore;
 use ropewalk_store::superblock::Expect;
+use ropewalk_store::{JournaledStore, MetaStore};
 
 use super::feed::Feed;
 use super::{MetaNode, find, newest_term};

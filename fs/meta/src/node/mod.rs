@@ -28,8 +28,10 @@ use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::peers::PeerUser;
 use ropewalk_rpc::lines::Lines;
-use ropewalk_rpc::{Answer, Connection, Handler, Incoming, Marks, Options, Proof, Responder, Secret};
-use ropewalk_store::superblock::{Boot, ClaimedDirectory, Expect};
+use ropewalk_rpc::{
+    Answer, Connection, Handler, Incoming, Marks, Options, Proof, Responder, Secret,
+};
+use ropewalk_store::superblock::{Boot, ClaimedDirectory};
 use ropewalk_store::{FoundStore, JournaledStore, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult};
@@ -217,11 +219,10 @@ impl MetaNode {
         let Ok(ballot) = decode::<wire::Ballot>(incoming.body()) else {
             return Self::send(responder, Status::Malformed, Vec::new());
         };
-        let ballot = Ballot::from(ballot);
         if incoming.member != Some(meta_member(ballot.server())) {
             return Self::send(responder, Status::Unproven, Vec::new());
         }
-        let world = self.world.clone();
+        let (world, ballot) = (self.world.clone(), Ballot::from(ballot));
         world.spawn(async move {
             match self.candidacy.judge(&ballot).await {
                 Some(answer) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_election::VoteError;
 use ropewalk_rpc::Secret;
 use ropewalk_store::superblock::{ClaimError, Expect};
 use ropewalk_store::{JournaledConfig, StoreError};
@@ -71,6 +72,8 @@ pub enum MetaError {
     Claim(ClaimError),
     #[error("{0}")]
     Store(#[from] StoreError),
+    #[error("{0}")]
+    Vote(#[from] VoteError),
     #[error("cannot start with the metadata in {}: {cause}", path.display())]
     Rows { path: PathBuf, cause: RowsError },
     #[error("the server is shutting down")]
@@ -92,6 +95,8 @@ impl MetaError {
         match self {
             MetaError::Claim(error) => error.class(),
             MetaError::Store(error) => error.class(),
+            MetaError::Vote(VoteError::Damaged { .. }) => Class::Data,
+            MetaError::Vote(_) => Class::Node,
             MetaError::Emptied { .. } | MetaError::Rows { .. } => Class::Data,
             MetaError::ShuttingDown => Class::Node,
         }
