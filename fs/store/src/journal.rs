@@ -68,6 +68,8 @@ const BUFFERED_BYTES_READY: usize = 4 << 20;
 const BUFFER_BYTES_KEPT: usize = 1 << 20;
 /// Segments that are kept for readers; whoever is further behind has to copy the index.
 const KEPT_SEGMENTS_MAX: usize = 64;
+/// The pause before one looks again whether files are removed.
+const REMOVAL_PAUSE: Duration = Duration::from_millis(1);
 /// The pause before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
 
@@ -139,8 +141,8 @@ struct State {
     wanted: BTreeMap<u64, u64>,
     next_reader: u64,
     preparing: bool,
-    /// Removals of files that are under way.
-    removing: u32,
+    /// Each removal of files that is under way has a copy.
+    removing: Arc<()>,
     full: bool,
     /// The disk is nearly full: files that nobody needs now are given back.
     frugal: bool,
@@ -190,7 +192,7 @@ impl Journal {
             wanted: BTreeMap::new(),
             next_reader: 0,
             preparing: false,
-            removing: 0,
+            removing: Arc::default(),
             full: false,
             frugal: false,
             flush_scheduled: false,
@@ -409,12 +411,14 @@ impl Journal {
         loop {
             let rested = self.shared.rested.notified();
             let state = self.shared.state.borrow();
-            let is_busy = state.preparing || state.sync_running || state.removing > 0;
+            let removes = Arc::strong_count(&state.removing) > 1;
+            let is_busy = state.preparing || state.sync_running;
             drop(state);
-            if !is_busy {
-                return;
+            match (is_busy, removes) {
+                (true, _) => rested.await,
+                (false, true) => self.shared.world.sleep(REMOVAL_PAUSE).await,
+                (false, false) => return,
             }
-            rested.await;
         }
     }
 
@@ -681,7 +685,7 @@ impl Shared {
     }
 
     /// Removes files that wait for their next use, beyond those that are soon used.
-    fn give_back(self: &Rc<Self>) {
+    fn give_back(&self) {
         let mut state = self.state.borrow_mut();
         let kept = match (state.frugal, state.spare.is_some() || state.preparing) {
             (false, _) => OLD_FILES_MAX,
@@ -693,18 +697,13 @@ impl Shared {
         if excess.is_empty() {
             return;
         }
-        state.removing += 1;
+        let removing = state.removing.clone();
         drop(state);
         let disk = self.world.disk();
-        let removed = self.world.offload(move || segment::remove(&*disk, &excess));
-        let weak = Rc::downgrade(self);
-        self.world.spawn(async move {
-            removed.await;
-            if let Some(shared) = weak.upgrade() {
-                shared.state.borrow_mut().removing -= 1;
-                shared.rested.notify_all();
-            }
-        });
+        drop(self.world.offload(move || {
+            segment::remove(&*disk, &excess);
+            drop(removing);
+        }));
     }
 
     fn fail(&self, error: StoreError) {

@@ -35,6 +35,8 @@ struct Pair {
     durable: u64,
     /// Nothing is promised that the follower lacks, so that it may lead.
     is_member: bool,
+    /// The follower has lost nothing since it last had all that was promised.
+    is_whole: bool,
     takeovers: u64,
     copies: u64,
     cuts: u64,
@@ -170,6 +172,7 @@ impl Follower {
                 is_member = feed.has_all(FOLLOWER);
                 if is_member {
                     self.pair.borrow_mut().is_member = true;
+                    self.pair.borrow_mut().is_whole = true;
                     self.confirm_all(&store);
                 }
             }
@@ -267,7 +270,7 @@ fn live(
         Err(_) if leader.disk.is_halted() => return Ok(()),
         opened => opened.map_err(|error| format!("the leader does not open: {error}"))?,
     };
-    check(&store, leader.power_cut, &mut pair.borrow_mut())?;
+    check(&store, &pair.borrow())?;
     let following = Follower {
         world: other,
         boot: second.boot,
@@ -301,9 +304,9 @@ fn live(
 }
 
 /// Checks that the store that leads holds the promised rows.
-fn check(store: &JournaledStore, power_cut: bool, pair: &mut Pair) -> Result<(), String> {
+fn check(store: &JournaledStore, pair: &Pair) -> Result<(), String> {
     let last = store.position().0;
-    let promised = if power_cut { pair.durable } else { pair.written.max(pair.durable) };
+    let promised = pair.written.max(pair.durable);
     if last < promised || last > pair.batches.len() as u64 {
         let known = pair.batches.len();
         return Err(format!("position {last} of {known}, but {promised} was promised"));
@@ -311,9 +314,6 @@ fn check(store: &JournaledStore, power_cut: bool, pair: &mut Pair) -> Result<(),
     let rows = rows_in(store).map_err(|error| error.to_string())?;
     if rows != rows_of(&pair.batches[..last as usize]) {
         return Err(format!("the rows are not those of position {last}"));
-    }
-    if power_cut {
-        pair.written = pair.written.min(pair.durable);
     }
     Ok(())
 }
@@ -336,11 +336,18 @@ fn history(seed: u64, plant: Plant) -> Result<Pair, String> {
             }
         }
         let [leader, follower] = &nodes;
-        let may = pair.borrow().is_member && (leader.power_cut || !follower.power_cut);
+        let mut state = pair.borrow_mut();
+        state.is_whole &= !follower.power_cut;
+        let may = state.is_member && (leader.power_cut || !follower.power_cut);
         let must = leader.power_cut && !follower.power_cut;
         if may && (must || random.below(2) == 0) {
-            pair.borrow_mut().takeovers += 1;
+            state.takeovers += 1;
             nodes.swap(0, 1);
+            // What was lost in an earlier life and not taken again counts as lost now: an era ends.
+            nodes[0].power_cut |= !std::mem::replace(&mut state.is_whole, false);
+        }
+        if nodes[0].power_cut {
+            state.written = state.written.min(state.durable);
         }
     }
     Ok(Rc::into_inner(pair).expect("all tasks are over").into_inner())
