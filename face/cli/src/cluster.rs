@@ -12,8 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
-use ropewalk_data::{DataConfig, DataServer};
-use ropewalk_meta::server::{MetaConfig, MetaServer};
+use ropewalk_data::{DataConfig, DataServer, WitnessConfig};
+use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
+use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rpc::servers;
@@ -65,14 +66,46 @@ pub struct MetaPlace {
     pub expect: Expect,
     /// The user gives up what damage of the journal took away.
     pub accept_loss: bool,
+    /// There are several metadata servers.
+    pub election: Option<Election>,
+}
+
+/// One of several metadata servers, and the others.
+pub struct Election {
+    pub number: u32,
+    /// The addresses of all metadata servers, by number.
+    pub servers: String,
+    pub witness: (u32, String),
+    pub lease: Duration,
+    /// Whether one goes on without the others.
+    pub alone: bool,
+}
+
+impl Election {
+    /// The others, as the endpoint knows them.
+    fn look_up(&self, endpoint: &LocalEndpoint) -> anyhow::Result<NodeConfig> {
+        node::reach_all(endpoint, &self.servers)?;
+        let numbers = (0..).zip(servers::look_up(endpoint, &self.servers)?);
+        let (witness, address) = &self.witness;
+        node::reach_all(endpoint, address)?;
+        let peer = servers::look_up(endpoint, address)?.first().copied();
+        Ok(NodeConfig {
+            others: numbers.filter(|(number, _)| *number != self.number).collect(),
+            witness: peer.map(|peer| (*witness, peer)),
+            lease: self.lease,
+            alone: self.alone,
+            founds: false,
+        })
+    }
 }
 
 /// The configuration of a metadata server of this user.
 pub fn meta_config(place: MetaPlace) -> MetaConfig {
-    let MetaPlace { directory, cluster, term, expect, accept_loss } = place;
+    let MetaPlace { directory, cluster, term, expect, accept_loss, election } = place;
     let log = log("metadata server");
     let store = MetaConfig::new(directory, cluster.id, cluster.secret);
     let mut config = MetaConfig { log, expect, accept_loss, ..store };
+    config.server = ServerId(election.map_or(0, |it| it.number));
     // The user that runs the servers owns the root directory: a plain user can write in his own cluster.
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     config.shard.root_owner = (user.as_raw(), group.as_raw());
@@ -100,6 +133,12 @@ fn warn_of_readers(role: &str, directory: &Path) {
 /// A metadata server's life.
 pub async fn serve_meta(node: Node, place: MetaPlace) {
     warn_of_readers("metadata server", &place.directory);
+    if let Some(election) = &place.election {
+        return match election.look_up(&node.endpoint) {
+            Ok(others) => serve_elected(node, meta_config(place), others).await,
+            Err(error) => node.ready.failed(&error),
+        };
+    }
     match MetaServer::start(&node.world, node.endpoint, meta_config(place)).await {
         Ok(server) => {
             node.ready.serving();
@@ -117,6 +156,31 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
     }
 }
 
+/// The life of one of several metadata servers.
+async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
+    match MetaNode::start(&node.world, node.endpoint, config, others).await {
+        Ok(server) => {
+            node.ready.serving();
+            let tell = || {
+                let active = server.active();
+                let (calls, sent) = active.as_ref().map_or((0, 0), |active| {
+                    (active.calls().values().sum(), active.messages_to_data_servers().total())
+                });
+                let (is_active, syncs) = (active.is_some(), HostDisk::syncs());
+                format!("active={is_active} calls={calls} data_messages={sent} syncs={syncs}")
+            };
+            let serving = node.inquiry.answer_until(node.stop, tell);
+            if let Either::Right(failure) = race(serving, server.failed()).await {
+                return node.ready.failed(&failure);
+            }
+            if let Err(error) = server.stop().await {
+                complain!("metadata server: {error}");
+            }
+        }
+        Err(error) => node.ready.failed(&error),
+    }
+}
+
 /// A data server, and the place of its objects.
 pub struct DataPlace {
     pub directory: PathBuf,
@@ -126,11 +190,13 @@ pub struct DataPlace {
     pub replace: bool,
     /// The user takes it in, though the cluster did not have its number yet.
     pub admit: bool,
+    /// It votes, too, and promises for so long.
+    pub witness: Option<Duration>,
 }
 
 /// A data server's life.
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
-    let DataPlace { directory, cluster, server, replace, admit } = place;
+    let DataPlace { directory, cluster, server, replace, admit, witness } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
     if let Err(error) = node::reach_all(&node.endpoint, &meta) {
@@ -145,6 +211,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         log: log(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
         admit,
+        witness: witness.map(|lease| WitnessConfig { lease }),
         ..DataConfig::new(directory, cluster.id, server, cluster.secret)
     };
     let (ready, mut stop) = (node.ready, node.stop);
@@ -193,7 +260,8 @@ impl Cluster {
         let id = identity.id;
         let (place, name) = (directory.join(META), unique("meta"));
         let (term, accept_loss, cluster) = (None, false, identity.clone());
-        let place = MetaPlace { directory: place, cluster, term, expect, accept_loss };
+        let election = None;
+        let place = MetaPlace { directory: place, cluster, term, expect, accept_loss, election };
         let serve = move |node| serve_meta(node, place);
         let meta = NodeThread::start("meta", id, rails(&name)?, serve)?;
         identity::write(directory, &identity)?;
@@ -206,6 +274,7 @@ impl Cluster {
                 server: ServerId(number),
                 replace: false,
                 admit: true,
+                witness: None,
             };
             let (rails, address) = (rails(&unique("data"))?, meta.address.clone());
             let serve = move |node| serve_data(node, place, address);

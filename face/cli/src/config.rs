@@ -18,6 +18,10 @@ use crate::commands::checked_seconds;
 use crate::identity;
 use crate::network::{self, Listen};
 
+/// The time for which a voter promises: the usual one, and its limits.
+const LEASE: Duration = Duration::from_secs(1);
+const LEASE_MIN: Duration = Duration::from_millis(200);
+const LEASE_MAX: Duration = Duration::from_secs(60);
 /// The longest configuration file that is read.
 const BYTES_MAX: u64 = 1 << 20;
 
@@ -68,6 +72,7 @@ pub struct Config {
     pub insecure: Option<bool>,
     #[serde(default)]
     pub meta: MetaSection,
+    pub election: Option<ElectionSection>,
     #[serde(default)]
     pub data: Vec<DataSection>,
     #[serde(default)]
@@ -82,6 +87,25 @@ pub struct MetaSection {
     #[serde(default, deserialize_with = "listens")]
     pub listen: Vec<Listen>,
     pub term_seconds: Option<Seconds>,
+}
+
+/// `[election]`: several metadata servers, of which one serves.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ElectionSection {
+    /// The data server that votes, too.
+    pub witness: u32,
+    /// Its address, as the metadata servers reach it.
+    pub witness_address: String,
+    pub lease_seconds: Option<Seconds>,
+    pub alone: Option<bool>,
+}
+
+impl ElectionSection {
+    /// The time for which a voter promises.
+    pub fn lease(&self) -> Duration {
+        self.lease_seconds.map_or(LEASE, |seconds| seconds.0.clamp(LEASE_MIN, LEASE_MAX))
+    }
 }
 
 /// `[[data]]`: a data server.
@@ -119,6 +143,11 @@ impl Config {
             network::list(&listen)
         );
         Ok(urls.join(","))
+    }
+
+    /// The time for which the data server of this number promises as a voter, if it is one.
+    pub fn witness_lease(&self, server: u32) -> Option<Duration> {
+        self.election.as_ref().filter(|it| it.witness == server).map(ElectionSection::lease)
     }
 
     /// The time for which a silent client keeps what it holds.

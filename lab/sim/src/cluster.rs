@@ -4,9 +4,12 @@
 //! tasks of client nodes. A node that is killed comes back with its disk; a client comes back as a
 //! new client.
 //!
+//! With a pair of metadata servers, `meta` and `meta2`, one of them serves, and `data1` votes, too.
+//!
 //! Names: `meta`, `data1`, `data2`, ..., `client0`, `client1`, ...
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -15,8 +18,9 @@ use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Client, ClientConfig};
-use ropewalk_data::{DataConfig, DataServer};
-use ropewalk_meta::{MetaConfig, MetaServer};
+use ropewalk_data::{DataConfig, DataServer, WitnessConfig};
+use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
+use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
 use ropewalk_rpc::{Secret, servers};
 use ropewalk_store::objects;
@@ -28,6 +32,10 @@ use crate::simulation::Simulation;
 
 /// The name of the metadata server's node.
 pub const META: &str = "meta";
+/// The names of a pair's nodes.
+pub const METAS: [&str; 2] = [META, "meta2"];
+/// The data server that votes, too, by number.
+const WITNESS: u32 = 1;
 const CLUSTER: ClusterId = ClusterId(7);
 /// The secret by which the servers of a simulated cluster authenticate each other.
 pub const SECRET: [u8; 32] = [7; 32];
@@ -43,6 +51,8 @@ pub struct ClusterConfig {
     pub clients: u32,
     pub rail: SimConfig,
     pub meta: MetaConfig,
+    /// Two metadata servers, of which one serves.
+    pub pair: Option<PairConfig>,
     /// The nodes of which one is the metadata server, as clients and data servers know them.
     pub meta_nodes: Vec<String>,
     /// Sizes of data servers' stores.
@@ -73,6 +83,7 @@ impl Default for ClusterConfig {
             clients: 1,
             rail: SimConfig::stream(),
             meta,
+            pair: None,
             meta_nodes: vec![META.to_owned()],
             objects: objects::Config {
                 object_bytes: 64 << 10,
@@ -86,6 +97,25 @@ impl Default for ClusterConfig {
             patience: Duration::from_secs(120),
             inodes_max: 65536,
             verbose: std::env::var_os("ROPEWALK_VERBOSE").is_some(),
+        }
+    }
+}
+
+/// A pair of metadata servers.
+#[derive(Clone, Copy)]
+pub struct PairConfig {
+    pub lease: Duration,
+    /// Whether one goes on without the other.
+    pub alone: bool,
+}
+
+impl ClusterConfig {
+    /// Two metadata servers and a witness.
+    pub fn paired() -> ClusterConfig {
+        ClusterConfig {
+            pair: Some(PairConfig { lease: Duration::from_secs(1), alone: true }),
+            meta_nodes: METAS.map(str::to_owned).to_vec(),
+            ..ClusterConfig::default()
         }
     }
 }
@@ -104,6 +134,7 @@ struct Role<T> {
 pub struct Cluster {
     config: ClusterConfig,
     meta: Role<Rc<MetaServer>>,
+    pair: Vec<Role<Rc<MetaNode>>>,
     /// The nodes to whose metadata server data servers speak from their next start on.
     followed: Rc<RefCell<Vec<String>>>,
     data: Vec<Role<Rc<DataServer>>>,
@@ -118,8 +149,16 @@ impl Cluster {
         let meta = Role::new(META.into(), seed);
         let followed = Rc::new(RefCell::new(config.meta_nodes.clone()));
         let (data, clients, lines) = (Vec::new(), Vec::new(), Rc::default());
-        let mut cluster = Cluster { config, meta, followed, data, clients, lines };
-        cluster.add_meta(simulation, &cluster.meta);
+        let mut cluster =
+            Cluster { config, meta, pair: Vec::new(), followed, data, clients, lines };
+        match cluster.config.pair {
+            Some(pair) => {
+                for number in 0..METAS.len() {
+                    cluster.add_pair_member(simulation, number, pair);
+                }
+            }
+            None => cluster.add_meta(simulation, &cluster.meta),
+        }
         for _ in 0..cluster.config.data_servers {
             cluster.add_data_server(simulation);
         }
@@ -182,6 +221,51 @@ impl Cluster {
         });
     }
 
+    /// Adds one of a pair of metadata servers. The first one makes the file system.
+    fn add_pair_member(&mut self, simulation: &mut Simulation, number: usize, pair: PairConfig) {
+        let name = METAS[number];
+        let mut config = self.config.meta.clone();
+        (config.log, config.server) = (self.log(name), ServerId(number as u32));
+        let role = Role::new(name.to_owned(), simulation.seed() ^ (number as u64) << 32);
+        let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        simulation.add_virtual_node(name, role.disk.clone(), move |node| {
+            let endpoint = endpoint(node, CLUSTER, rail.clone());
+            let peer = |name: &str| {
+                let address = Address::parse(&format!("sim://{name}")).expect("an address");
+                endpoint.endpoint().lookup(&address).expect("there is room for it")
+            };
+            let other = 1 - number;
+            let nodes = NodeConfig {
+                others: BTreeMap::from([(other as u32, peer(METAS[other]))]),
+                witness: Some((WITNESS, peer(&format!("data{WITNESS}")))),
+                lease: pair.lease,
+                alone: pair.alone,
+                founds: number == 0,
+            };
+            let (world, config, place) = (node.world().clone(), config.clone(), place.clone());
+            node.world().spawn(async move {
+                let log = config.log.clone();
+                match MetaNode::start(&world, endpoint, config, nodes).await {
+                    Ok(server) => *place.borrow_mut() = Some(server),
+                    Err(error) => log(&error.to_string()),
+                }
+            });
+        });
+        self.pair.push(role);
+    }
+
+    /// One of the pair of metadata servers, if it runs.
+    pub fn member(&self, number: usize) -> Option<Rc<MetaNode>> {
+        self.pair[number].place.borrow().clone()
+    }
+
+    /// The number of the pair's server that is the active one.
+    pub fn active(&self) -> Option<usize> {
+        let is_active =
+            |number: &usize| self.member(*number).is_some_and(|it| it.active().is_some());
+        (0..self.pair.len()).find(is_active)
+    }
+
     /// Adds one more data server.
     pub fn add_data_server(&mut self, simulation: &mut Simulation) {
         let id = self.data.len() as u32 + 1;
@@ -191,6 +275,8 @@ impl Cluster {
         let secret = Secret::new(SECRET);
         let mut config = DataConfig::new(PathBuf::from("/data"), CLUSTER, ServerId(id), secret);
         config.admit = true;
+        let votes = self.config.pair.filter(|_| id == WITNESS);
+        config.witness = votes.map(|pair| WitnessConfig { lease: pair.lease });
         config.objects = self.config.objects.clone();
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
@@ -242,7 +328,11 @@ impl Cluster {
     /// Runs until all nodes that live have started what they are for.
     pub fn await_start(&self, simulation: &mut Simulation) {
         let started = simulation.run_until(START_LIMIT, |simulation| {
-            self.meta.is_ready(simulation)
+            let has_meta = match self.pair.is_empty() {
+                true => self.meta.is_ready(simulation),
+                false => self.pair.iter().all(|server| server.is_ready(simulation)),
+            };
+            has_meta
                 && self.data.iter().all(|server| server.is_ready(simulation))
                 && self.clients.iter().all(|client| client.is_ready(simulation))
         });
@@ -290,7 +380,10 @@ impl Cluster {
 
     /// The metadata server; it must live.
     pub fn meta(&self) -> Rc<MetaServer> {
-        let server = self.meta.place.borrow().clone();
+        let server = match self.pair.is_empty() {
+            true => self.meta.place.borrow().clone(),
+            false => self.active().and_then(|number| self.member(number)?.active()),
+        };
         server.unwrap_or_else(|| panic!("the metadata server does not run"))
     }
 
@@ -323,7 +416,9 @@ impl Cluster {
     /// Kills a node, by its name; the server or client that ran on it is gone.
     pub fn kill(&self, simulation: &mut Simulation, name: &str, kill: Kill) {
         let mut dropped = None;
-        if name == META {
+        if let Some(server) = self.pair.iter().find(|server| server.name == name) {
+            drop(server.place.borrow_mut().take());
+        } else if name == META {
             drop(self.meta.place.borrow_mut().take());
         } else if let Some(server) = self.data.iter().find(|server| server.name == name) {
             drop(server.place.borrow_mut().take());
@@ -342,7 +437,8 @@ impl Cluster {
     /// The names of the servers' nodes.
     pub fn servers(&self) -> Vec<String> {
         let data = self.data.iter().map(|server| server.name.clone());
-        std::iter::once(META.to_string()).chain(data).collect()
+        let metas = if self.pair.is_empty() { &METAS[..1] } else { &METAS[..] };
+        metas.iter().map(|name| (*name).to_owned()).chain(data).collect()
     }
 
     /// The name of a client's node.

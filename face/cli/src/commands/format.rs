@@ -82,7 +82,8 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let identity = Identity { id, ..found };
     let (reactor, world) = node::offline()?;
     let (expect, accept_loss, cluster) = (Expect::Any, false, identity.clone());
-    let place = MetaPlace { directory: meta, cluster, term: None, expect, accept_loss };
+    let (term, election) = (None, None);
+    let place = MetaPlace { directory: meta, cluster, term, expect, accept_loss, election };
     reactor.block_on(MetaServer::format(&world, meta_config(place)))?;
     identity::write(&directory, &identity)?;
     say!("{id}")

@@ -8,10 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use clap::Arg;
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_rpc::servers;
 use ropewalk_store::superblock::Expect;
 
 use super::{LOOK, number, seconds};
-use crate::cluster::{self, DataPlace, MetaPlace, known_below, serve_data, serve_meta};
+use crate::cluster::{self, DataPlace, Election, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::identity::{self, Identity};
 use crate::mounted::Mounted;
@@ -44,6 +45,14 @@ file system.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1:7700")
         /// are lost. Use it for one start only.
         #[arg(long)]
         accept_loss: bool,
+        /// The number of this metadata server where the config file has a section [election]: its
+        /// place among the servers of 'address', counted from 0.
+        #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number, default_value = "0")]
+        number: u32,
+        /// Begin with an empty directory, and copy the metadata from the active server. Use it for
+        /// the first start of a further metadata server, or for one that lost its directory.
+        #[arg(long)]
+        join: bool,
     },
     /// Runs one data server.
     #[command(after_help = "Examples:
@@ -162,6 +171,10 @@ pub struct Plan {
     pub replace: Vec<u32>,
     /// The records that damage took from the metadata's journal are given up.
     pub accept_loss: bool,
+    /// There are several metadata servers.
+    pub election: Option<Election>,
+    /// The data server that votes, too, and the time for which it promises.
+    pub witness: Option<(u32, Duration)>,
 }
 
 /// All servers of a cluster below one directory; data servers listen at any places beside these.
@@ -177,14 +190,16 @@ pub fn below(
     let meta = planned(cluster::META, listen.to_vec());
     let named = Some(directory.to_path_buf());
     let (term, replace, accept_loss) = (None, Vec::new(), false);
-    Plan { cluster, meta, expect, named, term, data, replace, accept_loss }
+    let (election, witness) = (None, None);
+    Plan { cluster, meta, expect, named, term, data, replace, accept_loss, election, witness }
 }
 
-fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
+fn start_meta(plan: &mut Plan, insecure: bool) -> anyhow::Result<NodeThread> {
     let Plan { term, expect, accept_loss, .. } = *plan;
+    let election = plan.election.take();
     let (directory, cluster) = (plan.meta.directory.clone(), plan.cluster.clone());
     let id = cluster.id;
-    let place = MetaPlace { directory, cluster, term, expect, accept_loss };
+    let place = MetaPlace { directory, cluster, term, expect, accept_loss, election };
     let rails = server_rails(&plan.meta.listen, insecure)?;
     NodeThread::start("meta", id, rails, move |node| serve_meta(node, place))
 }
@@ -208,12 +223,12 @@ pub struct Servers {
 
 impl Servers {
     /// Starts all of a plan.
-    pub fn start(plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
+    pub fn start(mut plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
         let unknown = |number: &&u32| plan.data.iter().all(|(known, _)| known != *number);
         if let Some(number) = plan.replace.iter().find(unknown) {
             bail!("--replace {number}: this command does not start a data server {number}");
         }
-        let meta = start_meta(&plan, insecure)?;
+        let meta = start_meta(&mut plan, insecure)?;
         if let Some(directory) = &plan.named {
             identity::write(directory, &plan.cluster)?;
         }
@@ -226,6 +241,7 @@ impl Servers {
                 replace: plan.replace.contains(&number),
                 // A user that starts all servers together wants them all.
                 admit: true,
+                witness: plan.witness.filter(|(it, _)| *it == number).map(|(_, lease)| lease),
             };
             let address = servers.address().to_string();
             servers.data.push(start_data(&planned.listen, place, address, insecure)?);
@@ -259,23 +275,28 @@ impl Servers {
 pub fn serve(what: &Serve) -> anyhow::Result<()> {
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     match what {
-        Serve::Meta { place, term, accept_loss } => {
+        Serve::Meta { place, term, accept_loss, number, join } => {
             let config = place.source.read()?;
+            let election = election_of(&config, *number, *join)?;
             let meta = Planned {
                 directory: place.directory(&config, config.meta.directory.as_ref(), "meta")?,
                 listen: network::first(&[&place.listen, &config.meta.listen]),
             };
-            let plan = Plan {
-                cluster: place.cluster(&config, &meta.directory, true)?,
+            // A further server is not where the cluster was made.
+            let own = !*join && *number == 0;
+            let mut plan = Plan {
+                cluster: place.cluster(&config, &meta.directory, own)?,
                 meta,
-                expect: Expect::Existing,
+                expect: if *join { Expect::Any } else { Expect::Existing },
                 named: None,
                 term: term.or(config.term()),
                 data: Vec::new(),
                 replace: Vec::new(),
                 accept_loss: *accept_loss,
+                election,
+                witness: None,
             };
-            let thread = start_meta(&plan, place.insecure(&config))?;
+            let thread = start_meta(&mut plan, place.insecure(&config))?;
             serve_one(thread, &stop)
         }
         Serve::Data { server, place, meta, replace, admit } => {
@@ -287,9 +308,10 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let Planned { directory, listen } = planned;
             // The author of the configuration file wants the servers that it names.
             let admit = *admit || config.data.iter().any(|section| section.server == *server);
+            let witness = config.witness_lease(*server);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
-            let place = DataPlace { directory, cluster, server, replace, admit };
+            let place = DataPlace { directory, cluster, server, replace, admit, witness };
             serve_one(start_data(&listen, place, meta, insecure)?, &stop)
         }
         Serve::All { place, data_servers, replace, accept_loss } => {
@@ -303,6 +325,34 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             servers.run_until(&stop, None)
         }
     }
+}
+
+/// The other metadata servers, as the file names them.
+fn election_of(config: &Config, number: u32, join: bool) -> anyhow::Result<Option<Election>> {
+    let Some(section) = &config.election else {
+        if number != 0 || join {
+            bail!(
+                "--number and --join are for several metadata servers: name all of them in 'address', \
+                 and a witness in a section [election] of the config file"
+            );
+        }
+        return Ok(None);
+    };
+    let servers = config.address.clone().unwrap_or_default();
+    let count = servers::addresses(&servers).map_or(0, |found| found.len());
+    if count < 2 || number as usize >= count {
+        bail!(
+            "metadata server {number} is not one of several: 'address' in the config file has to \
+             name all metadata servers, with semicolons between them, in the order of their numbers"
+        );
+    }
+    Ok(Some(Election {
+        number,
+        servers,
+        witness: (section.witness, section.witness_address.clone()),
+        lease: section.lease(),
+        alone: section.alone.unwrap_or(true),
+    }))
 }
 
 /// Runs one server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
@@ -426,6 +476,24 @@ impl Place {
         let meta = Planned { directory, listen };
         let (expect, named, term) = (Expect::Existing, None, config.term());
         let (replace, accept_loss) = (Vec::new(), false);
-        Ok(Plan { cluster, meta, expect, named, term, data, replace, accept_loss })
+        if config.election.is_some() {
+            bail!(
+                "'ropewalk serve all' runs one metadata server: with a section [election], run each \
+                 server by 'ropewalk serve meta' or 'ropewalk serve data'"
+            );
+        }
+        let (election, witness) = (None, None);
+        Ok(Plan {
+            cluster,
+            meta,
+            expect,
+            named,
+            term,
+            data,
+            replace,
+            accept_loss,
+            election,
+            witness,
+        })
     }
 }

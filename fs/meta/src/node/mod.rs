@@ -156,6 +156,17 @@ impl MetaNode {
         self.failure.borrow().clone()
     }
 
+    /// Completes when this server neither serves nor follows any more: the reason.
+    pub async fn failed(&self) -> String {
+        loop {
+            let stopped = self.stopped.notified();
+            if let Some(failure) = self.failure() {
+                return failure;
+            }
+            stopped.await;
+        }
+    }
+
     /// Whether another server has all that is acknowledged, so that it may take over.
     pub fn has_standby(&self) -> bool {
         self.active().is_some() && self.candidacy.set().len() > 1

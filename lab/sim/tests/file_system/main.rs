@@ -22,6 +22,7 @@ mod programs;
 mod random;
 mod servers;
 mod sparse;
+mod standby;
 mod syncs;
 mod terms;
 mod views;
