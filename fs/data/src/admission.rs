@@ -49,6 +49,9 @@ impl Handler for Inner {
         if self.stopping.get() {
             return self.refuse(responder, Status::Unavailable);
         }
+        if head.service == Service::Election {
+            return self.vote(incoming, responder);
+        }
         let request = match decode::<DataRequest<'_>>(incoming.body()) {
             Ok(request) if head.service == Service::Data => request,
             _ => return self.refuse(responder, Status::Malformed),
@@ -196,7 +199,7 @@ impl Inner {
     }
 
     /// Counts a call of a caller that may not make it.
-    fn stranger(&self, failure: Failure) -> Failure {
+    pub(crate) fn stranger(&self, failure: Failure) -> Failure {
         if self.activities.refused() == 0 {
             self.lines.say(
                 "refused calls of programs that are not servers of this cluster: 'ropewalk status \

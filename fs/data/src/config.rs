@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_election::VoteError;
 use ropewalk_net::PeerId;
 use ropewalk_rpc::Secret;
 use ropewalk_store::host_disk::cause_at;
@@ -15,6 +17,13 @@ use crate::membership::Refusal;
 
 /// Takes a line for people. Lines are few: the server holds back repeated ones.
 pub type Log = Rc<dyn Fn(&str)>;
+
+/// The settings of a voter that says with the metadata servers which of them may act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WitnessConfig {
+    /// For how long it promises its vote: the same at all voters.
+    pub lease: Duration,
+}
 
 /// The settings of a data server.
 #[derive(Clone)]
@@ -38,6 +47,8 @@ pub struct DataConfig {
     pub address: Option<String>,
     /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
     pub transfer_bytes: usize,
+    /// This server is a voter, too.
+    pub witness: Option<WitnessConfig>,
     pub log: Log,
 }
 
@@ -60,6 +71,7 @@ impl DataConfig {
             meta: Vec::new(),
             address: None,
             transfer_bytes: 64 << 20,
+            witness: None,
             log: Rc::new(|_| ()),
         }
     }
@@ -82,6 +94,8 @@ pub enum DataError {
     ObjectsGone { path: PathBuf, server: ServerId },
     #[error(transparent)]
     Refused(Refusal),
+    #[error(transparent)]
+    Vote(#[from] VoteError),
     #[error("cannot {doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: std::io::Error },
     #[error("the executor ended while the server started")]
@@ -96,7 +110,8 @@ impl DataError {
             DataError::Objects(error) => error.class(),
             DataError::ObjectsGone { .. } => Class::Data,
             DataError::Refused(_) => Class::Caller,
-            DataError::Io { .. } | DataError::Closed => Class::Node,
+            DataError::Vote(VoteError::Damaged { .. }) => Class::Data,
+            DataError::Vote(_) | DataError::Io { .. } | DataError::Closed => Class::Node,
         }
     }
 }

@@ -8,7 +8,8 @@
 //! * [`listing`], [`examine`]: the requests of `check`;
 //! * [`counters`]: calls and bytes by kind;
 //! * [`membership`]: takes part in a cluster, or is refused;
-//! * [`heartbeat`]: tells the metadata server of life and room.
+//! * [`heartbeat`]: tells the metadata server of life and room;
+//! * [`witness`]: votes for a metadata server, also before this server has joined.
 //!
 //! Invariants
 //! * a call takes effect once within a life of the server: its number is judged when it comes in, and
@@ -39,8 +40,9 @@ mod plan;
 mod read;
 mod server;
 mod vouching;
+mod witness;
 mod write;
 
-pub use config::{DataConfig, DataError, Log};
+pub use config::{DataConfig, DataError, Log, WitnessConfig};
 pub use membership::Refusal;
 pub use server::{Counters, DataServer};

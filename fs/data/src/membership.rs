@@ -8,7 +8,7 @@
 //! * nothing is done on a metadata server's word before its term is noted durably, and nothing on the word of an older
 //!   term than the one that is noted;
 //! * the note is there twice and written in its place, so that a disk that is full takes it;
-//! * a new store that is refused leaves its directory as empty as it was.
+//! * a new store that is refused leaves its directory as empty as it was, unless it has voted.
 
 use std::cell::Cell;
 use std::io;
@@ -21,6 +21,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::Semaphore;
 use ropewalk_base::text::printable;
 use ropewalk_base::world::World;
+use ropewalk_election::record;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
@@ -325,10 +326,7 @@ impl Herald {
                     self.note(*history, *start).await?;
                     return Ok(*history);
                 }
-                Heard::Refused(refusal) => {
-                    self.leave().await?;
-                    return Err(DataError::Refused(refusal.clone()));
-                }
+                Heard::Refused(refusal) => return Err(DataError::Refused(refusal.clone())),
                 Heard::No | Heard::KnownBy(_) | Heard::Outdated | Heard::Failed(_) => {}
             }
             if before.as_ref() != Some(&heard) {
@@ -384,19 +382,19 @@ impl Herald {
         self.note(self.history.get(), term.0).await
     }
 
-    /// Takes a superblock away again in which there never was anything.
-    async fn leave(&self) -> Result<(), DataError> {
+    /// Takes a superblock away again in whose directory there never was anything, not even a vote.
+    pub(crate) async fn leave(&self) -> Result<(), DataError> {
         if !self.life.untouched {
             return Ok(());
         }
         let (disk, directory) = (self.world.disk(), self.config.directory.clone());
         let made = self.life.made;
         let left = self.world.offload(move || {
-            ClaimedDirectory::forget(&*disk, &directory, made).map_err(|cause| DataError::Io {
-                doing: "clear",
-                path: directory,
-                cause,
-            })
+            let forget = || match record::has_record(&*disk, &directory)? {
+                true => Ok(()),
+                false => ClaimedDirectory::forget(&*disk, &directory, made),
+            };
+            forget().map_err(|cause| DataError::Io { doing: "clear", path: directory, cause })
         });
         left.await.unwrap_or(Err(DataError::Closed))
     }

@@ -31,6 +31,7 @@ use crate::failure::{Failure, of_object};
 use crate::groups::Groups;
 use crate::membership::{self, Herald, Life, Refusal};
 use crate::vouching::Vouching;
+use crate::witness::{Door, Witness};
 use ropewalk_rpc::lines::Lines;
 
 /// Requests that wait or work at a time; further ones are told to come again later.
@@ -103,6 +104,8 @@ pub(crate) struct Inner {
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
     task_ended: Notify,
+    /// The voter, where this server is a witness.
+    pub witness: Option<Rc<Witness>>,
     keeper: Keeper,
     _claim: ClaimedDirectory,
 }
@@ -127,17 +130,27 @@ impl DataServer {
         config: DataConfig,
     ) -> Result<Rc<DataServer>, DataError> {
         let (claim, life) = claim(world, &config).await?;
+        // Before there is an active metadata server, a witness votes for one.
+        let door = Door::open(world, &endpoint, &config, claim.boot).await?;
+        let started = DataServer::start_behind(world, endpoint, config, (claim, life), &door).await;
+        if started.is_err()
+            && let Some(door) = door
+        {
+            door.close().await;
+        }
+        started
+    }
+
+    /// Starts the rest, behind a door that may be there already.
+    async fn start_behind(
+        world: &World,
+        endpoint: LocalEndpoint,
+        config: DataConfig,
+        (claim, life): (ClaimedDirectory, Life),
+        door: &Option<Rc<Door>>,
+    ) -> Result<Rc<DataServer>, DataError> {
         let replace = config.expect == Expect::Replace;
-        let joined = if config.meta.is_empty() {
-            None
-        } else {
-            let herald = Herald::new(world, &endpoint, &config, life);
-            let history = match life.joined {
-                Some((history, _)) => history,
-                None => herald.join(replace).await?,
-            };
-            Some((Rc::new(herald), history))
-        };
+        let joined = join(world, &endpoint, &config, life, door).await?;
         let directory = config.directory.join(OBJECTS);
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
         let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
@@ -174,10 +187,14 @@ impl DataServer {
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
             task_ended: Notify::new(),
+            witness: door.as_ref().map(|door| door.witness().clone()),
             keeper,
             _claim: claim,
         });
-        Server::start(world, endpoint, inner.clone());
+        match door {
+            Some(door) => door.hand_over(inner.clone()),
+            None => Server::start(world, endpoint, inner.clone()),
+        }
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
         if let Some((herald, history)) = joined {
@@ -251,6 +268,37 @@ impl DataServer {
         let ended = self.inner.world.offload(move || keeper.end(&*disk));
         Ok(ended.await.ok_or(DataError::Closed)??)
     }
+}
+
+/// The history of the cluster that this server is in; None: there is no metadata server. A new server joins first.
+async fn join(
+    world: &World,
+    endpoint: &LocalEndpoint,
+    config: &DataConfig,
+    life: Life,
+    door: &Option<Rc<Door>>,
+) -> Result<Option<(Rc<Herald>, u128)>, DataError> {
+    if config.meta.is_empty() {
+        return Ok(None);
+    }
+    let herald = Herald::new(world, endpoint, config, life);
+    let history = match life.joined {
+        Some((history, _)) => history,
+        None => match herald.join(config.expect == Expect::Replace).await {
+            Ok(history) => history,
+            Err(error) => {
+                // The directory is cleared only if no vote is on its way into it.
+                if let Some(door) = door {
+                    door.close().await;
+                }
+                if let DataError::Refused(_) = error {
+                    herald.leave().await?;
+                }
+                return Err(error);
+            }
+        },
+    };
+    Ok(Some((Rc::new(herald), history)))
 }
 
 /// Claims the directory, and makes sure that its objects are still there.
@@ -383,7 +431,7 @@ impl Inner {
             requests: self.requests.get(),
             checksum_errors: self.checksum_errors.get(),
             turned_away: self.turned_away.get(),
-            strangers: self.activities.refusals(),
+            strangers: self.strangers(),
             under_way: self.tasks.get(),
         }
     }
@@ -414,7 +462,7 @@ impl Inner {
     }
 
     /// Starts a task, if there are not too many; else the call is refused.
-    fn in_task(
+    pub(crate) fn in_task(
         self: Rc<Self>,
         responder: Responder,
         work: impl AsyncFnOnce(Rc<Inner>, Responder) + 'static,

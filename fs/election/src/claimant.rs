@@ -1,4 +1,12 @@
 //! A server that wants to act: it waits, asks, holds.
+//!
+//! Invariants
+//! * the votes of voters that never stored a set elect a server only while its own voter has stored no set of a term: a voter that
+//!   lost its memory is like a new one, and may have promised its vote to others;
+//! * a set is stored at the server's own voter last, and counts only once it is there: its own voter has a set of a term exactly if
+//!   another one has one, too;
+//! * a voter without a set renews nothing. It gets the set while a majority of the others lets this server act;
+//! * a term that was given back is not asked for again: a late copy of that word takes nothing back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -43,10 +51,10 @@ enum State {
     Waits {
         until: Time,
     },
-    /// Asks for a term: what each voter that granted it knows as the set.
+    /// Asks for a term: what each voter that granted it knows as the set, and when it was asked.
     Asks {
         term: u64,
-        granted: BTreeMap<u32, Set>,
+        granted: BTreeMap<u32, (Set, Time)>,
         until: Time,
     },
     Holds(Holding),
@@ -57,6 +65,8 @@ struct Holding {
     term: u64,
     /// Of each voter: when its newest granted ballot was sent.
     renewed: BTreeMap<u32, Time>,
+    /// Of each voter: the set that it told last.
+    told: BTreeMap<u32, Set>,
     /// The set that a majority stored; in the first moments that of an earlier term.
     set: Set,
     proposed: Option<(Set, BTreeSet<u32>)>,
@@ -191,7 +201,14 @@ impl Claimant {
     /// Ballots for voters, each with a number that its answer brings back. The own voter is one of them.
     pub fn poll(&mut self, now: Time) -> Vec<(u32, u64, Ballot)> {
         match &self.state {
-            State::Waits { until } | State::Asks { until, .. } if now >= *until => self.ask(now),
+            State::Waits { until } if now >= *until => self.ask(now),
+            State::Asks { term, until, .. } if now >= *until => {
+                self.abandon(*term, now, Duration::ZERO);
+            }
+            // It does not act yet, and nobody has to be told that it does not.
+            State::Holds(holding) if !holding.is_ready && now >= self.held_until(holding) => {
+                self.abandon(holding.term, now, Duration::ZERO);
+            }
             State::Holds(holding) if now >= holding.next => self.renew(now),
             _ => {}
         }
@@ -221,16 +238,25 @@ impl Claimant {
         }
         match &mut self.state {
             State::Asks { term, granted, .. } if *term == sent.term && answer.is_granted => {
-                granted.insert(from, answer.set.clone());
-                self.count_votes(now);
+                let is_first = granted.get(&self.own).is_none_or(|(set, _)| set.term == 0);
+                if is_first || !answer.set.is_fresh() {
+                    granted.insert(from, (answer.set.clone(), sent.at));
+                    self.count_votes(now);
+                }
             }
             State::Holds(holding) if holding.term == sent.term && answer.is_granted => {
-                let renewed = holding.renewed.entry(from).or_insert(sent.at);
-                *renewed = (*renewed).max(sent.at);
+                holding.told.insert(from, answer.set.clone());
+                if !answer.set.is_fresh() {
+                    let renewed = holding.renewed.entry(from).or_insert(sent.at);
+                    *renewed = (*renewed).max(sent.at);
+                }
                 if let Some((set, stored)) = &mut holding.proposed
                     && sent.set == Some(set.number)
+                    && stored.insert(from)
+                    && !stored.contains(&self.own)
                 {
-                    stored.insert(from);
+                    // Perhaps it is the own voter's turn.
+                    holding.next = now;
                 }
                 self.count_stored();
             }
@@ -250,7 +276,12 @@ impl Claimant {
         let (own, majority) = (self.own, self.rules.majority());
         let State::Asks { term, granted, .. } = &self.state else { return };
         let term = *term;
-        if granted.len() == 1 && granted.contains_key(&own) && majority > 1 {
+        let Some((own_set, _)) = granted.get(&own) else { return };
+        if own_set.is_fresh() {
+            // This server has nothing that was acknowledged.
+            return self.abandon(term, now, self.rules.lease);
+        }
+        if granted.len() == 1 && majority > 1 {
             let others: Vec<u32> =
                 self.rules.voters.iter().copied().filter(|it| *it != own).collect();
             for voter in others {
@@ -261,15 +292,15 @@ impl Claimant {
         if granted.len() < majority {
             return;
         }
-        let set = granted.values().max().expect("there are some").clone();
+        let set = granted.values().map(|(set, _)| set).max().expect("there are some").clone();
         if !set.members.contains(&own) {
             // Others have records that this server lacks. They get their chance at once.
-            self.give_back(term, now);
-            return self.wait(now, self.rules.lease);
+            return self.abandon(term, now, self.rules.lease);
         }
         let mut holding = Holding {
             term,
-            renewed: BTreeMap::new(),
+            renewed: granted.iter().map(|(voter, (_, at))| (*voter, *at)).collect(),
+            told: BTreeMap::new(),
             set: set.clone(),
             proposed: None,
             is_ready: false,
@@ -283,10 +314,10 @@ impl Claimant {
     }
 
     fn count_stored(&mut self) {
-        let majority = self.rules.majority();
+        let (own, majority) = (self.own, self.rules.majority());
         let State::Holds(holding) = &mut self.state else { return };
-        let Some((set, _)) = holding.proposed.take_if(|(_, stored)| stored.len() >= majority)
-        else {
+        let is_stored = |stored: &BTreeSet<u32>| stored.len() >= majority && stored.contains(&own);
+        let Some((set, _)) = holding.proposed.take_if(|(_, stored)| is_stored(stored)) else {
             return;
         };
         holding.set = set;
@@ -297,32 +328,57 @@ impl Claimant {
     }
 
     fn renew(&mut self, now: Time) {
-        let State::Holds(holding) = &mut self.state else { return };
-        holding.next = now + self.rules.lease / 8;
-        let (term, server) = (holding.term, self.own);
-        let ballot = match &holding.proposed {
-            Some((set, _)) => Ballot::Change { term, server, set: set.clone() },
-            None => Ballot::Claim { term, server },
-        };
-        for voter in self.rules.voters.clone() {
-            self.send(voter, ballot.clone(), now);
+        let (own, term, majority) = (self.own, self.held_term(), self.rules.majority());
+        let (Some(term), State::Holds(holding)) = (term, &self.state) else { return };
+        let has_time = now < self.held_until(holding);
+        let mut ballots = Vec::new();
+        for voter in &self.rules.voters {
+            let told = holding.told.get(voter);
+            let ballot = if has_time {
+                holding.ballot_for(*voter, own, majority)
+            } else if told.is_some_and(Set::is_fresh) {
+                // It does not know whether it gave a later term to somebody else.
+                continue;
+            } else {
+                Ballot::Claim { term, server: own }
+            };
+            ballots.push((*voter, ballot));
+        }
+        for (voter, ballot) in ballots {
+            self.send(voter, ballot, now);
+        }
+        let next = now + self.rules.lease / 8;
+        if let State::Holds(holding) = &mut self.state {
+            holding.next = next;
         }
     }
 
     fn send(&mut self, to: u32, ballot: Ballot, now: Time) {
-        let (term, set) = match &ballot {
-            Ballot::Change { term, set, .. } => (*term, Some(set.number)),
-            Ballot::Claim { term, .. } | Ballot::Release { term, .. } => (*term, None),
-        };
         self.serial += 1;
-        self.sent.insert(self.serial, Sent { to, at: now, term, set });
+        let sent = match &ballot {
+            Ballot::Change { term, set, .. } => Some((*term, Some(set.number))),
+            Ballot::Claim { term, .. } => Some((*term, None)),
+            // Its answer says nothing.
+            Ballot::Release { .. } => None,
+        };
+        if let Some((term, set)) = sent {
+            self.sent.insert(self.serial, Sent { to, at: now, term, set });
+        }
         if self.sent.len() > SENT_MAX {
             self.sent.pop_first();
         }
         self.outgoing.push((to, self.serial, ballot));
     }
 
+    /// Gives up a term in which this server never acted.
+    fn abandon(&mut self, term: u64, now: Time, rest: Duration) {
+        self.give_back(term, now);
+        self.wait(now, rest);
+    }
+
+    /// The term is not asked for again: its release may arrive late.
     fn give_back(&mut self, term: u64, now: Time) {
+        self.term = self.term.max(term);
         for voter in self.rules.voters.clone() {
             self.send(voter, Ballot::Release { term, server: self.own }, now);
         }
@@ -348,7 +404,7 @@ impl Claimant {
         match &self.state {
             State::Holds(_) => self.lose(now, self.rules.lease),
             // It asked for too early a term.
-            State::Asks { .. } => self.wait(now, self.rules.lease / 8),
+            State::Asks { term, .. } => self.abandon(*term, now, self.rules.lease / 8),
             State::Waits { .. } => {}
         }
     }
@@ -377,6 +433,20 @@ impl Claimant {
 impl Holding {
     fn propose(&mut self, set: Set) {
         self.proposed = Some((set, BTreeSet::new()));
+    }
+
+    /// The next ballot for a voter. One that lacks the set gets it, the own one last.
+    fn ballot_for(&self, voter: u32, own: u32, majority: usize) -> Ballot {
+        let claim = Ballot::Claim { term: self.term, server: own };
+        let (set, is_early) = match &self.proposed {
+            Some((set, stored)) => (set, voter == own && stored.len() + 1 < majority),
+            None => (&self.set, false),
+        };
+        let has = self.told.get(&voter).is_some_and(|told| told >= set);
+        if is_early || has {
+            return claim;
+        }
+        Ballot::Change { term: self.term, server: own, set: set.clone() }
     }
 }
 

@@ -6,3 +6,4 @@ mod cluster;
 mod deaths;
 mod mixed;
 mod transfers;
+mod witness;

@@ -5,3 +5,4 @@ mod damage;
 mod full;
 mod members;
 mod store_life;
+mod votes;
