@@ -37,7 +37,7 @@ enum Plant {
     DropsEarly,
     /// The vote of a voter that lost its memory counts like any other one.
     CountsFresh,
-    /// A server that lost its directory takes itself for whole.
+    /// A server that lost its log, and not its vote, takes itself for whole.
     StandsEmptied,
 }
 
@@ -274,9 +274,11 @@ impl World {
     fn empty(&mut self, number: u32) {
         let (now, keeps) = (self.clock(number), self.plant == Plant::StandsEmptied);
         let node = self.nodes.get_mut(&number).expect("it is there");
-        node.voter = Voter::new(Record::fresh(), LEASE, now);
         (node.log, node.log_term, node.directory) = (Vec::new(), 0, node.directory + 1);
-        node.is_whole &= keeps;
+        if !keeps {
+            node.voter = Voter::new(Record::fresh(), LEASE, now);
+            node.is_whole = false;
+        }
         self.was_emptied = true;
     }
 
