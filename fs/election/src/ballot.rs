@@ -35,6 +35,8 @@ pub enum Ballot {
     Change { term: u64, server: u32, set: Set },
     /// A server gives its term up.
     Release { term: u64, server: u32 },
+    /// Would the voter give this server a further term? It promises nothing.
+    Ask { server: u32 },
 }
 
 /// A voter's answer to a ballot.
@@ -72,6 +74,7 @@ impl From<wire::Ballot> for Ballot {
                 Ballot::Change { term, server, set: set.into() }
             }
             wire::Ballot::Release { term, server } => Ballot::Release { term, server },
+            wire::Ballot::Ask { server } => Ballot::Ask { server },
         }
     }
 }
@@ -86,6 +89,7 @@ impl From<&Ballot> for wire::Ballot {
             Ballot::Release { term, server } => {
                 wire::Ballot::Release { term: *term, server: *server }
             }
+            Ballot::Ask { server } => wire::Ballot::Ask { server: *server },
         }
     }
 }
@@ -115,6 +119,7 @@ mod tests {
             Ballot::Claim { term: 4, server: 2 },
             Ballot::Change { term: 4, server: 2, set: set.clone() },
             Ballot::Release { term: 4, server: 2 },
+            Ballot::Ask { server: 2 },
         ] {
             assert_eq!(Ballot::from(wire::Ballot::from(&ballot)), ballot);
         }

@@ -5,6 +5,7 @@
 //!   lost its memory is like a new one, and may have promised its vote to others;
 //! * a set is stored at the server's own voter last, and counts only once it is there: its own voter has a set of a term exactly if
 //!   another one has one, too;
+//! * a server asks for a term only where a majority says before that it would get it: else it would end a term that goes well;
 //! * a voter without a set renews nothing. It gets the set while a majority of the others lets this server act;
 //! * a term that was given back is not asked for again: a late copy of that word takes nothing back.
 
@@ -51,6 +52,11 @@ enum State {
     Waits {
         until: Time,
     },
+    /// Asks the voters whether they would give it a term: those that would.
+    Probes {
+        willing: BTreeSet<u32>,
+        until: Time,
+    },
     /// Asks for a term: what each voter that granted it knows as the set, and when it was asked.
     Asks {
         term: u64,
@@ -82,7 +88,8 @@ struct Holding {
 struct Sent {
     to: u32,
     at: Time,
-    term: u64,
+    /// None: the voter was only asked whether it would give one.
+    term: Option<u64>,
     /// The number of the set that it carries.
     set: Option<u64>,
 }
@@ -186,8 +193,8 @@ impl Claimant {
 
     /// Asks for the term at the next poll: the active server gave it up, or is known to be dead.
     pub fn stand(&mut self, now: Time) {
-        if let State::Waits { until } = &mut self.state {
-            *until = now;
+        if matches!(self.state, State::Waits { .. } | State::Probes { .. }) {
+            self.state = State::Waits { until: now };
         }
     }
 
@@ -201,7 +208,8 @@ impl Claimant {
     /// Ballots for voters, each with a number that its answer brings back. The own voter is one of them.
     pub fn poll(&mut self, now: Time) -> Vec<(u32, u64, Ballot)> {
         match &self.state {
-            State::Waits { until } if now >= *until => self.ask(now),
+            State::Waits { until } if now >= *until => self.probe(now),
+            State::Probes { until, .. } if now >= *until => self.probe(now),
             State::Asks { term, until, .. } if now >= *until => {
                 self.abandon(*term, now, Duration::ZERO);
             }
@@ -218,7 +226,9 @@ impl Claimant {
     /// The time of the next [`Self::poll`], if nothing comes before.
     pub fn deadline(&self) -> Time {
         match &self.state {
-            State::Waits { until } | State::Asks { until, .. } => *until,
+            State::Waits { until } | State::Probes { until, .. } | State::Asks { until, .. } => {
+                *until
+            }
             State::Holds(holding) => holding.next,
         }
     }
@@ -231,20 +241,21 @@ impl Claimant {
     /// A voter answers.
     pub fn answered(&mut self, from: u32, serial: u64, answer: &Answer, now: Time) {
         let Some(sent) = self.sent.remove(&serial).filter(|sent| sent.to == from) else { return };
+        let Some(sent_term) = sent.term else { return self.probed(from, answer, now) };
         if answer.is_granted {
-            self.term = self.term.max(sent.term);
+            self.term = self.term.max(sent_term);
         } else {
             self.saw_term(answer.term, now);
         }
         match &mut self.state {
-            State::Asks { term, granted, .. } if *term == sent.term && answer.is_granted => {
+            State::Asks { term, granted, .. } if *term == sent_term && answer.is_granted => {
                 let is_first = granted.get(&self.own).is_none_or(|(set, _)| set.term == 0);
                 if is_first || !answer.set.is_fresh() {
                     granted.insert(from, (answer.set.clone(), sent.at));
                     self.count_votes(now);
                 }
             }
-            State::Holds(holding) if holding.term == sent.term && answer.is_granted => {
+            State::Holds(holding) if holding.term == sent_term && answer.is_granted => {
                 holding.told.insert(from, answer.set.clone());
                 if !answer.set.is_fresh() {
                     let renewed = holding.renewed.entry(from).or_insert(sent.at);
@@ -261,6 +272,33 @@ impl Claimant {
                 self.count_stored();
             }
             _ => {}
+        }
+    }
+
+    /// Asks whether a majority would give it a term. Nothing changes by that.
+    fn probe(&mut self, now: Time) {
+        let until = now + self.rules.lease / 4 + self.some_of(self.rules.lease / 4);
+        self.state = State::Probes { willing: BTreeSet::new(), until };
+        for voter in self.rules.voters.clone() {
+            self.send(voter, Ballot::Ask { server: self.own }, now);
+        }
+    }
+
+    /// A voter says whether it would give a term.
+    fn probed(&mut self, from: u32, answer: &Answer, now: Time) {
+        let (own, majority) = (self.own, self.rules.majority());
+        let State::Probes { willing, .. } = &mut self.state else { return };
+        // The term that is asked for is one that nobody had.
+        self.term = self.term.max(answer.term);
+        if from == own && answer.set.is_fresh() {
+            // This server has nothing that was acknowledged.
+            return self.wait(now, self.rules.lease);
+        }
+        if answer.is_granted {
+            willing.insert(from);
+            if willing.len() >= majority && willing.contains(&own) {
+                self.ask(now);
+            }
         }
     }
 
@@ -356,8 +394,9 @@ impl Claimant {
     fn send(&mut self, to: u32, ballot: Ballot, now: Time) {
         self.serial += 1;
         let sent = match &ballot {
-            Ballot::Change { term, set, .. } => Some((*term, Some(set.number))),
-            Ballot::Claim { term, .. } => Some((*term, None)),
+            Ballot::Change { term, set, .. } => Some((Some(*term), Some(set.number))),
+            Ballot::Claim { term, .. } => Some((Some(*term), None)),
+            Ballot::Ask { .. } => Some((None, None)),
             // Its answer says nothing.
             Ballot::Release { .. } => None,
         };
@@ -405,7 +444,7 @@ impl Claimant {
             State::Holds(_) => self.lose(now, self.rules.lease),
             // It asked for too early a term.
             State::Asks { term, .. } => self.abandon(*term, now, self.rules.lease / 8),
-            State::Waits { .. } => {}
+            State::Waits { .. } | State::Probes { .. } => {}
         }
     }
 

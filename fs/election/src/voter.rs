@@ -63,6 +63,7 @@ impl Voter {
                 }
                 is_granted
             }
+            Ballot::Ask { server } => *server == self.record.server || now >= self.promised,
             Ballot::Release { term, server } => {
                 let is_known = (*term, *server) == (self.record.term, self.record.server);
                 if is_known {

@@ -75,6 +75,8 @@ pub enum Ballot {
     Change { term: u64, server: u32, set: Set },
     /// A server gives its term up.
     Release { term: u64, server: u32 },
+    /// Would the voter give this server a further term? It promises nothing.
+    Ask { server: u32 },
 }
 
 /// A voter's answer to a [`Ballot`]. The body of the reply.
@@ -93,7 +95,8 @@ impl Ballot {
         match self {
             Ballot::Claim { server, .. }
             | Ballot::Change { server, .. }
-            | Ballot::Release { server, .. } => *server,
+            | Ballot::Release { server, .. }
+            | Ballot::Ask { server } => *server,
         }
     }
 }
@@ -117,6 +120,7 @@ mod tests {
             Ballot::Claim { term: 7, server: 1 },
             Ballot::Change { term: 7, server: 2, set: set.clone() },
             Ballot::Release { term: u64::MAX, server: 3 },
+            Ballot::Ask { server: 4 },
         ];
         for (ballot, server) in ballots.into_iter().zip(1..) {
             let mut bytes = Vec::new();

@@ -141,6 +141,11 @@ fn the_own_voter_stores_a_set_last_and_has_to() {
         (own, one.events(), voters[&1].record().set.term)
     };
     let claim = Some(Ballot::Claim { term: 1, server: 1 });
+    assert_eq!(
+        round(&[1, 2]),
+        (Some(Ballot::Ask { server: 1 }), vec![], 0),
+        "a majority is willing"
+    );
     assert_eq!(round(&[1]), (claim.clone(), vec![], 0), "its own vote");
     assert_eq!(round(&[2, 3]), (None, vec![], 0), "the others' votes");
     assert_eq!(round(&[2, 3]), (claim, vec![], 0), "both store the set, and it is not enough");
@@ -164,4 +169,22 @@ fn a_holder_whose_time_is_over_gets_none_from_a_voter_without_memory() {
     settle(&mut one, &mut voters, &[1, 2, 3], at(3200));
     settle(&mut one, &mut voters, &[1, 2, 3], at(3400));
     assert!(one.may_act(at(3400)) && !voters[&3].record().set.is_fresh());
+}
+
+#[test]
+fn a_server_that_hears_nobody_ends_no_term_when_it_is_back() {
+    let ([mut one, mut two], mut voters) = cluster();
+    one.stand(at(0));
+    assert_eq!(settle(&mut one, &mut voters, &[1, 2, 3], at(0)), [Event::Won { term: 1 }]);
+    for time in (0..20_000).step_by(50) {
+        assert_eq!(settle(&mut one, &mut voters, &[1, 3], at(time)), []);
+        assert_eq!(settle(&mut two, &mut voters, &[2], at(time)), []);
+        assert!(one.may_act(at(time)), "{time}");
+    }
+    assert_eq!(voters[&2].record().term, 1, "it has asked for no term");
+    for time in (20_000..25_000).step_by(50) {
+        assert_eq!(settle(&mut one, &mut voters, &[1, 2, 3], at(time)), []);
+        assert_eq!(settle(&mut two, &mut voters, &[1, 2, 3], at(time)), []);
+        assert!(one.may_act(at(time)), "{time}");
+    }
 }

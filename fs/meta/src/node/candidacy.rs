@@ -27,8 +27,8 @@ pub(super) struct Candidacy {
     claimant: RefCell<Claimant>,
     voters: BTreeMap<u32, Connection>,
     won: Cell<Option<u64>>,
-    /// When the former holder gave its term up.
-    released: Cell<Option<Time>>,
+    /// The term that its holder gave up last, and when.
+    released: Cell<Option<(u64, Time)>>,
     /// Told when the standing changes: won, lost, set stored.
     pub changed: Notify,
     poked: Notify,
@@ -101,7 +101,7 @@ impl Candidacy {
 
     /// Whether the former holder gave its term up lately.
     pub fn was_handed_over(&self) -> bool {
-        self.released.get().is_some_and(|at| self.world.now().since(at) < self.lease)
+        self.released.get().is_some_and(|(_, at)| self.world.now().since(at) < self.lease)
     }
 
     /// Asks the voters to store another set. False: not now.
@@ -120,6 +120,10 @@ impl Candidacy {
 
     /// The active server was heard of, in this term.
     pub fn heard(&self, term: u64) {
+        // Its last words may come after it gave its term up.
+        if self.released.get().is_some_and(|(released, _)| term <= released) {
+            return;
+        }
         self.claimant.borrow_mut().heard(term, self.world.now());
         self.take_events();
     }
@@ -127,8 +131,8 @@ impl Candidacy {
     /// Judges another server's ballot; None: this voter has no answer.
     pub async fn judge(&self, ballot: &Ballot) -> Option<Answer> {
         let answer = self.keeper.answer(ballot).await.ok()?;
-        if let (Ballot::Release { .. }, true) = (ballot, answer.is_granted) {
-            self.released.set(Some(self.world.now()));
+        if let (Ballot::Release { term, .. }, true) = (ballot, answer.is_granted) {
+            self.released.set(Some((*term, self.world.now())));
             self.claimant.borrow_mut().stand(self.world.now());
             self.poked.notify_all();
         }

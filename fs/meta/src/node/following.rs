@@ -229,9 +229,9 @@ impl MetaNode {
             let (term, reached) = (leader.term, reached(store));
             let request = StandbyRequest::Pull { term, from, offset, reached };
             let body = self.ask(leader, &request).await?;
-            self.candidacy.heard(term);
             match decode::<StandbyResult<'_>>(&body) {
                 Ok(Ok(StandbyReply::Records { records, sync, has_all })) => {
+                    self.candidacy.heard(term);
                     part.clear();
                     for (position, record) in (from..).zip(&records) {
                         store.ready().await?;
@@ -246,6 +246,7 @@ impl MetaNode {
                     if length > RECORD_BYTES_MAX || bytes.0.len() > FEED_BYTES {
                         return Err(Parted::Away);
                     }
+                    self.candidacy.heard(term);
                     part.extend_from_slice(bytes.0);
                     if part.len() as u64 >= length {
                         store.ready().await?;

@@ -172,6 +172,14 @@ impl MetaNode {
         self.active().is_some() && self.candidacy.set().len() > 1
     }
 
+    /// Has a standby serve, and follows it. False: this server does not serve, or no standby has all that it has.
+    pub fn switch(&self) -> bool {
+        let may = self.has_standby();
+        self.switch.set(self.switch.get() || may);
+        self.switched.notify_all();
+        may
+    }
+
     /// Follows, or serves, in turn.
     async fn run(self: Rc<Self>) {
         while !self.stopping.get() && self.failure.borrow().is_none() {
@@ -275,14 +283,12 @@ impl MetaNode {
         if incoming.member.is_none() && !own() {
             return Self::send(responder, Status::Unproven, Vec::new());
         }
-        let result: StandbyResult<'_> = match (self.active(), self.has_standby()) {
-            (None, _) => return Self::send(responder, Status::Unavailable, Vec::new()),
-            (Some(_), false) => Err(Errno::ENODEV),
-            (Some(_), true) => {
-                self.switch.set(true);
-                self.switched.notify_all();
-                Ok(StandbyReply::Done)
-            }
+        if self.active().is_none() {
+            return Self::send(responder, Status::Unavailable, Vec::new());
+        }
+        let result: StandbyResult<'_> = match self.switch() {
+            true => Ok(StandbyReply::Done),
+            false => Err(Errno::ENODEV),
         };
         let mut body = Vec::new();
         encode(&result, &mut body);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ropewalk_client::{Caller, Client};
 use ropewalk_sim::cluster::METAS;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_wire::fs::meta::ROOT;
 
 use crate::programs::*;
 
@@ -84,4 +85,132 @@ fn the_standby_takes_over_from_one_that_is_killed_and_is_followed_by_it() {
     cluster.restart(&mut simulation, METAS[first]);
     assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)), "{:?}", cluster.logged());
     assert_eq!(cluster.active(), Some(1 - first));
+}
+
+/// Cuts a node off from all others, or joins it again.
+fn cut_off(simulation: &Simulation, cluster: &Cluster, name: &str, is_cut: bool) {
+    let mut others = cluster.servers();
+    others.extend((0..cluster.client_count()).map(|it| cluster.client_name(it).to_owned()));
+    for other in others.iter().filter(|other| *other != name) {
+        match is_cut {
+            true => simulation.network().partition(name, other),
+            false => simulation.network().heal(name, other),
+        }
+    }
+}
+
+#[test]
+fn the_standby_takes_over_from_one_that_is_stopped_or_cut_off() {
+    for seed in 2..5 {
+        for is_stopped in [true, false] {
+            let (mut simulation, cluster) = start(seed);
+            let first = cluster.active().expect("one serves");
+            let gap =
+                gap_during(&mut simulation, &cluster, |simulation, cluster| match is_stopped {
+                    true => simulation.pause(METAS[first]),
+                    false => cut_off(simulation, cluster, METAS[first], true),
+                });
+            println!("stopped {is_stopped}: {gap} ms");
+            assert!(gap < 4000, "{gap} ms");
+            match is_stopped {
+                true => simulation.resume(METAS[first]),
+                false => cut_off(&simulation, &cluster, METAS[first], false),
+            }
+            let stands = simulation.run_until(20 * SECOND, |_| has_standby(&cluster));
+            assert!(stands, "{:?}", cluster.logged());
+            assert_eq!(cluster.active(), Some(1 - first));
+            let member = cluster.member(first).expect("it runs");
+            assert_eq!((member.failure(), member.active().is_some()), (None, false));
+        }
+    }
+}
+
+#[test]
+fn an_active_server_goes_on_without_its_standby_and_takes_it_again() {
+    let (mut simulation, cluster) = start(6);
+    let first = cluster.active().expect("one serves");
+    let gap = gap_during(&mut simulation, &cluster, |simulation, cluster| {
+        cluster.kill(simulation, METAS[1 - first], Kill::Process(Duration::ZERO));
+    });
+    println!("without the standby: {gap} ms");
+    assert!(gap < 1500, "{gap} ms");
+    assert_eq!(cluster.active(), Some(first));
+    cluster.restart(&mut simulation, METAS[1 - first]);
+    assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)), "{:?}", cluster.logged());
+}
+
+#[test]
+fn servers_change_places_on_purpose_without_a_pause() {
+    let (mut simulation, cluster) = start(7);
+    for _ in 0..4 {
+        let first = cluster.active().expect("one serves");
+        let gap = gap_during(&mut simulation, &cluster, |_, cluster| {
+            assert!(cluster.member(first).expect("it runs").switch());
+        });
+        println!("switched: {gap} ms");
+        assert!(gap < 200, "{gap} ms");
+        assert_eq!(cluster.active(), Some(1 - first));
+        assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)));
+        cluster.run(&mut simulation, 0, remove_all);
+    }
+}
+
+async fn remove_all(client: Client) {
+    for name in list(&client).await {
+        client.remove_directory(&Caller::root(), ROOT, &name).await.expect("removed");
+    }
+}
+
+#[test]
+fn a_standby_that_was_away_for_long_copies_all_rows() {
+    let mut simulation = Simulation::new(8);
+    let cluster = Cluster::start(&mut simulation, ClusterConfig::paired());
+    assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)));
+    let copies = |cluster: &Cluster| {
+        cluster.logged().iter().filter(|line| line.contains("copies the rows")).count()
+    };
+    let before = copies(&cluster);
+    let first = cluster.active().expect("one serves");
+    let second = METAS[1 - first];
+    cluster.kill(&mut simulation, second, Kill::Process(Duration::ZERO));
+    simulation.run_for(SECOND);
+    // More records than the journal keeps.
+    for round in 0..40u64 {
+        cluster.run(&mut simulation, 0, async move |client: Client| {
+            for number in 0..50u64 {
+                let file = create(&client, format!("f{round}-{number}").as_bytes()).await;
+                write(&client, &file, 0, &pattern(number, 8000)).await.expect("written");
+                client.sync(&file).await.expect("synced");
+            }
+        });
+    }
+    cluster.restart(&mut simulation, second);
+    assert!(simulation.run_until(60 * SECOND, |_| has_standby(&cluster)), "{:?}", cluster.logged());
+    assert!(copies(&cluster) > before, "{:?}", cluster.logged());
+    cluster.kill(&mut simulation, METAS[first], Kill::Process(Duration::ZERO));
+    let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+    assert_eq!(names.len(), 2000);
+    assert_eq!(cluster.active(), Some(1 - first));
+    for number in [0u64, 33, 49] {
+        let content = cluster.run(&mut simulation, 0, async move |client: Client| {
+            let name = format!("f39-{number}");
+            let file = open(&client, name.as_bytes(), READ).await.expect("it is there");
+            read_all(&client, &file).await.expect("read")
+        });
+        assert_eq!(content, pattern(number, 8000));
+    }
+}
+
+#[test]
+fn without_a_majority_nobody_serves() {
+    let (mut simulation, cluster) = start(9);
+    let first = cluster.active().expect("one serves");
+    cluster.kill(&mut simulation, METAS[1 - first], Kill::Process(Duration::ZERO));
+    simulation.run_for(2 * SECOND);
+    assert_eq!(cluster.active(), Some(first), "with the witness it goes on");
+    cluster.kill(&mut simulation, "data1", Kill::Process(Duration::ZERO));
+    simulation.run_for(2 * SECOND);
+    assert_eq!(cluster.active(), None);
+    cluster.restart(&mut simulation, "data1");
+    assert!(simulation.run_until(10 * SECOND, |_| cluster.active() == Some(first)));
 }
