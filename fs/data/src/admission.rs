@@ -26,6 +26,7 @@ use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner, body_of};
 use crate::vouching::Word;
+use crate::witness::ballot_of;
 use crate::write::Write;
 
 impl Handler for Inner {
@@ -120,6 +121,27 @@ fn pieces<'a>(request: &'a DataRequest<'_>) -> &'a [ObjectRange] {
 }
 
 impl Inner {
+    /// Answers a ballot, where this server is a witness.
+    fn vote(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        let Some(witness) = self.witness.clone() else {
+            return self.refuse(responder, Status::Malformed);
+        };
+        match ballot_of(&incoming) {
+            Ok(ballot) => self.in_task(responder, async move |inner, responder| {
+                let answer = witness.answer(&ballot).await;
+                match answer.filter(|_| inner.refusal.borrow().is_none()) {
+                    Some(body) => inner.send(responder, Status::Done, body),
+                    None => inner.refuse(responder, Status::Unavailable),
+                }
+            }),
+            Err(Status::Unproven) => {
+                self.stranger(Failure::Status(Status::Unproven));
+                self.refuse(responder, Status::Unproven);
+            }
+            Err(status) => self.refuse(responder, status),
+        }
+    }
+
     /// Whether this server is in the groups of these ranges, as far as the caller could know. Where the caller knows a
     /// newer map, this server asks for it at once.
     pub(crate) fn check_groups(
@@ -199,7 +221,7 @@ impl Inner {
     }
 
     /// Counts a call of a caller that may not make it.
-    pub(crate) fn stranger(&self, failure: Failure) -> Failure {
+    fn stranger(&self, failure: Failure) -> Failure {
         if self.activities.refused() == 0 {
             self.lines.say(
                 "refused calls of programs that are not servers of this cluster: 'ropewalk status \

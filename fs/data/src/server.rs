@@ -427,11 +427,12 @@ impl Inner {
     }
 
     pub(crate) fn counters(&self) -> Counters {
+        let early = self.witness.as_ref().map_or(0, |witness| witness.strangers());
         Counters {
             requests: self.requests.get(),
             checksum_errors: self.checksum_errors.get(),
             turned_away: self.turned_away.get(),
-            strangers: self.strangers(),
+            strangers: self.activities.refusals() + early,
             under_way: self.tasks.get(),
         }
     }

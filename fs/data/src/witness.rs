@@ -23,8 +23,6 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::{decode, election, encode};
 
 use crate::config::{DataConfig, DataError};
-use crate::failure::Failure;
-use crate::server::Inner;
 
 /// Ballots that wait for the disk at a time, before the data server has started.
 const BALLOTS_MAX: usize = 64;
@@ -43,13 +41,13 @@ pub(crate) struct Door {
     secret: Secret,
     marks: Marks,
     witness: Rc<Witness>,
-    server: RefCell<Option<Rc<Inner>>>,
+    server: RefCell<Option<Rc<dyn Handler>>>,
     is_closed: Cell<bool>,
     ballots: Cell<usize>,
 }
 
 /// The ballot in a call, if its caller may cast it.
-fn ballot_of(incoming: &Incoming) -> Result<Ballot, Status> {
+pub(crate) fn ballot_of(incoming: &Incoming) -> Result<Ballot, Status> {
     let Ok(ballot) = decode::<election::Ballot>(incoming.body()) else {
         return Err(Status::Malformed);
     };
@@ -62,7 +60,7 @@ fn ballot_of(incoming: &Incoming) -> Result<Ballot, Status> {
 
 impl Witness {
     /// The body of the answer, once it may leave; None: the disk fails.
-    async fn answer(&self, ballot: &Ballot) -> Option<Vec<u8>> {
+    pub(crate) async fn answer(&self, ballot: &Ballot) -> Option<Vec<u8>> {
         match self.keeper.answer(ballot).await {
             Ok(answer) => {
                 let mut body = Vec::new();
@@ -74,6 +72,11 @@ impl Witness {
                 None
             }
         }
+    }
+
+    /// Callers that were refused before the data server had started.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers.get()
     }
 
     fn refuses_stranger(&self) {
@@ -114,7 +117,7 @@ impl Door {
     }
 
     /// From now on calls are the data server's.
-    pub(crate) fn hand_over(&self, server: Rc<Inner>) {
+    pub(crate) fn hand_over(&self, server: Rc<dyn Handler>) {
         *self.server.borrow_mut() = Some(server);
     }
 
@@ -179,37 +182,5 @@ impl Handler for Door {
             // As long as it has not started it says nothing, as a server that is no witness.
             None => {}
         }
-    }
-}
-
-impl Inner {
-    /// Answers a ballot.
-    pub(crate) fn vote(self: Rc<Self>, incoming: Incoming, responder: Responder) {
-        let Some(witness) = self.witness.clone() else {
-            return self.refuse(responder, Status::Malformed);
-        };
-        match ballot_of(&incoming) {
-            Ok(ballot) => self.in_task(responder, async move |inner, responder| {
-                match witness.answer(&ballot).await {
-                    Some(body) if !inner.is_refused() => inner.send(responder, Status::Done, body),
-                    _ => inner.refuse(responder, Status::Unavailable),
-                }
-            }),
-            Err(Status::Unproven) => {
-                self.stranger(Failure::Status(Status::Unproven));
-                self.refuse(responder, Status::Unproven);
-            }
-            Err(status) => self.refuse(responder, status),
-        }
-    }
-
-    fn is_refused(&self) -> bool {
-        self.refusal.borrow().is_some()
-    }
-
-    /// Calls of callers that may not make them, before and after the start.
-    pub(crate) fn strangers(&self) -> u64 {
-        let early = self.witness.as_ref().map_or(0, |witness| witness.strangers.get());
-        self.activities.refusals() + early
     }
 }
