@@ -41,6 +41,8 @@ pub struct TermRow {
     era: u64,
     /// The record that begins the term, this row's own; 0 where that is not known.
     begin: u64,
+    /// The server was elected; else there was one only.
+    is_elected: bool,
 }
 
 /// The row of a program that did not note where its term begins.
@@ -60,7 +62,7 @@ impl TermRow {
             Some(&FIRST_VERSION) => {
                 let row: FirstRow = decode_row(FIRST_VERSION, bytes).ok()?;
                 let FirstRow { id, server, store, disk_era, era } = row;
-                TermRow { id, server, store, disk_era, era, begin: 0 }
+                TermRow { id, server, store, disk_era, era, begin: 0, is_elected: false }
             }
             _ => decode_row(VERSION, bytes).ok()?,
         };
@@ -184,14 +186,19 @@ impl Terms {
         // The starts of another disk are none of this history: it was only copied there.
         let starts = if boot.history == store { starts } else { Starts::default() };
         let known = self.rows.values().fold(starts, |starts, row| starts.with(row.id));
-        let begin = start.begin;
-        let row = TermRow { id: term.0, server, store, disk_era, era, begin };
+        let (begin, is_elected) = (start.begin, start.elected.is_some());
+        let row = TermRow { id: term.0, server, store, disk_era, era, begin, is_elected };
         Beginning { row, forgetful, starts: known.with(row.id) }
     }
 
     /// The highest number of a term.
     pub fn newest(&self) -> u64 {
         self.rows.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// Whether a server of this history was ever elected, as far as these rows go back.
+    pub fn had_election(&self) -> bool {
+        self.rows.values().any(|row| row.is_elected)
     }
 
     /// The terms whose beginnings are known, the oldest first.
@@ -348,12 +355,20 @@ mod tests {
 
     #[test]
     fn damaged_rows_are_refused() {
-        let row = TermRow { id: 7 << 32 | 1, server: 3, store: 5, disk_era: 8, era: 9, begin: 4 };
+        let row = TermRow {
+            id: 7 << 32 | 1,
+            server: 3,
+            store: 5,
+            disk_era: 8,
+            era: 9,
+            begin: 4,
+            is_elected: true,
+        };
         assert_eq!(TermRow::decode(7, &row.encode()), Some(row));
         assert_eq!(TermRow::decode(8, &row.encode()), None);
         let first = FirstRow { id: row.id, server: 3, store: 5, disk_era: 8, era: 9 };
         let old = encode_row(FIRST_VERSION, &first);
-        assert_eq!(TermRow::decode(7, &old), Some(TermRow { begin: 0, ..row }));
+        assert_eq!(TermRow::decode(7, &old), Some(TermRow { begin: 0, is_elected: false, ..row }));
         for cut in 0..row.encode().len() {
             assert_eq!(TermRow::decode(7, &row.encode()[..cut]), None);
         }

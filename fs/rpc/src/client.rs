@@ -9,7 +9,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, Origin};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::{Pool, PoolBuffer};
-use ropewalk_base::task::{Either, Semaphore, race};
+use ropewalk_base::task::{Either, Notify, Semaphore, race};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::context::Completed;
@@ -120,6 +120,8 @@ struct Inner {
     /// The servers that may serve, and the one that is called now.
     peers: Vec<PeerId>,
     turn: Cell<usize>,
+    /// Told when another server is called.
+    turned: Notify,
     pool: Pool,
     options: Options,
     session: Cell<u64>,
@@ -177,6 +179,8 @@ const RESEND: Duration = Duration::from_secs(10);
 /// The same, where another server may be the one that serves. One that works at a call for longer gets a copy of it, and knows
 /// that.
 const RESEND_AMONG: Duration = Duration::from_millis(500);
+/// The longest pause before the next one of several servers is asked: one may be about to take over.
+const BACKOFF_AMONG: Duration = Duration::from_millis(100);
 const TELL_AFTER: Duration = Duration::from_secs(1);
 /// A call that begins so soon after another one was given up most likely belongs to the same system call, of
 /// which the kernel makes several requests, or to the same program. It gets no second wait.
@@ -241,6 +245,7 @@ impl Connection {
                 endpoint: endpoint.clone(),
                 peers,
                 turn: Cell::new(0),
+                turned: Notify::new(),
                 pool: Pool::with_budget(POOL_BYTES),
                 options,
                 session: Cell::new(0),
@@ -272,7 +277,15 @@ impl Connection {
         if self.peer() == peer {
             let next = self.inner.turn.get() + 1;
             self.inner.turn.set(next % self.inner.peers.len());
+            if self.inner.peers.len() > 1 {
+                self.inner.turned.notify_all();
+            }
         }
+    }
+
+    /// Completes when calls go to another one of several servers: the one before did not serve, or did not answer.
+    pub fn turned(&self) -> impl Future<Output = ()> + use<> {
+        self.inner.turned.notified()
     }
 
     /// The session that calls carry, or 0.
@@ -436,7 +449,9 @@ impl Connection {
         let mut told = false;
         // Servers that this program has no business with.
         let mut strangers = BTreeSet::new();
-        let wait = if inner.peers.len() > 1 { RESEND_AMONG } else { RESEND };
+        let is_alone = inner.peers.len() == 1;
+        let wait = if is_alone { RESEND } else { RESEND_AMONG };
+        let longest = if is_alone { BACKOFF_MAX } else { BACKOFF_AMONG };
         loop {
             // A server that works at a call for longer than the patience is not down.
             let resend = if patience > SHORT { wait } else { patience };
@@ -487,7 +502,7 @@ impl Connection {
             }
             let left = self.wait_more(begin, patience, &mut told)?;
             inner.world.sleep(backoff.min(left)).await;
-            backoff = (backoff * 2).min(BACKOFF_MAX);
+            backoff = (backoff * 2).min(longest);
         }
     }
 

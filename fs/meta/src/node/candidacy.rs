@@ -50,7 +50,8 @@ impl Candidacy {
         let term = term.max(keeper.record().term);
         let claimant = Claimant::new(own, rules, term, world.now(), random);
         let connect = |peer: PeerId| {
-            let (limit, proof) = (lease / 2, Some(proof.clone()));
+            // A ballot that is sent again for longer could reach a voter that has lost its memory meanwhile.
+            let (limit, proof) = (lease / 4, Some(proof.clone()));
             let options = Options { limit, proof, ..Options::default() };
             Connection::new(world, endpoint, peer, options)
         };
@@ -173,7 +174,7 @@ impl Candidacy {
         let mut body = Vec::new();
         encode(&wire::Ballot::from(ballot), &mut body);
         let call = self.voters.get(&voter)?.call_free(Service::Election, &body);
-        let reply = self.world.timeout(self.lease / 2, call).await?.ok()?;
+        let reply = self.world.timeout(self.lease / 4, call).await?.ok()?;
         decode::<wire::Answer>(reply.body()).ok().map(Answer::from)
     }
 

@@ -15,7 +15,7 @@ use ropewalk_store::superblock::Expect;
 use ropewalk_store::{JournaledStore, MetaStore};
 
 use super::feed::Feed;
-use super::{MetaNode, find, newest_term};
+use super::{MetaNode, find, terms_of};
 use crate::history::Start;
 use crate::server::{MetaError, MetaServer, Seat, bind};
 
@@ -66,7 +66,7 @@ impl MetaNode {
     /// The store of a server that did not follow in this life.
     async fn own_store(&self) -> Result<JournaledStore, MetaError> {
         let found = find(&self.world, &self.config, self.boot.get()).await?;
-        let is_empty = newest_term(&found, &self.config)? == 0;
+        let is_empty = terms_of(&found, &self.config)?.newest() == 0;
         let may_format = self.candidacy.is_first() && self.config.expect != Expect::Existing;
         if is_empty && !may_format {
             self.candidacy.release();
@@ -149,7 +149,8 @@ impl MetaNode {
             }
         }
         // Those that were never heard of in this term: a server that gave its term up comes soon, any other one is dead.
-        let grace = if self.candidacy.was_handed_over() { self.node.lease } else { patience / 4 };
+        let grace =
+            if self.candidacy.was_handed_over() { self.node.lease } else { self.node.lease / 32 };
         if self.node.alone && self.world.now().since(began) >= grace {
             let heard = |server: &u32| standings.iter().any(|it| it.server == *server);
             wanted.retain(|server| *server == self.config.server.0 || heard(server));

@@ -97,21 +97,22 @@ impl MetaNode {
     ) -> Result<Rc<MetaNode>, MetaError> {
         let claimed = claim_directory(world, &config).await?;
         let (own, boot) = (config.server.0, claimed.boot);
-        let newest = match find(world, &config, boot).await {
-            Ok(found) => Some(newest_term(&found, &config)?),
-            Err(StoreError::Unfinished { .. }) => None,
+        let terms = match find(world, &config, boot).await {
+            Ok(found) => terms_of(&found, &config)?,
+            Err(StoreError::Unfinished { .. }) => Terms::default(),
             Err(error) => return Err(error.into()),
         };
-        // Who has a file system, or makes one, may be elected in the first election.
-        let is_founder = newest.is_some_and(|term| term > 0) || node.founds;
+        let newest = terms.newest();
+        // Who was the only server, or makes a file system, may be elected in the first election. Any other one has to hear of a
+        // set first: its voter may have lost one.
+        let is_founder = if newest == 0 { node.founds } else { !terms.had_election() };
         let set = Set::first(is_founder.then_some(own));
         let first = Record { term: 0, server: 0, set };
         let keeper = VoterKeeper::open(world, config.directory.clone(), node.lease, first).await?;
         let proof = proof_of(&config);
         let witness = node.witness.iter().map(|(number, peer)| (WITNESS | number, *peer));
         let voters = node.others.iter().map(|(number, peer)| (*number, *peer)).chain(witness);
-        let (voters, term) = (voters.collect(), newest.unwrap_or(0));
-        let election = (own, node.lease, term);
+        let (voters, election) = (voters.collect(), (own, node.lease, newest));
         let candidacy =
             Candidacy::new((world, &endpoint), &proof, keeper.clone(), election, &voters);
         let connect = |peer: PeerId| {
@@ -333,9 +334,8 @@ async fn find(world: &World, config: &MetaConfig, boot: Boot) -> Result<FoundSto
     JournaledStore::find(world, &config.directory, boot, config.store, config.accept_loss).await
 }
 
-/// The highest term in the rows of a store; 0 where it holds no file system.
-fn newest_term(found: &FoundStore, config: &MetaConfig) -> Result<u64, MetaError> {
-    let terms = Terms::found(found);
+/// The terms in the rows of a store; none where it holds no file system.
+fn terms_of(found: &FoundStore, config: &MetaConfig) -> Result<Terms, MetaError> {
     let fail = |cause| MetaError::Rows { path: config.directory.clone(), cause };
-    Ok(terms.map_err(fail)?.newest())
+    Terms::found(found).map_err(fail)
 }
