@@ -260,10 +260,14 @@ impl Cluster {
     }
 
     /// The number of the pair's server that is the active one.
+    ///
+    /// # Panics
+    /// Both may act.
     pub fn active(&self) -> Option<usize> {
-        let is_active =
-            |number: &usize| self.member(*number).is_some_and(|it| it.active().is_some());
-        (0..self.pair.len()).find(is_active)
+        let acts = |number: &usize| self.member(*number).is_some_and(|it| it.active().is_some());
+        let active: Vec<usize> = (0..self.pair.len()).filter(acts).collect();
+        assert!(active.len() < 2, "two metadata servers may act");
+        active.first().copied()
     }
 
     /// Adds one more data server.

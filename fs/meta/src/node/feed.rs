@@ -123,7 +123,8 @@ impl Feed {
                 journal.dismiss(member);
             }
         }
-        standbys.values_mut().for_each(|it| it.leaves = false);
+        let gone = standbys.iter_mut().filter(|(server, _)| !set.contains(server));
+        gone.for_each(|(_, standby)| standby.leaves = false);
     }
 
     /// Goes on without a standby that was not told to those who elect.

@@ -12,7 +12,7 @@ use crate::programs::steps::{Handles, Outcome, Place, Step};
 use crate::programs::*;
 use ropewalk_base::random::Random;
 use ropewalk_client::{Caller, Errno, Node};
-use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
+use ropewalk_sim::cluster::{META, METAS, PROGRAM_LIMIT};
 use ropewalk_sim::{
     Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
 };
@@ -30,6 +30,8 @@ struct Run<'a> {
     handles: Vec<Handles>,
     directories: [u64; 2],
     power: bool,
+    /// There are two metadata servers, of which one serves.
+    paired: bool,
     plant: Plant,
 }
 
@@ -157,6 +159,8 @@ impl Run<'_> {
 
     /// One operation on one client, with events meanwhile and after it.
     fn step(&mut self) {
+        // It looks that no two of them serve.
+        let _ = self.cluster.active();
         let client = self.random.below(self.cluster.client_count() as u64) as usize;
         let (step, expected, mut after) = self.plan(client);
         let place = Place {
@@ -194,7 +198,8 @@ impl Run<'_> {
             1 => {
                 let mut after = self.model.clone();
                 let pause = Duration::from_micros(self.random.below(1_000_000));
-                self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, &mut after);
+                let meta = self.any_meta();
+                self.restart(&[meta], Kill::Process(Duration::ZERO), pause, &mut after);
                 self.model = after;
             }
             _ => {}
@@ -259,6 +264,38 @@ impl Run<'_> {
         servers.get(at).map_or(META, String::as_str).to_string()
     }
 
+    /// The metadata server, or one of two.
+    fn any_meta(&mut self) -> String {
+        let number = if self.paired { self.random.below(METAS.len() as u64) as usize } else { 0 };
+        METAS[number].to_owned()
+    }
+
+    /// Something that only two metadata servers survive: one of them stands still, or is cut off from some.
+    fn fault_of_pair(&mut self) {
+        let pause = Duration::from_micros(self.random.below(4_000_000));
+        let meta = self.any_meta();
+        match self.random.below(3) {
+            0 => {
+                self.simulation.pause(&meta);
+                self.simulation.run_for(pause);
+                self.simulation.resume(&meta);
+            }
+            1 => {
+                let other = METAS.into_iter().find(|it| *it != meta).expect("there are two");
+                self.simulation.network().partition(&meta, other);
+                self.simulation.run_for(pause);
+                self.simulation.network().heal(&meta, other);
+            }
+            _ => {
+                let servers = self.cluster.servers();
+                let cut: Vec<&String> = servers.iter().filter(|it| **it != meta).collect();
+                cut.iter().for_each(|it| self.simulation.network().partition(&meta, it));
+                self.simulation.run_for(pause);
+                cut.iter().for_each(|it| self.simulation.network().heal(&meta, it));
+            }
+        }
+    }
+
     /// Something happens; true if the power of everything failed.
     fn fault(&mut self, after: &mut Model) -> bool {
         let pause = Duration::from_micros(self.random.below(4_000_000));
@@ -269,6 +306,10 @@ impl Run<'_> {
         let server = self.any_server();
         let kind = self.random.below(if self.power { 8 } else { 7 });
         say(self.simulation, || format!("fault {kind} {server} {client} {pause:?}"));
+        if self.paired && self.random.below(2) == 0 {
+            self.fault_of_pair();
+            return false;
+        }
         match kind {
             0 | 1 => {
                 self.simulation.network().cut(&server, &client, Cut::Both);
@@ -279,7 +320,10 @@ impl Run<'_> {
                 self.simulation.network().heal(&server, &client);
             }
             3 | 4 => self.restart(&[server], Kill::Process(pause / 1000), pause, after),
-            5 => self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, after),
+            5 => {
+                let meta = self.any_meta();
+                self.restart(&[meta], Kill::Process(Duration::ZERO), pause, after);
+            }
             6 => {
                 let servers = self.cluster.servers();
                 self.restart(&servers, Kill::Process(pause / 1000), pause, after);
@@ -417,11 +461,15 @@ enum Plant {
 }
 
 fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
+    scenario_of(simulation, power, plant, false);
+}
+
+fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, paired: bool) {
     let mut random = simulation.fork_random();
     let mut config = ClusterConfig {
         data_servers: 1 + random.below(4) as u32,
         clients: 1 + random.below(3) as u32,
-        ..ClusterConfig::default()
+        ..if paired { ClusterConfig::paired() } else { ClusterConfig::default() }
     };
     if random.below(3) == 0 {
         config.rail = SimConfig::native();
@@ -445,7 +493,8 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
     let handles = (0..cluster.client_count()).map(|_| Handles::default()).collect();
     let directories = [ROOT, made];
     let model = Model::new();
-    let mut run = Run { simulation, cluster, random, model, handles, directories, power, plant };
+    let mut run =
+        Run { simulation, cluster, random, model, handles, directories, power, paired, plant };
     for _ in 0..OPERATIONS {
         run.step();
     }
@@ -476,6 +525,22 @@ fn clients_see_one_file_system_whatever_dies() {
 }
 
 #[test]
+fn clients_see_one_file_system_whichever_of_two_metadata_servers_dies() {
+    let scenario = |simulation: &mut Simulation| {
+        scenario_of(simulation, false, Plant::Nothing, true);
+    };
+    run_seeds(seeds(30_000, 60), scenario);
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_of_two_metadata_servers() {
+    let scenario = |simulation: &mut Simulation| {
+        scenario_of(simulation, true, Plant::Nothing, true);
+    };
+    run_seeds(seeds(40_000, 40), scenario);
+}
+
+#[test]
 fn one_seed_has_one_trace_in_two_processes() {
     in_two_processes("random::one_seed_has_one_trace_in_two_processes", || {
         (0..4).fold(0, |all: u64, seed| {
@@ -493,9 +558,13 @@ fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
 
 /// Runs seeds until one fails, and breaks off where none does.
 fn assert_found(plant: Plant, power: bool) {
+    assert_found_in(plant, power, false);
+}
+
+fn assert_found_in(plant: Plant, power: bool, paired: bool) {
     const SEEDS: u64 = 400;
     let fails = |seed: &u64| {
-        let run = || scenario(&mut Simulation::new(*seed), power, plant);
+        let run = || scenario_of(&mut Simulation::new(*seed), power, plant, paired);
         std::panic::catch_unwind(run).is_err()
     };
     let found = (20_000..20_000 + SEEDS).position(|seed| fails(&seed));
@@ -521,4 +590,9 @@ fn calls_that_take_effect_twice_are_found_out() {
 #[test]
 fn replies_before_their_effect_is_written_are_found_out() {
     assert_found(Plant::EarlyReplies, false);
+}
+
+#[test]
+fn replies_before_the_standby_has_written_are_found_out() {
+    assert_found_in(Plant::EarlyReplies, false, true);
 }
