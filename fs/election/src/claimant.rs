@@ -156,6 +156,13 @@ impl Claimant {
         }
     }
 
+    /// The servers that may be elected now: those of the set, and of the one that is proposed. A proposal cannot be taken back.
+    pub fn electable(&self) -> BTreeSet<u32> {
+        let State::Holds(holding) = &self.state else { return BTreeSet::new() };
+        let proposed = holding.proposed.iter().flat_map(|(set, _)| &set.members);
+        holding.set.members.iter().chain(proposed).copied().collect()
+    }
+
     /// Whether this server has the first term of all: no holder of an earlier one has stored a set.
     pub fn is_first(&self) -> bool {
         matches!(&self.state, State::Holds(holding) if holding.is_first)

@@ -110,7 +110,7 @@ pub fn common(
     (other, other_last): (&[KnownTerm], u64),
 ) -> Option<u64> {
     let end = |terms: &[KnownTerm], at: usize, last: u64| {
-        terms.get(at + 1).map_or(last, |next| next.begin - 1)
+        terms.get(at + 1).map_or(last, |next| next.begin.saturating_sub(1))
     };
     let found = own.iter().enumerate().rev().find_map(|(at, term)| {
         let other_at = other.iter().position(|it| it == term)?;

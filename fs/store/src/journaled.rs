@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ropewalk_base::task::{Notify, race};
 use ropewalk_base::world::World;
@@ -41,6 +42,10 @@ use room::Spaces;
 pub use copy::{Snapshot, StoreCopy};
 pub use open::FoundStore;
 pub use room::Room;
+
+/// The time that other handles of a store get to go, and the pause before one looks again.
+const CLOSING: Duration = Duration::from_secs(5);
+const CLOSING_PAUSE: Duration = Duration::from_micros(200);
 
 /// Sizes and times of a journaled store.
 #[derive(Debug, Clone, Copy)]
@@ -180,8 +185,11 @@ impl JournaledStore {
 
     /// Takes no change any more, and completes when nothing is done to the files any more: another store may be opened in their
     /// place. What was committed and is not written is given up.
-    pub async fn close(&self) {
-        let shared = &self.shared;
+    ///
+    /// # Errors
+    /// `Busy`: somebody still has another handle after five seconds.
+    pub async fn close(self) -> Result<(), StoreError> {
+        let shared = self.shared;
         shared.journal.fail(StoreError::ShuttingDown);
         loop {
             let changed = shared.changed.notified();
@@ -191,6 +199,15 @@ impl JournaledStore {
             changed.await;
         }
         shared.journal.rest().await;
+        let until = shared.world.now() + CLOSING;
+        // The last handle closes the index, here and nowhere else.
+        while Rc::strong_count(&shared) > 1 || Arc::strong_count(&shared.index) > 1 {
+            if shared.world.now() >= until {
+                return Err(StoreError::Busy);
+            }
+            shared.world.sleep(CLOSING_PAUSE).await;
+        }
+        Ok(())
     }
 
     /// Brings everything that is committed now into the index.

@@ -98,8 +98,9 @@ pub enum StandbyReply<'a> {
 pub type StandbyResult<'a> = Result<StandbyReply<'a>, Errno>;
 
 fn some_terms<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<TermBegin>, D::Error> {
-    let terms = Vec::deserialize(from)?;
-    match terms.len() <= TERMS_MAX {
+    let terms = Vec::<TermBegin>::deserialize(from)?;
+    let begins = |term: &TermBegin| term.begin > 0;
+    match terms.len() <= TERMS_MAX && terms.iter().all(begins) {
         true => Ok(terms),
         false => Err(serde::de::Error::custom("too many terms")),
     }

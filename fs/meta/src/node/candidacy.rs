@@ -18,6 +18,9 @@ use ropewalk_rpc::{Connection, Options, Proof};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::{decode, election as wire, encode};
 
+/// A server that has lost something leaves the term to others for so many leases.
+const LOSERS_WAIT: u32 = 5;
+
 /// The claimant of a server, and the ways to its voters.
 pub(super) struct Candidacy {
     world: World,
@@ -33,15 +36,23 @@ pub(super) struct Candidacy {
     pub changed: Notify,
     poked: Notify,
     stopped: Cell<bool>,
+    /// Ballots that are under way.
+    asking: Cell<u32>,
+    asked: Notify,
+    /// The era of the server's disk, and when it was started.
+    era: u64,
+    started: Time,
 }
 
 impl Candidacy {
-    /// Stands for election. `term` is the highest one that the server's rows know; `voters` are the other ones.
+    /// Stands for election. `term` is the highest one that the server's rows know, `era` that of its disk; `voters` are the other
+    /// ones.
     pub fn new(
         (world, endpoint): (&World, &LocalEndpoint),
         proof: &Proof,
         keeper: Rc<VoterKeeper>,
-        (own, lease, term): (u32, Duration, u64),
+        (own, lease): (u32, Duration),
+        (term, era): (u64, u64),
         voters: &BTreeMap<u32, PeerId>,
     ) -> Rc<Candidacy> {
         let everybody: BTreeSet<u32> = voters.keys().copied().chain([own]).collect();
@@ -68,6 +79,10 @@ impl Candidacy {
             changed: Notify::new(),
             poked: Notify::new(),
             stopped: Cell::new(false),
+            asking: Cell::new(0),
+            asked: Notify::new(),
+            era,
+            started: world.now(),
         });
         world.spawn(candidacy.clone().run());
         candidacy
@@ -78,10 +93,25 @@ impl Candidacy {
         self.won.get()
     }
 
-    /// Sends no further ballot.
-    pub fn stop(&self) {
+    /// Sends no further ballot, and completes when nothing is stored any more. Those that are under way get a moment.
+    pub async fn stop(&self) {
         self.stopped.set(true);
         self.poked.notify_all();
+        let until = self.world.now() + self.lease / 4;
+        while self.asking.get() > 0 && self.world.now() < until {
+            let asked = self.asked.notified();
+            let _ = race(asked, self.world.sleep_until(until)).await;
+        }
+        self.keeper.settled().await;
+    }
+
+    /// Whether this server may ask for a term. One that has lost something leaves that to the others for a while, of which one
+    /// may have all.
+    fn may_stand(&self) -> bool {
+        let record = self.keeper.record();
+        let is_alone = record.set.members.iter().all(|member| *member == self.own);
+        let has_waited = || self.world.now().since(self.started) >= self.lease * LOSERS_WAIT;
+        self.keeper.whole() == self.era || is_alone || has_waited()
     }
 
     /// Whether this server may act now.
@@ -93,6 +123,11 @@ impl Candidacy {
     pub fn set(&self) -> BTreeSet<u32> {
         let claimant = self.claimant.borrow();
         claimant.set().map_or_else(BTreeSet::new, |set| set.members.clone())
+    }
+
+    /// The servers that may be elected now, also by a proposal that is not stored yet.
+    pub fn electable(&self) -> BTreeSet<u32> {
+        self.claimant.borrow().electable()
     }
 
     /// Whether this is the first term of all: no set but that of the file system's maker was ever stored.
@@ -113,9 +148,9 @@ impl Candidacy {
     }
 
     /// Gives the term up.
-    pub fn release(&self) {
+    pub fn release(self: &Rc<Self>) {
         self.claimant.borrow_mut().release(self.world.now());
-        self.take_events();
+        self.send_ballots();
         self.poked.notify_all();
     }
 
@@ -131,6 +166,9 @@ impl Candidacy {
 
     /// Judges another server's ballot; None: this voter has no answer.
     pub async fn judge(&self, ballot: &Ballot) -> Option<Answer> {
+        if self.stopped.get() {
+            return None;
+        }
         let answer = self.keeper.answer(ballot).await.ok()?;
         if let (Ballot::Release { term, .. }, true) = (ballot, answer.is_granted) {
             self.released.set(Some((*term, self.world.now())));
@@ -144,14 +182,26 @@ impl Candidacy {
     async fn run(self: Rc<Self>) {
         while !self.stopped.get() {
             let poked = self.poked.notified();
-            let ballots = self.claimant.borrow_mut().poll(self.world.now());
-            self.take_events();
-            for (voter, serial, ballot) in ballots {
-                let this = self.clone();
-                self.world.spawn(async move { this.ask(voter, serial, ballot).await });
+            let mut next = self.world.now() + self.lease / 4;
+            if self.won.get().is_some() || self.may_stand() {
+                self.send_ballots();
+                next = self.claimant.borrow().deadline();
             }
-            let deadline = self.claimant.borrow().deadline();
-            let _ = race(poked, self.world.sleep_until(deadline)).await;
+            let _ = race(poked, self.world.sleep_until(next)).await;
+        }
+    }
+
+    fn send_ballots(self: &Rc<Self>) {
+        let ballots = self.claimant.borrow_mut().poll(self.world.now());
+        self.take_events();
+        for (voter, serial, ballot) in ballots {
+            let this = self.clone();
+            self.asking.set(self.asking.get() + 1);
+            self.world.spawn(async move {
+                this.ask(voter, serial, ballot).await;
+                this.asking.set(this.asking.get() - 1);
+                this.asked.notify_all();
+            });
         }
     }
 

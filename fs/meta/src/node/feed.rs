@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use ropewalk_base::task::{Notify, race};
+use ropewalk_base::task::{Either, Notify, race};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_store::agreement::{Member, Reach};
@@ -25,8 +25,8 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use crate::history::{KnownTerm, Terms, common};
 use crate::store_rows::StoreRows;
 
-/// A standby that lacks more records than this is not waited for.
-const LAG_MAX: u64 = 64;
+/// Stands for the standby that there is not, where the active server does not go on without one.
+const NOBODY: Member = Member(u32::MAX);
 
 /// The standby servers of one term.
 pub(super) struct Feed {
@@ -38,8 +38,10 @@ pub(super) struct Feed {
     /// An answer without records is given after so long.
     patience: Duration,
     standbys: RefCell<BTreeMap<u32, Standby>>,
-    /// The servers that may be elected, as those who elect know it.
+    /// The servers that may be elected, also by a set that is only proposed.
     set: RefCell<BTreeSet<u32>>,
+    /// Whether the active server goes on without any of them.
+    alone: bool,
     next_copy: Cell<u64>,
     /// Told when a standby joins, comes to have all, or wants to leave the set.
     pub changed: Notify,
@@ -56,6 +58,8 @@ struct Standby {
     /// Keeps the records that it did not get for sure.
     kept: Option<JournalReader>,
     copy: Option<Copying>,
+    /// An answer came to the last record: it lacks no more than what was written since.
+    is_near: bool,
     /// Has to leave the set, for a copy.
     leaves: bool,
     /// The last record that it was told to sync.
@@ -89,6 +93,7 @@ impl Feed {
         store: JournaledStore,
         (term, history): (u64, u128),
         patience: Duration,
+        alone: bool,
     ) -> Feed {
         Feed {
             world: world.clone(),
@@ -98,6 +103,7 @@ impl Feed {
             patience,
             standbys: RefCell::default(),
             set: RefCell::default(),
+            alone,
             next_copy: Cell::new(1),
             changed: Notify::new(),
             ended: Cell::new(false),
@@ -112,9 +118,14 @@ impl Feed {
         for server in &*set {
             journal.admit(Member(*server), Reach::default());
         }
+        // A member that never confirms anything holds the marks until there is a standby.
+        match self.alone || !set.is_empty() {
+            true => journal.dismiss(NOBODY),
+            false => journal.admit(NOBODY, Reach::default()),
+        }
         let mut standbys = self.standbys.borrow_mut();
         for (member, _) in journal.members() {
-            if set.contains(&member.0) {
+            if set.contains(&member.0) || member == NOBODY {
                 continue;
             }
             // One that has yet to be told to those who elect stays, unless it went away.
@@ -171,7 +182,8 @@ impl Feed {
             StandbyRequest::Rows { term, copy, part } if term == self.term => {
                 return self.rows(server, copy, part);
             }
-            _ => Err(Errno::EAGAIN),
+            // It has to join the present term first.
+            _ => Err(Errno::ESTALE),
         };
         encoded(&result)
     }
@@ -219,12 +231,13 @@ impl Feed {
         };
         standby.heard = self.world.now();
         standby.reach = reach;
+        let is_near = standby.is_near;
         drop(standbys);
         let journal = self.store.journal();
         let is_member = journal.members().iter().any(|(member, _)| member.0 == server);
         if is_member {
             journal.confirm(Member(server), reach);
-        } else if reach.written.0 + LAG_MAX >= last.0 {
+        } else if is_near {
             journal.admit(Member(server), reach);
         } else {
             return;
@@ -239,20 +252,25 @@ impl Feed {
         let journal = self.store.journal();
         let until = self.world.now() + self.patience;
         loop {
+            if self.ended.get() {
+                return encoded(&Err(Errno::ESTALE));
+            }
             let (written, asked) = (journal.wait_own_written(Position(from)), journal.sync_asked());
             match self.records(server, from, offset) {
                 Ok(Some(answer)) => return answer,
                 Ok(None) => {}
                 Err(StoreError::Cut { .. }) => return encoded(&Ok(StandbyReply::Cut)),
+                Err(StoreError::Busy) => return encoded(&Err(Errno::ESTALE)),
                 Err(_) => return encoded(&Err(Errno::EIO)),
-            }
-            if self.ended.get() {
-                return encoded(&Err(Errno::EAGAIN));
             }
             if self.world.now() >= until {
                 return self.no_records(server, self.sync_of(from));
             }
-            let _ = race(race(written, asked), self.world.sleep_until(until)).await;
+            let news = race(race(written, asked), self.world.sleep_until(until)).await;
+            if let Either::Left(Either::Left(Err(_))) = news {
+                // The journal has failed, and the term ends.
+                return encoded(&Err(Errno::EIO));
+            }
         }
     }
 
@@ -266,8 +284,9 @@ impl Feed {
     fn records(&self, server: u32, from: u64, offset: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let journal = self.store.journal();
         let mut standbys = self.standbys.borrow_mut();
-        let again = || StoreError::Cut { asked: from, oldest: journal.oldest().0 };
-        let standby = standbys.get_mut(&server).filter(|it| it.kept.is_some()).ok_or_else(again)?;
+        // One that was forgotten joins again.
+        let standby =
+            standbys.get_mut(&server).filter(|it| it.kept.is_some()).ok_or(StoreError::Busy)?;
         if standby.kept.as_ref().is_none_or(|it| it.position().0 != from) {
             standby.kept = Some(journal.read_from(Position(from)));
         }
@@ -286,7 +305,10 @@ impl Feed {
                 Some((position, record)) => Some((Position(position), record)),
                 None => reader.next_record()?,
             };
-            let Some((position, record)) = next else { break };
+            let Some((position, record)) = next else {
+                standby.is_near = true;
+                break;
+            };
             if sum + record.len() > FEED_BYTES {
                 standby.next = Some((position.0, record));
                 break;
@@ -320,7 +342,9 @@ impl Feed {
     /// Begins a copy for a standby that may not be elected.
     async fn copy(&self, server: u32) -> StandbyResult<'static> {
         let now = self.world.now();
-        if let Some(standby) = self.standbys.borrow_mut().get_mut(&server) {
+        {
+            let mut standbys = self.standbys.borrow_mut();
+            let standby = standbys.get_mut(&server).ok_or(Errno::ESTALE)?;
             (standby.heard, standby.leaves) = (now, self.set.borrow().contains(&server));
             if standby.leaves {
                 self.changed.notify_all();
@@ -328,6 +352,7 @@ impl Feed {
             }
             // It is waited for again when the copy is there.
             (standby.kept, standby.records, standby.next) = (None, None, None);
+            standby.is_near = false;
         }
         self.store.journal().dismiss(Member(server));
         let (snapshot, kept) = self.store.snapshot().await.map_err(|_| Errno::EIO)?;
@@ -335,7 +360,7 @@ impl Feed {
         self.next_copy.set(number + 1);
         let (last, pieces) = (Vec::new(), VecDeque::new());
         let mut standbys = self.standbys.borrow_mut();
-        let standby = standbys.get_mut(&server).ok_or(Errno::EAGAIN)?;
+        let standby = standbys.get_mut(&server).ok_or(Errno::ESTALE)?;
         standby.copy = Some(Copying { number, snapshot, part: 0, last, pieces });
         (standby.kept, standby.reach) = (Some(kept), Reach::default());
         Ok(StandbyReply::Copying { copy: number, position })
@@ -343,10 +368,10 @@ impl Feed {
 
     fn rows(&self, server: u32, copy: u64, part: u64) -> Vec<u8> {
         let mut standbys = self.standbys.borrow_mut();
-        let Some(standby) = standbys.get_mut(&server) else { return encoded(&Err(Errno::EAGAIN)) };
+        let Some(standby) = standbys.get_mut(&server) else { return encoded(&Err(Errno::ESTALE)) };
         standby.heard = self.world.now();
         let Some(copying) = standby.copy.as_mut().filter(|it| it.number == copy) else {
-            return encoded(&Err(Errno::EAGAIN));
+            return encoded(&Err(Errno::ESTALE));
         };
         if part + 1 == copying.part {
             return copying.last.clone();
@@ -373,6 +398,7 @@ impl Standby {
             next: None,
             kept: None,
             copy: None,
+            is_near: false,
             leaves: false,
             sync_told: 0,
         }

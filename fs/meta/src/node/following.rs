@@ -37,12 +37,17 @@ enum Parted {
     Called,
     /// It lacks a record that comes next.
     Cut,
+    /// The own disk is full.
+    Full(StoreError),
     Failed(MetaError),
 }
 
 impl<E: Into<MetaError>> From<E> for Parted {
     fn from(error: E) -> Parted {
-        Parted::Failed(error.into())
+        match error.into() {
+            MetaError::Store(error) if error.is_full() => Parted::Full(error),
+            error => Parted::Failed(error),
+        }
     }
 }
 
@@ -60,6 +65,10 @@ impl MetaNode {
                 match self.follow_one(connection).await {
                     Err(Parted::Away | Parted::Cut) | Ok(()) => {}
                     Err(Parted::Called) => return Ok(()),
+                    Err(Parted::Full(error)) => {
+                        self.lines.say(&format!("follows no more: {error}"));
+                        self.world.sleep(self.node.lease).await;
+                    }
                     Err(Parted::Failed(error)) => return Err(error),
                 }
             }
@@ -107,13 +116,13 @@ impl MetaNode {
         };
         self.lines
             .say(&format!("follows the active metadata server from record {}", store.position()));
-        match self.pull(&leader, &store).await {
-            Err(Parted::Cut) => {
-                self.copy(&leader).await?;
-                Ok(())
-            }
-            parted => parted,
+        let parted = self.pull(&leader, &store).await;
+        drop(store);
+        if let Err(Parted::Cut) = parted {
+            self.copy(&leader).await?;
+            return Ok(());
         }
+        parted
     }
 
     /// The last record of the own store, and the terms of its rows; nothing, where there is no whole store.
@@ -161,7 +170,7 @@ impl MetaNode {
         if let Some(store) = stored.filter(|store| store.position().0 == last) {
             return Ok(Some(store));
         }
-        self.close().await;
+        self.close().await?;
         let found = find(&self.world, &self.config, self.boot.get()).await?;
         match found.begin(Some(Position(last))).await {
             Ok(store) => {
@@ -188,7 +197,7 @@ impl MetaNode {
             "copies the rows of the active metadata server into {}",
             self.config.directory.display()
         ));
-        self.close().await;
+        self.close().await?;
         let (directory, boot) = (&self.config.directory, self.boot.get());
         let (world, config) = (&self.world, self.config.store);
         let made = StoreCopy::begin(world, directory, boot, config, Position(position)).await?;

@@ -25,8 +25,23 @@ const FORGOTTEN: Duration = Duration::from_secs(30);
 const HAND_OVER: Duration = Duration::from_millis(300);
 
 impl MetaNode {
-    /// Serves until the term ends.
+    /// Serves until the term ends, and gives it up if it is this server that cannot go on.
     pub(super) async fn lead(self: &Rc<Self>, term: u64) -> Result<(), MetaError> {
+        let led = self.lead_term(term).await;
+        if self.candidacy.won() == Some(term) {
+            self.candidacy.release();
+        }
+        match led {
+            Err(MetaError::Store(error)) if error.is_full() => {
+                self.lines.say(&format!("gives its term up: {error}"));
+                self.world.sleep(self.node.lease).await;
+                Ok(())
+            }
+            led => led,
+        }
+    }
+
+    async fn lead_term(self: &Rc<Self>, term: u64) -> Result<(), MetaError> {
         let stored = self.stored.borrow_mut().take();
         let (store, followed) = match stored {
             Some(store) => (store, true),
@@ -35,18 +50,18 @@ impl MetaNode {
         let world = &self.world;
         let patience = self.node.lease / 8;
         let history = self.boot.get().history;
-        let feed = Rc::new(Feed::new(world, store.clone(), (term, history), patience));
-        feed.set_members(&self.candidacy.set(), self.config.server.0);
+        let alone = self.node.alone;
+        let feed = Rc::new(Feed::new(world, store.clone(), (term, history), patience, alone));
+        feed.set_members(&self.candidacy.electable(), self.config.server.0);
         *self.feed.borrow_mut() = Some(feed.clone());
         (self.config.log)(&format!(
             "this is the active metadata server now, in term {term}, from record {}",
             store.position()
         ));
         let serving = self.serve(store.clone(), term, followed);
-        let watching = self.watch(&feed, &store);
+        let watching = self.watch(term, &feed, &store);
         let served = race(watching, serving).await.right();
-        self.feed.borrow_mut().take();
-        feed.end();
+        self.serves.set(false);
         let active = self.active.borrow_mut().take();
         if let Some(server) = &active {
             server.retire();
@@ -54,9 +69,11 @@ impl MetaNode {
         if self.candidacy.won() == Some(term) {
             self.hand_over(&feed, &store).await;
         }
+        self.feed.borrow_mut().take();
+        feed.end();
         (self.config.log)("this server is not the active metadata server any more");
         drop((active, feed));
-        store.close().await;
+        store.close().await?;
         match served {
             Some(Err(error)) => Err(error),
             _ => Ok(()),
@@ -69,7 +86,6 @@ impl MetaNode {
         let is_empty = terms_of(&found, &self.config)?.newest() == 0;
         let may_format = self.candidacy.is_first() && self.config.expect != Expect::Existing;
         if is_empty && !may_format {
-            self.candidacy.release();
             return Err(MetaError::Emptied { path: self.config.directory.clone() });
         }
         Ok(found.begin(None).await?)
@@ -97,30 +113,32 @@ impl MetaNode {
             confirmed: followed,
         };
         let server = MetaServer::begin(&self.world, self.endpoint.clone(), config, seat).await?;
+        // From now on somebody has to end it.
+        *self.active.borrow_mut() = Some(server);
         if let Some(claimed) = &*self.claimed.borrow() {
             bind(&self.world, claimed, &self.config).await?;
         }
         self.keeper.note_whole(self.boot.get().era).await?;
-        *self.active.borrow_mut() = Some(server);
+        self.serves.set(true);
         std::future::pending().await
     }
 
     /// Looks after the standby servers until the term ends or is to be given up.
-    async fn watch(&self, feed: &Feed, store: &JournaledStore) {
+    async fn watch(&self, term: u64, feed: &Feed, store: &JournaledStore) {
         let began = self.world.now();
         let tick = self.node.lease / 16;
         loop {
             let (changed, moved) = (feed.changed.notified(), self.candidacy.changed.notified());
             let switched = self.switched.notified();
             let failed = self.active.borrow().as_ref().is_some_and(|it| it.failure().is_some());
-            if self.candidacy.won().is_none() || failed || store.journal().failed().is_some() {
+            if self.candidacy.won() != Some(term) || failed || store.journal().failed().is_some() {
                 return;
             }
             if self.switch.replace(false) && (self.stopping.get() || self.has_standby()) {
                 return;
             }
             let set = self.candidacy.set();
-            feed.set_members(&set, self.config.server.0);
+            feed.set_members(&self.candidacy.electable(), self.config.server.0);
             let wanted = self.wanted_set(feed, &set, began);
             if wanted != set {
                 self.candidacy.propose(wanted);
@@ -133,13 +151,14 @@ impl MetaNode {
     /// The servers that should be elected: those that have all, without those that went away.
     fn wanted_set(&self, feed: &Feed, set: &BTreeSet<u32>, began: Time) -> BTreeSet<u32> {
         let mut wanted = set.clone();
+        let electable = self.candidacy.electable();
         // As long as the other one may take to notice that it has lost its term.
         let patience = self.node.lease * 3 / 8;
         let standings = feed.standings();
         for standing in &standings {
             let is_away = standing.silence > patience;
-            if set.contains(&standing.server) {
-                if self.node.alone && (is_away || standing.leaves) {
+            if electable.contains(&standing.server) {
+                if standing.leaves || (self.node.alone && is_away) {
                     wanted.remove(&standing.server);
                 }
             } else if standing.has_all && !is_away {

@@ -78,11 +78,14 @@ pub struct MetaNode {
     stored: RefCell<Option<JournaledStore>>,
     feed: RefCell<Option<Rc<Feed>>>,
     active: RefCell<Option<Rc<MetaServer>>>,
+    /// The active server has begun, and may be asked.
+    serves: Cell<bool>,
     /// An administrator wants the standby to serve.
     switch: Cell<bool>,
     switched: Notify,
     failure: RefCell<Option<String>>,
     stopping: Cell<bool>,
+    has_ended: Cell<bool>,
     stopped: Notify,
     lines: Lines,
 }
@@ -112,9 +115,15 @@ impl MetaNode {
         let proof = proof_of(&config);
         let witness = node.witness.iter().map(|(number, peer)| (WITNESS | number, *peer));
         let voters = node.others.iter().map(|(number, peer)| (*number, *peer)).chain(witness);
-        let (voters, election) = (voters.collect(), (own, node.lease, newest));
-        let candidacy =
-            Candidacy::new((world, &endpoint), &proof, keeper.clone(), election, &voters);
+        let (voters, known) = (voters.collect(), (newest, boot.era));
+        let candidacy = Candidacy::new(
+            (world, &endpoint),
+            &proof,
+            keeper.clone(),
+            (own, node.lease),
+            known,
+            &voters,
+        );
         let connect = |peer: PeerId| {
             let (limit, proof) = (node.lease, Some(proof.clone()));
             let options = Options { limit, proof, ..Options::default() };
@@ -135,10 +144,12 @@ impl MetaNode {
             stored: RefCell::default(),
             feed: RefCell::default(),
             active: RefCell::default(),
+            serves: Cell::new(false),
             switch: Cell::new(false),
             switched: Notify::new(),
             failure: RefCell::default(),
             stopping: Cell::new(false),
+            has_ended: Cell::new(false),
             stopped: Notify::new(),
             lines,
         });
@@ -149,7 +160,7 @@ impl MetaNode {
 
     /// The server, while it is the active one.
     pub fn active(&self) -> Option<Rc<MetaServer>> {
-        self.active.borrow().clone().filter(|_| self.candidacy.may_act())
+        self.active.borrow().clone().filter(|_| self.serves.get() && self.candidacy.may_act())
     }
 
     /// Why this server neither serves nor follows any more.
@@ -192,16 +203,20 @@ impl MetaNode {
                 self.fail(&error);
             }
         }
-        self.candidacy.stop();
-        self.close().await;
+        if let Err(error) = self.close().await {
+            self.lines.say(&error.to_string());
+        }
+        self.candidacy.stop().await;
+        self.has_ended.set(true);
         self.stopped.notify_all();
     }
 
     /// Lets go of the follower's store.
-    async fn close(&self) {
+    async fn close(&self) -> Result<(), StoreError> {
         let stored = self.stored.borrow_mut().take();
-        if let Some(store) = stored {
-            store.close().await;
+        match stored {
+            Some(store) => store.close().await,
+            None => Ok(()),
         }
     }
 
@@ -212,7 +227,7 @@ impl MetaNode {
         self.switch.set(true);
         self.switched.notify_all();
         self.candidacy.changed.notify_all();
-        if self.failure.borrow().is_none() {
+        if !self.has_ended.get() {
             stopped.await;
         }
         let Some(claimed) = self.claimed.borrow_mut().take() else { return Ok(()) };

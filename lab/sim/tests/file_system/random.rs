@@ -274,7 +274,9 @@ impl Run<'_> {
     fn fault_of_pair(&mut self) {
         let pause = Duration::from_micros(self.random.below(4_000_000));
         let meta = self.any_meta();
-        match self.random.below(3) {
+        let kind = self.random.below(3);
+        say(self.simulation, || format!("fault {kind} of the pair, {meta} {pause:?}"));
+        match kind {
             0 => {
                 self.simulation.pause(&meta);
                 self.simulation.run_for(pause);
