@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::task::{Either, race};
+use ropewalk_base::task::{Either, join_all, race};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::endpoint::PeerEvent;
@@ -20,6 +20,9 @@ use crate::client::{Client, Inner};
 use crate::clock::left;
 use crate::error::ClientError;
 use crate::inode::Inode;
+
+/// Leases and opens that are reclaimed at a time: calls of programs that wait find a slot, too.
+const RECLAIMS_AT_ONCE: usize = 32;
 
 impl Client {
     pub(crate) async fn open_session(&self) -> Result<(), ClientError> {
@@ -280,28 +283,33 @@ impl Client {
 
     async fn reclaim_all(&self, boot: u64) {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
-        for inode in inodes {
-            let mode = inode.mode();
-            let open = inode.opened();
-            if mode == LeaseMode::None && open.is_none() {
-                continue;
-            }
-            let request = MetaRequest::Reclaim { inode: inode.number, mode, open };
-            let answer = self
-                .ask_in_grace(&request, |reply| match reply {
-                    MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
-                    _ => Err(Errno::EPROTO),
-                })
-                .await;
+        for some in inodes.chunks(RECLAIMS_AT_ONCE) {
+            join_all(some.iter().map(|inode| self.reclaim_one(boot, inode))).await;
             if self.inner.boot.get() != boot {
                 return;
             }
-            let reclaimed =
-                answer.is_ok_and(|(attributes, grant)| inode.reclaimed(attributes, grant));
-            if !reclaimed {
-                inode.lose_lease();
-                self.forget_above(&inode);
-            }
+        }
+    }
+
+    async fn reclaim_one(&self, boot: u64, inode: &Rc<Inode>) {
+        let (mode, open) = (inode.mode(), inode.opened());
+        if mode == LeaseMode::None && open.is_none() {
+            return;
+        }
+        let request = MetaRequest::Reclaim { inode: inode.number, mode, open };
+        let answer = self
+            .ask_in_grace(&request, |reply| match reply {
+                MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
+                _ => Err(Errno::EPROTO),
+            })
+            .await;
+        if self.inner.boot.get() != boot {
+            return;
+        }
+        let reclaimed = answer.is_ok_and(|(attributes, grant)| inode.reclaimed(attributes, grant));
+        if !reclaimed {
+            inode.lose_lease();
+            self.forget_above(inode);
         }
     }
 
