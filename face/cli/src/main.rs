@@ -76,6 +76,10 @@ enum Command {
     /// Decides which data servers belong to a cluster: 'ropewalk server add' admits a new one.
     #[command(subcommand, after_help = "Example: ropewalk server add 4")]
     Server(commands::server::ServerCommand),
+    /// Looks after several metadata servers, of which one serves: 'ropewalk meta switch' has the
+    /// standby serve.
+    #[command(subcommand, after_help = "Example: ropewalk meta switch")]
+    Meta(commands::meta::MetaCommand),
     /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
     /// Unmounts a cluster, also after the mounting process was killed.
@@ -135,6 +139,7 @@ fn main() -> std::process::ExitCode {
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Server(command) => commands::server::run(&command),
+        Command::Meta(command) => commands::meta::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -410,10 +410,11 @@ impl Journal {
     pub async fn rest(&self) {
         loop {
             let rested = self.shared.rested.notified();
-            let state = self.shared.state.borrow();
-            let removes = Arc::strong_count(&state.removing) > 1;
-            let is_busy = state.preparing || state.sync_running;
-            drop(state);
+            let (is_busy, removes) = {
+                let state = self.shared.state.borrow();
+                let removes = Arc::strong_count(&state.removing) > 1;
+                (state.preparing || state.sync_running, removes)
+            };
             match (is_busy, removes) {
                 (true, _) => rested.await,
                 (false, true) => self.shared.world.sleep(REMOVAL_PAUSE).await,

@@ -25,6 +25,7 @@ use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::layout::{Layout, Pool};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
@@ -144,6 +145,19 @@ impl Operator {
             Ok(()) => Ok(true),
             Err(OperatorError::Refused { errno: Errno::EEXIST, .. }) => Ok(false),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Has the standby metadata server serve. False where there is none that has all.
+    pub async fn switch(&self) -> Result<bool, OperatorError> {
+        let (server, mut body) = (&*self.meta, Vec::new());
+        encode(&StandbyRequest::Switch, &mut body);
+        let reply = self.call(server, Service::Standby, &body).await?;
+        match decode::<StandbyResult<'_>>(reply.body()) {
+            Ok(Ok(StandbyReply::Done)) => Ok(true),
+            Ok(Err(Errno::ENODEV)) => Ok(false),
+            Ok(Err(errno)) => Err(refused(server, errno)),
+            Ok(Ok(_)) | Err(_) => Err(version(server)),
         }
     }
 

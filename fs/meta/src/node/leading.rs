@@ -115,8 +115,9 @@ impl MetaNode {
         let server = MetaServer::begin(&self.world, self.endpoint.clone(), config, seat).await?;
         // From now on somebody has to end it.
         *self.active.borrow_mut() = Some(server);
-        if let Some(claimed) = &*self.claimed.borrow() {
-            bind(&self.world, claimed, &self.config).await?;
+        let keeper = self.claimed.borrow().as_ref().map(|claimed| claimed.keeper());
+        if let Some(keeper) = keeper {
+            bind(&self.world, keeper, &self.config).await?;
         }
         self.keeper.note_whole(self.boot.get().era).await?;
         self.serves.set(true);

@@ -46,7 +46,9 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::lines::Lines;
 use ropewalk_rpc::{Grantor, Marks};
 use ropewalk_store::marks::Position;
-use ropewalk_store::superblock::{Boot, ClaimedDirectory, Expect, Identity, Role, Starts, claim};
+use ropewalk_store::superblock::{
+    Boot, ClaimedDirectory, Expect, Identity, Keeper, Role, Starts, claim,
+};
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
@@ -146,7 +148,7 @@ impl MetaServer {
         };
         config.shard.format = config.expect != Expect::Existing;
         let server = MetaServer::begin(world, endpoint.clone(), config, seat).await?;
-        bind(world, &claimed, &server.config).await?;
+        bind(world, claimed.keeper(), &server.config).await?;
         *server.claim.borrow_mut() = Some(claimed);
         ropewalk_rpc::Server::start(world, endpoint, server.clone());
         Ok(server)
@@ -223,7 +225,7 @@ impl MetaServer {
         };
         config.shard.format = config.expect != Expect::Existing;
         take_up(world, &mut config, &seat).await?;
-        bind(world, &claimed, &config).await?;
+        bind(world, claimed.keeper(), &config).await?;
         Ok(store.checkpoint().await?)
     }
 
@@ -577,10 +579,10 @@ async fn take_up(
 /// Tells the journal whose it is. Not before there was a file system: in its place there may be an empty store.
 pub(crate) async fn bind(
     world: &World,
-    claimed: &ClaimedDirectory,
+    mut keeper: Keeper,
     config: &MetaConfig,
 ) -> Result<(), MetaError> {
-    let (disk, mut keeper) = (world.disk(), claimed.keeper());
+    let disk = world.disk();
     let bound = world.offload(move || keeper.bind(&*disk)).await;
     if let Some(note) = bound.ok_or(MetaError::ShuttingDown)?? {
         (config.log)(&note);

@@ -42,7 +42,7 @@ impl Said {
             Ballot::Claim { term, server } | Ballot::Change { term, server, .. } => {
                 Some((*term, *server))
             }
-            Ballot::Release { .. } => None,
+            Ballot::Release { .. } | Ballot::Ask { .. } => None,
         };
         if let Some((term, server)) = claimed.filter(|_| answer.is_granted) {
             let first = *self.granted.entry(term).or_insert(server);
