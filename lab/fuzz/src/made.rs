@@ -10,6 +10,7 @@ use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, ReplyHead, Service, Status};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
+use ropewalk_wire::fs::standby::{StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::SEAL_BYTES;
 use serde::de::value::U32Deserializer;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, SeqAccess, VariantAccess, Visitor};
@@ -38,6 +39,8 @@ const MAKERS: &[(&str, Make)] = &[
     ("session_result", message::<SessionResult>),
     ("election_ballot", message::<Ballot>),
     ("election_answer", message::<Answer>),
+    ("standby_request", message::<StandbyRequest>),
+    ("standby_result", message::<StandbyResult<'_>>),
 ];
 
 /// Valid inputs for a target; none if nothing is made for it.
@@ -324,6 +327,8 @@ mod tests {
         ("session_result", |bytes| decode::<SessionResult>(bytes).is_ok()),
         ("election_ballot", |bytes| decode::<Ballot>(bytes).is_ok()),
         ("election_answer", |bytes| decode::<Answer>(bytes).is_ok()),
+        ("standby_request", |bytes| decode::<StandbyRequest>(bytes).is_ok()),
+        ("standby_result", |bytes| decode::<StandbyResult<'_>>(bytes).is_ok()),
     ];
 
     #[test]
@@ -335,7 +340,14 @@ mod tests {
             assert!(made.iter().collect::<BTreeSet<_>>().len() > 30, "{name}: always the same");
         }
         // The first byte names the kind.
-        for (name, kinds) in [("meta_request", 43), ("meta_reply", 22), ("data_request", 9)] {
+        let all_kinds = [
+            ("meta_request", 43),
+            ("meta_reply", 22),
+            ("data_request", 9),
+            ("election_ballot", 4),
+            ("standby_request", 6),
+        ];
+        for (name, kinds) in all_kinds {
             let firsts: BTreeSet<u8> = inputs(name, 1).iter().map(|input| input[0]).collect();
             assert!(firsts.len() >= kinds, "{name}: {} kinds", firsts.len());
         }

@@ -22,6 +22,7 @@ use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::map::{Band, Map, News};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
+use ropewalk_wire::fs::standby::{StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::{Acceptance, Introduction, SEAL_BYTES, Seal};
 use ropewalk_wire::fs::{decode, encode};
 use ropewalk_wire::mxoe::{self, Beacon, Dialect, Order, Packet};
@@ -73,6 +74,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("session_result", message!(SessionResult)),
     ("election_ballot", message!(Ballot)),
     ("election_answer", message!(Answer)),
+    ("standby_request", message!(StandbyRequest)),
+    ("standby_result", message!(StandbyResult<'_>)),
     ("trust_words", trust_words),
     ("trust_channel", ropewalk_rpc::trust::attack::channel),
     ("frame_header", frame_header),
