@@ -144,10 +144,10 @@ mod tests {
         assert!(!agreement.has_all(one), "it lacks record 9");
         agreement.note_own(reach(10, 7));
         assert_eq!(marks(&agreement), (9, 7), "they stand until it has all");
-        agreement.confirm(one, reach(9, 6));
-        assert!(!agreement.has_all(one), "record 7 would not survive at it");
         agreement.confirm(one, reach(9, 7));
-        agreement.admit(two, reach(9, 9));
+        agreement.admit(two, reach(9, 6));
+        assert!(!agreement.has_all(two), "record 7 would not survive at it");
+        agreement.confirm(two, reach(9, 9));
         assert!(agreement.has_all(one) && agreement.has_all(two));
         agreement.note_own(reach(20, 20));
         assert_eq!(marks(&agreement), (9, 7));
