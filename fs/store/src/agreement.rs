@@ -150,7 +150,7 @@ mod tests {
         agreement.confirm(two, reach(9, 9));
         assert!(agreement.has_all(one) && agreement.has_all(two));
         agreement.note_own(reach(20, 20));
-        assert_eq!(marks(&agreement), (9, 7));
+        assert_eq!(marks(&agreement), (9, 8));
         agreement.confirm(one, reach(12, 8));
         assert_eq!(marks(&agreement), (9, 8), "the other one has not moved");
         agreement.confirm(two, reach(30, 12));
