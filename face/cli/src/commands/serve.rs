@@ -45,7 +45,7 @@ file system.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1:7700")
         /// are lost. Use it for one start only.
         #[arg(long)]
         accept_loss: bool,
-        /// The number of this metadata server where the config file has a section [election]: its
+        /// The number of this metadata server where the config file has a section for elections: its
         /// place among the servers of 'address', counted from 0.
         #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number, default_value = "0")]
         number: u32,

@@ -1,11 +1,14 @@
 //! Two metadata servers of which one serves: the other takes over, and nothing that was acknowledged is lost.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_client::{Caller, Client};
-use ropewalk_sim::cluster::METAS;
+use ropewalk_election::record;
+use ropewalk_sim::cluster::{METAS, PairConfig};
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
 
@@ -218,4 +221,69 @@ fn without_a_majority_nobody_serves() {
     assert_eq!(cluster.active(), None);
     cluster.restart(&mut simulation, "data1");
     assert!(simulation.run_until(10 * SECOND, |_| cluster.active() == Some(first)));
+}
+
+/// The servers that the witness knows as those that may be elected.
+fn set_of_witness(cluster: &Cluster) -> BTreeSet<u32> {
+    let bytes = cluster.data_disk(0).bytes(Path::new("/data/vote")).expect("it has voted");
+    record::decode(&bytes).expect("it is whole").record.set.members
+}
+
+/// The witness stores that the standby may be elected, and the active server never hears of that. From then on nothing may be
+/// acknowledged without the standby.
+#[test]
+fn a_standby_that_may_be_elected_is_waited_for_though_the_voters_answer_was_lost() {
+    let (mut simulation, cluster) = start(10);
+    let first = cluster.active().expect("one serves");
+    let (active, standby) = (METAS[first], METAS[1 - first]);
+    cluster.kill(&mut simulation, standby, Kill::Process(Duration::ZERO));
+    simulation.run_for(2 * SECOND);
+    assert_eq!(set_of_witness(&cluster), BTreeSet::from([first as u32]));
+    let (made, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let done =
+        cluster.spawn(&simulation, 0, |client| make_many(client, made.clone(), stop.clone()));
+    cluster.restart(&mut simulation, standby);
+    let until = simulation.now() + 20 * SECOND;
+    while set_of_witness(&cluster).len() < 2 {
+        assert!(simulation.run_steps(1) && simulation.now() < until, "it is not proposed");
+    }
+    assert!(!has_standby(&cluster), "the answer is still on its way");
+    for other in [standby, "data1"] {
+        simulation.network().partition(active, other);
+    }
+    // The active server may act for half a lease; the other one is elected after that.
+    assert!(simulation.run_until(10 * SECOND, |_| cluster.active() == Some(1 - first)));
+    simulation.run_for(2 * SECOND);
+    for other in [standby, "data1"] {
+        simulation.network().heal(active, other);
+    }
+    stop.set(true);
+    assert!(simulation.run_until(20 * SECOND, |_| done.borrow().is_some()), "it hangs");
+    done.borrow_mut().take().expect("it is over").expect("all were made");
+    let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+    assert_eq!(names.len() as u64, made.get(), "each one is there once");
+}
+
+#[test]
+fn a_server_that_may_not_be_alone_waits_for_its_standby() {
+    let mut config = ClusterConfig::paired();
+    config.pair = config.pair.map(|pair| PairConfig { alone: false, ..pair });
+    let mut simulation = Simulation::new(11);
+    let cluster = Cluster::start(&mut simulation, config);
+    assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)), "no standby");
+    let first = cluster.active().expect("one serves");
+    let (made, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let done =
+        cluster.spawn(&simulation, 0, |client| make_many(client, made.clone(), stop.clone()));
+    simulation.run_for(SECOND);
+    cluster.kill(&mut simulation, METAS[1 - first], Kill::Process(Duration::ZERO));
+    simulation.run_for(SECOND);
+    let before = made.get();
+    simulation.run_for(10 * SECOND);
+    assert_eq!(made.get(), before, "nothing is acknowledged by one alone");
+    cluster.restart(&mut simulation, METAS[1 - first]);
+    assert!(simulation.run_until(20 * SECOND, |_| made.get() > before), "it goes on with two");
+    stop.set(true);
+    assert!(simulation.run_until(20 * SECOND, |_| done.borrow().is_some()), "it hangs");
+    done.borrow_mut().take().expect("it is over").expect("all were made");
 }
