@@ -116,6 +116,8 @@ struct State {
     /// Written bytes of the journal when the last checkpoint began.
     journal_mark: u64,
     running: bool,
+    /// A checkpoint writes to the index.
+    applying: bool,
     /// No part of a checkpoint finds room.
     full: bool,
     room: Room,

@@ -11,7 +11,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::task::{Notify, race};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
-use ropewalk_election::{Answer, Ballot, Claimant, Event, Rules, VoterKeeper};
+use ropewalk_election::{Answer, Ballot, Claimant, Event, Rules, VoteError, VoterKeeper};
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{Connection, Options, Proof};
@@ -36,6 +36,10 @@ pub(super) struct Candidacy {
     pub changed: Notify,
     poked: Notify,
     stopped: Cell<bool>,
+    /// The node leads or follows: else it stands for no election.
+    stands: Cell<bool>,
+    /// Why the own voter answers no more.
+    failure: RefCell<Option<VoteError>>,
     /// Ballots that are under way.
     asking: Cell<u32>,
     asked: Notify,
@@ -79,6 +83,8 @@ impl Candidacy {
             changed: Notify::new(),
             poked: Notify::new(),
             stopped: Cell::new(false),
+            stands: Cell::new(true),
+            failure: RefCell::default(),
             asking: Cell::new(0),
             asked: Notify::new(),
             era,
@@ -91,6 +97,24 @@ impl Candidacy {
     /// The term that this server has won and not lost.
     pub fn won(&self) -> Option<u64> {
         self.won.get()
+    }
+
+    /// Whether the own voter cannot store anything any more.
+    pub fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
+    }
+
+    /// Why the own voter answers no more, once.
+    pub fn take_failure(&self) -> Option<VoteError> {
+        self.failure.borrow_mut().take()
+    }
+
+    /// Stands for no election any more, and gives back what it won.
+    pub fn stand_down(self: &Rc<Self>) {
+        self.stands.set(false);
+        if self.won.get().is_some() {
+            self.release();
+        }
     }
 
     /// Sends no further ballot, and completes when nothing is stored any more. Those that are under way get a moment.
@@ -172,8 +196,10 @@ impl Candidacy {
         let answer = self.keeper.answer(ballot).await.ok()?;
         if let (Ballot::Release { term, .. }, true) = (ballot, answer.is_granted) {
             self.released.set(Some((*term, self.world.now())));
-            self.claimant.borrow_mut().stand(self.world.now());
-            self.poked.notify_all();
+            if self.stands.get() {
+                self.claimant.borrow_mut().stand(self.world.now());
+                self.poked.notify_all();
+            }
         }
         Some(answer)
     }
@@ -183,7 +209,7 @@ impl Candidacy {
         while !self.stopped.get() {
             let poked = self.poked.notified();
             let mut next = self.world.now() + self.lease / 4;
-            if self.won.get().is_some() || self.may_stand() {
+            if self.won.get().is_some() || (self.stands.get() && self.may_stand()) {
                 self.send_ballots();
                 next = self.claimant.borrow().deadline();
             }
@@ -207,7 +233,14 @@ impl Candidacy {
 
     async fn ask(&self, voter: u32, serial: u64, ballot: Ballot) {
         let answer = if voter == self.own {
-            self.keeper.answer(&ballot).await.ok()
+            match self.keeper.answer(&ballot).await {
+                Ok(answer) => Some(answer),
+                Err(error) => {
+                    self.failure.borrow_mut().get_or_insert(error);
+                    self.changed.notify_all();
+                    None
+                }
+            }
         } else {
             self.ask_other(voter, &ballot).await
         };

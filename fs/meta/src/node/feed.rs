@@ -138,6 +138,15 @@ impl Feed {
         gone.for_each(|(_, standby)| standby.leaves = false);
     }
 
+    /// Waits no more for a standby that was not told to those who elect. The records that it lacks are kept for it.
+    pub fn wait_no_more(&self, server: u32) {
+        debug_assert!(!self.set.borrow().contains(&server), "it may be elected");
+        if let Some(standby) = self.standbys.borrow_mut().get_mut(&server) {
+            standby.is_near = false;
+        }
+        self.store.journal().dismiss(Member(server));
+    }
+
     /// Goes on without a standby that was not told to those who elect.
     pub fn forget(&self, server: u32) {
         debug_assert!(!self.set.borrow().contains(&server), "it may be elected");
@@ -373,7 +382,7 @@ impl Feed {
         let Some(copying) = standby.copy.as_mut().filter(|it| it.number == copy) else {
             return encoded(&Err(Errno::ESTALE));
         };
-        if part + 1 == copying.part {
+        if part.checked_add(1) == Some(copying.part) {
             return copying.last.clone();
         }
         if part != copying.part {

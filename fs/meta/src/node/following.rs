@@ -81,11 +81,11 @@ impl MetaNode {
     }
 
     fn is_called(&self) -> bool {
-        self.stopping.get() || self.candidacy.won().is_some()
+        self.stopping.get() || self.candidacy.won().is_some() || self.candidacy.has_failed()
     }
 
     async fn follow_one(self: &Rc<Self>, connection: &Connection) -> Result<(), Parted> {
-        let (position, terms) = self.known().await?;
+        let (position, terms, newest) = self.known().await?;
         let request = StandbyRequest::Join { history: self.boot.get().history, position, terms };
         let connection = connection.clone();
         let mut leader = Leader { connection, term: 0 };
@@ -103,6 +103,10 @@ impl MetaNode {
             }
             _ => return Err(Parted::Away),
         };
+        // One that does not know yet that its term is over must not take anything back.
+        if term < newest.max(self.keeper.record().term) {
+            return Err(Parted::Away);
+        }
         leader.term = term;
         self.candidacy.heard(term);
         self.take_history(history).await?;
@@ -125,8 +129,9 @@ impl MetaNode {
         parted
     }
 
-    /// The last record of the own store, and the terms of its rows; nothing, where there is no whole store.
-    async fn known(&self) -> Result<(u64, Vec<TermBegin>), Parted> {
+    /// The last record of the own store, the terms of its rows, and the number of the newest one; nothing, where there is no whole
+    /// store.
+    async fn known(&self) -> Result<(u64, Vec<TermBegin>, u64), Parted> {
         let fail = |cause| MetaError::Rows { path: self.config.directory.clone(), cause };
         let stored = self.stored.borrow().clone();
         let (position, terms) = match stored {
@@ -135,13 +140,13 @@ impl MetaNode {
             }
             None => match find(&self.world, &self.config, self.boot.get()).await {
                 Ok(found) => (found.position(), Terms::found(&found).map_err(fail)?),
-                Err(StoreError::Unfinished { .. }) => return Ok((0, Vec::new())),
+                Err(StoreError::Unfinished { .. }) => return Ok((0, Vec::new(), 0)),
                 Err(error) => return Err(error.into()),
             },
         };
-        let terms = terms.known();
+        let (terms, newest) = (terms.known(), terms.newest());
         let terms = terms.iter().map(|term| TermBegin { id: term.id, begin: term.begin });
-        Ok((position.0, terms.collect()))
+        Ok((position.0, terms.collect(), newest))
     }
 
     /// The superblock says whose history this store holds.

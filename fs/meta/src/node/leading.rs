@@ -132,6 +132,7 @@ impl MetaNode {
             let (changed, moved) = (feed.changed.notified(), self.candidacy.changed.notified());
             let switched = self.switched.notified();
             let failed = self.active.borrow().as_ref().is_some_and(|it| it.failure().is_some());
+            let failed = failed || self.candidacy.has_failed();
             if self.candidacy.won() != Some(term) || failed || store.journal().failed().is_some() {
                 return;
             }
@@ -141,8 +142,8 @@ impl MetaNode {
             let set = self.candidacy.set();
             feed.set_members(&self.candidacy.electable(), self.config.server.0);
             let wanted = self.wanted_set(feed, &set, began);
-            if wanted != set {
-                self.candidacy.propose(wanted);
+            if wanted != set && self.candidacy.propose(wanted) {
+                feed.set_members(&self.candidacy.electable(), self.config.server.0);
             }
             let news = race(race(changed, moved), switched);
             let _ = race(news, self.world.sleep(tick)).await;
@@ -164,8 +165,10 @@ impl MetaNode {
                 }
             } else if standing.has_all && !is_away {
                 wanted.insert(standing.server);
-            } else if standing.silence > FORGOTTEN || (is_away && standing.reach.written.0 > 0) {
+            } else if standing.silence > FORGOTTEN {
                 feed.forget(standing.server);
+            } else if is_away {
+                feed.wait_no_more(standing.server);
             }
         }
         // Those that were never heard of in this term: a server that gave its term up comes soon, any other one is dead.

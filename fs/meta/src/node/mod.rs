@@ -199,10 +199,12 @@ impl MetaNode {
                 Some(term) => self.lead(term).await,
                 None => self.follow().await,
             };
-            if let Err(error) = done {
+            let failed = done.err().or_else(|| self.candidacy.take_failure().map(MetaError::Vote));
+            if let Some(error) = failed {
                 self.fail(&error);
             }
         }
+        self.candidacy.stand_down();
         if let Err(error) = self.close().await {
             self.lines.say(&error.to_string());
         }

@@ -115,6 +115,7 @@ impl Shared {
         // The index is never cut: it takes nothing that a member may lack.
         self.journal.wait_own_durable(position).await?;
         self.journal.wait_written(position).await?;
+        self.state.borrow_mut().applying = true;
         let mut after: Option<Box<[u8]>> = None;
         loop {
             let room = self.room_for_part().await?;
@@ -182,7 +183,7 @@ impl Shared {
 
     fn checkpoint_done(self: &Rc<Self>, position: Position, result: Result<(), StoreError>) {
         let mut state = self.state.borrow_mut();
-        state.running = false;
+        (state.running, state.applying) = (false, false);
         if result.is_ok() {
             state.frozen = None;
             state.checkpoint = position;

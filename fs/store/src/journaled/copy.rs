@@ -35,13 +35,14 @@ impl JournaledStore {
         let shared = &self.shared;
         loop {
             let changed = shared.changed.notified();
-            if !shared.state.borrow().running {
+            if !shared.state.borrow().applying {
                 break;
             }
             shared.check_going()?;
             changed.await;
         }
-        // No checkpoint is under way: the index has all rows of its position, and none of later ones.
+        // No checkpoint writes: the index has all rows of its position, and none of later ones. One that waits for the members is
+        // not waited for: it may wait for the member that wants this copy.
         let position = shared.state.borrow().checkpoint;
         let records = shared.journal.read_from(Position(position.0 + 1));
         let reader = shared.index.reader()?;

@@ -116,6 +116,7 @@ impl FoundStore {
             checkpoint: recovery.last,
             journal_mark: 0,
             running: false,
+            applying: false,
             full: false,
             room: Room::Ample,
             spaces: Spaces::default(),

@@ -287,3 +287,30 @@ fn a_server_that_may_not_be_alone_waits_for_its_standby() {
     assert!(simulation.run_until(20 * SECOND, |_| done.borrow().is_some()), "it hangs");
     done.borrow_mut().take().expect("it is over").expect("all were made");
 }
+
+/// A server that served last starts again, and asks one whose term is over and who does not know that yet.
+#[test]
+fn a_server_takes_nothing_back_for_one_whose_term_is_over() {
+    for delay in [20, 150, 400, 700, 900] {
+        let (mut simulation, cluster) = start(12 + delay);
+        let first = cluster.active().expect("one serves");
+        let (old, new) = (METAS[first], METAS[1 - first]);
+        let (made, stop) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        let done =
+            cluster.spawn(&simulation, 0, |client| make_many(client, made.clone(), stop.clone()));
+        simulation.pause(old);
+        assert!(simulation.run_until(10 * SECOND, |_| cluster.active() == Some(1 - first)));
+        let before = made.get();
+        assert!(simulation.run_until(10 * SECOND, |_| made.get() > before + 50));
+        cluster.kill(&mut simulation, new, Kill::Process(Duration::ZERO));
+        cluster.restart(&mut simulation, new);
+        simulation.run_for(Duration::from_millis(delay));
+        simulation.resume(old);
+        assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)), "no standby");
+        stop.set(true);
+        assert!(simulation.run_until(20 * SECOND, |_| done.borrow().is_some()), "it hangs");
+        done.borrow_mut().take().expect("it is over").expect("all were made");
+        let names = cluster.run(&mut simulation, 0, async |client: Client| list(&client).await);
+        assert_eq!(names.len() as u64, made.get(), "each one is there once, after {delay} ms");
+    }
+}
