@@ -303,9 +303,13 @@ fn a_server_takes_nothing_back_for_one_whose_term_is_over() {
         let before = made.get();
         assert!(simulation.run_until(10 * SECOND, |_| made.get() > before + 50));
         cluster.kill(&mut simulation, new, Kill::Process(Duration::ZERO));
+        // Neither of them hears of the term from the witness.
+        METAS.iter().for_each(|meta| simulation.network().partition(meta, "data1"));
         cluster.restart(&mut simulation, new);
         simulation.run_for(Duration::from_millis(delay));
         simulation.resume(old);
+        simulation.run_for(3 * SECOND);
+        METAS.iter().for_each(|meta| simulation.network().heal(meta, "data1"));
         assert!(simulation.run_until(20 * SECOND, |_| has_standby(&cluster)), "no standby");
         stop.set(true);
         assert!(simulation.run_until(20 * SECOND, |_| done.borrow().is_some()), "it hangs");
