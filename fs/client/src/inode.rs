@@ -240,6 +240,22 @@ impl State {
         inline.version = version;
     }
 
+    /// Takes the size that a write made, which ends there, and its version. A reclaim may have told the version before: then it told
+    /// the size, too, and the holder of the lease has kept its own.
+    pub fn note_written(&mut self, (size, end): (u64, u64), version: u64, modified: Timestamp) {
+        let Some(attributes) = &mut self.attributes else { return };
+        if attributes.version > version {
+            return;
+        }
+        attributes.size = attributes.size.max(size);
+        attributes.blocks = attributes.blocks.max(end.div_ceil(512));
+        if attributes.version < version {
+            attributes.version = version;
+            attributes.modified = modified;
+            attributes.changed = modified;
+        }
+    }
+
     /// Attributes as programs see them. Unreported stripes count as allocated, too: programs take a file for
     /// a hole where it has a size and no blocks.
     fn shown(&self, mut attributes: Attributes) -> Attributes {
@@ -559,6 +575,47 @@ impl Drop for Resizing<'_> {
 mod tests {
     use super::*;
 
+    fn attributes() -> Attributes {
+        Attributes {
+            inode: 1,
+            object_generation: 0,
+            kind: ropewalk_wire::fs::attributes::InodeKind::Directory,
+            mode: 0o755,
+            link_count: 2,
+            user: 0,
+            group: 0,
+            device: 0,
+            size: 0,
+            blocks: 0,
+            accessed: Timestamp::default(),
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+            created: Timestamp::default(),
+            capable: false,
+            has_xattrs: false,
+            version: 5,
+        }
+    }
+
+    /// The server did a write and died; the next one tells of it at the reclaim, and then repeats the reply.
+    #[test]
+    fn a_size_that_a_reclaim_told_before_the_reply_to_the_write_is_not_lost() {
+        let inode = Inode::new(7);
+        let attributes = |size, version| Attributes { size, version, ..attributes() };
+        inode.learned(attributes(0, 1));
+        inode.state.borrow_mut().mode = LeaseMode::Write;
+        inode.learned(attributes(5624, 2));
+        assert_eq!(
+            inode.state.borrow().attributes.map(|it| it.size),
+            Some(0),
+            "its own size counts"
+        );
+        inode.state.borrow_mut().note_written((5624, 5624), 2, Timestamp::default());
+        assert_eq!(inode.state.borrow().attributes.map(|it| it.size), Some(5624));
+        inode.state.borrow_mut().note_written((9000, 9000), 1, Timestamp::default());
+        assert_eq!(inode.state.borrow().attributes.map(|it| it.size), Some(5624), "a late reply");
+    }
+
     #[test]
     fn a_report_under_way_is_lost_with_the_lease() {
         let inode = Inode::new(1);
@@ -577,26 +634,7 @@ mod tests {
         let at = Timestamp { seconds: 9, nanos: 0 };
         let now = |version| DirectoryNow { version, size: 3, link_count: 2, modified: at };
         assert!(!directory.is_now(now(1)), "nothing is known");
-        let attributes = Attributes {
-            inode: 1,
-            object_generation: 0,
-            kind: ropewalk_wire::fs::attributes::InodeKind::Directory,
-            mode: 0o755,
-            link_count: 2,
-            user: 0,
-            group: 0,
-            device: 0,
-            size: 0,
-            blocks: 0,
-            accessed: at,
-            modified: Timestamp::default(),
-            changed: Timestamp::default(),
-            created: Timestamp::default(),
-            capable: false,
-            has_xattrs: false,
-            version: 5,
-        };
-        directory.learned(attributes);
+        directory.learned(Attributes { accessed: at, ..attributes() });
         assert!(!directory.is_now(now(7)), "something came between");
         assert!(directory.is_now(now(6)) && directory.is_now(now(7)));
         let known = directory.state.borrow().attributes.unwrap();

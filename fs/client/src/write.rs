@@ -304,15 +304,7 @@ impl Client {
         state.outdated |= kill_privileges
             || bytes.iter().all(|byte| *byte == 0)
             || state.attributes.is_some_and(|known| known.capable);
-        if let Some(attributes) = &mut state.attributes
-            && attributes.version < version
-        {
-            attributes.size = attributes.size.max(size);
-            attributes.blocks = attributes.blocks.max(end.div_ceil(512) as u64);
-            attributes.version = version;
-            attributes.modified = modified;
-            attributes.changed = modified;
-        }
+        state.note_written((size, end as u64), version, modified);
         Ok(offset)
     }
 
