@@ -434,13 +434,11 @@ impl Claimant {
 
     /// Half a lease from the time at which the last of a majority was asked.
     fn held_until(&self, holding: &Holding) -> Time {
-        let mut renewed: Vec<Time> = holding.renewed.values().copied().collect();
-        renewed.sort_unstable();
-        let majority = self.rules.majority();
-        match renewed.len().checked_sub(majority) {
-            Some(at) => renewed[at] + self.rules.lease / 2,
-            None => Time(0),
-        }
+        let (renewed, majority) = (&holding.renewed, self.rules.majority());
+        // Asked before each reply: voters are few, and nothing is allocated for it.
+        let by_majority = |at: &&Time| renewed.values().filter(|it| it >= at).count() >= majority;
+        let asked = renewed.values().filter(by_majority).max();
+        asked.map_or(Time(0), |asked| *asked + self.rules.lease / 2)
     }
 
     /// Another server's term ends what this one has.

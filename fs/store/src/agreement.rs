@@ -90,6 +90,11 @@ impl Agreement {
         }
     }
 
+    /// Whether a store is a member.
+    pub fn is_member(&self, member: Member) -> bool {
+        self.state.borrow().members.contains_key(&member)
+    }
+
     /// Whether a member has all that is agreed.
     pub fn has_all(&self, member: Member) -> bool {
         self.state.borrow().members.get(&member).is_some_and(|reach| {

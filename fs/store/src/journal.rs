@@ -346,6 +346,11 @@ impl Journal {
         self.shared.agreement.begin_anew(member);
     }
 
+    /// Whether a store is a member.
+    pub fn is_member(&self, member: Member) -> bool {
+        self.shared.agreement.is_member(member)
+    }
+
     /// Whether a member has all that is written and durable.
     pub fn has_all(&self, member: Member) -> bool {
         self.shared.agreement.has_all(member)

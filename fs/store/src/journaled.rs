@@ -186,7 +186,7 @@ impl JournaledStore {
     }
 
     /// Takes no change any more, and completes when nothing is done to the files any more: another store may be opened in their
-    /// place. What was committed and is not written is given up.
+    /// place. Commits that are not written are given up.
     ///
     /// # Errors
     /// `Busy`: somebody still has another handle after five seconds.

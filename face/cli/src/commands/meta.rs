@@ -8,7 +8,7 @@ use super::seconds;
 use crate::operate::{Keys, Target};
 use crate::report::say;
 
-/// What is done with the metadata servers.
+/// An order to the metadata servers.
 #[derive(Debug, clap::Subcommand)]
 pub enum MetaCommand {
     /// Has the standby metadata server serve; the active one then follows it.

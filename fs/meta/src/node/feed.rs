@@ -51,7 +51,7 @@ pub(super) struct Feed {
 struct Standby {
     heard: Time,
     reach: Reach,
-    /// What it gets next.
+    /// Reads the records that it gets next.
     records: Option<JournalReader>,
     /// A record that was read and does not fit the last answer.
     next: Option<(u64, Vec<u8>)>,
@@ -77,7 +77,7 @@ struct Copying {
     pieces: VecDeque<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What a standby is to those who look after the set.
+/// The standing of a standby, by which the active server decides on the set.
 pub(super) struct Standing {
     pub server: u32,
     /// It has all that is agreed, and is waited for.
@@ -243,8 +243,7 @@ impl Feed {
         let is_near = standby.is_near;
         drop(standbys);
         let journal = self.store.journal();
-        let is_member = journal.members().iter().any(|(member, _)| member.0 == server);
-        if is_member {
+        if journal.is_member(Member(server)) {
             journal.confirm(Member(server), reach);
         } else if is_near {
             journal.admit(Member(server), reach);

@@ -7,7 +7,7 @@
 //! * this file: start, stop, and the calls that it gets.
 //!
 //! Invariants:
-//! * the store has one user: the follower, or the active server. Who lets go of it closes it;
+//! * the store has one user: the follower, or the active server. Each of them closes it at its end;
 //! * calls of clients and data servers reach the active server only, and nothing leaves that once its time is over;
 //! * a store that holds nothing is led only in the first term of all: its data would else be lost.
 
@@ -106,8 +106,8 @@ impl MetaNode {
             Err(error) => return Err(error.into()),
         };
         let newest = terms.newest();
-        // Who was the only server, or makes a file system, may be elected in the first election. Any other one has to hear of a
-        // set first: its voter may have lost one.
+        // The only server so far, or the maker of the file system, may be elected in the first election. Any other one has to hear of
+        // a set first: its voter may have lost one.
         let is_founder = if newest == 0 { node.founds } else { !terms.had_election() };
         let set = Set::first(is_founder.then_some(own));
         let first = Record { term: 0, server: 0, set };

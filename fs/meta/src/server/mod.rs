@@ -129,6 +129,20 @@ pub(crate) struct Seat {
     pub confirmed: bool,
 }
 
+impl Seat {
+    /// That of the only metadata server.
+    fn alone(claimed: &ClaimedDirectory, store: JournaledStore) -> Seat {
+        Seat {
+            store,
+            boot: claimed.boot,
+            starts: claimed.starts,
+            start: Start::default(),
+            may_act: Rc::new(|| true),
+            confirmed: false,
+        }
+    }
+}
+
 impl MetaServer {
     /// Claims the directory, opens the store, takes the shard up, and serves calls that arrive at
     /// `endpoint` until the executor ends or [`MetaServer::stop`].
@@ -138,14 +152,7 @@ impl MetaServer {
         mut config: MetaConfig,
     ) -> Result<Rc<MetaServer>, MetaError> {
         let (claimed, store) = open(world, &config).await?;
-        let seat = Seat {
-            boot: claimed.boot,
-            starts: claimed.starts,
-            start: Start::default(),
-            may_act: Rc::new(|| true),
-            confirmed: false,
-            store,
-        };
+        let seat = Seat::alone(&claimed, store);
         config.shard.format = config.expect != Expect::Existing;
         let server = MetaServer::begin(world, endpoint.clone(), config, seat).await?;
         bind(world, claimed.keeper(), &server.config).await?;
@@ -215,21 +222,14 @@ impl MetaServer {
     /// Makes an empty file system in the directory, where there is none yet.
     pub async fn format(world: &World, mut config: MetaConfig) -> Result<(), MetaError> {
         let (claimed, store) = open(world, &config).await?;
-        let seat = Seat {
-            boot: claimed.boot,
-            starts: claimed.starts,
-            start: Start::default(),
-            may_act: Rc::new(|| true),
-            confirmed: false,
-            store: store.clone(),
-        };
+        let seat = Seat::alone(&claimed, store.clone());
         config.shard.format = config.expect != Expect::Existing;
         take_up(world, &mut config, &seat).await?;
         bind(world, claimed.keeper(), &config).await?;
         Ok(store.checkpoint().await?)
     }
 
-    /// Ends at once: what was not acknowledged may be given up. Clients that wait are told to come again, and nothing holds the
+    /// Ends at once. Changes that were not acknowledged may be given up. Clients that wait are told to come again, and nothing holds the
     /// store any more when the executor had its turn.
     pub(crate) fn retire(&self) {
         drop(self.shard.borrow_mut().take());

@@ -343,7 +343,7 @@ fn history(seed: u64, plant: Plant) -> Result<Pair, String> {
         if may && (must || random.below(2) == 0) {
             state.takeovers += 1;
             nodes.swap(0, 1);
-            // What was lost in an earlier life and not taken again counts as lost now: an era ends.
+            // Records that were lost in an earlier life and not taken again count as lost now: an era ends.
             nodes[0].power_cut |= !std::mem::replace(&mut state.is_whole, false);
         }
         if nodes[0].power_cut {

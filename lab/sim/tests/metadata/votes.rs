@@ -24,7 +24,7 @@ const LEASE: Duration = Duration::from_millis(50);
 /// Term and set of an answer.
 type Known = (u64, Option<Set>);
 
-/// What the voter has said.
+/// The voter's answers so far.
 #[derive(Default)]
 struct Said {
     granted: BTreeMap<u64, u32>,
