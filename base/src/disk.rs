@@ -84,6 +84,40 @@ pub trait Disk: Send + Sync {
     fn memory_of(&self, path: &Path) -> Option<u128>;
 }
 
+/// Stores a small record durably, twice: at the beginning of a file and at `second_at`, in another sector. A file that is there is
+/// written in its place, so that a full disk takes it: the second copy first, and each is durable before the next one is written. A
+/// file that is not there is made under the name `new` and renamed. Blocks.
+///
+/// # Errors
+/// Those of the disk. One whole copy is there nevertheless, the old one or the new one, if there was one before.
+pub fn write_twice(
+    disk: &dyn Disk,
+    directory: &Path,
+    (name, new): (&str, &str),
+    second_at: u64,
+    bytes: &[u8],
+) -> io::Result<()> {
+    let (path, new) = (directory.join(name), directory.join(new));
+    match disk.open(&path, Open::Write) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => (),
+        opened => {
+            let file = opened?;
+            for at in [second_at, 0] {
+                file.write_at(at, bytes)?;
+                file.sync_data()?;
+            }
+            return Ok(());
+        }
+    }
+    let file = disk.open(&new, Open::Create)?;
+    file.set_len(0)?;
+    file.write_at(0, bytes)?;
+    file.write_at(second_at, bytes)?;
+    file.sync_data()?;
+    disk.rename(&new, &path)?;
+    disk.sync_directory(directory)
+}
+
 /// An open file. All positions and lengths are in bytes.
 pub trait File: Send + Sync {
     /// Reads at `offset` until `bytes` is full or the file ends; returns how many were read.

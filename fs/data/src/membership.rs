@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ropewalk_base::checksum;
-use ropewalk_base::disk::{Disk, Open};
+use ropewalk_base::disk::{Disk, Open, write_twice};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::Semaphore;
 use ropewalk_base::text::printable;
@@ -452,23 +452,5 @@ fn write(disk: &dyn Disk, directory: &Path, history: u128, met: u64) -> io::Resu
     bytes.extend_from_slice(&history.to_le_bytes());
     bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
-    let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
-    match disk.open(&path, Open::Write) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => (),
-        opened => {
-            let file = opened?;
-            for at in [SECOND_AT, 0] {
-                file.write_at(at as u64, &bytes)?;
-                file.sync_data()?;
-            }
-            return Ok(());
-        }
-    }
-    let file = disk.open(&new, Open::Create)?;
-    file.set_len(0)?;
-    file.write_at(0, &bytes)?;
-    file.write_at(SECOND_AT as u64, &bytes)?;
-    file.sync_data()?;
-    disk.rename(&new, &path)?;
-    disk.sync_directory(directory)
+    write_twice(disk, directory, (NAME, NEW_NAME), SECOND_AT as u64, &bytes)
 }

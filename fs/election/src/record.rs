@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ropewalk_base::checksum::crc32c;
-use ropewalk_base::disk::{Disk, Open};
+use ropewalk_base::disk::{Disk, Open, write_twice};
 use ropewalk_wire::fs::election::MEMBERS_MAX;
 
 use crate::ballot::Set;
@@ -86,26 +86,7 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Noted>, V
 
 /// Stores a record durably. Blocks.
 pub(crate) fn write(disk: &dyn Disk, directory: &Path, noted: &Noted) -> io::Result<()> {
-    let bytes = encode(noted);
-    let (path, new) = (path(directory), directory.join(NEW_NAME));
-    match disk.open(&path, Open::Write) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => (),
-        opened => {
-            let file = opened?;
-            for at in [SECOND_AT, 0] {
-                file.write_at(at as u64, &bytes)?;
-                file.sync_data()?;
-            }
-            return Ok(());
-        }
-    }
-    let file = disk.open(&new, Open::Create)?;
-    file.set_len(0)?;
-    file.write_at(0, &bytes)?;
-    file.write_at(SECOND_AT as u64, &bytes)?;
-    file.sync_data()?;
-    disk.rename(&new, &path)?;
-    disk.sync_directory(directory)
+    write_twice(disk, directory, (NAME, NEW_NAME), SECOND_AT as u64, &encode(noted))
 }
 
 /// Makes durable what a start has read: a former life may have died before it did so. Blocks.
