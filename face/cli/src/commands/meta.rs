@@ -13,8 +13,8 @@ use crate::report::say;
 pub enum MetaCommand {
     /// Has the standby metadata server serve; the active one then follows it.
     #[command(after_help = "Examples:
-  ropewalk meta switch                                          for the cluster on this host
-  ropewalk meta switch -A 'tcp://node1:7700;tcp://node2:7700' --cluster-file /etc/rope.cluster
+  ropewalk meta switch                     for the cluster on this host
+  ropewalk meta switch -A 'tcp://n1:7700;tcp://n2:7700' --cluster-file FILE
 
 Clients and mounts go on. The section [election] in the example of a config file explains how to \
 run several metadata servers.")]
