@@ -1,6 +1,6 @@
 //! Writes: bytes come with the request or are got from the client, and go to the store.
 
-use ropewalk_store::objects::{ObjectId, WriteEpoch};
+use ropewalk_store::objects::{GroupTag, Grouped, ObjectId, WriteEpoch};
 use ropewalk_wire::fs::data::{DataReply, FileId};
 
 use crate::bulk::{Moving, Region};
@@ -91,7 +91,8 @@ impl Inner {
             let (own, rest) = bytes.split_at(part.len as usize);
             let (sums, more) = checksums.split_at(part.blocks());
             (bytes, *checksums) = (rest, more);
-            let object = object(write.file, part.stripe);
+            let group = GroupTag::new(write.plan.pieces[part.piece].group.number());
+            let object = Grouped { object: object(write.file, part.stripe), group };
             let written = self.store.write(object, u64::from(part.offset), &[own], sums, by);
             written.map_err(|error| self.failed("write", &error))?;
         }

@@ -24,6 +24,16 @@ impl Group {
         Group(BANDED + u64::from(band) * u64::from(BAND_GROUPS) + u64::from(index))
     }
 
+    /// Its number, as data servers keep it with objects.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The group of a number.
+    pub fn from_number(number: u64) -> Group {
+        Group(number)
+    }
+
     /// The server that is alone in it, where it is a group of the first format.
     pub fn server(self) -> Option<u32> {
         u32::try_from(self.0).ok()

@@ -14,7 +14,7 @@ use super::error::{about, is_unreadable};
 use super::layout::Layout;
 use super::object::Object;
 use super::table::{Front, HeadState, PAIR_BYTES, Place, front_bytes};
-use super::{DirectoryState, Inner, ObjectError, ObjectId, State};
+use super::{DirectoryState, GroupTag, Grouped, Inner, ObjectError, ObjectId, State};
 
 /// Objects that one load looks at for eviction.
 const EVICTION_STEPS: usize = 4;
@@ -119,11 +119,15 @@ pub(super) fn check_age(
 
 /// Gives a new object's file its head. The rest of an unfinished creation is cut away first: without a head
 /// its table says nothing.
-pub(super) fn begin_file(file: &dyn File, layout: &Layout, object: ObjectId) -> io::Result<()> {
+pub(super) fn begin_file(
+    file: &dyn File,
+    layout: &Layout,
+    Grouped { object, group }: Grouped,
+) -> io::Result<()> {
     if !file.is_empty()? {
         file.set_len(0)?;
     }
-    file.write_at(0, &Place { layout, object }.head(Front::default()))
+    file.write_at(0, &Place { layout, object }.head(Front { group, ..Front::default() }))
 }
 
 /// The pages (of 4096 bytes in the file) that head and table need up to a block's entry.
@@ -233,6 +237,7 @@ impl Inner {
     }
 
     fn create(&self, state: &mut State, object: ObjectId) -> io::Result<Arc<dyn File>> {
+        let group = state.objects.get(&object).map_or(GroupTag::default(), |it| it.front.group);
         let path = self.layout.path(object);
         let number = Layout::directory_of(object.inode);
         let directory = self.layout.directory_path(number);
@@ -245,7 +250,7 @@ impl Inner {
                 if present { DirectoryState::Present } else { DirectoryState::NameUnsynced };
         }
         let file = self.disk.open(&path, Open::Create)?;
-        if let Err(error) = begin_file(&*file, &self.layout, object) {
+        if let Err(error) = begin_file(&*file, &self.layout, Grouped { object, group }) {
             // Best effort: a file that stays is recognised as an unfinished creation.
             let _ = self.disk.remove_file(&path);
             return Err(error);

@@ -362,7 +362,7 @@ impl Inner {
             state.log.push(&Record::Hole { object, first: entries, count: end - entries });
         }
         let mut pairs = Vec::with_capacity(known.entries.len() * 8);
-        let mut first = 0;
+        let (mut first, group) = (0, known.front.group);
         // An entry after a block's image would hide the image from replay.
         let ends = known.overlay.keys().copied().chain([known.entries.len() as u32]);
         for end in ends {
@@ -372,7 +372,7 @@ impl Inner {
                 pairs.extend_from_slice(&known.entry(block).to_le_bytes());
             }
             if first < end {
-                state.log.push(&Record::Write { object, first, entries: &pairs });
+                state.log.push(&Record::Write { object, group, first, entries: &pairs });
                 self.commit(&mut state.log, &mut known.chain)?;
             }
             first = end + 1;

@@ -4,7 +4,7 @@ use super::block::BLOCK_BYTES;
 use super::cache::{FileState, check_age, open_object};
 use super::error::about;
 use super::layout::{DIRECTORIES, Layout};
-use super::{Inner, ObjectError, ObjectId, ObjectStore};
+use super::{GroupTag, Inner, ObjectError, ObjectId, ObjectStore};
 
 /// An object as `check` sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,7 @@ pub struct ObjectInfo {
     pub bytes: u64,
     /// The end of the last written block.
     pub end: u64,
+    pub group: GroupTag,
 }
 
 /// All objects of a store, in the order of their directories; memory for one directory at a time.
@@ -44,7 +45,7 @@ impl ObjectStore {
         if let Some(known) = state.objects.get(&object) {
             let overlay_end =
                 known.overlay.keys().next_back().map_or(0, |block| *block as usize + 1);
-            let info = describe(object, &known.entries, overlay_end);
+            let info = describe(object, known.front.group, &known.entries, overlay_end);
             return Ok(known.exists.then_some(info));
         }
         if state.marks.is_buried(object) {
@@ -55,7 +56,9 @@ impl ObjectStore {
             .map_err(about(object, "open its file"))?;
         check_age(object, &found, state.roll.stamp(object))?;
         match found {
-            FileState::Present(_, _, entries) => Ok(Some(describe(object, &entries, 0))),
+            FileState::Present(_, front, entries) => {
+                Ok(Some(describe(object, front.group, &entries, 0)))
+            }
             FileState::Damaged | FileState::Headless => Err(ObjectError::Header { object }),
             FileState::Unreadable(error) => Err(about(object, "open its file")(error)),
             FileState::Absent | FileState::Unfinished => Ok(None),
@@ -63,11 +66,12 @@ impl ObjectStore {
     }
 }
 
-fn describe(object: ObjectId, entries: &[u32], overlay_end: usize) -> ObjectInfo {
+fn describe(object: ObjectId, group: GroupTag, entries: &[u32], overlay_end: usize) -> ObjectInfo {
     let blocks = entries.iter().filter(|entry| **entry != 0).count() as u64;
     let end = entries.iter().rposition(|entry| *entry != 0).map_or(0, |last| last + 1);
     let end = end.max(overlay_end) as u64;
-    ObjectInfo { object, bytes: blocks * BLOCK_BYTES as u64, end: end * BLOCK_BYTES as u64 }
+    let (bytes, end) = (blocks * BLOCK_BYTES as u64, end * BLOCK_BYTES as u64);
+    ObjectInfo { object, bytes, end, group }
 }
 
 impl Inner {

@@ -81,6 +81,41 @@ pub struct ObjectId {
     pub stripe: u32,
 }
 
+/// The group of an object, as the caller numbers groups, or nothing where it was not told. The store only keeps it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupTag(u64);
+
+impl GroupTag {
+    /// The group of this number; `u64::MAX` is none.
+    pub fn new(group: u64) -> GroupTag {
+        GroupTag(group.wrapping_add(1))
+    }
+
+    /// The group's number, where it was told.
+    pub fn get(self) -> Option<u64> {
+        self.0.checked_sub(1)
+    }
+
+    /// This one where it was told, else the other.
+    fn or(self, other: GroupTag) -> GroupTag {
+        if self.0 == 0 { other } else { self }
+    }
+}
+
+/// An object that is written, with its group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grouped {
+    pub object: ObjectId,
+    pub group: GroupTag,
+}
+
+/// Nobody told its group.
+impl From<ObjectId> for Grouped {
+    fn from(object: ObjectId) -> Grouped {
+        Grouped { object, group: GroupTag::default() }
+    }
+}
+
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}.{}", self.inode, self.generation, self.stripe)

@@ -218,7 +218,8 @@ impl Inner {
         let end = if manner == Manner::Remade { end } else { end.min(highest) };
         if let Some(block) = lost {
             let entries = [known.entry(block).to_le_bytes(), UNKNOWN.to_le_bytes()].concat();
-            state.log.push(&Record::Write { object, first: block, entries: &entries });
+            let group = known.front.group;
+            state.log.push(&Record::Write { object, group, first: block, entries: &entries });
         }
         let holes = usize::from(first < end);
         if holes > 0 {

@@ -15,8 +15,8 @@
 
 use ropewalk_base::checksum;
 
-use super::ObjectId;
 use super::block::BLOCK_BYTES;
+use super::{GroupTag, ObjectId};
 
 /// Bytes of a head.
 pub(super) const HEAD_BYTES: usize = 80;
@@ -29,8 +29,8 @@ pub(super) enum Record<'a> {
     /// The first of a segment: replay begins at `tail`, with the file of marks of number `marks` or a
     /// later one; the segment before ended at `previous`.
     Start { tail: u64, previous: u64, era: u64, marks: u64 },
-    /// Blocks are about to be written in place. Eight bytes each: old entry, new entry.
-    Write { object: ObjectId, first: u32, entries: &'a [u8] },
+    /// Blocks are about to be written in place. Eight bytes each: old entry, new entry. `group` is the object's.
+    Write { object: ObjectId, group: GroupTag, first: u32, entries: &'a [u8] },
     /// A block's whole content.
     Image { object: ObjectId, block: u32, bytes: &'a [u8] },
     /// A part of a block whose image came earlier.
@@ -223,7 +223,7 @@ impl Head {
                 if !body.len().is_multiple_of(8) {
                     return None;
                 }
-                return Some(Record::Write { object, first, entries: body });
+                return Some(Record::Write { object, group: GroupTag(b), first, entries: body });
             }
             IMAGE if body.len() == BLOCK_BYTES => {
                 return Some(Record::Image { object, block: small(a)?, bytes: body });
@@ -271,8 +271,8 @@ impl<'a> Record<'a> {
                 let head = Head { inode: marks, durable: era, ..Head::default() };
                 (Head { kind: START, a: tail, b: previous, ..head }, none)
             }
-            Record::Write { object, first, entries } => {
-                (Head { kind: WRITE, a: first.into(), ..of(object) }, entries)
+            Record::Write { object, group, first, entries } => {
+                (Head { kind: WRITE, a: first.into(), b: group.0, ..of(object) }, entries)
             }
             Record::Image { object, block, bytes } => {
                 (Head { kind: IMAGE, a: block.into(), ..of(object) }, bytes)
@@ -377,7 +377,12 @@ mod tests {
     fn all() -> Vec<Record<'static>> {
         let object = ObjectId { inode: 1 << 40, generation: 2, stripe: 3 };
         vec![
-            Record::Write { object, first: 5, entries: &[1, 0, 0, 0, 2, 0, 0, 0] },
+            Record::Write {
+                object,
+                group: GroupTag::new(9),
+                first: 5,
+                entries: &[1, 0, 0, 0, 2, 0, 0, 0],
+            },
             Record::Image { object, block: 6, bytes: &[9; BLOCK_BYTES] },
             Record::Delta { object, block: 6, offset: 4090, bytes: b"abcdef" },
             Record::Hole { object, first: 1, count: 2 },

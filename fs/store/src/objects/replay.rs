@@ -26,7 +26,7 @@ use super::resolve::{Crash, Event, Resolved, resolve};
 use super::roll::{Changes, Roll};
 use super::scan::{Entry, Scan};
 use super::table::{Place, Tails};
-use super::{ObjectError, ObjectId};
+use super::{GroupTag, Grouped, ObjectError, ObjectId};
 
 /// Damaged blocks that a report names.
 const DAMAGED_NAMED_MAX: usize = 1000;
@@ -61,6 +61,7 @@ struct History {
     suspects: BlockSet,
     /// A record is missing of which only the object is known.
     doubted: bool,
+    group: GroupTag,
 }
 
 impl History {
@@ -153,12 +154,13 @@ impl Story {
     ) {
         let fits = |first: u32, count: u32| first + count <= blocks_max;
         match record {
-            Record::Write { object, first, entries } => {
+            Record::Write { object, group, first, entries } => {
                 let count = entries.len() / 8;
                 if !fits(first, count as u32) {
                     return;
                 }
                 let history = self.history(object);
+                history.group = history.group.or(group);
                 for index in 0..count {
                     let (old, new) = entry_pair(entries, index);
                     let event = Event::Write { old, new, position, batch };
@@ -300,6 +302,7 @@ impl<'a> Mender<'a> {
             self.report.damage.push(format!("object {object}: its file is {how}"));
             return Ok(None);
         }
+        known.front.group = known.front.group.or(self.history.group);
         // Writes from now on are later than everything that was there before.
         known.front.stamp = known.front.stamp.max(self.stamp.unwrap_or(0));
         known.change_whole_table();
@@ -489,7 +492,7 @@ impl<'a> Mender<'a> {
         let file = match file {
             Some(file) => file,
             None if known.written_blocks() == 0 => return Ok(None),
-            None => self.create()?,
+            None => self.create(known.front.group)?,
         };
         for (block, bytes) in restored {
             file.write_at(layout.block_offset(*block), &bytes[..])?;
@@ -527,13 +530,14 @@ impl<'a> Mender<'a> {
         Ok(())
     }
 
-    fn create(&self) -> io::Result<Arc<dyn File>> {
-        let path = self.place.layout.path(self.place.object);
+    fn create(&self, group: GroupTag) -> io::Result<Arc<dyn File>> {
+        let object = self.place.object;
+        let path = self.place.layout.path(object);
         if let Some(parent) = path.parent() {
             self.disk.create_directory(parent)?;
         }
         let file = self.disk.open(&path, Open::Create)?;
-        begin_file(&*file, self.place.layout, self.place.object)?;
+        begin_file(&*file, self.place.layout, Grouped { object, group })?;
         Ok(file)
     }
 }

@@ -18,10 +18,10 @@ use std::io;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::File;
 
-use super::ObjectId;
 use super::block::UNKNOWN;
 use super::layout::Layout;
 use super::object::Object;
+use super::{GroupTag, ObjectId};
 
 /// The unit in which disks write wholly or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -31,6 +31,8 @@ pub(super) const PAIR_BYTES: usize = 2 * SECTOR_BYTES;
 const CHECKED_BYTES: usize = 508;
 /// The offset in the head at which the changing numbers begin.
 const FRONT_AT: usize = 52;
+/// The offset of the object's group in the head. Zeros there: it was not told, as in heads from before there were groups.
+const GROUP_AT: usize = 68;
 /// Table entries of a sector.
 pub(super) const SECTOR_ENTRIES: u32 = 126;
 
@@ -48,6 +50,8 @@ pub(super) struct Front {
     pub(super) tail: u64,
     /// Grows with each time that table or head are written.
     pub(super) stamp: u32,
+    /// The object's.
+    pub(super) group: GroupTag,
 }
 
 /// The state of the first pair of a file.
@@ -148,6 +152,7 @@ impl Place<'_> {
         sector[52..56].copy_from_slice(&front.pairs.to_le_bytes());
         sector[56..60].copy_from_slice(&front.before.to_le_bytes());
         sector[60..68].copy_from_slice(&front.tail.to_le_bytes());
+        sector[GROUP_AT..GROUP_AT + 8].copy_from_slice(&front.group.0.to_le_bytes());
         let mut bytes = Vec::with_capacity(PAIR_BYTES);
         self.put(&mut bytes, u32::MAX, front.stamp, sector);
         bytes
@@ -159,19 +164,20 @@ impl Place<'_> {
         let length = found.len().min(PAIR_BYTES);
         pair[..length].copy_from_slice(&found[..length]);
         if let Some((stamp, sector)) = self.choose(u32::MAX, &pair) {
-            let mut tail = [0; 8];
-            tail.copy_from_slice(&sector[60..68]);
             let (pairs, before) = (half(sector, 52), half(sector, 56));
-            let front = Front { pairs, before, tail: u64::from_le_bytes(tail), stamp };
+            let (tail, group) = (word(sector, 60), GroupTag(word(sector, GROUP_AT)));
+            let front = Front { pairs, before, tail, stamp, group };
             let known = &sector[..8] == MAGIC && half(sector, 8) == VERSION;
             let fits = pairs <= self.layout.blocks_max().div_ceil(SECTOR_ENTRIES);
             return if known && fits { HeadState::Good(front) } else { HeadState::Damaged };
         }
-        let fresh = self.head(Front::default());
+        let group = |copy: &[u8]| GroupTag(word(copy, GROUP_AT));
+        let fresh = |copy: &[u8]| self.head(Front { group: group(copy), ..Front::default() });
         // Both copies were there since the first sync: with one of them blank there was none, and
         // the other one may be that head with a part of a later one over it.
         let blank = pair.chunks(SECTOR_BYTES).any(|copy| copy.iter().all(|byte| *byte == 0));
         let torn = |copy: &[u8]| {
+            let fresh = fresh(copy);
             is_unfinished(copy, &fresh) || (blank && copy[..FRONT_AT] == fresh[..FRONT_AT])
         };
         if pair.chunks(SECTOR_BYTES).all(torn) { HeadState::Unfinished } else { HeadState::Damaged }
@@ -258,6 +264,12 @@ fn is_unfinished(copy: &[u8], fresh: &[u8]) -> bool {
     copy.iter().skip(rest).all(|byte| *byte == 0)
 }
 
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
 fn half(bytes: &[u8], at: usize) -> u32 {
     let mut half = [0; 4];
     half.copy_from_slice(&bytes[at..at + 4]);
@@ -276,7 +288,7 @@ mod tests {
     fn a_head_is_read_back_and_one_of_its_copies_is_enough() {
         let layout = Layout::new(Path::new("/s"), 1 << 20, 5);
         let place = Place { layout: &layout, object: OBJECT };
-        let front = Front { pairs: 2, before: 1, tail: 77, stamp: 4 };
+        let front = Front { pairs: 2, before: 1, tail: 77, stamp: 4, group: GroupTag::new(3) };
         let head = place.head(front);
         for byte in 0..PAIR_BYTES {
             let mut bad = head.clone();
@@ -295,19 +307,22 @@ mod tests {
     fn a_creation_that_was_cut_short_is_told_from_damage() {
         let layout = Layout::new(Path::new("/s"), 1 << 20, 5);
         let place = Place { layout: &layout, object: OBJECT };
-        let fresh = place.head(Front::default());
-        for cut in [0, 10, 508] {
-            assert_eq!(place.judge(&fresh[..cut]), HeadState::Unfinished);
-            let mut padded = fresh[..cut].to_vec();
-            padded.resize(5000, 0);
-            assert_eq!(place.judge(&padded), HeadState::Unfinished);
+        for group in [GroupTag::default(), GroupTag::new(0x0123_4567_89ab)] {
+            let fresh = place.head(Front { group, ..Front::default() });
+            for cut in [0, 10, 60, 71, 76, 508, 510] {
+                assert_eq!(place.judge(&fresh[..cut]), HeadState::Unfinished, "{cut}");
+                let mut padded = fresh[..cut].to_vec();
+                padded.resize(5000, 0);
+                assert_eq!(place.judge(&padded), HeadState::Unfinished, "{cut}");
+            }
         }
+        let fresh = place.head(Front::default());
         assert_eq!(place.judge(&fresh[..1000]), HeadState::Good(Front::default()));
         let mut torn = fresh.clone();
         torn[..SECTOR_BYTES].fill(0);
         assert_eq!(place.judge(&torn), HeadState::Good(Front::default()));
         // A second head that was cut short over the first one: damage, if that was ever durable.
-        let later = place.head(Front { pairs: 1, before: 0, tail: 77, stamp: 1 });
+        let later = place.head(Front { pairs: 1, tail: 77, stamp: 1, ..Front::default() });
         for (at, cut) in [(0, 100), (SECTOR_BYTES, 480)] {
             let other = SECTOR_BYTES - at;
             let mut torn = fresh.clone();
@@ -326,7 +341,7 @@ mod tests {
     fn damaged_pairs_are_unknown_and_unfinished_ones_are_holes() {
         let layout = Layout::new(Path::new("/s"), 1 << 20, 5);
         let place = Place { layout: &layout, object: OBJECT };
-        let front = Front { pairs: 2, before: 1, tail: 77, stamp: 4 };
+        let front = Front { pairs: 2, before: 1, tail: 77, stamp: 4, group: GroupTag::new(3) };
         let mut sector = [0; SECTOR_BYTES];
         sector[..4].copy_from_slice(&9_u32.to_le_bytes());
         let mut bytes = Vec::new();

@@ -9,7 +9,7 @@ use super::error::about;
 use super::object::Patch;
 use super::read::read_filled;
 use super::record::{IMAGE_RECORD_BYTES, Record, write_record_bytes};
-use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
+use super::{Grouped, Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
 
 const APPENDING: &str = "append to the intent log";
 
@@ -84,19 +84,21 @@ pub(super) fn part_of(block: u32, offset: u64, length: u64) -> (usize, usize) {
 }
 
 impl ObjectStore {
-    /// Writes `data` (one after the other) at `offset` of `object`, which is made where needed.
+    /// Writes `data` (one after the other) at `offset` of an object, which is made where needed, and remembers
+    /// its group from then on.
     ///
     /// `checksums` has the CRC32C of the bytes within each block that the range touches, in order.
     /// On success the bytes survive the death of the process. After an error each block has its old
     /// or its new bytes, or reads as an error; nothing else changed. Blocks on the page cache only.
     pub fn write(
         &self,
-        object: ObjectId,
+        object: impl Into<Grouped>,
         offset: u64,
         data: &[&[u8]],
         checksums: &[u32],
         by: WriteEpoch,
     ) -> Result<Written, ObjectError> {
+        let Grouped { object, group } = object.into();
         let mut guard = self.inner.state.borrow_mut();
         let state = &mut *guard;
         self.inner.admit(state)?;
@@ -107,6 +109,8 @@ impl ObjectStore {
         self.inner.verify(&input)?;
         if length > 0 {
             self.inner.load(state, object, true)?;
+            let known = state.objects.get_mut(&object).expect("the object was loaded");
+            known.front.group = known.front.group.or(group);
             let mut scratch = std::mem::take(&mut state.scratch);
             let result = self.inner.write_verified(state, &mut scratch, input);
             scratch.clear();
@@ -208,14 +212,15 @@ impl Inner {
     ) -> Result<(), ObjectError> {
         let Scratch { in_place, logged, pairs, .. } = scratch;
         let known = state.objects.get_mut(&object).expect("the object was loaded");
-        let mut runs = 0;
+        let (mut runs, group) = (0, known.front.group);
         for run in in_place.chunk_by(|a, b| a.block + 1 == b.block) {
             pairs.clear();
             for block in run {
                 pairs.extend_from_slice(&known.entry(block.block).to_le_bytes());
                 pairs.extend_from_slice(&block.entry.to_le_bytes());
             }
-            state.log.push(&Record::Write { object, first: run[0].block, entries: pairs });
+            let first = run[0].block;
+            state.log.push(&Record::Write { object, group, first, entries: pairs });
             runs += 1;
         }
         // Room for settling a failure, and for the logged part, in the same segment.
@@ -339,8 +344,8 @@ impl Inner {
                 pairs.extend_from_slice(&kept);
                 pairs.extend_from_slice(&kept);
             }
-            let (first, entries) = (run[0].block, &pairs[..]);
-            state.log.push_continued(&Record::Write { object, first, entries });
+            let (first, entries, group) = (run[0].block, &pairs[..], known.front.group);
+            state.log.push_continued(&Record::Write { object, group, first, entries });
             state.log.commit_begun(&mut known.chain, 0)?;
         }
         for planned in in_place.iter() {

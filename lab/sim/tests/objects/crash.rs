@@ -22,7 +22,8 @@ use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::seeds;
 use ropewalk_store::objects::{
-    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
+    BLOCK_BYTES, Config, GroupTag, Grouped, ObjectError, ObjectId, ObjectStore, ReadOutcome,
+    WriteEpoch,
 };
 
 const LIVES: u64 = 5;
@@ -208,6 +209,11 @@ fn bytes_of(from: usize, to: usize, version: u32) -> Vec<u8> {
     version.to_le_bytes().repeat((to - from) * CELL_BYTES / 4)
 }
 
+/// The group in which an object is written.
+fn group_of(object: ObjectId) -> GroupTag {
+    GroupTag::new((object.inode << 32) + u64::from(object.stripe))
+}
+
 /// Checksums of the parts that a range has in each block.
 fn checksums(offset: usize, data: &[u8]) -> Vec<u32> {
     let first = (BLOCK_BYTES - offset % BLOCK_BYTES).min(data.len());
@@ -220,6 +226,9 @@ impl Model {
     fn check(&mut self, store: &ObjectStore, object: ObjectId, power: bool, seed: u64) -> Object {
         let expected = self.objects.entry(object).or_insert_with(Object::new);
         let mut found = Object::new();
+        if let Ok(Some(info)) = store.info(object) {
+            assert_eq!(info.group, group_of(object), "seed {seed}: {object} forgot its group");
+        }
         for block in 0..OBJECT_BYTES / BLOCK_BYTES {
             let mut bytes = vec![0; BLOCK_BYTES];
             let mut sums = Vec::new();
@@ -365,7 +374,8 @@ impl Run {
         let sums = checksums(from * CELL_BYTES, &data);
         let cut = self.random.below(data.len() as u64 + 1) as usize;
         let (a, b) = data.split_at(cut);
-        let result = store.write(object, (from * CELL_BYTES) as u64, &[a, b], &sums, BY);
+        let grouped = Grouped { object, group: group_of(object) };
+        let result = store.write(grouped, (from * CELL_BYTES) as u64, &[a, b], &sums, BY);
         let expected = model.objects.entry(object).or_insert_with(Object::new);
         expected.change(from, to, version, version, result.is_ok());
     }
