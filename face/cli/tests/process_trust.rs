@@ -166,7 +166,7 @@ fn steal_a_session(told: &Value) {
         let pieces = vec![range(place, 0)];
         let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
         assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
-        let sync = DataRequest::Sync { files: vec![file] };
+        let sync = DataRequest::Sync { files: vec![file], groups: Vec::new() };
         assert_eq!(stranger.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
         server.set_session(0, 0, 0);
         assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
@@ -184,7 +184,7 @@ fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64)
         DataRequest::Punch { file, pieces },
         DataRequest::List { after: None, bytes_max: 4096 },
         DataRequest::Examine { objects: Vec::new(), read: true },
-        DataRequest::Sync { files: vec![file] },
+        DataRequest::Sync { files: vec![file], groups: Vec::new() },
     ] {
         assert_eq!(stranger.ask_data(server, 0, &request, |_| ()), Err(BAD_KEY), "{request:?}");
     }
@@ -200,6 +200,7 @@ fn nobody_joins_by_a_heartbeat_of_his_own() {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server,
             boot: 1,
+            era: 1,
             store: 1,
             history: 0,
             met: 0,
@@ -410,7 +411,7 @@ fn after_a_restart_a_session_is_taken_up_by_its_owner_alone() {
         let file = FileId { inode, generation: 1, epoch: 1 };
         for shown in [0, token, token ^ 2] {
             server.set_session(session, 1, shown);
-            let sync = DataRequest::Sync { files: vec![file] };
+            let sync = DataRequest::Sync { files: vec![file], groups: Vec::new() };
             assert_eq!(other.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
         }
     }
@@ -513,10 +514,11 @@ fn of_servers_that_ask_to_join_the_latest_are_shown_and_steer_no_terminal() {
     for server in 100..200 {
         let (replace, admit, room) = (false, false, Room::default());
         let (boot, store, history) = (1, 1, 0);
-        let (met, known_by) = (0, 0);
+        let (met, known_by, era) = (0, 0, 1);
         let beat = Heartbeat {
             server,
             boot,
+            era,
             store,
             history,
             met,

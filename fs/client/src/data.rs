@@ -10,8 +10,10 @@ use ropewalk_base::text::printable;
 use ropewalk_net::Address;
 use ropewalk_rpc::{CallError, Connection, Options, Reply, Terms};
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
@@ -157,7 +159,7 @@ impl Client {
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
-        let mut call = DataCall::new(server, request, self.inner.map.borrow().epoch);
+        let mut call = DataCall::new(server, request, &self.map());
         self.call_data(&mut call).await?;
         call.result(read)
     }
@@ -174,7 +176,7 @@ impl Client {
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
         let doubt = InDoubt::new(inode);
-        let mut call = DataCall::new(server, request, self.inner.map.borrow().epoch);
+        let mut call = DataCall::new(server, request, &self.map());
         call.session = Some(session);
         let outcome = self.call_data(&mut call).await;
         if call.answered {
@@ -193,6 +195,18 @@ impl Client {
     }
 
     async fn call_data(&self, call: &mut DataCall) -> Result<(), Errno> {
+        let (server, groups) = (call.server, std::mem::take(&mut call.groups));
+        if groups.is_empty() {
+            return self.call_server(call).await;
+        }
+        match race(self.call_server(call), self.deposed(server, &groups)).await {
+            Either::Left(outcome) => outcome,
+            // Nobody knows what became of the call: it begins again where the group is now.
+            Either::Right(()) => Err(Errno::ESTALE),
+        }
+    }
+
+    async fn call_server(&self, call: &mut DataCall) -> Result<(), Errno> {
         self.count(|counts| counts.data_calls += 1);
         // Transfers hold large buffers: they do not wait for a server where nobody waits for them.
         let abandoned = Abandoned::current().filter(|_| call.holds_much);
@@ -254,6 +268,8 @@ struct DataCall {
     /// The epoch of the map that named the server.
     map: u32,
     body: Vec<u8>,
+    /// Groups of several members, which another server may come to order.
+    groups: Vec<Group>,
     /// The inode whose bytes are read or changed; 0 where it is about no file, or several.
     inode: u64,
     holds_much: bool,
@@ -265,7 +281,7 @@ struct DataCall {
 }
 
 impl DataCall {
-    fn new(server: u32, request: &DataRequest<'_>, map: u32) -> DataCall {
+    fn new(server: u32, request: &DataRequest<'_>, map: &Map) -> DataCall {
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
@@ -276,8 +292,18 @@ impl DataCall {
             | DataRequest::Truncate { file, .. } => file.inode,
             _ => 0,
         };
+        let all: Vec<Group> = match request {
+            DataRequest::Read { pieces, .. }
+            | DataRequest::Write { pieces, .. }
+            | DataRequest::Punch { pieces, .. } => pieces.iter().map(|piece| piece.group).collect(),
+            DataRequest::Sync { groups, .. } => groups.clone(),
+            _ => Vec::new(),
+        };
+        let mirrored = |group: &Group| map.membership(*group).is_some_and(|it| it.is_mirrored());
+        let groups = all.into_iter().filter(mirrored).collect();
         let (session, answered, reply) = (None, false, None);
-        DataCall { server, map, body, inode, holds_much, session, answered, reply }
+        let map = map.epoch;
+        DataCall { server, map, body, groups, inode, holds_much, session, answered, reply }
     }
 
     fn result<T>(

@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ropewalk_base::task::{join, join_all};
+use ropewalk_base::task::join;
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
-use ropewalk_wire::fs::data::{DataRequest, FileId};
+use ropewalk_wire::fs::data::FileId;
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -15,6 +15,7 @@ use crate::guards::Unsynced;
 use crate::inode::{Dirty, Inode};
 use crate::lease::{For, Opened, opened};
 use crate::locks::Actor;
+use crate::places::Home;
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
@@ -366,20 +367,21 @@ impl Client {
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         inode.promised.set(true);
         let taken = Unsynced::take(inode);
-        let mut servers: BTreeSet<u32> = taken.keys().copied().collect();
+        let mut homes: BTreeSet<Home> = taken.keys().copied().collect();
         let alone = inode.mode() == LeaseMode::Write;
         if inode.shared_before.get() {
-            servers.extend(self.servers_with_bytes(inode).await?);
+            homes.extend(self.homes_of_bytes(inode).await?);
         }
         let id = self.file_id(inode);
         let unsynced = &*taken;
-        let data = join_all(servers.into_iter().map(|server| async move {
-            let request = DataRequest::Sync { files: vec![id] };
-            let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            // Another era of the server: bytes that it had only in memory may be gone.
-            let lost = unsynced.get(&server).is_some_and(|era| now != *era);
-            if lost { Err(Errno::EIO) } else { Ok(()) }
-        }));
+        let data = async {
+            let synced = self.sync_homes(id, homes).await;
+            synced.into_iter().try_for_each(|(home, now)| {
+                // Another era: bytes that were only in memory may be gone.
+                let lost = unsynced.get(&home).is_some_and(|before| now != Ok(*before));
+                now.and_then(|_| if lost { Err(Errno::EIO) } else { Ok(()) })
+            })
+        };
         let meta = async {
             self.report(inode).await?;
             self.ask(&MetaRequest::Sync, |_| Ok(())).await
@@ -388,7 +390,6 @@ impl Client {
         // leave the one without the other, as the reports that go out now and then do as well.
         let (synced, told) = join(data, meta).await;
         taken.settled();
-        let synced: Result<(), Errno> = synced.into_iter().collect();
         if synced.is_err() {
             // No later sync asks these servers for it again.
             inode.state.borrow_mut().losses.add();
@@ -404,8 +405,8 @@ impl Client {
         synced
     }
 
-    /// The servers that have stripes of a file, from any writer.
-    async fn servers_with_bytes(&self, inode: &Rc<Inode>) -> Result<BTreeSet<u32>, Errno> {
+    /// The places of a file's stripes, from any writer.
+    async fn homes_of_bytes(&self, inode: &Rc<Inode>) -> Result<BTreeSet<Home>, Errno> {
         let is_file = self.attributes(inode.number).await?.kind == InodeKind::File;
         if !is_file {
             return Ok(BTreeSet::new());
@@ -420,10 +421,10 @@ impl Client {
         let places = self.places(&layout).await?;
         let count: u64 = written.as_slice().iter().map(|(_, count)| u64::from(*count)).sum();
         if count > STRIPES_LOOKED_AT {
-            return Ok(places.servers().into_iter().collect());
+            return Ok(places.homes());
         }
         let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
-        Ok(stripes.map(|stripe| places.server(stripe)).collect())
+        Ok(stripes.map(|stripe| places.home(places.group(stripe)).0).collect())
     }
 
     /// Makes everything durable that this client was told is done.

@@ -13,6 +13,7 @@ use ropewalk_net::Audience;
 use ropewalk_net::local::LocalEndpoint;
 
 use crate::inode::{Dirty, Inode};
+use crate::places::Home;
 
 /// Changes that are being reported.
 pub(crate) struct Reported<'a> {
@@ -60,25 +61,25 @@ impl Drop for Reported<'_> {
     }
 }
 
-/// Servers that are being asked to make bytes durable, each with its era at the first of them. Those that
+/// Places that are being asked to make bytes durable, each with its era or losses at the first of them. Those that
 /// another sync asks at this moment are among them: that one may have begun before the latest writes, and
 /// its end is not awaited.
 pub(crate) struct Unsynced<'a> {
     inode: &'a Inode,
-    servers: BTreeMap<u32, u64>,
+    homes: BTreeMap<Home, u64>,
     settled: bool,
 }
 
 impl<'a> Unsynced<'a> {
     pub fn take(inode: &'a Inode) -> Unsynced<'a> {
-        let mut servers = std::mem::take(&mut *inode.unsynced.borrow_mut());
+        let mut homes = std::mem::take(&mut *inode.unsynced.borrow_mut());
         let mut syncing = inode.syncing.borrow_mut();
         // The older era counts, here too.
-        servers.extend(syncing.iter().map(|(server, (era, _))| (*server, *era)));
-        for (server, era) in &servers {
-            syncing.entry(*server).or_insert((*era, 0)).1 += 1;
+        homes.extend(syncing.iter().map(|(home, (era, _))| (*home, *era)));
+        for (home, era) in &homes {
+            syncing.entry(*home).or_insert((*era, 0)).1 += 1;
         }
-        Unsynced { inode, servers, settled: false }
+        Unsynced { inode, homes, settled: false }
     }
 
     /// All of them have answered.
@@ -88,25 +89,25 @@ impl<'a> Unsynced<'a> {
 }
 
 impl Deref for Unsynced<'_> {
-    type Target = BTreeMap<u32, u64>;
-    fn deref(&self) -> &BTreeMap<u32, u64> {
-        &self.servers
+    type Target = BTreeMap<Home, u64>;
+    fn deref(&self) -> &BTreeMap<Home, u64> {
+        &self.homes
     }
 }
 
 impl Drop for Unsynced<'_> {
     fn drop(&mut self) {
         let mut syncing = self.inode.syncing.borrow_mut();
-        for server in self.servers.keys() {
-            let (_, syncs) = syncing.get_mut(server).expect("it is noted");
+        for home in self.homes.keys() {
+            let (_, syncs) = syncing.get_mut(home).expect("it is noted");
             *syncs -= 1;
             if *syncs == 0 {
-                syncing.remove(server);
+                syncing.remove(home);
             }
         }
         if !self.settled {
             // The older era counts: it is the one whose end takes something along.
-            self.inode.unsynced.borrow_mut().append(&mut self.servers);
+            self.inode.unsynced.borrow_mut().append(&mut self.homes);
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::file::File;
 use crate::inode::{Inode, Resizing, Use};
 use crate::lease::For;
 use crate::locks::Actor;
+use crate::places::Home;
 use crate::write::{How, has_set_ids};
 
 /// Zeros of one write.
@@ -182,14 +183,14 @@ impl Client {
     }
 
     /// Lets data servers throw the bytes of a window away. Stripes of which nothing is left, each with
-    /// its server and the era in which it said so.
+    /// its place and the era, or the losses, of when that was so.
     async fn punch_stripes(
         &self,
         inode: &Rc<Inode>,
         session: u64,
         layout: &Layout,
         window: &Window,
-    ) -> Result<BTreeMap<u32, (u32, u64)>, Errno> {
+    ) -> Result<BTreeMap<u32, (Home, u64)>, Errno> {
         let places = self.places(layout).await?;
         let file = self.file_id(inode);
         let mut pieces: BTreeMap<u32, Vec<ObjectRange>> = BTreeMap::new();
@@ -202,8 +203,10 @@ impl Client {
         let requests = pieces.iter().flat_map(|(server, pieces)| {
             pieces.chunks(PIECES_MAX).map(|pieces| (*server, pieces.to_vec()))
         });
+        let places = &places;
         let punched = join_all(requests.map(|(server, pieces)| async move {
             let covered: Vec<u32> = window.covered(&pieces).collect();
+            let punched = pieces.clone();
             let request = DataRequest::Punch { file, pieces };
             let (empty, era) = self
                 .change_data(inode, session, server, &request, |reply| match reply {
@@ -211,9 +214,13 @@ impl Client {
                     _ => unexpected(),
                 })
                 .await?;
-            inode.unsynced.borrow_mut().entry(server).or_insert(era);
+            places.note_unsynced(inode, &punched, era);
             // Of an object that is lost nothing is wanted any more where all of it was punched.
-            Ok(covered.into_iter().chain(empty).map(move |stripe| (stripe, (server, era))))
+            let gone = covered.into_iter().chain(empty).map(|stripe| {
+                let (home, losses) = places.home(places.group(stripe));
+                (stripe, (home, losses.unwrap_or(era)))
+            });
+            Ok(gone.collect::<Vec<_>>())
         }))
         .await;
         let punched = punched.into_iter().collect::<Result<Vec<_>, Errno>>()?;
@@ -226,16 +233,16 @@ impl Client {
         inode: &Rc<Inode>,
         layout: &Layout,
         window: &Window,
-        gone: BTreeMap<u32, (u32, u64)>,
+        gone: BTreeMap<u32, (Home, u64)>,
     ) -> Result<(), Errno> {
         let mut left = inode.state.borrow().written.clone();
         let mut runs = Runs::default();
-        let mut servers: BTreeMap<u32, u64> = BTreeMap::new();
-        for (stripe, (server, era)) in gone {
+        let mut homes: BTreeMap<Home, u64> = BTreeMap::new();
+        for (stripe, (home, era)) in gone {
             // A map with too many runs keeps the stripe, whose zeros are at its server.
             if left.contains(stripe) && runs.admits(stripe, 1) && left.remove(stripe, 1) {
                 let _ = runs.add(stripe, 1);
-                servers.insert(server, era);
+                homes.insert(home, era);
             }
         }
         if runs.is_empty() {
@@ -245,10 +252,8 @@ impl Client {
         // A power loss must not bring bytes back of which the map says that there are none: they would
         // come to light with the next byte that is written beside them.
         let file = self.file_id(inode);
-        for (server, era) in servers {
-            let request = DataRequest::Sync { files: vec![file] };
-            let ((), now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            if now != era {
+        for (home, now) in self.sync_homes(file, homes.keys().copied()).await {
+            if now? != homes[&home] {
                 return Err(Errno::ESTALE);
             }
         }

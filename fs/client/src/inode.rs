@@ -12,6 +12,8 @@ use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::trust::{READS, WRITES};
 use ropewalk_wire::fs::value::Timestamp;
 
+use crate::places::Home;
+
 /// An inode that is open, leased or remembered.
 pub(crate) struct Inode {
     pub number: u64,
@@ -46,11 +48,11 @@ pub(crate) struct Inode {
     pub placing: Semaphore,
     /// When it was used last, on the client's own count.
     pub used: Cell<u64>,
-    /// Data servers with bytes that were not made durable: their eras at the first such write.
-    pub unsynced: RefCell<BTreeMap<u32, u64>>,
-    /// Of these, the servers that syncs under way ask, and how many syncs: a sync that begins meanwhile
+    /// Places of bytes that were not made durable: their eras, or losses, at the first such write.
+    pub unsynced: RefCell<BTreeMap<Home, u64>>,
+    /// Of these, the places that syncs under way ask, and how many syncs: a sync that begins meanwhile
     /// must not end before they have answered.
-    pub syncing: RefCell<BTreeMap<u32, (u64, u32)>>,
+    pub syncing: RefCell<BTreeMap<Home, (u64, u32)>>,
     /// A change that a data server was asked for was given up, and may come about as long as the
     /// session lives, whatever becomes of the lease.
     pub in_doubt: Cell<bool>,

@@ -26,7 +26,7 @@ use crate::guards::{Exposed, Unsynced};
 use crate::inode::{Inode, Use};
 use crate::lease::For;
 use crate::locks::{Actor, Path};
-use crate::places::Places;
+use crate::places::{Home, Places};
 
 /// Bits of a mode that give a program the rights of its owner, or those of its group.
 const SET_USER: u16 = 0o4000;
@@ -386,13 +386,12 @@ impl Client {
         let places = self.places(layout).await?;
         let file = self.file_id(inode);
         let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
-        let servers: BTreeSet<u32> = stripes.map(|stripe| places.server(stripe)).collect();
-        for server in servers {
-            let era = inode.unsynced.borrow().get(&server).copied();
-            let request = DataRequest::Sync { files: vec![file] };
-            let ((), now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            if era != Some(now) {
-                // Another era of the server: they have to be written again.
+        let homes: BTreeSet<Home> =
+            stripes.map(|stripe| places.home(places.group(stripe)).0).collect();
+        for (home, now) in self.sync_homes(file, homes).await {
+            let before = inode.unsynced.borrow().get(&home).copied();
+            if before != Some(now?) {
+                // Another era: they have to be written again.
                 return Err(Errno::ESTALE);
             }
         }
@@ -530,7 +529,7 @@ impl Client {
             let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
                 let begin = range.start + part.begin;
                 let source = Source::Embedded(Bytes(&buffer[begin..begin + part.len]));
-                self.send_part(inode, session, part, sums, id, source)
+                self.send_part(inode, session, (part, &places), sums, id, source)
             }))
             .await;
             let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
@@ -542,7 +541,7 @@ impl Client {
         };
         let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
             let source = Source::Bulk(bulk(key, range.start + part.begin));
-            self.send_part(inode, session, part, sums, id, source)
+            self.send_part(inode, session, (part, &places), sums, id, source)
         }))
         .await;
         let buffer = exposed.end().await;
@@ -554,7 +553,7 @@ impl Client {
         &self,
         inode: &Rc<Inode>,
         session: u64,
-        part: &Part,
+        (part, places): (&Part, &Places),
         sums: &[u8],
         file: ropewalk_wire::fs::data::FileId,
         source: Source<'_>,
@@ -571,7 +570,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
-        inode.unsynced.borrow_mut().entry(part.server).or_insert(era);
+        places.note_unsynced(inode, &part.pieces, era);
         Ok(())
     }
 }

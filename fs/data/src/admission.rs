@@ -12,8 +12,11 @@ use ropewalk_net::PeerId;
 use ropewalk_net::peers::PeerUser;
 use ropewalk_rpc::slots::{Owned, Verdict};
 use ropewalk_rpc::{Handler, Incoming, Responder, Secret};
-use ropewalk_wire::fs::data::{DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Source};
+use ropewalk_wire::fs::data::{
+    DataRequest, EMBEDDED_BYTES_MAX, FileId, GROUPS_MAX, ObjectRange, Source,
+};
 use ropewalk_wire::fs::decode;
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::{CallHead, Service, Status};
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
@@ -22,6 +25,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use crate::bulk::Region;
 use crate::epochs::Standing;
 use crate::failure::Failure;
+use crate::mirror::is_among_servers;
 use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner, body_of};
@@ -46,7 +50,8 @@ impl Handler for Inner {
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         self.requests.set(self.requests.get() + 1);
         let head = incoming.head;
-        let mut call = Call { peer: incoming.peer, head, keep: false, limited: false };
+        let (peer, keep, limited, sender) = (incoming.peer, false, false, None);
+        let mut call = Call { peer, head, keep, limited, sender };
         if self.stopping.get() {
             return self.refuse(responder, Status::Unavailable);
         }
@@ -57,6 +62,10 @@ impl Handler for Inner {
             Ok(request) if head.service == Service::Data => request,
             _ => return self.refuse(responder, Status::Malformed),
         };
+        if is_among_servers(&request, &incoming) {
+            self.activities.count(&request);
+            return self.take_from_server(&incoming, request, responder);
+        }
         let admitted = self.admit(&incoming, &request);
         if admitted == Err(Failure::Unvouched) {
             self.requests.set(self.requests.get() - 1);
@@ -87,10 +96,11 @@ impl Handler for Inner {
             let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
             match verdict {
                 Verdict::New => call.keep = !matches!(request, DataRequest::Read { .. }),
-                Verdict::Again(body) => return self.send(responder, Status::Done, body),
+                Verdict::Again(body) => return self.send_body(responder, Status::Done, body),
                 Verdict::Stale => return self.refuse(responder, Status::BadSequence),
             }
-            if let Err(status) = self.check_groups(&head, pieces(&request), changes(&request)) {
+            let groups = groups_of(&request);
+            if let Err(status) = self.check_groups(&head, groups, changes(&request)) {
                 return self.refuse(responder, status);
             }
         }
@@ -111,13 +121,15 @@ fn changes(request: &DataRequest<'_>) -> bool {
     matches!(request, D::Write { .. } | D::Punch { .. } | D::Truncate { .. })
 }
 
-/// The ranges that a request is about.
-fn pieces<'a>(request: &'a DataRequest<'_>) -> &'a [ObjectRange] {
+/// The groups that a client's request is about.
+fn groups_of<'a>(request: &'a DataRequest<'_>) -> impl Iterator<Item = Group> + use<'a> {
     use DataRequest as D;
-    match request {
-        D::Write { pieces, .. } | D::Read { pieces, .. } | D::Punch { pieces, .. } => pieces,
-        _ => &[],
-    }
+    let (pieces, groups): (&[ObjectRange], &[Group]) = match request {
+        D::Write { pieces, .. } | D::Read { pieces, .. } | D::Punch { pieces, .. } => (pieces, &[]),
+        D::Sync { groups, .. } => (&[], groups),
+        _ => (&[], &[]),
+    };
+    pieces.iter().map(|piece| piece.group).chain(groups.iter().copied())
 }
 
 impl Inner {
@@ -130,7 +142,7 @@ impl Inner {
             Ok(ballot) => self.in_task(responder, async move |inner, responder| {
                 let answer = witness.answer(&ballot).await;
                 match answer.filter(|_| inner.refusal.borrow().is_none()) {
-                    Some(body) => inner.send(responder, Status::Done, body),
+                    Some(body) => inner.send_body(responder, Status::Done, body),
                     None => inner.refuse(responder, Status::Unavailable),
                 }
             }),
@@ -147,11 +159,11 @@ impl Inner {
     pub(crate) fn check_groups(
         &self,
         head: &CallHead,
-        pieces: &[ObjectRange],
+        groups: impl IntoIterator<Item = Group>,
         writes: bool,
     ) -> Result<(), Status> {
-        let groups = pieces.iter().map(|piece| piece.group);
-        let judged = self.groups.borrow().judge(head.map, groups, writes);
+        let now = self.world.now();
+        let judged = self.groups.borrow().judge(head.map, groups, writes, now);
         if judged == Err(Status::Unavailable) {
             self.map_wanted.notify_all();
         }
@@ -194,9 +206,16 @@ impl Inner {
         }
         match (owner.map(|(owner, _)| owner.limited), request) {
             (None, _) => Err(self.stranger(Failure::Status(Status::NoSession))),
-            (Some(_), D::List { .. } | D::Examine { .. } | D::Reap { .. } | D::Fence { .. }) => {
-                Err(self.stranger(Failure::Status(Status::Unproven)))
-            }
+            (
+                Some(_),
+                D::List { .. }
+                | D::Examine { .. }
+                | D::Reap { .. }
+                | D::Fence { .. }
+                | D::Copy { .. }
+                | D::Settle { .. }
+                | D::Table { .. },
+            ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),
             (Some(true), D::Read { file, .. }) => self.check_right(&head, file, false),
@@ -255,6 +274,12 @@ impl Inner {
                     (Ok(plan), None) if plan.bytes > EMBEDDED_BYTES_MAX => {
                         self.answer(call, responder, Err(Errno::EINVAL.into()));
                     }
+                    (Ok(plan), None) if self.are_mirrored(&plan.pieces) => {
+                        let read = Read { file, plan, verify };
+                        self.start(call, responder, async move |inner| {
+                            inner.read_copied(call, &read).await
+                        });
+                    }
                     (Ok(plan), None) => {
                         let body = self.read_embedded(&Read { file, plan, verify });
                         self.answer_body(call, responder, body);
@@ -262,7 +287,7 @@ impl Inner {
                     (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
                         None => self.answer(call, responder, Err(Errno::EINVAL.into())),
                         Some(region) => self.start(call, responder, async move |inner| {
-                            inner.read_bulk(&Read { file, plan, verify }, region).await
+                            inner.read_bulk(call, &Read { file, plan, verify }, region).await
                         }),
                     },
                 }
@@ -296,8 +321,13 @@ impl Inner {
                 }),
                 Err(failure) => self.answer(call, responder, Err(failure)),
             },
-            DataRequest::Sync { files } => {
-                self.start(call, responder, async move |inner| body_of(inner.sync(&files).await))
+            DataRequest::Sync { files, groups } => {
+                if files.is_empty() || groups.len() > GROUPS_MAX {
+                    return self.answer(call, responder, Err(Errno::EINVAL.into()));
+                }
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.sync(&files, &groups).await)
+                })
             }
             DataRequest::Reap { inodes } => {
                 self.start(call, responder, async move |inner| body_of(inner.reap(&inodes).await))
@@ -333,6 +363,12 @@ impl Inner {
                 let fits = bytes.len() as u64 == u64::from(write.plan.bytes);
                 if !fits || write.plan.bytes > EMBEDDED_BYTES_MAX {
                     return self.answer(call, responder, Err(Errno::EINVAL.into()));
+                }
+                if self.are_mirrored(&write.plan.pieces) {
+                    let bytes = bytes.to_vec();
+                    return self.start(call, responder, async move |inner| {
+                        body_of(inner.write_copied(call, &write, &bytes).await)
+                    });
                 }
                 if let Some(room) = at_once(self.room()) {
                     let done = room.and_then(|()| self.write_bytes(call, &write, bytes));

@@ -48,7 +48,7 @@ impl Region {
 /// A buffer, and the turn that it is used in.
 pub(crate) struct Lent {
     pub(crate) buffer: PoolBuffer,
-    permit: Permit,
+    pub(crate) permit: Permit,
 }
 
 /// A get or put under way.

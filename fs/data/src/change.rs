@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ropewalk_base::task::join_all;
-use ropewalk_store::objects::ObjectError;
-use ropewalk_wire::fs::data::{DataReply, FileId, ObjectRange};
+use ropewalk_base::task::{join, join_all};
+use ropewalk_store::objects::{ObjectError, WriteEpoch};
+use ropewalk_wire::fs::data::{DataReply, DataRequest, FileId, ObjectRange};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::value::Errno;
 
@@ -24,6 +25,11 @@ const SWEEP: Duration = Duration::from_secs(60 * 60);
 impl Inner {
     pub(crate) async fn punch(&self, call: Call, file: FileId, pieces: &[ObjectRange]) -> Outcome {
         self.room().await?;
+        let mirrored = self.are_mirrored(pieces);
+        let _guard = match mirrored {
+            true => Some(self.lock(file, pieces).await),
+            false => None,
+        };
         self.admit_change(call, file, pieces)?;
         let mut empty = Vec::new();
         for piece in pieces {
@@ -35,6 +41,9 @@ impl Inner {
             if is_empty.map_err(|error| self.failed("punch", &error))? {
                 empty.push(piece.stripe);
             }
+        }
+        if mirrored {
+            self.punch_copies(file, pieces).await?;
         }
         self.settle(call).await?;
         Ok(DataReply::Punched { empty })
@@ -49,6 +58,41 @@ impl Inner {
         stripe: u32,
         offset: u32,
     ) -> Outcome {
+        let free = call.head.session == 0;
+        let mirrored = self.groups.borrow().ordered_mirrored();
+        if !free && !mirrored.is_empty() {
+            // Such a cut names no group whose order it could be in.
+            return Err(Errno::EINVAL.into());
+        }
+        let _guard = match mirrored.is_empty() {
+            true => None,
+            false => Some(self.lock_cut(file).await),
+        };
+        self.room().await?;
+        self.admit_change(call, file, &[])?;
+        if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
+            // A repeated call: bytes written since the first one must stay.
+            return self.settle(call).await;
+        }
+        self.cut_objects(file, stripe, offset, call.write_epoch())?;
+        if free {
+            self.epochs.borrow_mut().note_cut(file, (stripe, offset));
+        }
+        if !mirrored.is_empty() {
+            let cut = DataRequest::Truncate { file, stripe, offset };
+            self.ask_hearers(&mirrored, &cut).await?;
+        }
+        self.settle(call).await
+    }
+
+    /// Cuts a file's objects: those from `stripe` on go, the one before keeps `offset` bytes where `offset` is not 0.
+    pub(crate) fn cut_objects(
+        &self,
+        file: FileId,
+        stripe: u32,
+        offset: u32,
+        by: WriteEpoch,
+    ) -> Result<(), Failure> {
         let cut = match (stripe, offset) {
             (stripe, 0) => stripe,
             (0, _) => return Err(Errno::EINVAL.into()),
@@ -57,14 +101,7 @@ impl Inner {
         if u64::from(offset) > self.store.object_bytes() {
             return Err(Errno::EINVAL.into());
         }
-        self.room().await?;
-        self.admit_change(call, file, &[])?;
-        let free = call.head.session == 0;
-        if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
-            // A repeated call: bytes written since the first one must stay.
-            return self.settle(call).await;
-        }
-        let (inode, generation, by) = (file.inode, file.generation, call.write_epoch());
+        let (inode, generation) = (file.inode, file.generation);
         let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
         for object in done.map_err(|error| self.failed("truncate", &error))? {
             self.lines.say(&format!(
@@ -73,10 +110,7 @@ impl Inner {
                  overwritten"
             ));
         }
-        if free {
-            self.epochs.borrow_mut().note_cut(file, (stripe, offset));
-        }
-        self.settle(call).await
+        Ok(())
     }
 
     /// Ends a change. The metadata server forgets that it wanted one as soon as it is told that it
@@ -90,7 +124,28 @@ impl Inner {
         Ok(DataReply::Done)
     }
 
-    pub(crate) async fn sync(&self, files: &[FileId]) -> Outcome {
+    /// Makes files durable, also at the other members of these groups.
+    pub(crate) async fn sync(&self, files: &[FileId], groups: &[Group]) -> Outcome {
+        let everywhere = async {
+            match groups {
+                [] => Ok(()),
+                _ => {
+                    let request = DataRequest::Sync { files: files.to_vec(), groups: Vec::new() };
+                    self.ask_hearers(groups, &request).await
+                }
+            }
+        };
+        let (here, there) = join(self.sync_here(files), everywhere).await;
+        there.and(here)
+    }
+
+    /// Makes files durable at this server: all there are, where none is named.
+    pub(crate) async fn sync_here(&self, files: &[FileId]) -> Outcome {
+        if files.is_empty() {
+            let synced = self.store.sync_all().await;
+            synced.map_err(|error| self.failed("sync", &error))?;
+            return Ok(DataReply::Done);
+        }
         let mut known: Vec<_> = files.iter().map(|file| (file.inode, file.generation)).collect();
         known.sort_unstable();
         known.dedup();

@@ -7,7 +7,7 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 11] = [
+const KINDS: [&str; 14] = [
     "write",
     "read",
     "punch",
@@ -18,12 +18,15 @@ const KINDS: [&str; 11] = [
     "list",
     "status",
     "examine",
+    "copy",
+    "settle",
+    "table",
     "refused to strangers",
 ];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
-const REFUSED: usize = 10;
+const REFUSED: usize = 13;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -38,6 +41,9 @@ fn kind(request: &DataRequest<'_>) -> usize {
         DataRequest::List { .. } => 7,
         DataRequest::Status => 8,
         DataRequest::Examine { .. } => EXAMINE,
+        DataRequest::Copy { .. } => 10,
+        DataRequest::Settle { .. } => 11,
+        DataRequest::Table { .. } => 12,
     }
 }
 

@@ -3,21 +3,23 @@
 //! Invariants:
 //! * a server that does not know the map yet serves no group of a band: it may have been taken out of it while it was
 //!   down. The map is not kept on disk, so nobody can bring an older one back;
-//! * a call is served if this server is in each of its groups, and its caller knew of the group's last change.
+//! * a call is served if this server is the first of each of its groups, and its caller knew of the group's last change;
+//! * a group of several members is served only when this server has settled it, and read only while nobody can have taken
+//!   this server out of it (docs/design/116-mirrored-groups.md).
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::map::Map;
+use ropewalk_wire::fs::map::{Map, Membership};
 
 /// A group of this server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Own {
-    /// The epoch of the last change of the group's servers.
-    since: u32,
-    /// This server orders the writes.
-    first: bool,
+    membership: Membership,
+    /// This server orders the writes, and all members have what any of them has.
+    settled: bool,
 }
 
 /// The groups of a server.
@@ -27,12 +29,14 @@ pub(crate) struct Groups {
     /// Of the map; 0: it is not known yet.
     epoch: u32,
     own: BTreeMap<Group, Own>,
+    /// Until then this server is a member of the groups of its map.
+    lease: Time,
 }
 
 impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
-        Groups { server, epoch: 0, own: BTreeMap::new() }
+        Groups { server, epoch: 0, own: BTreeMap::new(), lease: Time::ZERO }
     }
 
     /// The epoch of the map that is known; 0: none.
@@ -47,22 +51,85 @@ impl Groups {
             return;
         }
         self.epoch = map.epoch;
-        self.own.clear();
-        for (group, members) in map.bands(0).flat_map(|band| band.groups()) {
-            if members.servers.contains(&self.server) {
-                let first = members.servers.first() == Some(&self.server);
-                self.own.insert(group, Own { since: members.since, first });
+        let mut before = std::mem::take(&mut self.own);
+        for (group, membership) in map.bands(0).flat_map(|band| band.groups()) {
+            if !membership.holders().any(|server| server == self.server) {
+                continue;
             }
+            let first = membership.servers.first() == Some(&self.server);
+            let ordered = before.remove(&group).is_some_and(|own| own.settled);
+            let settled = first && (ordered || membership.servers.len() == 1);
+            self.own.insert(group, Own { membership: membership.clone(), settled });
         }
     }
 
+    /// A heartbeat was answered: until `until` this server is a member of its groups.
+    pub(crate) fn renew(&mut self, until: Time) {
+        self.lease = self.lease.max(until);
+    }
+
+    /// Whether one of the groups has, or may come to have, several members.
+    pub(crate) fn are_mirrored(&self, groups: impl IntoIterator<Item = Group>) -> bool {
+        let mirrored = |group| self.own.get(&group).is_some_and(|own| own.membership.is_mirrored());
+        groups.into_iter().any(mirrored)
+    }
+
+    /// Whether any group of this server has, or may come to have, several members.
+    pub(crate) fn has_mirrored(&self) -> bool {
+        self.own.values().any(|own| own.membership.is_mirrored())
+    }
+
+    /// The servers of a group of which this server is the first.
+    pub(crate) fn ordered(&self, group: Group) -> Option<&Membership> {
+        let own = self.own.get(&group)?;
+        (own.membership.servers.first() == Some(&self.server)).then_some(&own.membership)
+    }
+
+    /// Groups of several members of which this server is the first.
+    pub(crate) fn ordered_mirrored(&self) -> Vec<Group> {
+        let mirrored = self.own.iter().filter(|(_, own)| {
+            own.membership.is_mirrored() && own.membership.servers.first() == Some(&self.server)
+        });
+        mirrored.map(|(group, _)| *group).collect()
+    }
+
+    /// Groups of which this server is the first, and that it has not settled.
+    pub(crate) fn unsettled(&self) -> Vec<Group> {
+        let unsettled = |(group, own): (&Group, &Own)| {
+            (!own.settled && own.membership.servers.first() == Some(&self.server)).then_some(*group)
+        };
+        self.own.iter().filter_map(unsettled).collect()
+    }
+
+    /// A group is settled, if it has not changed since this epoch.
+    pub(crate) fn settle(&mut self, group: Group, epoch: u32) {
+        if let Some(own) = self.own.get_mut(&group)
+            && own.membership.servers.first() == Some(&self.server)
+            && own.membership.since <= epoch
+        {
+            own.settled = true;
+        }
+    }
+
+    /// The newcomers of settled groups, each with the groups.
+    pub(crate) fn newcomers(&self) -> BTreeMap<u32, Vec<Group>> {
+        let mut newcomers: BTreeMap<u32, Vec<Group>> = BTreeMap::new();
+        for (group, own) in self.own.iter().filter(|(_, own)| own.settled) {
+            for server in &own.membership.newcomers {
+                newcomers.entry(*server).or_default().push(*group);
+            }
+        }
+        newcomers
+    }
+
     /// Whether to serve a call about these groups, whose caller knew the map of epoch `map`. `Unavailable`: when this
-    /// server knows that map, too.
+    /// server knows that map, too, and has settled the groups.
     pub(crate) fn judge(
         &self,
         map: u32,
         groups: impl IntoIterator<Item = Group>,
         writes: bool,
+        now: Time,
     ) -> Result<(), Status> {
         for group in groups {
             if let Some(server) = group.server() {
@@ -75,9 +142,35 @@ impl Groups {
             if self.epoch == 0 || self.epoch < map {
                 return Err(Status::Unavailable);
             }
-            match self.own.get(&group) {
-                Some(own) if own.since <= map && (own.first || !writes) => {}
+            let own = self.own.get(&group).filter(|own| own.membership.since <= map);
+            match own {
+                Some(own) if own.membership.servers.first() == Some(&self.server) => {
+                    let leased = writes || !own.membership.is_mirrored() || now < self.lease;
+                    if !own.settled || !leased {
+                        return Err(Status::Unavailable);
+                    }
+                }
                 _ => return Err(Status::OtherMap),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether to take what `sender` has done to these groups by its map of epoch `map`.
+    pub(crate) fn judge_copy(
+        &self,
+        sender: u32,
+        map: u32,
+        groups: impl IntoIterator<Item = Group>,
+    ) -> Result<(), Status> {
+        if self.epoch == 0 || self.epoch < map {
+            return Err(Status::Unavailable);
+        }
+        for group in groups {
+            let own = self.own.get(&group).map(|own| &own.membership);
+            let ordered = |own: &&Membership| own.servers.first() == Some(&sender);
+            if own.filter(ordered).is_none_or(|own| own.since > map) {
+                return Err(Status::OtherMap);
             }
         }
         Ok(())
@@ -86,15 +179,17 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::map::{Band, Membership};
+    use ropewalk_wire::fs::map::Band;
 
     use super::*;
+
+    const NOW: Time = Time(5);
 
     fn map(epoch: u32, groups: &[(u32, &[u32])]) -> Map {
         let mut map = Map::at(epoch);
         let mut band = Band::new(3, 9, 1);
         for (group, (since, servers)) in band.groups.iter_mut().zip(groups) {
-            *group = Membership { since: *since, servers: servers.to_vec() };
+            *group = Membership::new(*since, servers.to_vec());
         }
         map.add(band);
         map
@@ -104,21 +199,52 @@ mod tests {
     fn a_call_is_served_where_its_caller_knew_of_the_groups_last_change() {
         let [first, second, other] = [0, 1, 2].map(|index| Group::of_band(3, index));
         let mut groups = Groups::new(7);
-        assert_eq!(groups.judge(0, [Group::of_server(7)], true), Ok(()));
-        assert_eq!(groups.judge(0, [Group::of_server(8)], false), Err(Status::OtherMap));
-        assert_eq!(groups.judge(4, [first], false), Err(Status::Unavailable), "no map yet");
-        groups.take(&map(5, &[(5, &[7, 8]), (2, &[8, 7])]));
-        assert_eq!(groups.judge(5, [first], true), Ok(()));
-        assert_eq!(groups.judge(4, [first], true), Err(Status::OtherMap), "an old map");
-        assert_eq!(groups.judge(4, [second], false), Ok(()));
-        assert_eq!(groups.judge(4, [second], true), Err(Status::OtherMap), "not the first");
-        assert_eq!(groups.judge(5, [first, other], false), Err(Status::OtherMap), "one of them");
-        assert_eq!(groups.judge(6, [first], true), Err(Status::Unavailable), "a newer map");
+        let judge =
+            |groups: &Groups, map, group: Group, writes| groups.judge(map, [group], writes, NOW);
+        assert_eq!(judge(&groups, 0, Group::of_server(7), true), Ok(()));
+        assert_eq!(judge(&groups, 0, Group::of_server(8), false), Err(Status::OtherMap));
+        assert_eq!(judge(&groups, 4, first, false), Err(Status::Unavailable), "no map yet");
+        groups.take(&map(5, &[(5, &[7]), (2, &[8, 7])]));
+        assert_eq!(judge(&groups, 5, first, true), Ok(()));
+        assert_eq!(judge(&groups, 4, first, true), Err(Status::OtherMap), "an old map");
+        assert_eq!(judge(&groups, 4, second, false), Err(Status::OtherMap), "not the first");
+        assert_eq!(
+            groups.judge(5, [first, other], false, NOW),
+            Err(Status::OtherMap),
+            "one of them"
+        );
+        assert_eq!(judge(&groups, 6, first, true), Err(Status::Unavailable), "a newer map");
         // An older word changes nothing; a newer one takes a group away.
         groups.take(&map(4, &[(4, &[8])]));
-        assert_eq!((groups.epoch(), groups.judge(5, [first], true)), (5, Ok(())));
-        groups.take(&map(6, &[(6, &[8]), (2, &[8, 7])]));
-        assert_eq!(groups.judge(6, [first], false), Err(Status::OtherMap));
-        assert_eq!(groups.judge(5, [second], false), Ok(()));
+        assert_eq!((groups.epoch(), judge(&groups, 5, first, true)), (5, Ok(())));
+        groups.take(&map(6, &[(6, &[8]), (2, &[7])]));
+        assert_eq!(judge(&groups, 6, first, false), Err(Status::OtherMap));
+        assert_eq!(judge(&groups, 5, second, false), Ok(()));
+    }
+
+    #[test]
+    fn a_mirrored_group_is_settled_first_and_read_under_a_lease() {
+        let group = Group::of_band(3, 0);
+        let mut groups = Groups::new(7);
+        groups.take(&map(5, &[(5, &[8, 7])]));
+        assert!(groups.unsettled().is_empty() && groups.are_mirrored([group]));
+        assert_eq!(groups.judge_copy(8, 5, [group]), Ok(()));
+        assert_eq!(groups.judge_copy(7, 5, [group]), Err(Status::OtherMap), "not the first");
+        assert_eq!(groups.judge_copy(8, 4, [group]), Err(Status::OtherMap), "an old map");
+        assert_eq!(groups.judge_copy(8, 6, [group]), Err(Status::Unavailable), "a newer map");
+        groups.take(&map(6, &[(6, &[7, 9])]));
+        assert_eq!(groups.judge_copy(8, 5, [group]), Err(Status::OtherMap), "it orders no more");
+        assert_eq!(groups.judge(6, [group], true, NOW), Err(Status::Unavailable), "not settled");
+        groups.settle(group, 5);
+        assert_eq!(groups.unsettled(), [group], "it changed since");
+        groups.settle(group, 6);
+        assert_eq!(groups.judge(6, [group], true, NOW), Ok(()));
+        assert_eq!(groups.judge(6, [group], false, NOW), Err(Status::Unavailable), "no lease");
+        groups.renew(Time(6));
+        assert_eq!(groups.judge(6, [group], false, NOW), Ok(()));
+        assert_eq!(groups.judge(6, [group], false, Time(6)), Err(Status::Unavailable));
+        // It goes on ordering when a member leaves.
+        groups.take(&map(7, &[(7, &[7, 4])]));
+        assert!(groups.unsettled().is_empty());
     }
 }

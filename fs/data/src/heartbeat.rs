@@ -1,4 +1,4 @@
-//! Tells the metadata server each second that this server lives, and how much room it has.
+//! Tells the metadata server each second, or more often, that this server lives, and how much room it has.
 //!
 //! A metadata server that was started again knows no addresses of data servers: a client that asks it for one
 //! waits for a heartbeat. So one is sent at once where the link was lost, and again until it is answered.
@@ -9,6 +9,7 @@ use std::time::Duration;
 use ropewalk_base::disk::Space;
 use ropewalk_base::task::race;
 use ropewalk_net::endpoint::PeerEvent;
+use ropewalk_wire::fs::map::COPY_SILENCE;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
 
@@ -16,6 +17,8 @@ use crate::membership::{Heard, Herald, Refusal, describe};
 use crate::server::Inner;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// The period of a member of groups of several members: a few fit into the silence that costs it its place.
+const MIRROR_PERIOD: Duration = Duration::from_millis(250);
 /// The pause before the map is asked for out of turn.
 const MAP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -37,7 +40,9 @@ impl Inner {
         let (mut silent, mut noted) = (None, true);
         let mut unwatched_told = 0;
         while !self.stopping.get() {
-            let next = self.world.now() + PERIOD;
+            let sent = self.world.now();
+            let period = if self.groups.borrow().has_mirrored() { MIRROR_PERIOD } else { PERIOD };
+            let next = sent + period;
             let unwatched = self.store.unwatched();
             if unwatched > 2 * unwatched_told {
                 unwatched_told = unwatched;
@@ -50,6 +55,7 @@ impl Inner {
             let heard = self.beat(&herald, history, replace).await;
             if let Heard::Taken { history: told, start, map } = heard {
                 (history, replace) = (told, false);
+                self.groups.borrow_mut().renew(sent + COPY_SILENCE / 2);
                 match herald.note(told, start).await {
                     Err(error) if noted => self.lines.say(&error.to_string()),
                     _ => {}
@@ -90,6 +96,8 @@ impl Inner {
         let map = herald.map().await;
         if let Some(map) = &map {
             self.groups.borrow_mut().take(map);
+            let groups = self.groups.borrow();
+            self.mirror.leave(|group| groups.ordered(group).is_some());
         }
         map.is_some()
     }

@@ -36,6 +36,7 @@ mod groups;
 mod heartbeat;
 mod listing;
 mod membership;
+mod mirror;
 mod plan;
 mod read;
 mod server;

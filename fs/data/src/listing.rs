@@ -3,14 +3,15 @@
 use ropewalk_base::task::yield_now;
 use ropewalk_store::objects::{Listing, ObjectError, ObjectId};
 use ropewalk_wire::fs::data::{DataReply, ObjectInfo};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::failure::Failure;
 use crate::server::Inner;
 
-/// Bytes of one object in a reply at most: two numbers of up to 10 bytes, two of up to 5.
-const ENTRY_BYTES: usize = 30;
+/// Bytes of one object in a reply at most: three numbers of up to 10 bytes, two of up to 5, and a mark.
+const ENTRY_BYTES: usize = 41;
 /// Bytes of a reply beside its objects, with some to spare.
 const FRAME_BYTES: usize = 64;
 /// Objects that are looked at before other tasks run.
@@ -48,7 +49,14 @@ impl Inner {
             match info {
                 Ok(info) => {
                     let ObjectId { inode, generation, stripe } = info.object;
-                    objects.push(ObjectInfo { inode, generation, stripe, bytes: info.bytes });
+                    let group = info.group.get().map(Group::from_number);
+                    objects.push(ObjectInfo {
+                        inode,
+                        generation,
+                        stripe,
+                        bytes: info.bytes,
+                        group,
+                    });
                 }
                 Err(error @ (ObjectError::Header { .. } | ObjectError::Older { .. })) => {
                     self.failed("list", &error);

@@ -28,7 +28,7 @@ use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
-use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration, Step};
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
@@ -40,6 +40,8 @@ use crate::config::{DataConfig, DataError};
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
+/// Room for the answer about one server.
+const ONE_SERVER_BYTES: u32 = 4096;
 /// The file with the history and its newest term.
 const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
@@ -212,6 +214,7 @@ impl Herald {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: self.config.server.0,
             boot: self.life.boot.id,
+            era: self.life.boot.era,
             store: self.life.boot.store,
             history,
             met: self.met.get(),
@@ -267,6 +270,30 @@ impl Herald {
             }
             _ => None,
         }
+    }
+
+    /// The address of another data server, where the metadata server knows it.
+    pub(crate) async fn address_of(&self, server: u32) -> Option<Vec<u8>> {
+        let request = MetaRequest::ListServers { from: server, bytes_max: ONE_SERVER_BYTES };
+        let mut body = Vec::new();
+        encode(&request, &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(MetaReply::Servers { servers, .. })) => {
+                let known = servers.iter().find(|known| known.server == server)?;
+                (!known.address.0.is_empty()).then(|| known.address.0.to_vec())
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the metadata server that a server of a group is in step, or is not. It may refuse: the map tells.
+    pub(crate) async fn set_step(&self, step: Step) {
+        let mut body = Vec::new();
+        encode(&MetaRequest::SetStep(step), &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let _ = self.world.timeout(PATIENCE, call).await;
     }
 
     /// The bands in which this server has a group, of the map of the answer's epoch; None without an answer.

@@ -14,7 +14,7 @@ use ropewalk_wire::fs::value::Bytes;
 use crate::bulk::{Moving, Region};
 use crate::failure::Failure;
 use crate::plan::{Chunk, Part, Plan};
-use crate::server::Inner;
+use crate::server::{Call, Inner};
 use crate::write::object;
 
 /// A read that was checked.
@@ -63,9 +63,28 @@ impl Inner {
         body
     }
 
+    /// As [`Inner::read_embedded`], of groups of several members: what may still come to nothing is waited for.
+    pub(crate) async fn read_copied(&self, call: Call, read: &Read) -> Result<Vec<u8>, Failure> {
+        self.readable(read.file, &read.plan.pieces).await;
+        self.check_reader(call, read)?;
+        self.read_embedded(read)
+    }
+
+    /// Whether this server still is the one to read from.
+    fn check_reader(&self, call: Call, read: &Read) -> Result<(), Failure> {
+        let groups = read.plan.pieces.iter().map(|piece| piece.group);
+        self.check_groups(&call.head, groups, false).map_err(Failure::Status)
+    }
+
     /// A read whose bytes are put into the client's region; the reply's body. One chunk is under
     /// way while the next one is read.
-    pub(crate) async fn read_bulk(&self, read: &Read, region: Region) -> Result<Vec<u8>, Failure> {
+    pub(crate) async fn read_bulk(
+        &self,
+        call: Call,
+        read: &Read,
+        region: Region,
+    ) -> Result<Vec<u8>, Failure> {
+        let mirrored = self.are_mirrored(&read.plan.pieces);
         let mut outcome = Outcome::new(&read.plan);
         let mut before: Option<Moving> = None;
         for chunk in read.plan.chunks() {
@@ -79,6 +98,9 @@ impl Inner {
                     self.transfers.buffer(chunk.len).await?
                 }
             };
+            if mirrored {
+                self.readable(read.file, &read.plan.pieces).await;
+            }
             self.fill(read, &chunk, &mut lent.buffer, &mut outcome)?;
             let moving = self.transfers.put(region, chunk.start, lent);
             if let Some(moving) = before.replace(moving) {
@@ -87,6 +109,10 @@ impl Inner {
         }
         if let Some(moving) = before {
             self.transfers.end(moving).await?;
+        }
+        if mirrored {
+            // It is, so it was when the bytes were read.
+            self.check_reader(call, read)?;
         }
         Ok(outcome.encode(&[]))
     }

@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ropewalk_base::disk::{Disk, Open};
@@ -30,6 +30,7 @@ use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::groups::Groups;
 use crate::membership::{self, Herald, Life, Refusal};
+use crate::mirror::Mirror;
 use crate::vouching::Vouching;
 use crate::witness::{Door, Witness};
 use ropewalk_rpc::lines::Lines;
@@ -76,6 +77,8 @@ pub(crate) struct Inner {
     pub slots: RefCell<SlotTable>,
     pub epochs: RefCell<FileEpochs>,
     pub groups: RefCell<Groups>,
+    pub mirror: Mirror,
+    this: Weak<Inner>,
     /// Somebody knows a newer map than this server.
     pub map_wanted: Notify,
     pub vouching: RefCell<Vouching>,
@@ -119,6 +122,8 @@ pub(crate) struct Call {
     pub keep: bool,
     /// Of a session that is limited to the rights of one user.
     pub limited: bool,
+    /// The data server that makes it, where one does.
+    pub sender: Option<u32>,
 }
 
 impl DataServer {
@@ -157,7 +162,7 @@ impl DataServer {
         mark_made(world, &config).await?;
         let keeper = bind(world, &config, claim.keeper()).await?;
         tell_of_damage(&config, &recovery);
-        let inner = Rc::new(Inner {
+        let inner = Rc::new_cyclic(|this| Inner {
             world: world.clone(),
             endpoint: endpoint.clone(),
             store,
@@ -166,6 +171,8 @@ impl DataServer {
             slots: RefCell::default(),
             epochs: RefCell::default(),
             groups: RefCell::new(Groups::new(config.server.0)),
+            mirror: Mirror::new(world, &endpoint),
+            this: this.clone(),
             map_wanted: Notify::new(),
             vouching: RefCell::new(Vouching::new(joined.is_some())),
             herald: joined.as_ref().map(|(herald, _)| herald.clone()),
@@ -200,6 +207,8 @@ impl DataServer {
         if let Some((herald, history)) = joined {
             world.spawn(inner.clone().vouch(herald.clone()));
             world.spawn(inner.clone().heartbeat(herald, history, replace));
+            world.spawn(inner.clone().settle_groups());
+            world.spawn(inner.clone().bring_newcomers());
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }
@@ -406,7 +415,8 @@ impl Inner {
             if verdict != Verdict::New {
                 return Err(Failure::Superseded);
             }
-            self.check_groups(&head, pieces, true).map_err(Failure::Status)?;
+            let groups = pieces.iter().map(|piece| piece.group);
+            self.check_groups(&head, groups, true).map_err(Failure::Status)?;
         } else if !self.is_heard(Term(head.term)) {
             return Err(Failure::Status(Status::OlderTerm));
         }
@@ -419,6 +429,11 @@ impl Inner {
     pub(crate) fn has_fences(&self) -> bool {
         let waited = || self.world.now().since(self.fenced.get()) >= FENCES_LIMIT;
         self.herald.is_none() || self.joined.get() || waited()
+    }
+
+    /// This server, for tasks of its own.
+    pub(crate) fn this(&self) -> Rc<Inner> {
+        self.this.upgrade().expect("it is borrowed")
     }
 
     /// Waits until the store has room for a change.
@@ -472,6 +487,15 @@ impl Inner {
             self.turned_away.set(self.turned_away.get() + 1);
             return self.refuse(responder, Status::Unavailable);
         }
+        self.in_own_task(responder, work);
+    }
+
+    /// Starts a task for a call of another server. They are few, and clients' calls may wait for them.
+    pub(crate) fn in_own_task(
+        self: Rc<Self>,
+        responder: Responder,
+        work: impl AsyncFnOnce(Rc<Inner>, Responder) + 'static,
+    ) {
         self.tasks.set(self.tasks.get() + 1);
         let world = self.world.clone();
         world.spawn(async move {
@@ -530,16 +554,19 @@ impl Inner {
         };
         if call.keep {
             let CallHead { session, slot, sequence, .. } = call.head;
-            self.slots.borrow_mut().store(session, slot, sequence, &body);
+            match call.sender {
+                None => self.slots.borrow_mut().store(session, slot, sequence, &body),
+                Some(sender) => self.mirror.keep_reply(sender, &call.head, &body),
+            }
         }
-        self.send(responder, Status::Done, body);
+        self.send_body(responder, Status::Done, body);
     }
 
     pub(crate) fn refuse(&self, responder: Responder, status: Status) {
-        self.send(responder, status, Vec::new());
+        self.send_body(responder, status, Vec::new());
     }
 
-    pub(crate) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
+    pub(crate) fn send_body(&self, responder: Responder, status: Status, body: Vec<u8>) {
         // The log's durable end says nothing of blocks written in place: only a sync does, so no position is
         // ever called durable here.
         let (boot, era) = (self.boot, self.store.era());

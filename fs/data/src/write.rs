@@ -35,6 +35,23 @@ impl Inner {
         Ok(DataReply::Written)
     }
 
+    /// A write to groups of several members whose bytes are here.
+    pub(crate) async fn write_copied(
+        &self,
+        call: Call,
+        write: &Write,
+        bytes: &[u8],
+    ) -> Result<DataReply<'static>, Failure> {
+        let mut checksums = &write.checksums[..];
+        for chunk in write.plan.chunks() {
+            let mut lent = self.transfers.buffer(chunk.len).await?;
+            lent.buffer.copy_from_slice(&bytes[chunk.start as usize..][..chunk.len as usize]);
+            self.room().await?;
+            self.write_mirrored(call, write, &chunk, lent, &mut checksums).await?;
+        }
+        Ok(DataReply::Written)
+    }
+
     /// A write whose bytes are here, when the store has room.
     pub(crate) async fn write_later(
         &self,
@@ -54,6 +71,7 @@ impl Inner {
         region: Region,
     ) -> Result<DataReply<'static>, Failure> {
         let chunks = write.plan.chunks();
+        let mirrored = self.are_mirrored(&write.plan.pieces);
         let mut checksums = &write.checksums[..];
         let mut ahead: Option<Moving> = None;
         for (index, chunk) in chunks.iter().enumerate() {
@@ -70,14 +88,18 @@ impl Inner {
             }
             let lent = self.transfers.end(moving).await?;
             self.room().await?;
-            self.write_chunk(call, write, chunk, &lent.buffer, &mut checksums)?;
+            if mirrored {
+                self.write_mirrored(call, write, chunk, lent, &mut checksums).await?;
+            } else {
+                self.write_chunk(call, write, chunk, &lent.buffer, &mut checksums)?;
+            }
         }
         Ok(DataReply::Written)
     }
 
     /// Writes the bytes of one chunk, if the call may still do that. The store compares them with
     /// their checksums first, part by part.
-    fn write_chunk(
+    pub(crate) fn write_chunk(
         &self,
         call: Call,
         write: &Write,

@@ -41,7 +41,9 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         M::Release { open, .. } => open.is_some_and(|open| open.write),
         M::Report { report, .. } => tells_of_writes(report),
         // Servers and administrators send these, not sessions.
-        M::Heartbeat(_) | M::Discard { .. } | M::Admit { .. } | M::Vouch { .. } => false,
+        M::Heartbeat(_) | M::Discard { .. } | M::Admit { .. } | M::SetStep(_) | M::Vouch { .. } => {
+            false
+        }
         M::Lookup { .. }
         | M::GetAttributes { .. }
         | M::ReadDirectory { .. }
@@ -121,6 +123,7 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::ListServers { .. }
         | M::Discard { .. }
         | M::Admit { .. }
+        | M::SetStep(_)
         | M::Vouch { .. } => [None, None],
     }
 }
@@ -218,6 +221,7 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::ListServers { .. }
         | M::Discard { .. }
         | M::Admit { .. }
+        | M::SetStep(_)
         | M::Vouch { .. }
         | M::Inspect { .. } => Asks::Nothing,
     }

@@ -13,8 +13,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::layout::{Layout, Members, POOL_SERVERS_MAX, Pool};
-use ropewalk_wire::fs::map::{Band, Map};
-use ropewalk_wire::fs::meta::Heartbeat;
+use ropewalk_wire::fs::map::{Band, COPY_SILENCE, Map, Membership};
+use ropewalk_wire::fs::meta::{Heartbeat, Step};
 use ropewalk_wire::fs::status::Room;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +26,12 @@ use crate::keys::{self, Table};
 const SERVERS_VERSION: u8 = 1;
 /// Version of pool rows.
 const POOL_VERSION: u8 = 2;
-/// Version of the rows of the map.
+/// Version of the row of the map's epoch.
 pub const MAP_VERSION: u8 = 1;
+/// Version of the rows of bands.
+const BAND_VERSION: u8 = 2;
+/// Version of the rows of bands whose groups have no newcomers.
+const PLAIN_BAND_VERSION: u8 = 1;
 /// Version of the rows of members.
 pub const MEMBER_VERSION: u8 = 1;
 /// The store of a number that was admitted and never registered.
@@ -35,6 +39,10 @@ pub const NO_STORE: u128 = 0;
 
 /// Longest address of a server, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 1024;
+
+/// After the start a server that was not heard of yet counts as there for so long: it may have to look for this
+/// metadata server first.
+const FIRST_SILENCE: Duration = Duration::from_secs(4);
 
 /// The most that a nearly full server keeps for the files that it has.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
@@ -69,6 +77,32 @@ pub fn decode_pool(bytes: &[u8]) -> Result<Pool, Damaged> {
     if pool.is_valid() { Ok(pool) } else { Err(Damaged) }
 }
 
+/// A band's row without newcomers.
+#[derive(Serialize, Deserialize)]
+struct PlainBand {
+    number: u32,
+    groups: Vec<(u32, Vec<u32>)>,
+}
+
+/// The row of a band.
+pub fn encode_band(band: &Band) -> Vec<u8> {
+    encode_row(BAND_VERSION, band)
+}
+
+/// A band from its row.
+pub fn decode_band(bytes: &[u8]) -> Result<Band, Damaged> {
+    let band = match bytes.first() {
+        Some(&PLAIN_BAND_VERSION) => {
+            let PlainBand { number, groups } = decode_row(PLAIN_BAND_VERSION, bytes)?;
+            let groups = groups.into_iter();
+            let groups = groups.map(|(since, servers)| Membership::new(since, servers)).collect();
+            Band { number, groups }
+        }
+        _ => decode_row(BAND_VERSION, bytes)?,
+    };
+    if band.is_valid() { Ok(band) } else { Err(Damaged) }
+}
+
 /// The key of the row of the map's epoch and of the next band.
 pub fn map_key() -> Vec<u8> {
     keys::key(Table::Map, &[])
@@ -96,6 +130,28 @@ impl Server {
     }
 }
 
+/// The group without these members, who become newcomers. At least one other member stays.
+fn without(group: &Membership, leavers: &[u32]) -> Option<Membership> {
+    let leaves = |server: &u32| leavers.contains(server);
+    let (gone, servers): (Vec<u32>, Vec<u32>) = group.servers.iter().partition(|it| leaves(it));
+    if gone.is_empty() || servers.is_empty() {
+        return None;
+    }
+    let newcomers = group.newcomers.iter().chain(&gone).copied().collect();
+    Some(Membership { servers, newcomers, ..group.clone() })
+}
+
+/// The group with a newcomer as its last member.
+fn with(group: &Membership, server: u32) -> Option<Membership> {
+    if !group.newcomers.contains(&server) {
+        return None;
+    }
+    let mut new = group.clone();
+    new.newcomers.retain(|it| *it != server);
+    new.servers.push(server);
+    Some(new)
+}
+
 /// The map, and the number that the next band gets.
 #[derive(Debug, Clone, Default)]
 pub struct Banded {
@@ -112,10 +168,46 @@ impl Banded {
     /// Takes in a band that is new or changed, under a new epoch. Returns the rows.
     fn take(&mut self, band: Band) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.map.epoch += 1;
-        let key = keys::key(Table::Map, &[u64::from(band.number)]);
-        let row = (key, encode_row(MAP_VERSION, &band));
-        self.map.add(band);
+        let row = self.put(band);
         vec![row, self.head()]
+    }
+
+    /// Takes in a band. Returns its row.
+    fn put(&mut self, band: Band) -> (Vec<u8>, Vec<u8>) {
+        let key = keys::key(Table::Map, &[u64::from(band.number)]);
+        let row = (key, encode_band(&band));
+        self.map.add(band);
+        row
+    }
+
+    /// Changes groups, all under one new epoch: `change` gives those that change their new servers. Returns the rows that say
+    /// so; none where nothing changed.
+    fn change(
+        &mut self,
+        change: impl Fn(Group, &Membership) -> Option<Membership>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let epoch = self.map.epoch + 1;
+        let mut changed = Vec::new();
+        for band in self.map.bands(0) {
+            let mut new = None;
+            for (index, (group, membership)) in band.groups().enumerate() {
+                if !membership.is_mirrored() {
+                    continue;
+                }
+                if let Some(next) = change(group, membership) {
+                    let band: &mut Band = new.get_or_insert_with(|| band.clone());
+                    band.groups[index] = Membership { since: epoch, ..next };
+                }
+            }
+            changed.extend(new);
+        }
+        if changed.is_empty() {
+            return Vec::new();
+        }
+        self.map.epoch = epoch;
+        let mut rows: Vec<_> = changed.into_iter().map(|band| self.put(band)).collect();
+        rows.push(self.head());
+        rows
     }
 }
 
@@ -132,6 +224,8 @@ pub struct Pools {
     versions: BTreeMap<u32, Pool>,
     /// The servers of all groups; None in the first format, whose groups are the servers.
     banded: Option<Banded>,
+    /// New lives of servers that were not answered yet: boot id, and since when.
+    knocks: BTreeMap<u32, (u64, Time)>,
     /// Of the first format.
     no_bands: Map,
     started: Time,
@@ -193,6 +287,117 @@ impl Pools {
         let banded = self.banded.as_mut()?;
         let band = banded.map.with(group, servers)?;
         Some(banded.take(band))
+    }
+
+    /// Whether a server was silent for longer than a member of a group of several may be. Right after the start one that was
+    /// not heard of yet has time to find this metadata server.
+    fn is_missed(&self, server: u32, now: Time) -> bool {
+        match self.servers.get(&server) {
+            Some(server) => now.since(server.heard) >= COPY_SILENCE,
+            None => now.since(self.started) >= FIRST_SILENCE,
+        }
+    }
+
+    /// Whether a server was heard just now.
+    fn is_heard(&self, server: u32, now: Time) -> bool {
+        self.servers.contains_key(&server) && !self.is_missed(server, now)
+    }
+
+    /// Whether there is a group that has, or may come to have, several members.
+    pub fn has_mirrored(&self) -> bool {
+        self.map().bands(0).any(|band| band.groups.iter().any(Membership::is_mirrored))
+    }
+
+    /// Takes silent members out of groups where another member is heard. Returns the rows that say so.
+    pub fn drop_silent(&mut self, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let missed = |server: &u32| self.is_missed(*server, now);
+        let missed: Vec<u32> = self.members.keys().copied().filter(missed).collect();
+        let Some(mut banded) = self.banded.take_if(|_| !missed.is_empty()) else {
+            return Vec::new();
+        };
+        let rows = banded.change(|_, group| {
+            let stays = group.servers.iter().any(|server| self.is_heard(*server, now));
+            stays.then(|| without(group, &missed)).flatten()
+        });
+        self.banded = Some(banded);
+        rows
+    }
+
+    /// A server of mirrored groups begins a new life, without its memory: what it has to leave, it leaves before it is
+    /// answered. Returns the rows that say so. `None`: not yet, since nobody knows whether another member lives.
+    pub fn begin_life(
+        &mut self,
+        server: u32,
+        boot: u64,
+        lost_power: bool,
+        now: Time,
+    ) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+        let knocked = self.knocks.entry(server).or_insert((boot, now));
+        if knocked.0 != boot {
+            *knocked = (boot, now);
+        }
+        let since = knocked.1;
+        let lives = |other: &u32| {
+            *other != server && self.servers.get(other).is_some_and(|other| other.heard > since)
+        };
+        let unsure =
+            |other: &u32| *other != server && !lives(other) && !self.is_missed(*other, now);
+        let groups = || self.map().bands(0).flat_map(|band| &band.groups);
+        let own = || groups().filter(|group| group.servers.contains(&server));
+        if !lost_power
+            && own().any(|it| !it.servers.iter().any(lives) && it.servers.iter().any(unsure))
+        {
+            return None;
+        }
+        let Some(mut banded) = self.banded.take() else { return Some(Vec::new()) };
+        let rows = banded.change(|_, group| {
+            if group.newcomers.contains(&server) {
+                // Whoever brings it into step begins anew.
+                return Some(group.clone());
+            }
+            if !group.servers.contains(&server) {
+                return None;
+            }
+            match group.servers.len() {
+                1 if lost_power => Some(Membership { losses: group.losses + 1, ..group.clone() }),
+                1 => None,
+                _ if lost_power || group.servers.iter().any(lives) => without(group, &[server]),
+                _ => None,
+            }
+        });
+        self.banded = Some(banded);
+        self.knocks.remove(&server);
+        Some(rows)
+    }
+
+    /// The orderer of a group says that a server is out of step, or in step. Returns the rows that say so; `None` where its
+    /// word does not count: it does not order the group, or its map is older than the group's last change.
+    pub fn set_step(&mut self, step: &Step, now: Time) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Step { group, by, map, server, in_step } = *step;
+        let membership = self.map().membership(group)?;
+        let counts = membership.servers.first() == Some(&by) && membership.since <= map;
+        if !counts || server == by || in_step && !self.is_heard(server, now) {
+            return None;
+        }
+        let mut banded = self.banded.take()?;
+        let rows = banded.change(|changed, membership| {
+            if changed != group {
+                return None;
+            }
+            match in_step {
+                true => with(membership, server),
+                // Of a newcomer, too: a word of before that it is in step must not count any more.
+                false => without(membership, &[server]).or_else(|| Some(membership.clone())),
+            }
+        });
+        self.banded = Some(banded);
+        Some(rows)
+    }
+
+    /// Whether a server is in a group that has, or may come to have, several members.
+    pub fn is_in_mirrored(&self, server: u32) -> bool {
+        let mut groups = self.map().bands(0).flat_map(|band| &band.groups);
+        groups.any(|group| group.is_mirrored() && group.holders().any(|it| it == server))
     }
 
     /// Whether a number may register its first store.
@@ -386,10 +591,11 @@ mod tests {
         let address = Bytes(b"somewhere");
         let (store, history) = (7, 0);
         let (replace, admit) = (false, false);
-        let (met, known_by) = (0, 0);
+        let (met, known_by, era) = (0, 0, 1);
         let beat = Heartbeat {
             server,
             boot,
+            era,
             store,
             history,
             met,

@@ -213,6 +213,7 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::Inspect { .. }
                 | MetaRequest::Discard { .. }
                 | MetaRequest::Vouch { .. }
+                | MetaRequest::SetStep(_)
                 | MetaRequest::Admit { .. } => {
                     let ticket = self.parking.ticket();
                     let mut groups = Vec::new();
@@ -670,6 +671,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetPool { .. }
             | MetaRequest::GetMap { .. }
             | MetaRequest::Vouch { .. }
+            | MetaRequest::SetStep(_)
             | MetaRequest::StatFileSystem
     )
 }
@@ -690,6 +692,7 @@ fn frees(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::CancelLock { .. }
             | MetaRequest::ReleaseOwner { .. }
             | MetaRequest::Discard { .. }
+            | MetaRequest::SetStep(_)
     )
 }
 

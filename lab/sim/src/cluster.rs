@@ -9,7 +9,7 @@
 //! Names: `meta`, `data1`, `data2`, ..., `client0`, `client1`, ...
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -23,7 +23,9 @@ use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
 use ropewalk_rpc::{Secret, servers};
-use ropewalk_store::objects;
+use ropewalk_store::objects::{self, ObjectId};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::map::Band;
 
 use crate::disk::VirtualDisk;
 use crate::endpoint::endpoint;
@@ -374,6 +376,59 @@ impl Cluster {
             *place.borrow_mut() = Some(value);
         });
         result
+    }
+
+    /// Gives each group so many members, and waits until the data servers know. Groups must be empty.
+    pub fn mirror(&self, simulation: &mut Simulation, copies: u32) {
+        let (meta, servers) = (self.meta(), self.data.len() as u32);
+        let done = self.spawn(simulation, 0, move |_| async move {
+            let map = meta.map().expect("it serves");
+            for (number, (group, _)) in map.bands(0).flat_map(Band::groups).enumerate() {
+                let member = |copy| (number as u32 + copy) % servers + 1;
+                let members: Vec<u32> = (0..copies.min(servers)).map(member).collect();
+                assert!(meta.set_group(group, &members).await, "the group is there");
+            }
+        });
+        let set = simulation.run_until(PROGRAM_LIMIT, |_| done.borrow().is_some());
+        assert!(set, "the map does not change");
+        simulation.run_for(Duration::from_secs(3));
+    }
+
+    /// Differences between the members of groups, for people; and groups with fewer members than `copies`.
+    pub fn copy_differences(&self, copies: u32) -> Vec<String> {
+        let wanted = (copies as usize).min(self.data.len());
+        let map = self.meta().map().expect("it serves");
+        let mut differences = Vec::new();
+        let mut objects: BTreeMap<Group, BTreeSet<ObjectId>> = BTreeMap::new();
+        for server in 0..self.data.len() {
+            for info in self.data(server).store().list(None).expect("a listing") {
+                match info {
+                    Ok(info) => {
+                        let group = info.group.get().map(Group::from_number);
+                        let group = group.expect("objects know their group");
+                        objects.entry(group).or_default().insert(info.object);
+                    }
+                    Err(error) => differences.push(format!("server {server}: {error}")),
+                }
+            }
+        }
+        for (group, membership) in map.bands(0).flat_map(Band::groups) {
+            if membership.servers.len() < wanted {
+                differences.push(format!("{group:?} has {membership:?}"));
+            }
+            for object in objects.remove(&group).unwrap_or_default() {
+                let table = |server: &u32| {
+                    let store = self.data(*server as usize - 1).store().table(object);
+                    store.unwrap_or_else(|error| panic!("{object} at {server}: {error}"))
+                };
+                let tables: Vec<_> = membership.servers.iter().map(table).collect();
+                if tables.iter().any(|table| *table != tables[0]) {
+                    let servers = &membership.servers;
+                    differences.push(format!("{object} differs between {servers:?}: {tables:?}"));
+                }
+            }
+        }
+        differences
     }
 
     /// The client of a node that lives.

@@ -19,6 +19,8 @@ pub const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 pub const PIECES_MAX: usize = 256;
 /// Most objects of one `Examine`.
 pub const EXAMINED_MAX: usize = 512;
+/// Most groups of one request.
+pub const GROUPS_MAX: usize = 1024;
 /// Bytes up to which a write travels inside its request, and a read inside its reply.
 pub const EMBEDDED_BYTES_MAX: u32 = 16 * 1024;
 
@@ -86,12 +88,29 @@ pub enum DataRequest<'a> {
     /// Cuts the file: objects from `stripe` on are removed, the one before is cut at `offset` (none
     /// where `offset` is 0). Raises the epoch.
     Truncate { file: FileId, stripe: u32, offset: u32 },
-    /// Makes everything durable that was written to these files before.
-    Sync { files: Vec<FileId> },
+    /// Makes everything durable that was written to these files before. `groups`: those of several members that were written;
+    /// the orderer has the other members do the same. At most `GROUPS_MAX`.
+    Sync { files: Vec<FileId>, groups: Vec<Group> },
     /// From the metadata server: the inode is gone up to this object generation; a tombstone stays.
     Reap { inodes: Vec<(u64, u32)> },
     /// From the metadata server: calls of this session with an epoch below are refused from now on.
     Fence { session: u64, epoch: u32 },
+    /// From the orderer of the ranges' groups to another server of the groups: it has done this change. In a session of the two
+    /// servers.
+    Copy {
+        file: FileId,
+        order: Order,
+        pieces: Vec<ObjectRange>,
+        /// The orderer's; None: the ranges read as zeros.
+        #[serde(borrow)]
+        source: Option<Source<'a>>,
+        #[serde(borrow)]
+        checksums: Bytes<'a>,
+    },
+    /// From a server that begins to order these groups, at most `GROUPS_MAX`: the open writes there.
+    Settle { groups: Vec<Group> },
+    /// From the orderer of an object's group: the checksums of the object's blocks.
+    Table { object: ObjectName },
     /// Objects after `after`, for `check`.
     List { after: Option<(u64, u32, u32)>, bytes_max: u32 },
     /// Room and counters.
@@ -99,6 +118,14 @@ pub enum DataRequest<'a> {
     /// Whether these objects are there, and with `read` whether every block has its checksum; at
     /// most `EXAMINED_MAX`. The reply may stop early, after at least one.
     Examine { objects: Vec<ObjectName>, read: bool },
+}
+
+/// The place of a change in the order of its sender's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    pub number: u64,
+    /// Changes of smaller numbers are at all members.
+    pub done: u64,
 }
 
 /// One stripe of one generation of a file.
@@ -143,6 +170,8 @@ pub struct ObjectInfo {
     pub generation: u32,
     pub stripe: u32,
     pub bytes: u64,
+    /// None where the server was not told.
+    pub group: Option<Group>,
 }
 
 /// The reply to a [`DataRequest`] that succeeded.
@@ -169,6 +198,16 @@ pub enum DataReply<'a> {
     /// In the order in which they were asked for.
     Examined {
         conditions: Vec<Condition>,
+    },
+    /// Objects with writes that this server did and did not hear to be at all members; may have too many.
+    Settled {
+        objects: Vec<ObjectName>,
+    },
+    /// Four bytes for each block up to the last written one, little endian: 0 for a hole, else a form of its CRC32C. None: there is
+    /// no such object.
+    Table {
+        #[serde(borrow)]
+        entries: Option<Bytes<'a>>,
     },
     /// Stripes of the request whose objects are there, with no bytes left in them.
     Punched {

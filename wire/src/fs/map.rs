@@ -5,6 +5,7 @@
 //! knew the map of that epoch or a later one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +18,38 @@ pub const PART_BYTES: u32 = 128 * 1024;
 /// The map before its first change.
 pub const FIRST_EPOCH: u32 = 1;
 
+/// A member of a group of several servers that was silent for so long is taken out of it. For half of that, counted
+/// from when it sent the last heartbeat that was answered, a server knows that it is a member still.
+pub const COPY_SILENCE: Duration = Duration::from_millis(1500);
+
 /// The servers of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// The epoch of the last change.
     pub since: u32,
-    /// At least one. The first orders writes.
+    /// The members: at least one. Each has all that was acknowledged. The first orders writes.
     pub servers: Vec<u32>,
+    /// Servers that are no members yet: they hear of each write, and get what they lack.
+    pub newcomers: Vec<u32>,
+    /// How often the last member came back after a loss of power.
+    pub losses: u32,
+}
+
+impl Membership {
+    /// Without newcomers.
+    pub fn new(since: u32, servers: Vec<u32>) -> Membership {
+        Membership { since, servers, newcomers: Vec::new(), losses: 0 }
+    }
+
+    /// Members and newcomers.
+    pub fn holders(&self) -> impl Iterator<Item = u32> + '_ {
+        self.servers.iter().chain(&self.newcomers).copied()
+    }
+
+    /// Whether the group has, or may come to have, more than one member.
+    pub fn is_mirrored(&self) -> bool {
+        self.servers.len() + self.newcomers.len() > 1
+    }
 }
 
 /// A band and the servers of its groups, as the map is sent and kept.
@@ -37,7 +63,7 @@ pub struct Band {
 impl Band {
     /// A new band whose groups are all on one server.
     pub fn new(number: u32, server: u32, since: u32) -> Band {
-        let group = Membership { since, servers: vec![server] };
+        let group = Membership::new(since, vec![server]);
         Band { number, groups: vec![group; BAND_GROUPS as usize] }
     }
 
@@ -52,9 +78,9 @@ impl Band {
         self.groups.iter().map(|group| group.since).max().unwrap_or(0)
     }
 
-    /// Whether a server is in one of its groups.
+    /// Whether a server is in one of its groups, as a member or as a newcomer.
     pub fn has(&self, server: u32) -> bool {
-        self.groups.iter().any(|group| group.servers.contains(&server))
+        self.groups.iter().any(|group| group.holders().any(|it| it == server))
     }
 
     /// Its groups with their servers.
@@ -76,7 +102,7 @@ pub struct Map {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Known {
     band: Band,
-    /// The servers of all its groups, each once.
+    /// The members of all its groups, each once.
     servers: Vec<u32>,
 }
 
@@ -106,7 +132,10 @@ impl Map {
     pub fn with(&self, group: Group, servers: &[u32]) -> Option<Band> {
         let (band, index) = group.band()?;
         let mut band = self.bands.get(&band)?.band.clone();
-        band.groups[index] = Membership { since: self.epoch + 1, servers: servers.to_vec() };
+        band.groups[index] = Membership {
+            losses: band.groups[index].losses,
+            ..Membership::new(self.epoch + 1, servers.to_vec())
+        };
         Some(band)
     }
 
@@ -138,18 +167,32 @@ impl Map {
         }
     }
 
-    /// The servers of a group; none for a group that is not in the map.
-    pub fn servers(&self, group: Group) -> Vec<u32> {
-        match group.band() {
-            Some((band, index)) => {
-                let known = self.bands.get(&band);
-                known.map_or(Vec::new(), |known| known.band.groups[index].servers.clone())
-            }
-            None => group.server().into_iter().collect(),
+    /// A group of a band; `None` for one that is not in the map, or is of the first format.
+    pub fn membership(&self, group: Group) -> Option<&Membership> {
+        let (band, index) = group.band()?;
+        self.bands.get(&band).map(|known| &known.band.groups[index])
+    }
+
+    /// The members of a group; none for a group that is not in the map.
+    pub fn members(&self, group: Group) -> Vec<u32> {
+        match (self.membership(group), group.server()) {
+            (Some(membership), _) => membership.servers.clone(),
+            (None, server) => server.into_iter().collect(),
         }
     }
 
-    /// All servers in groups of a pool, in the pool's order.
+    /// Members and newcomers of all groups of a pool, each once.
+    pub fn holders_of(&self, pool: &Pool) -> BTreeSet<u32> {
+        match &pool.members {
+            Members::Servers(servers) => servers.iter().copied().collect(),
+            Members::Bands(bands) => {
+                let bands = bands.iter().filter_map(|band| self.bands.get(band));
+                bands.flat_map(|known| &known.band.groups).flat_map(Membership::holders).collect()
+            }
+        }
+    }
+
+    /// All members of groups of a pool, in the pool's order.
     pub fn servers_of(&self, pool: &Pool) -> Vec<u32> {
         match &pool.members {
             Members::Servers(servers) => servers.clone(),
@@ -250,13 +293,15 @@ mod tests {
         assert!(map.covers(&pool));
         assert_eq!(map.servers_of(&pool), [9, 5]);
         let mut moved = Band::new(4, 9, 1);
-        moved.groups[7] = Membership { since: 3, servers: vec![5, 6] };
-        assert_eq!((moved.since(), moved.has(6)), (3, true));
+        moved.groups[7] = Membership { newcomers: vec![8], ..Membership::new(3, vec![5, 6]) };
+        assert_eq!((moved.since(), moved.has(6), moved.has(8)), (3, true, true));
         map.add(moved);
         assert_eq!(map.first(Group::of_band(4, 7)), Some(5));
         assert_eq!(map.first(Group::of_band(4, 8)), Some(9));
         assert_eq!(map.servers_of(&pool), [9, 5, 6]);
-        assert!(map.has(&pool, 6) && !map.has(&pool, 7));
+        assert!(map.has(&pool, 6) && !map.has(&pool, 7) && !map.has(&pool, 8));
+        assert_eq!(map.members(Group::of_band(4, 7)), [5, 6]);
+        assert_eq!(map.holders_of(&pool), BTreeSet::from([5, 6, 8, 9]));
         assert_eq!(map.bands(3).map(|band| band.number).collect::<Vec<_>>(), [4]);
     }
 }

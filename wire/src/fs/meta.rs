@@ -18,6 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Content, InodeKind};
+use super::group::Group;
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
 use super::map::Band;
@@ -559,6 +560,8 @@ pub enum MetaRequest<'a> {
     Admit {
         server: u32,
     },
+    /// From a data server that orders a group: another one is out of step, or in step.
+    SetStep(Step),
     /// From a data server: which of these sessions there are, and what the write epochs of these inodes
     /// are. Numbers of eight bytes each, little endian, at most `VOUCHED_MAX` of either.
     Vouch {
@@ -627,10 +630,24 @@ impl<'a> MetaRequest<'a> {
             | M::ListServers { .. }
             | M::Discard { .. }
             | M::Admit { .. }
+            | M::SetStep(_)
             | M::Vouch { .. }
             | M::Inspect { .. } => None,
         }
     }
+}
+
+/// The orderer of a group says of another server of the group whether it has all that was acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub group: Group,
+    /// The orderer.
+    pub by: u32,
+    /// The epoch of its map.
+    pub map: u32,
+    pub server: u32,
+    /// A newcomer has become a member; else a member has missed something.
+    pub in_step: bool,
 }
 
 /// A data server says that it lives, whose store it has, and how much room.
@@ -639,6 +656,8 @@ pub struct Heartbeat<'a> {
     pub server: u32,
     /// This life of it.
     pub boot: u64,
+    /// The life since when it has lost nothing that it acknowledged.
+    pub era: u64,
     /// The identity of its store, chosen when that was made.
     pub store: u128,
     /// The identity of the metadata store whose files its objects belong to; 0: of none yet.

@@ -2,7 +2,7 @@
 
 use ropewalk_store::superblock::Starts;
 use ropewalk_wire::fs::map::Band;
-use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, Registration, ServerInfo};
+use ropewalk_wire::fs::meta::{self as wire, Heartbeat, MetaReply, Registration, ServerInfo};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{encode, head};
 
@@ -62,17 +62,54 @@ impl<R: Rows> Operation<'_, R> {
         if ![0, beat.boot, beat.known_by].contains(&met) {
             return self.registered(Registration::KnownBy { start: met });
         }
+        let begins = beat.boot != met && Starts::is_counted(beat.boot);
+        if begins && self.shard.is_full() && self.shard.pools.is_in_mirrored(beat.server) {
+            // It may have missed what was written, and that has to be noted first.
+            return Err(Errno::ENOSPC.into());
+        }
+        if begins {
+            let lost = Starts::is_later(beat.era, met);
+            let (server, boot, now) = (beat.server, beat.boot, self.now.time);
+            match self.shard.pools.begin_life(server, boot, lost, now) {
+                Some(rows) => self.change_map(rows),
+                None => return Err(Errno::EAGAIN.into()),
+            }
+        }
         // On a full disk it is not noted: an older copy of the store may not be noticed then.
-        if beat.boot != met && Starts::is_counted(beat.boot) && !self.shard.is_full() {
+        if begins && !self.shard.is_full() {
             let key = keys::key(Table::Member, &[u64::from(beat.server), 0]);
             self.batch.put(key, encode_row(MEMBER_VERSION, &u128::from(beat.boot)));
             self.shard.pools.set_start(beat.server, beat.boot);
             self.durable = true;
         }
         self.shard.pools.handle_heartbeat(beat, self.now.time);
+        self.drop_silent();
         self.renew_pool();
+        self.durable |= self.shard.pools.has_mirrored();
         let map = self.shard.pools.map().epoch;
         self.registered(Registration::Taken { history, map })
+    }
+
+    /// Takes members that were silent out of groups that have another member.
+    pub fn drop_silent(&mut self) {
+        if self.shard.is_full() {
+            return;
+        }
+        let rows = self.shard.pools.drop_silent(self.now.time);
+        self.change_map(rows);
+    }
+
+    /// Takes the word of a group's orderer about another server of the group.
+    pub fn set_step(&mut self, step: &wire::Step) -> Step<()> {
+        let rows = self.shard.pools.set_step(step, self.now.time).ok_or(Errno::ESTALE)?;
+        self.change_map(rows);
+        self.answer(&MetaReply::Done)
+    }
+
+    /// Rows of the map that changed. Nobody hears of it before they are durable.
+    fn change_map(&mut self, rows: Vec<(Vec<u8>, Vec<u8>)>) {
+        self.durable |= !rows.is_empty();
+        rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
     }
 
     /// A data server of a number that has none yet may join from now on.
@@ -144,6 +181,8 @@ impl<R: Rows> Operation<'_, R> {
         server: Option<u32>,
         bytes_max: u32,
     ) -> Step<()> {
+        // A map that a loss of power takes back must not have been told.
+        self.durable |= self.shard.pools.has_mirrored();
         let map = self.shard.pools.map();
         let wanted = |band: &&Band| match server {
             Some(server) => band.has(server),

@@ -86,6 +86,13 @@ impl MetaServer {
                 false => Err(self.stranger(Turned::Away(Status::Unproven))),
             };
         }
+        if let MetaRequest::SetStep(step) = request {
+            let member = Member { role: Role::Data, number: step.by };
+            return match incoming.member == Some(member) {
+                true => Ok(()),
+                false => Err(self.stranger(Turned::Away(Status::Unproven))),
+            };
+        }
         if is_administrative(request) && !self.is_administrator(incoming) {
             return Err(self.stranger(Turned::Down(Errno::EPERM)));
         }

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 53] = [
+pub(super) const KINDS: [&str; 54] = [
     "open session",
     "renew session",
     "close session",
@@ -77,6 +77,7 @@ pub(super) const KINDS: [&str; 53] = [
     "vouch",
     "inspect",
     "get map",
+    "set step",
     "recognise",
     REFUSED,
 ];
@@ -194,6 +195,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::Vouch { .. } => 48,
         M::Inspect { .. } => 49,
         M::GetMap { .. } => 50,
+        M::SetStep(_) => 51,
     }
 }
 
@@ -207,14 +209,18 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_wire::fs::group::Group;
+    use ropewalk_wire::fs::meta::Step;
+
     use super::*;
 
     #[test]
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::GetMap { since: 0, from: 0, server: None, bytes_max: 0 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("get map", KINDS.len() - 3));
+        let group = Group::of_band(0, 0);
+        let last = MetaRequest::SetStep(Step { group, by: 1, map: 1, server: 2, in_step: true });
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("set step", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -510,8 +510,12 @@ impl MetaServer {
             let shard = self.shard();
             match shard.as_ref().and_then(|shard| shard.pools.get(reap.pool_version)) {
                 Some(pool) => {
-                    for server in shard.iter().flat_map(|shard| shard.pools.map().servers_of(pool))
-                    {
+                    let map = shard.as_ref().map(|shard| shard.pools.map());
+                    let holders = map.map(|map| map.holders_of(pool)).unwrap_or_default();
+                    let members = map.map(|map| map.servers_of(pool)).unwrap_or_default();
+                    // A server that is down, and no member of anything, gets what it lacks when it comes back.
+                    let asked = |id: &u32| members.contains(id) || !self.is_silent(*id);
+                    for server in holders.into_iter().filter(asked) {
                         by_server.entry(server).or_default().push(*reap);
                     }
                 }
@@ -555,10 +559,10 @@ fn no_address(name: &str, address: &[u8], error: &str) -> String {
     format!("{name} says that its address is '{address}': {error}")
 }
 
-/// The servers that can hold stripes of a file of this layout.
+/// The servers whose word is needed that stripes of a file of this layout are cut: those tell newcomers.
 fn servers_of(layout: &Layout, pool: &Pool, map: &Map) -> BTreeSet<u32> {
     match layout.groups(pool) {
-        Some(groups) => groups.into_iter().flat_map(|group| map.servers(group)).collect(),
+        Some(groups) => groups.into_iter().flat_map(|group| map.members(group)).collect(),
         None => map.servers_of(pool).into_iter().collect(),
     }
 }

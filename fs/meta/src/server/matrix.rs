@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
@@ -159,6 +160,7 @@ fn about_the_cluster() -> Vec<Row> {
     let beat = Heartbeat {
         server: 1,
         boot: 1,
+        era: 1,
         store: 1,
         history: 1,
         met: 0,
@@ -168,6 +170,8 @@ fn about_the_cluster() -> Vec<Row> {
         room,
         address: NAME,
     };
+    let group = Group::of_band(0, 0);
+    let step = Step { group, by: 1, map: 1, server: 1, in_step: true };
     let requests = [
         M::StatFileSystem,
         M::GetPool { version: 0 },
@@ -181,6 +185,7 @@ fn about_the_cluster() -> Vec<Row> {
         M::ListServers { from: 0, bytes_max },
         M::Discard { server: 1, objects: NONE },
         M::Admit { server: 1 },
+        M::SetStep(step),
         M::Vouch { sessions: NONE, inodes: NONE },
         M::Inspect { from, cookie: 0, whole: true },
     ];

@@ -52,6 +52,7 @@ use ropewalk_store::superblock::{
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
+use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::value::Timestamp;
 
 use crate::exports::{DEFAULT_EXPORT, Export};
@@ -302,6 +303,11 @@ impl MetaServer {
     /// Whether sessions may still reclaim, and nothing else is served.
     pub fn is_in_grace(&self) -> bool {
         self.shard.borrow().as_ref().is_some_and(Shard::is_in_grace)
+    }
+
+    /// The servers of all groups, as the metadata server knows them now.
+    pub fn map(&self) -> Option<Map> {
+        self.shard().map(|shard| shard.pools.map().clone())
     }
 
     /// Gives a group of the map these servers, durably. They have its bytes, and those that had them before are told by the

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::attributes::InodeKind;
-use ropewalk_wire::fs::map::{Band, Map};
+use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::value::Errno;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,9 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
-use crate::pools::{Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_pool, map_key};
+use crate::pools::{
+    Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_band, decode_pool, map_key,
+};
 use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
@@ -414,12 +416,9 @@ fn read_map<R: Rows>(rows: &R) -> Result<Banded, RowsError> {
     let first = keys::key(Table::Map, &[0]);
     rows.scan(&first, &keys::after(&[Table::Map as u8]), &mut |key, value| {
         let number = keys::number(key, 0).and_then(|number| u32::try_from(number).ok());
-        match (number, decode_row::<Band>(MAP_VERSION, value)) {
+        match (number, decode_band(value)) {
             (Some(number), Ok(band))
-                if band.is_valid()
-                    && band.number == number
-                    && number < next
-                    && band.since() <= epoch =>
+                if band.number == number && number < next && band.since() <= epoch =>
             {
                 map.add(band);
             }

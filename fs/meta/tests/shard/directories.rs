@@ -113,6 +113,7 @@ fn join(cluster: &mut Cluster, server: u32) {
     let request = MetaRequest::Heartbeat(Heartbeat {
         server,
         boot: 1,
+        era: 1,
         store: 7,
         history: 0,
         met: 0,

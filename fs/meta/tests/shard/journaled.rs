@@ -127,6 +127,7 @@ impl Server {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: 1,
             boot: 1,
+            era: 1,
             store: 7,
             history: 0,
             met: 0,

@@ -28,6 +28,7 @@ fn beat(shard: &mut Shard<VolatileRows>, history: u128, met: Term) -> String {
     let request = MetaRequest::Heartbeat(Heartbeat {
         server: 1,
         boot: 1,
+        era: 1,
         store: 7,
         history,
         met: met.0,

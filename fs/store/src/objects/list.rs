@@ -66,6 +66,27 @@ impl ObjectStore {
     }
 }
 
+impl ObjectStore {
+    /// A form of the checksum of each block up to the last written one, 0 for holes: blocks with the same number have the
+    /// same bytes. `None` where there is no such object.
+    pub fn table(&self, object: ObjectId) -> Result<Option<Vec<u32>>, ObjectError> {
+        let state = &mut *self.inner.state.borrow_mut();
+        if !self.inner.load(state, object, false)? {
+            return Ok(None);
+        }
+        let known = &state.objects[&object];
+        let mut entries = known.entries.clone();
+        for (block, patch) in &known.overlay {
+            let index = *block as usize;
+            if entries.len() <= index {
+                entries.resize(index + 1, 0);
+            }
+            entries[index] = patch.entry;
+        }
+        Ok(Some(entries))
+    }
+}
+
 fn describe(object: ObjectId, group: GroupTag, entries: &[u32], overlay_end: usize) -> ObjectInfo {
     let blocks = entries.iter().filter(|entry| **entry != 0).count() as u64;
     let end = entries.iter().rposition(|entry| *entry != 0).map_or(0, |last| last + 1);

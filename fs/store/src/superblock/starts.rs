@@ -61,6 +61,11 @@ impl Starts {
         number(id) != 0
     }
 
+    /// Whether a start comes after another one of the same directory.
+    pub fn is_later(id: u64, than: u64) -> bool {
+        number(id) > number(than)
+    }
+
     /// Whether an id can be one of these starts; 0 is none and always can.
     pub fn may_have(&self, id: u64) -> bool {
         let (asked, newest) = (number(id), number(self.newest));

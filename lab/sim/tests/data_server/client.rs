@@ -263,7 +263,7 @@ impl Client {
     }
 
     pub async fn sync(&self, files: &[FileId]) -> Outcome<u64> {
-        self.done(&DataRequest::Sync { files: files.to_vec() }).await
+        self.done(&DataRequest::Sync { files: files.to_vec(), groups: Vec::new() }).await
     }
 
     pub async fn status(&self) -> Outcome<Status> {

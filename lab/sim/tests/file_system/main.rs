@@ -14,6 +14,7 @@ mod late;
 mod leases;
 mod locks;
 mod messages;
+mod mirrors;
 mod opens;
 mod pages;
 mod parts;

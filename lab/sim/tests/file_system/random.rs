@@ -30,8 +30,7 @@ struct Run<'a> {
     handles: Vec<Handles>,
     directories: [u64; 2],
     power: bool,
-    /// There are two metadata servers, of which one serves.
-    paired: bool,
+    setting: Setting,
     plant: Plant,
 }
 
@@ -266,7 +265,8 @@ impl Run<'_> {
 
     /// The metadata server, or one of two.
     fn any_meta(&mut self) -> String {
-        let number = if self.paired { self.random.below(METAS.len() as u64) as usize } else { 0 };
+        let number =
+            if self.setting.paired { self.random.below(METAS.len() as u64) as usize } else { 0 };
         METAS[number].to_owned()
     }
 
@@ -308,7 +308,7 @@ impl Run<'_> {
         let server = self.any_server();
         let kind = self.random.below(if self.power { 8 } else { 7 });
         say(self.simulation, || format!("fault {kind} {server} {client} {pause:?}"));
-        if self.paired && self.random.below(2) == 0 {
+        if self.setting.paired && self.random.below(2) == 0 {
             self.fault_of_pair();
             return false;
         }
@@ -463,28 +463,47 @@ enum Plant {
 }
 
 fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
-    scenario_of(simulation, power, plant, false);
+    scenario_of(simulation, power, plant, Setting::default());
 }
 
-fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, paired: bool) {
+/// The composition of the cluster.
+#[derive(Debug, Clone, Copy, Default)]
+struct Setting {
+    /// There are two metadata servers, of which one serves.
+    paired: bool,
+    /// Groups have several members.
+    mirrored: bool,
+}
+
+const PAIRED: Setting = Setting { paired: true, mirrored: false };
+const MIRRORED: Setting = Setting { paired: false, mirrored: true };
+
+fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
     let mut random = simulation.fork_random();
     let mut config = ClusterConfig {
         data_servers: 1 + random.below(4) as u32,
         clients: 1 + random.below(3) as u32,
-        ..if paired { ClusterConfig::paired() } else { ClusterConfig::default() }
+        ..if setting.paired { ClusterConfig::paired() } else { ClusterConfig::default() }
     };
+    let copies = 2 + (simulation.seed() % 2) as u32;
+    if setting.mirrored {
+        config.data_servers = config.data_servers.max(2);
+    }
     if random.below(3) == 0 {
         config.rail = SimConfig::native();
     }
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
-    config.meta.shard.first_format = simulation.seed() % 4 == 1;
+    config.meta.shard.first_format = simulation.seed() % 4 == 1 && !setting.mirrored;
     config.meta.reply_before_written = plant == Plant::EarlyReplies;
     config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
     let cluster = Cluster::start(simulation, config);
     cluster.meta_disk().skip_sync(plant == Plant::MetaSync);
     for server in 0..cluster.data_count() {
         cluster.data_disk(server).skip_sync(plant == Plant::DataSync);
+    }
+    if setting.mirrored {
+        cluster.mirror(simulation, copies);
     }
     let made = cluster.run(simulation, 0, |client| async move {
         let root = Caller::root();
@@ -496,7 +515,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, paired: b
     let directories = [ROOT, made];
     let model = Model::new();
     let mut run =
-        Run { simulation, cluster, random, model, handles, directories, power, paired, plant };
+        Run { simulation, cluster, random, model, handles, directories, power, setting, plant };
     for _ in 0..OPERATIONS {
         run.step();
     }
@@ -519,6 +538,12 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, paired: b
             }
         });
     }
+    if setting.mirrored {
+        run.cluster.await_start(run.simulation);
+        run.simulation.run_for(Duration::from_secs(40));
+        let differences = run.cluster.copy_differences(copies);
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
 }
 
 #[test]
@@ -529,7 +554,7 @@ fn clients_see_one_file_system_whatever_dies() {
 #[test]
 fn clients_see_one_file_system_whichever_of_two_metadata_servers_dies() {
     let scenario = |simulation: &mut Simulation| {
-        scenario_of(simulation, false, Plant::Nothing, true);
+        scenario_of(simulation, false, Plant::Nothing, PAIRED);
     };
     run_seeds(seeds(30_000, 60), scenario);
 }
@@ -537,9 +562,25 @@ fn clients_see_one_file_system_whichever_of_two_metadata_servers_dies() {
 #[test]
 fn what_was_synced_outlives_power_loss_of_two_metadata_servers() {
     let scenario = |simulation: &mut Simulation| {
-        scenario_of(simulation, true, Plant::Nothing, true);
+        scenario_of(simulation, true, Plant::Nothing, PAIRED);
     };
     run_seeds(seeds(40_000, 40), scenario);
+}
+
+#[test]
+fn clients_see_one_file_system_whichever_member_of_a_group_dies() {
+    let scenario = |simulation: &mut Simulation| {
+        scenario_of(simulation, false, Plant::Nothing, MIRRORED);
+    };
+    run_seeds(seeds(50_000, 60), scenario);
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_of_members_of_groups() {
+    let scenario = |simulation: &mut Simulation| {
+        scenario_of(simulation, true, Plant::Nothing, MIRRORED);
+    };
+    run_seeds(seeds(60_000, 60), scenario);
 }
 
 #[test]
@@ -560,13 +601,13 @@ fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
 
 /// Runs seeds until one fails, and breaks off where none does.
 fn assert_found(plant: Plant, power: bool) {
-    assert_found_in(plant, power, false);
+    assert_found_in(plant, power, Setting::default());
 }
 
-fn assert_found_in(plant: Plant, power: bool, paired: bool) {
+fn assert_found_in(plant: Plant, power: bool, setting: Setting) {
     const SEEDS: u64 = 400;
     let fails = |seed: &u64| {
-        let run = || scenario_of(&mut Simulation::new(*seed), power, plant, paired);
+        let run = || scenario_of(&mut Simulation::new(*seed), power, plant, setting);
         std::panic::catch_unwind(run).is_err()
     };
     let found = (20_000..20_000 + SEEDS).position(|seed| fails(&seed));
@@ -596,5 +637,5 @@ fn replies_before_their_effect_is_written_are_found_out() {
 
 #[test]
 fn replies_before_the_standby_has_written_are_found_out() {
-    assert_found_in(Plant::EarlyReplies, false, true);
+    assert_found_in(Plant::EarlyReplies, false, PAIRED);
 }

@@ -157,6 +157,7 @@ impl Cluster {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: 1,
             boot: 1,
+            era: 1,
             store: 7,
             history: 0,
             met: 0,

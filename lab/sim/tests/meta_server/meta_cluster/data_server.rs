@@ -86,6 +86,7 @@ fn boot(node: &Node, id: u32, log: Log) {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: id,
             boot: life,
+            era: 1,
             store: u128::from(id) + 1,
             history: 0,
             met: 0,

@@ -1,0 +1,199 @@
+//! Makes objects at other servers of a group what they are here, by comparing checksums of blocks.
+
+use std::ops::Range;
+
+use ropewalk_store::objects::{ObjectId, ReadOutcome};
+use ropewalk_wire::fs::data::{
+    BLOCK_BYTES, DataReply, DataRequest, DataResult, FileId, ObjectName, ObjectRange,
+};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, encode};
+
+use super::order::{Change, To, blocks_of};
+use crate::failure::Failure;
+use crate::plan::CHUNK_BYTES;
+use crate::server::Inner;
+use crate::write::object;
+
+/// Blocks that travel together.
+const RUN_BLOCKS: u32 = CHUNK_BYTES / BLOCK_BYTES;
+/// The entry of a block whose content nobody knows.
+const UNKNOWN: u32 = 2;
+
+/// An object that is made equal at one server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    pub group: Group,
+    pub object: ObjectId,
+    pub server: u32,
+}
+
+/// The form of a block's checksum by which blocks are compared; 0 for a hole.
+fn entry(table: &[u32], block: u32) -> u32 {
+    table.get(block as usize).copied().unwrap_or(0)
+}
+
+impl Inner {
+    /// After a change that failed here and may be done in part: these ranges become the same everywhere. They are locked.
+    pub(super) async fn level_ranges(
+        &self,
+        file: FileId,
+        pieces: &[ObjectRange],
+    ) -> Result<(), Failure> {
+        for piece in pieces {
+            let (group, object) = (piece.group, object(file, piece.stripe));
+            for server in self.members(group) {
+                let target = Target { group, object, server };
+                self.level(target, blocks_of(file, piece).1).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes an object equal at a server; whether it is, as far as the server is in the group.
+    pub(super) async fn even_out(&self, target: Target) -> Result<bool, Failure> {
+        let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
+        let _guard = self.mirror.locks.lock(vec![(target.object, 0..blocks)]).await;
+        self.level(target, 0..blocks).await
+    }
+
+    /// Makes blocks, which are locked, equal at a server. False where some of them cannot be read here.
+    async fn level(&self, target: Target, blocks: Range<u32>) -> Result<bool, Failure> {
+        let Some(theirs) = self.table_of(target).await? else { return Ok(true) };
+        let failed = |error| self.failed("compare", &error);
+        let own = self.store.table(target.object).map_err(failed)?;
+        let Some(own) = own else {
+            // Nothing was written here: there it reads as zeros.
+            let end = theirs.as_ref().map_or(0, |theirs| theirs.len() as u32);
+            let extra = (blocks.start..blocks.end.min(end))
+                .filter(|it| entry(theirs.as_deref().unwrap_or(&[]), *it) != 0);
+            self.clear(target, extra.collect()).await?;
+            return Ok(true);
+        };
+        if theirs.is_none() && own.iter().all(|entry| *entry == 0) {
+            // It is there without a byte: so it has to be there, too.
+            self.bring(target, 0..1).await?;
+            self.clear(target, vec![0]).await?;
+            return Ok(true);
+        }
+        let theirs = theirs.unwrap_or_default();
+        let end = blocks.end.min(own.len().max(theirs.len()) as u32);
+        let differ = |block: &u32| entry(&own, *block) != entry(&theirs, *block);
+        let (mut holes, mut bring, mut readable) = (Vec::new(), Vec::new(), true);
+        for block in (blocks.start..end).filter(differ) {
+            match entry(&own, block) {
+                0 => holes.push(block),
+                UNKNOWN => readable = false,
+                _ => bring.push(block),
+            }
+        }
+        self.clear(target, holes).await?;
+        for run in runs(&bring) {
+            if !self.bring(target, run.clone()).await? {
+                readable = false;
+                // All but the damaged ones.
+                for block in run {
+                    self.bring(target, block..block + 1).await?;
+                }
+            }
+        }
+        Ok(readable)
+    }
+
+    /// The table of an object at a server. None: the group does without the server; within it None: no such object.
+    async fn table_of(&self, target: Target) -> Result<Option<Option<Vec<u32>>>, Failure> {
+        let Target { group, object, server } = target;
+        let ObjectId { inode, generation, stripe } = object;
+        let name = ObjectName { inode, generation, stripe };
+        let Some(body) =
+            self.ask_server(group, server, &DataRequest::Table { object: name }).await?
+        else {
+            return Ok(None);
+        };
+        match decode::<DataResult<'_>>(&body) {
+            Ok(Ok(DataReply::Table { entries })) => Ok(Some(entries.map(|entries| {
+                let number = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+                entries.0.chunks_exact(4).map(number).collect()
+            }))),
+            _ => Err(Errno::EPROTO.into()),
+        }
+    }
+
+    /// The body of a server's answer; None: the group does without it.
+    pub(super) async fn ask_server(
+        &self,
+        group: Group,
+        server: u32,
+        request: &DataRequest<'_>,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let sent = self.send(group, server, body.into());
+        self.answer_of(group, server, sent).await
+    }
+
+    /// Blocks of an object read as zeros at a server.
+    async fn clear(&self, target: Target, blocks: Vec<u32>) -> Result<(), Failure> {
+        for run in runs(&blocks) {
+            let (file, range) = range_of(target, run);
+            let pieces = &[range];
+            let change = Change { group: target.group, file, pieces, source: None, checksums: &[] };
+            self.copy(&change, To::One(target.server)).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends blocks of an object to a server. False where they cannot be read.
+    async fn bring(&self, target: Target, blocks: Range<u32>) -> Result<bool, Failure> {
+        let (file, range) = range_of(target, blocks);
+        let mut lent = self.mirror.outgoing.buffer(range.len).await?;
+        let mut sums = Vec::new();
+        let read =
+            self.store.read(target.object, u64::from(range.offset), &mut lent.buffer, &mut sums);
+        match read {
+            Ok(ReadOutcome::Present { .. }) => {}
+            Ok(ReadOutcome::Absent) => return Ok(true),
+            Err(error) => {
+                self.failed("copy", &error);
+                return Ok(false);
+            }
+        }
+        let sums: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let to = To::One(target.server);
+        self.copy_bytes(file, &[range], lent, &sums, to).await.map(|()| true)
+    }
+}
+
+/// A run of blocks of an object.
+fn range_of(target: Target, blocks: Range<u32>) -> (FileId, ObjectRange) {
+    let ObjectId { inode, generation, stripe } = target.object;
+    let file = FileId { inode, generation, epoch: 0 };
+    let (offset, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
+    (file, ObjectRange { stripe, group: target.group, offset, len })
+}
+
+/// Numbers in ascending order as runs of at most `RUN_BLOCKS`.
+fn runs(blocks: &[u32]) -> Vec<Range<u32>> {
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some(run) if run.end == *block && run.end - run.start < RUN_BLOCKS => run.end += 1,
+            _ => runs.push(*block..*block + 1),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_sent_in_runs_of_bounded_length() {
+        assert_eq!(runs(&[]), []);
+        assert_eq!(runs(&[1, 2, 4]), [1..3, 4..5]);
+        let many: Vec<u32> = (0..RUN_BLOCKS + 2).collect();
+        assert_eq!(runs(&many), [0..RUN_BLOCKS, RUN_BLOCKS..RUN_BLOCKS + 2]);
+    }
+}

@@ -1,0 +1,149 @@
+//! Groups of several members: the first one orders the writes, the others do what it has done.
+//!
+//! The rules are in docs/design/116-mirrored-groups.md. [`order`] has the side of the orderer, [`copies`] that of the
+//! others, [`level`] makes objects equal, and [`settle`] uses that for a group that this server begins to order, and
+//! for its newcomers.
+
+mod copies;
+mod level;
+mod locks;
+mod order;
+mod peers;
+mod settle;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use ropewalk_base::task::Notify;
+use ropewalk_base::world::World;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::slots::SlotTable;
+use ropewalk_store::objects::ObjectId;
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::head::CallHead;
+
+use crate::bulk::Transfers;
+use locks::Locks;
+use peers::Peer;
+
+use locks::Blocks;
+
+pub(crate) use copies::is_among_servers;
+
+/// Memory for copies that come in, and for objects that are made equal: apart from that of clients' transfers, and from
+/// each other, since each may wait for the next one at another server.
+const TRANSFER_BYTES: usize = 8 << 20;
+
+/// This server's part in groups of several members.
+pub(crate) struct Mirror {
+    pub locks: Locks,
+    incoming: Transfers,
+    outgoing: Transfers,
+    peers: RefCell<BTreeMap<u32, Peer>>,
+    senders: RefCell<BTreeMap<u32, Sender>>,
+    /// Of groups that this server orders.
+    numbers: RefCell<BTreeMap<Group, Numbers>>,
+    /// Of groups that others order.
+    open: RefCell<BTreeMap<Group, Open>>,
+    /// Calls without an answer, also those that nobody waits for any more.
+    outstanding: RefCell<BTreeMap<(Group, u32), usize>>,
+    /// The newcomers that are being brought into step.
+    passes: RefCell<BTreeMap<(Group, u32), Pass>>,
+    /// The map, a pass or the number of outstanding calls is another.
+    pub changed: Notify,
+}
+
+/// The numbers of a group's changes.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u64,
+    under_way: BTreeSet<u64>,
+}
+
+/// A server whose changes come in.
+#[derive(Debug, Default)]
+struct Sender {
+    /// Of its newest life; older ones are refused.
+    session: u64,
+    slots: SlotTable,
+}
+
+/// Changes of a group that were done here, and perhaps not everywhere.
+#[derive(Debug, Default)]
+struct Open {
+    sender: (u32, u64),
+    objects: BTreeMap<u64, BTreeSet<ObjectId>>,
+}
+
+/// A newcomer hears of each change.
+#[derive(Debug, Default)]
+struct Pass {
+    /// It missed one.
+    broken: bool,
+    /// The metadata server is asked to take it in: it counts as a member.
+    entering: bool,
+}
+
+impl Mirror {
+    pub(crate) fn new(world: &World, endpoint: &LocalEndpoint) -> Mirror {
+        Mirror {
+            locks: Locks::default(),
+            incoming: Transfers::new(world, endpoint, TRANSFER_BYTES),
+            outgoing: Transfers::new(world, endpoint, TRANSFER_BYTES),
+            peers: RefCell::default(),
+            senders: RefCell::default(),
+            numbers: RefCell::default(),
+            open: RefCell::default(),
+            outstanding: RefCell::default(),
+            passes: RefCell::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    /// The number of a change that begins.
+    fn begin(&self, group: Group) -> u64 {
+        let mut numbers = self.numbers.borrow_mut();
+        let numbers = numbers.entry(group).or_default();
+        numbers.last += 1;
+        numbers.under_way.insert(numbers.last);
+        numbers.last
+    }
+
+    /// All members have a change.
+    fn end(&self, group: Group, number: u64) {
+        if let Some(numbers) = self.numbers.borrow_mut().get_mut(&group) {
+            numbers.under_way.remove(&number);
+        }
+    }
+
+    /// The number below which all changes of a group are at all members.
+    fn done(&self, group: Group) -> u64 {
+        let numbers = self.numbers.borrow();
+        let numbers = numbers.get(&group);
+        numbers.map_or(0, |it| it.under_way.first().copied().unwrap_or(it.last + 1))
+    }
+
+    /// Keeps the reply to a server's call, which may come again.
+    pub(crate) fn keep_reply(&self, sender: u32, head: &CallHead, body: &[u8]) {
+        let mut senders = self.senders.borrow_mut();
+        let sender = senders.get_mut(&sender).filter(|sender| sender.session == head.session);
+        if let Some(sender) = sender {
+            sender.slots.store(head.session, head.slot, head.sequence, body);
+        }
+    }
+
+    /// A newcomer missed a change: this pass does not bring it into step.
+    fn break_pass(&self, group: Group, server: u32) {
+        if let Some(pass) = self.passes.borrow_mut().get_mut(&(group, server)) {
+            pass.broken = true;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Forgets what belongs to groups that this server does not order any more.
+    pub(crate) fn leave(&self, orders: impl Fn(Group) -> bool) {
+        self.numbers.borrow_mut().retain(|group, _| orders(*group));
+        self.passes.borrow_mut().retain(|(group, _), _| orders(*group));
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,116 @@
+//! Groups of several members: acknowledged writes outlive any one of them, and those that come back are brought into step.
+
+use std::time::Duration;
+
+use crate::programs::*;
+use ropewalk_client::{Caller, Client};
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::meta::ROOT;
+
+const STRIPE: usize = 64 << 10;
+const STRIPES: usize = 12;
+
+fn cluster(seed: u64, servers: u32, copies: u32) -> (Simulation, Cluster) {
+    let mut simulation = Simulation::new(seed);
+    let config = ClusterConfig { data_servers: servers, clients: 2, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    cluster.mirror(&mut simulation, copies);
+    (simulation, cluster)
+}
+
+async fn write_file(client: Client) {
+    let file = create(&client, b"f").await;
+    write(&client, &file, 0, &pattern(1, STRIPES * STRIPE)).await.expect("written");
+}
+
+/// Reads the file; `changed` begins with the bytes that were written last.
+async fn check_file(client: Client, changed: Vec<u8>) {
+    let file = open(&client, b"f", READ).await.expect("opened");
+    let bytes = read_all(&client, &file).await.expect("read");
+    let mut expected = pattern(1, STRIPES * STRIPE);
+    expected[..changed.len()].copy_from_slice(&changed);
+    assert_same(&bytes, &expected);
+}
+
+/// The server that orders the writes of the file's first stripe, counted from 1.
+async fn orderer(client: Client) -> (Group, u32) {
+    let inode = client.lookup(&Caller::root(), ROOT, b"f").await.expect("found").inode;
+    let striped = client.placement(inode).await.expect("told").striped.expect("it has stripes");
+    let first = striped.stripes(STRIPE as u64).next().expect("a stripe");
+    (striped.group(first.stripe), first.server)
+}
+
+fn assert_equal(cluster: &Cluster, copies: u32) {
+    let differences = cluster.copy_differences(copies);
+    assert!(differences.is_empty(), "{differences:#?}");
+}
+
+#[test]
+fn a_write_is_at_all_members_when_it_is_acknowledged() {
+    for copies in [2, 3] {
+        let (mut simulation, cluster) = cluster(1, 4, copies);
+        cluster.run(&mut simulation, 0, write_file);
+        assert_equal(&cluster, copies);
+        let objects: u64 = (0..4).map(|server| cluster.data(server).store().usage().objects).sum();
+        assert_eq!(objects, STRIPES as u64 * u64::from(copies));
+        cluster.run(&mut simulation, 1, |client| check_file(client, Vec::new()));
+    }
+}
+
+/// Kills a member of the first stripe's group, the orderer or another one, and writes and reads meanwhile.
+fn dies(seed: u64, copies: u32, place: usize, kill: Kill) {
+    let (mut simulation, cluster) = cluster(seed, 4, copies);
+    cluster.run(&mut simulation, 0, write_file);
+    let (group, first) = cluster.run(&mut simulation, 0, orderer);
+    let members = cluster.meta().map().expect("it serves").members(group);
+    assert_eq!((members.len(), members[0]), (copies as usize, first));
+    let name = format!("data{}", members[place]);
+    cluster.kill(&mut simulation, &name, kill);
+    let begin = simulation.now();
+    let changed = pattern(9, 3 * STRIPE / 2);
+    let bytes = changed.clone();
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &bytes).await.expect("written");
+        client.sync(&file).await.expect("synced");
+    });
+    let took = simulation.now().since(begin);
+    println!("member {place} of {copies}: {took:?}");
+    assert!(took < Duration::from_secs(4), "writes stood still for {took:?}");
+    let bytes = changed.clone();
+    cluster.run(&mut simulation, 1, |client| check_file(client, bytes));
+    // It comes back, is brought into step, and takes part again.
+    cluster.restart(&mut simulation, &name);
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(20));
+    assert_equal(&cluster, copies);
+    cluster.run(&mut simulation, 1, |client| check_file(client, changed));
+}
+
+#[test]
+fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
+    for (copies, place) in [(2, 1), (2, 0), (3, 0), (3, 1), (3, 2)] {
+        dies(10 + place as u64, copies, place, Kill::Process(Duration::ZERO));
+        dies(20 + place as u64, copies, place, Kill::Power);
+    }
+}
+
+#[test]
+fn all_members_may_be_started_again_at_once() {
+    for seed in 30..34 {
+        let (mut simulation, cluster) = cluster(seed, 4, 3);
+        cluster.run(&mut simulation, 0, write_file);
+        for server in cluster.servers() {
+            cluster.kill(&mut simulation, &server, Kill::Process(Duration::ZERO));
+        }
+        simulation.run_for(Duration::from_millis(200 * (seed - 30)));
+        for server in cluster.servers() {
+            cluster.restart(&mut simulation, &server);
+        }
+        cluster.await_start(&mut simulation);
+        cluster.run(&mut simulation, 1, |client| check_file(client, Vec::new()));
+        simulation.run_for(Duration::from_secs(30));
+        assert_equal(&cluster, 3);
+    }
+}
