@@ -439,11 +439,15 @@ impl Cluster {
 
     /// The metadata server; it must live.
     pub fn meta(&self) -> Rc<MetaServer> {
-        let server = match self.pair.is_empty() {
+        self.meta_if_up().unwrap_or_else(|| panic!("the metadata server does not run"))
+    }
+
+    /// The metadata server that serves, if one does.
+    pub fn meta_if_up(&self) -> Option<Rc<MetaServer>> {
+        match self.pair.is_empty() {
             true => self.meta.place.borrow().clone(),
             false => self.active().and_then(|number| self.member(number)?.active()),
-        };
-        server.unwrap_or_else(|| panic!("the metadata server does not run"))
+        }
     }
 
     /// The metadata server's disk.

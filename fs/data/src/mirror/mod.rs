@@ -37,6 +37,8 @@ const TRANSFER_BYTES: usize = 8 << 20;
 /// This server's part in groups of several members.
 pub(crate) struct Mirror {
     pub locks: Locks,
+    /// Files that are being cut.
+    cuts: Locks,
     incoming: Transfers,
     outgoing: Transfers,
     peers: RefCell<BTreeMap<u32, Peer>>,
@@ -88,6 +90,7 @@ impl Mirror {
     pub(crate) fn new(world: &World, endpoint: &LocalEndpoint) -> Mirror {
         Mirror {
             locks: Locks::default(),
+            cuts: Locks::default(),
             incoming: Transfers::new(world, endpoint, TRANSFER_BYTES),
             outgoing: Transfers::new(world, endpoint, TRANSFER_BYTES),
             peers: RefCell::default(),

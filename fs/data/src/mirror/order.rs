@@ -8,7 +8,6 @@ use std::time::Duration;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::task::{Either, Receiver, join_all, race};
 use ropewalk_net::Audience;
-use ropewalk_store::objects::ObjectId;
 use ropewalk_wire::fs::data::{
     BLOCK_BYTES, Bulk, DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Order, Source,
 };
@@ -326,9 +325,7 @@ impl Inner {
     /// Begins a cut of a file: one at a time, when all changes before it are at all members. Later ones of its time are refused, since
     /// the file's epoch is another one by now.
     pub(crate) async fn lock_cut(&self, file: FileId) -> Guard {
-        // Generation 0 is no file's: the lock of cuts is none of the objects'.
-        let cut = ObjectId { inode: file.inode, generation: 0, stripe: file.generation };
-        let guard = self.mirror.locks.lock(vec![(cut, 0..1)]).await;
+        let guard = self.mirror.cuts.lock(vec![(object(file, 0), 0..1)]).await;
         self.mirror.locks.free_of(file.inode, file.generation).await;
         guard
     }

@@ -83,6 +83,8 @@ impl ObjectStore {
             }
             entries[index] = patch.entry;
         }
+        let written = entries.iter().rposition(|entry| *entry != 0).map_or(0, |last| last + 1);
+        entries.truncate(written);
         Ok(Some(entries))
     }
 }

@@ -16,6 +16,7 @@ use ropewalk_sim::cluster::{META, METAS, PROGRAM_LIMIT};
 use ropewalk_sim::{
     Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
 };
+use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::ROOT;
 
 const OPERATIONS: u64 = 60;
@@ -248,12 +249,29 @@ impl Run<'_> {
         let server = self.any_server();
         let pause = Duration::from_micros(self.random.below(4_000_000));
         self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
-        let mut after = self.model.clone();
+        let before = self.model.clone();
+        let mut after = before.clone();
+        if self.loses_nothing(&server) {
+            say(self.simulation, || format!("{server} loses power, and others have all it had"));
+            self.restart(&[server], Kill::Power, pause, &mut after);
+            self.model = before;
+            return;
+        }
         self.restart(&[server], Kill::Power, pause, &mut after);
         self.model = after;
         self.recover(false);
         // The next syncs of the clients report their knowledge of this.
         self.model.server_died(self.cluster.client_count());
+    }
+
+    /// Whether each group of a data server has another member.
+    fn loses_nothing(&self, server: &str) -> bool {
+        let number = server.strip_prefix("data").and_then(|number| number.parse::<u32>().ok());
+        let Some(number) = number.filter(|_| self.setting.mirrored) else { return false };
+        let map = self.cluster.meta_if_up().and_then(|meta| meta.map());
+        let Some(map) = map else { return false };
+        let mut groups = map.bands(0).flat_map(Band::groups);
+        groups.all(|(_, group)| group.servers != [number])
     }
 
     fn any_server(&mut self) -> String {
