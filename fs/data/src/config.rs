@@ -25,6 +25,15 @@ pub struct WitnessConfig {
     pub lease: Duration,
 }
 
+/// A planted bug, for tests of the tests only.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Defect {
+    /// A write is acknowledged before the other members have it.
+    EarlyReplies,
+    /// A server that begins to order groups serves them as they are.
+    Unsettled,
+}
+
 /// The settings of a data server.
 #[derive(Clone)]
 pub struct DataConfig {
@@ -50,6 +59,7 @@ pub struct DataConfig {
     /// This server is a voter, too.
     pub witness: Option<WitnessConfig>,
     pub log: Log,
+    pub defect: Option<Defect>,
 }
 
 impl DataConfig {
@@ -73,6 +83,7 @@ impl DataConfig {
             transfer_bytes: 64 << 20,
             witness: None,
             log: Rc::new(|_| ()),
+            defect: None,
         }
     }
 }

@@ -14,6 +14,8 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::map::{Map, Membership};
 
+use crate::config::Defect;
+
 /// A group of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Own {
@@ -31,12 +33,18 @@ pub(crate) struct Groups {
     own: BTreeMap<Group, Own>,
     /// Until then this server is a member of the groups of its map.
     lease: Time,
+    defect: Option<Defect>,
 }
 
 impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
-        Groups { server, epoch: 0, own: BTreeMap::new(), lease: Time::ZERO }
+        Groups { server, epoch: 0, own: BTreeMap::new(), lease: Time::ZERO, defect: None }
+    }
+
+    /// As these, with a planted bug.
+    pub(crate) fn with(self, defect: Option<Defect>) -> Groups {
+        Groups { defect, ..self }
     }
 
     /// The epoch of the map that is known; 0: none.
@@ -58,7 +66,8 @@ impl Groups {
             }
             let first = membership.servers.first() == Some(&self.server);
             let ordered = before.remove(&group).is_some_and(|own| own.settled);
-            let settled = first && (ordered || membership.servers.len() == 1);
+            let careless = self.defect == Some(Defect::Unsettled);
+            let settled = first && (ordered || membership.servers.len() == 1 || careless);
             self.own.insert(group, Own { membership: membership.clone(), settled });
         }
     }

@@ -574,6 +574,7 @@ impl Pools {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_wire::fs::group::BAND_GROUPS;
     use ropewalk_wire::fs::value::Bytes;
 
     use super::*;
@@ -652,6 +653,104 @@ mod tests {
         beat(&mut pools, 3, 1, 900, seconds(13));
         beat(&mut pools, 7, 1, 20, seconds(13));
         assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
+    }
+
+    /// Pools of three servers, of which groups 0 and 1 of the first band have two members.
+    fn mirrored() -> (Pools, [Group; 2]) {
+        let mut pools = Pools::default().mapped(Some(Banded::default()));
+        for server in [1, 2, 3] {
+            beat(&mut pools, server, 1 << 32, 900, seconds(1));
+            pools.add_band(server);
+        }
+        let groups = [Group::of_band(0, 0), Group::of_band(0, 1)];
+        pools.set_group(groups[0], &[1, 2]).expect("it is there");
+        pools.set_group(groups[1], &[2, 3]).expect("it is there");
+        (pools, groups)
+    }
+
+    fn servers(pools: &Pools, group: Group) -> (Vec<u32>, Vec<u32>) {
+        let group = pools.map().membership(group).expect("it is there");
+        (group.servers.clone(), group.newcomers.clone())
+    }
+
+    #[test]
+    fn silent_members_leave_where_another_one_is_heard() {
+        let (mut pools, [first, second]) = mirrored();
+        assert!(pools.drop_silent(seconds(2)).is_empty());
+        assert!(pools.drop_silent(seconds(9)).is_empty(), "nobody would stay");
+        beat(&mut pools, 1, 1 << 32, 900, seconds(9));
+        let epoch = pools.map().epoch;
+        assert_eq!(pools.drop_silent(seconds(9)).len(), 2, "rows of the band and of the map");
+        assert_eq!(servers(&pools, first), (vec![1], vec![2]));
+        assert_eq!(servers(&pools, second), (vec![2, 3], vec![]), "none of them is heard");
+        assert_eq!(pools.map().epoch, epoch + 1);
+        assert_eq!(pools.map().membership(first).map(|group| group.since), Some(epoch + 1));
+        assert!(pools.drop_silent(seconds(9)).is_empty());
+    }
+
+    #[test]
+    fn who_begins_a_new_life_leaves_where_another_member_is_known_to_live() {
+        let (mut pools, [first, _]) = mirrored();
+        // Its last sign is of before: it may have died with this one.
+        assert_eq!(pools.begin_life(1, 2 << 32, false, seconds(2)), None);
+        beat(&mut pools, 2, 1 << 32, 900, seconds(3));
+        assert!(
+            pools.begin_life(1, 2 << 32, false, seconds(3)).is_some_and(|rows| !rows.is_empty())
+        );
+        assert_eq!(servers(&pools, first), (vec![2], vec![1]));
+        // A newcomer's new life is another state of the group: what is under way for it does not count.
+        let since = |pools: &Pools| pools.map().membership(first).map(|group| group.since);
+        let before = since(&pools);
+        assert!(pools.begin_life(1, 3 << 32, false, seconds(4)).is_some());
+        assert!(since(&pools) > before);
+        // The last member stays, and says what it may have lost.
+        assert_eq!(pools.begin_life(2, 2 << 32, false, seconds(9)).map(|rows| rows.len()), Some(0));
+        pools.begin_life(2, 3 << 32, true, seconds(9)).expect("at once");
+        assert_eq!(pools.map().membership(first).map(|group| group.losses), Some(1));
+    }
+
+    #[test]
+    fn who_lost_power_leaves_as_long_as_there_is_another_member() {
+        let (mut pools, [first, second]) = mirrored();
+        pools.begin_life(2, 2 << 32, true, seconds(90)).expect("at once");
+        assert_eq!(servers(&pools, first), (vec![1], vec![2]));
+        assert_eq!(servers(&pools, second), (vec![3], vec![2]));
+    }
+
+    #[test]
+    fn the_orderer_says_who_is_in_step() {
+        let (mut pools, [first, _]) = mirrored();
+        let map = pools.map().epoch;
+        let step = Step { group: first, by: 1, map, server: 2, in_step: false };
+        let late = seconds(2);
+        assert_eq!(pools.set_step(&Step { by: 2, server: 1, ..step }, late), None, "not the first");
+        assert_eq!(pools.set_step(&Step { map: 1, ..step }, late), None, "an older map");
+        assert_eq!(pools.set_step(&Step { server: 1, ..step }, late), None, "itself");
+        assert!(pools.set_step(&step, late).is_some());
+        assert_eq!(servers(&pools, first), (vec![1], vec![2]));
+        // A word of before counts no more; nor does one after a report of the newcomer.
+        let enter = Step { in_step: true, ..step };
+        assert_eq!(pools.set_step(&enter, late), None);
+        let map = pools.map().epoch;
+        assert!(pools.set_step(&Step { map, ..step }, late).is_some_and(|rows| !rows.is_empty()));
+        assert_eq!(pools.set_step(&Step { map, ..enter }, late), None);
+        let map = pools.map().epoch;
+        assert_eq!(pools.set_step(&Step { map, ..enter }, seconds(9)), None, "it is silent");
+        assert!(pools.set_step(&Step { map, ..enter }, late).is_some());
+        assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+    }
+
+    #[test]
+    fn rows_of_bands_are_read_in_both_formats() {
+        let plain = PlainBand { number: 3, groups: vec![(5, vec![1, 300]); BAND_GROUPS as usize] };
+        let band = decode_band(&encode_row(PLAIN_BAND_VERSION, &plain)).expect("a band");
+        assert_eq!(band.groups[7], Membership::new(5, vec![1, 300]));
+        let mut band = Band::new(4, 1, 2);
+        band.groups[9].newcomers.push(8);
+        assert_eq!(decode_band(&encode_band(&band)).ok(), Some(band));
+        for bad in [&[][..], &[1, 3, 0], &[2, 3, 1, 5, 1, 1, 0, 0], &[3]] {
+            assert!(decode_band(bad).is_err(), "{bad:?}");
+        }
     }
 
     #[test]

@@ -433,12 +433,18 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
-    /// Gives a group of the map these servers, which have its bytes. False for a group that is not in the map.
-    pub fn set_group(&mut self, group: Group, servers: &[u32]) -> Result<bool, RowsError> {
-        let Some(rows) = self.pools.set_group(group, servers) else { return Ok(false) };
-        let mut batch = Batch::default();
-        rows.into_iter().for_each(|(key, row)| batch.put(key, row));
-        self.commit(batch).map(|()| true)
+    /// Gives groups of the map these servers, which have their bytes. False where a group is not in the map.
+    pub fn set_groups(&mut self, groups: &[(Group, Vec<u32>)]) -> Result<bool, RowsError> {
+        let (mut batch, mut known) = (Batch::default(), true);
+        // Each row once, as it is at last.
+        let mut last = BTreeMap::new();
+        for (group, servers) in groups {
+            let rows = self.pools.set_group(*group, servers);
+            known &= rows.is_some();
+            last.extend(rows.into_iter().flatten());
+        }
+        last.into_iter().for_each(|(key, row)| batch.put(key, row));
+        self.commit(batch).map(|()| known)
     }
 
     /// Makes an export, changes its terms, or takes it away (`None`). The root stays for the export's sessions, who

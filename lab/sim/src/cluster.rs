@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Client, ClientConfig};
-use ropewalk_data::{DataConfig, DataServer, WitnessConfig};
+use ropewalk_data::{DataConfig, DataServer, Defect, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
@@ -65,6 +65,8 @@ pub struct ClusterConfig {
     pub patience: Duration,
     /// Inodes that a client remembers.
     pub inodes_max: usize,
+    /// A planted bug of all data servers.
+    pub data_defect: Option<Defect>,
     /// Whether log lines of servers and clients go to standard error.
     pub verbose: bool,
 }
@@ -98,6 +100,7 @@ impl Default for ClusterConfig {
             data_disk_bytes: 1 << 30,
             patience: Duration::from_secs(120),
             inodes_max: 65536,
+            data_defect: None,
             verbose: std::env::var_os("ROPEWALK_VERBOSE").is_some(),
         }
     }
@@ -284,6 +287,7 @@ impl Cluster {
         let votes = self.config.pair.filter(|_| id == WITNESS);
         config.witness = votes.map(|pair| WitnessConfig { lease: pair.lease });
         config.objects = self.config.objects.clone();
+        config.defect = self.config.data_defect;
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
         let (rail, place) = (self.config.rail.clone(), role.place.clone());
@@ -383,11 +387,13 @@ impl Cluster {
         let (meta, servers) = (self.meta(), self.data.len() as u32);
         let done = self.spawn(simulation, 0, move |_| async move {
             let map = meta.map().expect("it serves");
-            for (number, (group, _)) in map.bands(0).flat_map(Band::groups).enumerate() {
+            let members = |number: usize| {
                 let member = |copy| (number as u32 + copy) % servers + 1;
-                let members: Vec<u32> = (0..copies.min(servers)).map(member).collect();
-                assert!(meta.set_group(group, &members).await, "the group is there");
-            }
+                (0..copies.min(servers)).map(member).collect()
+            };
+            let groups = map.bands(0).flat_map(Band::groups).enumerate();
+            let groups: Vec<_> = groups.map(|(at, (group, _))| (group, members(at))).collect();
+            assert!(meta.set_groups(&groups).await, "the groups are there");
         });
         let set = simulation.run_until(PROGRAM_LIMIT, |_| done.borrow().is_some());
         assert!(set, "the map does not change");
@@ -396,11 +402,20 @@ impl Cluster {
 
     /// Differences between the members of groups, for people; and groups with fewer members than `copies`.
     pub fn copy_differences(&self, copies: u32) -> Vec<String> {
+        self.copy_differences_among(copies, 0..self.data.len())
+    }
+
+    /// As [`Cluster::copy_differences`], of these data servers, which live.
+    pub fn copy_differences_among(
+        &self,
+        copies: u32,
+        servers: impl IntoIterator<Item = usize>,
+    ) -> Vec<String> {
         let wanted = (copies as usize).min(self.data.len());
         let map = self.meta().map().expect("it serves");
         let mut differences = Vec::new();
         let mut objects: BTreeMap<Group, BTreeSet<ObjectId>> = BTreeMap::new();
-        for server in 0..self.data.len() {
+        for server in servers {
             for info in self.data(server).store().list(None).expect("a listing") {
                 match info {
                     Ok(info) => {
@@ -422,7 +437,12 @@ impl Cluster {
                     store.unwrap_or_else(|error| panic!("{object} at {server}: {error}"))
                 };
                 let tables: Vec<_> = membership.servers.iter().map(table).collect();
-                if tables.iter().any(|table| *table != tables[0]) {
+                // An empty object of which the orderer has none reads as nothing, too.
+                let none = tables[0].is_none();
+                let same = |table: &Option<Vec<u32>>| {
+                    *table == tables[0] || none && table.as_ref().is_some_and(Vec::is_empty)
+                };
+                if !tables.iter().all(same) {
                     let servers = &membership.servers;
                     differences.push(format!("{object} differs between {servers:?}: {tables:?}"));
                 }

@@ -23,6 +23,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::CallHead;
 
 use crate::bulk::Transfers;
+use crate::config::Defect;
 use locks::Locks;
 use peers::Peer;
 
@@ -53,6 +54,7 @@ pub(crate) struct Mirror {
     passes: RefCell<BTreeMap<(Group, u32), Pass>>,
     /// The map, a pass or the number of outstanding calls is another.
     pub changed: Notify,
+    defect: Option<Defect>,
 }
 
 /// The numbers of a group's changes.
@@ -87,7 +89,7 @@ struct Pass {
 }
 
 impl Mirror {
-    pub(crate) fn new(world: &World, endpoint: &LocalEndpoint) -> Mirror {
+    pub(crate) fn new(world: &World, endpoint: &LocalEndpoint, defect: Option<Defect>) -> Mirror {
         Mirror {
             locks: Locks::default(),
             cuts: Locks::default(),
@@ -100,6 +102,7 @@ impl Mirror {
             outstanding: RefCell::default(),
             passes: RefCell::default(),
             changed: Notify::new(),
+            defect,
         }
     }
 

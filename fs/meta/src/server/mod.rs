@@ -313,7 +313,12 @@ impl MetaServer {
     /// Gives a group of the map these servers, durably. They have its bytes, and those that had them before are told by the
     /// answers to their heartbeats: this is one step of a move. False for a group that is not in the map.
     pub async fn set_group(&self, group: Group, servers: &[u32]) -> bool {
-        let set = self.shard().map(|mut shard| (shard.set_group(group, servers), shard.position()));
+        self.set_groups(&[(group, servers.to_vec())]).await
+    }
+
+    /// As [`MetaServer::set_group`], of several groups.
+    pub async fn set_groups(&self, groups: &[(Group, Vec<u32>)]) -> bool {
+        let set = self.shard().map(|mut shard| (shard.set_groups(groups), shard.position()));
         match set {
             Some((Ok(true), position)) => self.store.wait_durable(Position(position)).await.is_ok(),
             _ => false,

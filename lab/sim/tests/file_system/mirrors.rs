@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::programs::*;
 use ropewalk_client::{Caller, Client};
+use ropewalk_data::Defect;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::ROOT;
@@ -12,8 +13,22 @@ const STRIPE: usize = 64 << 10;
 const STRIPES: usize = 12;
 
 fn cluster(seed: u64, servers: u32, copies: u32) -> (Simulation, Cluster) {
+    cluster_with(seed, servers, copies, None)
+}
+
+fn cluster_with(
+    seed: u64,
+    servers: u32,
+    copies: u32,
+    data_defect: Option<Defect>,
+) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(seed);
-    let config = ClusterConfig { data_servers: servers, clients: 2, ..ClusterConfig::default() };
+    let config = ClusterConfig {
+        data_servers: servers,
+        clients: 2,
+        data_defect,
+        ..ClusterConfig::default()
+    };
     let cluster = Cluster::start(&mut simulation, config);
     cluster.mirror(&mut simulation, copies);
     (simulation, cluster)
@@ -94,6 +109,47 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
         dies(10 + place as u64, copies, place, Kill::Process(Duration::ZERO));
         dies(20 + place as u64, copies, place, Kill::Power);
     }
+}
+
+/// The orderer and the writer die after so many steps of a write: nobody repeats it. The members that are left differ afterwards.
+fn differ_after(steps: u64, defect: Option<Defect>) -> Vec<String> {
+    let (mut simulation, cluster) = cluster_with(40, 4, 3, defect);
+    cluster.run(&mut simulation, 0, write_file);
+    let (_, first) = cluster.run(&mut simulation, 0, orderer);
+    let write = cluster.spawn(&simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &pattern(9, STRIPE)).await.expect("written");
+    });
+    simulation.run_steps(steps);
+    let done = write.borrow().is_some();
+    let name = format!("data{first}");
+    cluster.kill(&mut simulation, cluster.client_name(0), Kill::Power);
+    cluster.kill(&mut simulation, &name, Kill::Power);
+    simulation.run_for(Duration::from_secs(20));
+    let others = (0..4).filter(|server| *server != first as usize - 1);
+    let differences = cluster.copy_differences_among(2, others);
+    if defect.is_none() {
+        let read = cluster.run(&mut simulation, 1, |client| async move {
+            let file = open(&client, b"f", READ).await.expect("opened");
+            read_all(&client, &file).await.expect("read")
+        });
+        let (old, new) = (pattern(1, STRIPES * STRIPE), pattern(9, STRIPE));
+        assert_same(&read[STRIPE..], &old[STRIPE..]);
+        let whole = read[..STRIPE] == old[..STRIPE] && !done || read[..STRIPE] == new[..];
+        assert!(whole, "after {steps} steps a write is neither there nor absent");
+    }
+    differences
+}
+
+#[test]
+fn what_a_dead_orderer_left_half_done_is_the_same_everywhere() {
+    let steps = || (0..40).map(|step| step * 4);
+    for steps in steps() {
+        let differences = differ_after(steps, None);
+        assert!(differences.is_empty(), "after {steps} steps: {differences:#?}");
+    }
+    let mut found = steps().map(|steps| differ_after(steps, Some(Defect::Unsettled)));
+    assert!(found.any(|differences| !differences.is_empty()), "the planted bug is not found");
 }
 
 #[test]
