@@ -141,11 +141,11 @@ impl MetaNode {
                 return;
             }
             let set = self.candidacy.set();
-            if self.world.now().since(began) > self.grace() {
-                self.tell_standbys(&mut told, &set);
-            }
             feed.set_members(&self.candidacy.electable(), self.config.server.0);
             let wanted = self.wanted_set(feed, &set, began);
+            if wanted == set && self.world.now().since(began) >= self.grace() {
+                self.tell_standbys(&mut told, &set);
+            }
             if wanted != set && self.candidacy.propose(wanted) {
                 feed.set_members(&self.candidacy.electable(), self.config.server.0);
             }

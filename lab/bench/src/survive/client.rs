@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use ropewalk_base::task::join_all;
 use ropewalk_client::{Errno, File, RenameMode};
 
@@ -25,6 +25,8 @@ use crate::work_library::{BOTH, Session, failed};
 
 /// The rest between two operations of a lane: the figure is a gap, so clients leave the processors to others.
 const REST: Duration = Duration::from_millis(2);
+/// The interval at which a client looks whether it may begin.
+const LOOK: Duration = Duration::from_millis(1);
 /// Names that are looked up in turn, and the inodes that a client remembers: fewer, so that it asks the server.
 const STATS: u64 = 256;
 pub const INODES_MAX: usize = 32;
@@ -34,6 +36,7 @@ const BLOCKS: u64 = (LARGE / SMALL) as u64;
 /// What lanes and the thread that listens have in common.
 #[derive(Default)]
 struct Shared {
+    goes: AtomicBool,
     stop: AtomicBool,
     creates: AtomicU64,
     failure: Mutex<Option<String>>,
@@ -56,12 +59,14 @@ impl Shared {
     /// Hears what the bench says, until it says that it is enough.
     fn listen(&self) {
         while let Ok(Some(line)) = next_line() {
-            if line == "stop" {
-                break;
+            match line.as_str() {
+                "go" => self.goes.store(true, Ordering::Relaxed),
+                "stop" => break,
+                _ => println!("{}", self.answer("count")),
             }
-            println!("{}", self.answer("count"));
         }
         self.stop.store(true, Ordering::Relaxed);
+        self.goes.store(true, Ordering::Relaxed);
     }
 }
 
@@ -98,7 +103,6 @@ pub fn client(session: &Session, order: &Order) -> anyhow::Result<()> {
     let mixes = order.has("mix");
     let files = if mixes { Some(lanes.prepare()?) } else { None };
     println!("ready");
-    ensure!(next_line()?.as_deref() == Some("go"), "nobody waits for this client");
     let listener = shared.clone();
     std::thread::spawn(move || listener.listen());
     let creators: usize = order.get("creators")?;
@@ -111,7 +115,14 @@ pub fn client(session: &Session, order: &Order) -> anyhow::Result<()> {
         all.push(Box::pin(lanes.read(read)));
         all.push(Box::pin(lanes.write(written)));
     }
-    session.reactor.block_on(join_all(all));
+    // It answers recalls while it waits: other clients may want its leases.
+    let world = session.client.world();
+    session.reactor.block_on(async {
+        while !shared.goes.load(Ordering::Relaxed) {
+            world.sleep(LOOK).await;
+        }
+        join_all(all).await
+    });
     if let Some([_, written]) = &files {
         session.reactor.block_on(lanes.verify(written));
     }
