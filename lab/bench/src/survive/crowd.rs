@@ -106,6 +106,8 @@ impl Crowd {
         let mut records = Vec::new();
         for (mut client, folder, times) in self.clients {
             let creates = counted(&client.hear()?)?;
+            // It closes its session: the next server would wait for one that does not come back.
+            client.await_end()?;
             let text =
                 std::fs::read_to_string(&times).context("a client did not tell its times")?;
             let _ = std::fs::remove_file(&times);
@@ -131,5 +133,6 @@ fn start(ground: &Ground, site: &Site<'_>, order: &Order) -> anyhow::Result<Proc
 pub fn look(ground: &Ground, site: &Site<'_>, folders: &[(String, u64)]) -> anyhow::Result<Found> {
     let mut process = start(ground, site, &check::order(&site.address(), folders))?;
     let answer = process.hear()?;
+    process.await_end()?;
     Found::decode(&answer).with_context(|| format!("a client said '{answer}'"))
 }
