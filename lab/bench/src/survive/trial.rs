@@ -119,7 +119,7 @@ pub enum Mend {
     Nothing,
     Start,
     Resume,
-    Join(ropewalk_netns::Injected),
+    Join(Box<ropewalk_netns::Injected>),
 }
 
 /// Lets a fault happen to a server.
@@ -139,7 +139,7 @@ pub fn strike(
             site.meta(victim)?.suspend()?;
             Ok(Mend::Resume)
         }
-        Fault::Cut => Ok(Mend::Join(ground.cut(victim)?)),
+        Fault::Cut => Ok(Mend::Join(Box::new(ground.cut(victim)?))),
         Fault::Paused => {
             site.meta(victim)?.suspend()?;
             site.pause(pause_of(run))?;
