@@ -3,7 +3,7 @@
 //! Invariants
 //! * Each name is made once in the life of the site, by a create that fails where it is there already; it is renamed and
 //!   removed once at most. So an operation that took effect twice shows as an error.
-//! * What is there at the end follows from the number of creates alone ([`name_of`](crate::survive::names::name_of)).
+//! * What is there at the end follows from the number of creates alone ([`name_of`]).
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write;
