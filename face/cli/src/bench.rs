@@ -92,8 +92,8 @@ pub struct BenchArguments {
     /// Print the names of the rows and exit.
     #[arg(long)]
     list: bool,
-    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 5 faults of
-    /// 'survive', 3 with --quick).
+    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 5 for faults of
+    /// 'survive'), or of 3 with --quick (1 for those faults).
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiply the amount of work in each run by this factor.
