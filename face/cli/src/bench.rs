@@ -43,6 +43,9 @@ enum Name {
     /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
     /// idle servers.
     Meta,
+    /// A metadata server with a standby: gaps while the active one is killed, stopped, cut off or
+    /// switched, what is lost (nothing must be), and what the standby costs. Cuts need root.
+    Survive,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -50,18 +53,21 @@ const EXAMPLES: &str = "Examples:
   ropewalk bench io --only mount.write --only mount.read
   ropewalk bench mx --list             prints the names of rows
   ropewalk bench paths --only cut.silent.1g.tcp --runs 20 --figure cut.svg
+  ropewalk bench survive --only meta.killed --runs 50
   ropewalk bench rma --only flush.put.ether --only open.idle
 
 Each row of the result has the median, least and greatest value of its runs. A ratio compares Ropewalk \
 with the system that it names.";
 
-/// Rows of `bench paths` and `bench rma` are many, and shall reach something.
+/// Rows of these are many, or shall reach something.
 fn examples_and_rows() -> String {
-    let (paths, rma) = (ropewalk_bench::paths::guide(), ropewalk_bench::rma::guide());
-    format!(
-        "{EXAMPLES}\n\nRows of 'ropewalk bench paths', each run by --only NAME:\n{paths}\n\
-         Rows of 'ropewalk bench rma', each run by --only NAME:\n{rma}"
-    )
+    let paths = ("paths", ropewalk_bench::paths::guide());
+    let rma = ("rma", ropewalk_bench::rma::guide());
+    let survive = ("survive", ropewalk_bench::survive::guide());
+    let rows = [paths, rma, survive].map(|(name, guide)| {
+        format!("\nRows of 'ropewalk bench {name}', each run by --only NAME:\n{guide}")
+    });
+    format!("{EXAMPLES}\n{}", rows.concat())
 }
 
 /// Arguments of `ropewalk bench`.
@@ -86,7 +92,8 @@ pub struct BenchArguments {
     /// Print the names of the rows and exit.
     #[arg(long)]
     list: bool,
-    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 3 with --quick).
+    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 5 for faults of
+    /// 'survive'), or of 3 with --quick (1 for those faults).
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiply the amount of work in each run by this factor.
@@ -161,6 +168,7 @@ fn chosen_rows(arguments: &BenchArguments) -> Vec<String> {
         Name::Rma => ropewalk_bench::rma::rows(arguments.quick),
         Name::Io => ropewalk_bench::io::rows(),
         Name::Meta => ropewalk_bench::meta::rows(),
+        Name::Survive => ropewalk_bench::survive::rows(),
     };
     let only = &arguments.only;
     names.retain(|name| only.is_empty() || only.iter().any(|part| name.contains(part)));
@@ -220,6 +228,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Name::Rma => ropewalk_bench::rma::rma(&options, &mut emit),
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
+        Name::Survive => ropewalk_bench::survive::survive(&options, &mut emit)?,
     }
     if let Some(error) = untold {
         return Err(error);
@@ -241,6 +250,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             Name::Mx => ropewalk_bench::mx::figures(&outcomes),
             Name::Paths => ropewalk_bench::paths::figures(&outcomes),
             Name::Rma => ropewalk_bench::rma::figures(&outcomes),
+            Name::Survive => ropewalk_bench::survive::figures(&outcomes),
             _ => report::bars(&outcomes),
         };
         std::fs::write(file, picture)

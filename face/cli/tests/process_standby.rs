@@ -3,145 +3,40 @@
 
 mod support;
 
-use std::fs;
-use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
-use std::time::{Duration, Instant};
-
 use support::Process;
 use support::command::ropewalk;
-
-/// An address of loopback that was free a moment ago.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-struct Site {
-    place: tempfile::TempDir,
-    address: String,
-    metas: [Option<Process>; 2],
-    listen: [SocketAddr; 2],
-    _data: Vec<Process>,
-    /// Directories that were acknowledged.
-    made: u32,
-}
-
-impl Site {
-    fn new() -> Site {
-        let place = tempfile::tempdir().unwrap();
-        let (listen, witness) = ([free(), free()], free());
-        let address = format!("tcp://{};tcp://{}", listen[0], listen[1]);
-        let text = format!(
-            "directory = '{0}/cluster'\naddress = '{address}'\n\
-             [meta]\nlisten = '{1}'\nterm_seconds = 5\n\
-             [election]\nwitness = 0\nwitness_address = 'tcp://{witness}'\n\
-             [[data]]\nserver = 0\nlisten = '{witness}'\n\
-             [[data]]\nserver = 1\n",
-            place.path().display(),
-            listen[0]
-        );
-        fs::write(place.path().join("site.toml"), text).unwrap();
-        ropewalk(place.path(), &address, &["format", "--config", "site.toml"]).well();
-        let (metas, made) = ([None, None], 0);
-        let mut site = Site { place, address, metas, listen, _data: Vec::new(), made };
-        site.start(0, false);
-        for server in ["0", "1"] {
-            let config = site.config();
-            let arguments = ["serve", "data", "--config", &config, "--server", server];
-            site._data.push(Process::start(&arguments, "serving at"));
-        }
-        site.start(1, true);
-        site
-    }
-
-    fn path(&self) -> &Path {
-        self.place.path()
-    }
-
-    fn config(&self) -> String {
-        self.path().join("site.toml").display().to_string()
-    }
-
-    /// Starts a metadata server.
-    fn start(&mut self, number: usize, joins: bool) {
-        let directory = self.path().join(["cluster/meta", "standby"][number]);
-        let (config, file) = (self.config(), self.path().join("cluster/cluster"));
-        let (listen, count) = (self.listen[number].to_string(), number.to_string());
-        let (directory, file) = (directory.display().to_string(), file.display().to_string());
-        let mut arguments = vec!["serve", "meta", "--config", &config, "--number", &count];
-        arguments.extend(["--directory", &directory, "--listen", &listen]);
-        arguments.extend(["--cluster-file", &file]);
-        arguments.extend(joins.then_some("--join"));
-        self.metas[number] = Some(Process::start(&arguments, "serving at"));
-    }
-
-    /// Makes some directories; the longest time that one took.
-    fn make(&mut self, count: u32) -> Duration {
-        let mut longest = Duration::ZERO;
-        for _ in 0..count {
-            let begin = Instant::now();
-            let name = format!(":/d{}", self.made);
-            ropewalk(self.path(), &self.address, &["mkdir", &name]).well();
-            self.made += 1;
-            longest = longest.max(begin.elapsed());
-        }
-        longest
-    }
-
-    /// Has the standby serve, once there is one.
-    fn switch(&self) {
-        let begin = Instant::now();
-        loop {
-            let said = ropewalk(self.path(), &self.address, &["meta", "switch"]);
-            if said.success {
-                return;
-            }
-            assert!(said.error.contains("no standby"), "{}", said.error);
-            assert!(begin.elapsed() < Duration::from_secs(60), "no standby in a minute");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn check(&self) {
-        let listed = ropewalk(self.path(), &self.address, &["ls", ":/"]).well();
-        let mut names: Vec<&str> = listed.lines().collect();
-        names.sort_unstable();
-        let mut all: Vec<String> = (0..self.made).map(|number| format!("d{number}")).collect();
-        all.sort_unstable();
-        assert_eq!(names, all);
-    }
-}
+use support::pair::{Pair, free};
 
 #[test]
 fn the_standby_takes_over_whatever_becomes_of_the_active_server() {
-    let mut site = Site::new();
-    site.make(20);
+    let mut pair = Pair::new();
+    pair.make(20);
     // Server 1 serves, server 0 follows it, and the other way round.
-    site.switch();
-    println!("switched: {:?}", site.make(20));
-    site.switch();
-    site.make(5);
-    site.switch();
-    site.make(5);
+    pair.switch();
+    println!("switched: {:?}", pair.make(20));
+    pair.switch();
+    pair.make(5);
+    pair.switch();
+    pair.make(5);
     // Server 1 serves: it is killed, comes back, and follows.
-    site.metas[1].take().expect("it runs").kill();
-    println!("killed: {:?}", site.make(20));
-    site.start(1, false);
-    site.check();
-    site.switch();
-    site.make(5);
+    pair.metas[1].take().expect("it runs").kill();
+    println!("killed: {:?}", pair.make(20));
+    assert!(pair.start(1, false, None));
+    pair.check();
+    pair.switch();
+    pair.make(5);
     // Server 1 serves again: it is stopped, and goes on later without harm.
-    let stopped = site.metas[1].take().expect("it runs");
+    let stopped = pair.metas[1].take().expect("it runs");
     stopped.suspend();
-    println!("stopped: {:?}", site.make(20));
+    println!("stopped: {:?}", pair.make(20));
     rustix::process::kill_process(stopped.pid(), rustix::process::Signal::CONT).unwrap();
-    site.metas[1] = Some(stopped);
-    site.make(20);
-    site.check();
-    site.switch();
-    site.make(5);
-    site.check();
-    for meta in site.metas.iter_mut().flatten() {
+    pair.metas[1] = Some(stopped);
+    pair.make(20);
+    pair.check();
+    pair.switch();
+    pair.make(5);
+    pair.check();
+    for meta in pair.metas.iter_mut().flatten() {
         meta.stop();
     }
 }

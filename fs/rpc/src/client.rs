@@ -1,7 +1,7 @@
 //! The client's side: calls through slots, sent again until they are answered.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -120,6 +120,8 @@ struct Inner {
     /// The servers that may serve, and the one that is called now.
     peers: Vec<PeerId>,
     turn: Cell<usize>,
+    /// Those of several servers that did not answer the last call in time, each with the time that it gets for the next one.
+    silent: RefCell<BTreeMap<usize, Duration>>,
     /// Told when another server is called.
     turned: Notify,
     pool: Pool,
@@ -179,6 +181,9 @@ const RESEND: Duration = Duration::from_secs(10);
 /// The same, where another server may be the one that serves. One that works at a call for longer gets a copy of it, and knows
 /// that.
 const RESEND_AMONG: Duration = Duration::from_millis(500);
+/// The same of a server that did not answer for so long: the one that takes its place is asked again soon. A quarter more each
+/// time, until it is as long as before: it may be far away, or busy.
+const RESEND_SILENT: Duration = Duration::from_millis(60);
 /// The longest pause before the next one of several servers is asked: one may be about to take over.
 const BACKOFF_AMONG: Duration = Duration::from_millis(100);
 const TELL_AFTER: Duration = Duration::from_secs(1);
@@ -245,6 +250,7 @@ impl Connection {
                 endpoint: endpoint.clone(),
                 peers,
                 turn: Cell::new(0),
+                silent: RefCell::default(),
                 turned: Notify::new(),
                 pool: Pool::with_budget(POOL_BYTES),
                 options,
@@ -450,14 +456,14 @@ impl Connection {
         // Servers that this program has no business with.
         let mut strangers = BTreeSet::new();
         let is_alone = inner.peers.len() == 1;
-        let wait = if is_alone { RESEND } else { RESEND_AMONG };
         let longest = if is_alone { BACKOFF_MAX } else { BACKOFF_AMONG };
         loop {
             // A server that works at a call for longer than the patience is not down.
-            let resend = if patience > SHORT { wait } else { patience };
             let turn = inner.turn.get();
+            let resend = if patience > SHORT { self.resend_after(turn) } else { patience };
             let peer = inner.peers[turn];
             let outcome = self.attempt(peer, head, body, reply_bytes, resend).await;
+            self.note_silence(turn, resend, &outcome);
             let outcome = outcome.and_then(|reply| self.in_term(reply));
             if let Ok(reply) = &outcome
                 && !matches!(reply.head.status, Status::Unavailable | Status::Unproven)
@@ -503,6 +509,29 @@ impl Connection {
             let left = self.wait_more(begin, patience, &mut told)?;
             inner.world.sleep(backoff.min(left)).await;
             backoff = (backoff * 2).min(longest);
+        }
+    }
+
+    /// The time after which a call to the server with this turn is sent again.
+    fn resend_after(&self, turn: usize) -> Duration {
+        match self.inner.peers.len() {
+            1 => RESEND,
+            _ => self.inner.silent.borrow().get(&turn).copied().unwrap_or(RESEND_AMONG),
+        }
+    }
+
+    /// Whether a server answered a call within this time. Calls that wait together have the same.
+    fn note_silence(&self, turn: usize, waited: Duration, outcome: &Result<Reply, Attempt>) {
+        let mut silent = self.inner.silent.borrow_mut();
+        match outcome {
+            Ok(_) => drop(silent.remove(&turn)),
+            Err(Attempt::Silent) if waited >= RESEND_AMONG => {
+                silent.insert(turn, RESEND_SILENT);
+            }
+            Err(Attempt::Silent) if waited >= RESEND_SILENT => {
+                silent.insert(turn, (waited * 5 / 4).min(RESEND_AMONG));
+            }
+            Err(_) => {}
         }
     }
 

@@ -8,6 +8,7 @@
 //!   datagrams and streams;
 //! * [`mod@rma`]: the figures of the paper on one-sided communication, by remote access and by messages;
 //! * [`mod@paths`]: streams whose rails fail, between network namespaces, beside TCP and MPTCP;
+//! * [`mod@survive`]: servers that die, stop or are cut off, and what clients notice of it;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`mod@mpi`]: messages of the MPIs that are here;
 //! * [`lab`]: the alternation of parties; [`servers`], `worker`, `process`: the processes; `work_files`,
@@ -49,6 +50,7 @@ pub mod series;
 mod servers;
 mod stage;
 mod starts;
+pub mod survive;
 mod work_files;
 mod work_library;
 mod worker;
@@ -61,14 +63,17 @@ use order::Order;
 
 /// The variable by which a child process learns its part.
 pub(crate) const PART: &str = "ROPEWALK_BENCH_PART";
-/// The variable that tells a child to end with the process that started it.
+/// The variable that tells a child to end with the process that started it: [`DIES`] as by `kill -9`, which a process that
+/// stands still obeys, too.
 pub(crate) const ORPHAN: &str = "ROPEWALK_BENCH_ORPHAN";
+pub(crate) const DIES: &str = "dies";
 
 /// Plays its part and ends the process, where it was started for that by a benchmark.
 pub fn serve_if_child(embedder: &dyn Embedder) {
-    if std::env::var_os(ORPHAN).is_some() {
-        let signal = Some(rustix::process::Signal::TERM);
-        if let Err(error) = rustix::process::set_parent_process_death_signal(signal) {
+    if let Some(how) = std::env::var_os(ORPHAN) {
+        use rustix::process::Signal;
+        let signal = if how == DIES { Signal::KILL } else { Signal::TERM };
+        if let Err(error) = rustix::process::set_parent_process_death_signal(Some(signal)) {
             eprintln!("this process may not end with the benchmark: {error}");
         }
     }
@@ -99,6 +104,7 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
     let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;
     let done = work_files::work(&order).or_else(|| work_library::work(&order, embedder));
+    let done = done.or_else(|| survive::work(&order, embedder));
     done.unwrap_or_else(|| anyhow::bail!("nobody knows how to '{}'", order.kind))
 }
 

@@ -32,6 +32,8 @@ use anyhow::bail;
 
 use crate::lab::{Options, hold_dma_latency};
 pub use crate::paths::timeline::figures;
+pub(crate) use crate::paths::timeline::ticks;
+pub(crate) use crate::paths::verdict::listed;
 use crate::report::Outcome;
 
 /// Plays a part that has begun with `paths `.

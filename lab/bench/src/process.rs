@@ -3,15 +3,16 @@
 use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use crate::worker::lines;
 use crate::{ORPHAN, PART};
 
 /// No measurement takes longer: one that does hangs.
 const LIMIT: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A process, which ends with its owner.
 pub struct Process {
@@ -62,6 +63,16 @@ impl Process {
         let line = self.hear_within(limit)?;
         let rest = line.strip_prefix(word);
         Ok(rest.with_context(|| format!("a process said '{line}'"))?.trim_start().to_string())
+    }
+
+    /// Waits until it ends by itself: it has something to put in order.
+    pub fn await_end(mut self) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            ensure!(begin.elapsed() < LIMIT, "a process of the benchmark does not end");
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
     }
 
     /// The numbers of its answer, behind a word.

@@ -152,6 +152,7 @@ fn conditions(main: &Outcome) -> Vec<String> {
         "receives",
         "service",
         "lost_ppm",
+        "network",
         "storage",
     ];
     let mut all = Vec::new();
@@ -178,6 +179,9 @@ fn conditions(main: &Outcome) -> Vec<String> {
         ("loops_beside_us", "us beside an origin"),
         ("service_us", "us of them served"),
         ("operations", "operations"),
+        ("acknowledged", "acknowledged"),
+        ("lost", "lost"),
+        ("twice", "twice"),
         ("frames", "frames"),
         ("longest_gap_ms", "ms gap"),
         ("computing", "x computing"),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::mount::UnmountFlags;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
@@ -30,8 +30,13 @@ pub struct Serving {
 
 impl Serving {
     fn spawn(mut command: Command, what: &str) -> anyhow::Result<Serving> {
+        command.env(ORPHAN, "ends");
+        Serving::spawn_as_told(command, what)
+    }
+
+    /// The same of a command that says itself how it ends with this process ([`ORPHAN`]).
+    pub fn spawn_as_told(mut command: Command, what: &str) -> anyhow::Result<Serving> {
         let mut child = command
-            .env(ORPHAN, "ends")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -70,6 +75,18 @@ impl Serving {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// SIGSTOP, until all of its threads have stopped: one that runs goes on for a while.
+    pub fn suspend(&self) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::STOP)?;
+        waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED)?;
+        Ok(())
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) -> anyhow::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
     /// Whether it ended by itself before so long.

@@ -29,18 +29,18 @@ use crate::order::Order;
 use crate::work_files::{LARGE, check_stamp, stamp};
 use crate::worker::{Work, serve};
 
-const BOTH: OpenOptions =
+pub const BOTH: OpenOptions =
     OpenOptions { access: Access { read: true, write: true }, truncate: false, append: false };
 /// Threads for blocking work of a client, which has none.
 const THREADS: usize = 1;
 
 /// A client with all that carries it.
-struct Session {
-    reactor: Reactor,
-    client: Client,
+pub struct Session {
+    pub reactor: Reactor,
+    pub client: Client,
     endpoint: LocalEndpoint,
     embedded: Option<Box<dyn Embedded>>,
-    caller: Caller,
+    pub caller: Caller,
 }
 
 fn rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
@@ -52,7 +52,7 @@ fn rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
 
 impl Session {
     /// Connects to the cluster at `address`, or to one of this process below `embedded`.
-    fn open(order: &Order, embedder: &dyn Embedder) -> anyhow::Result<Session> {
+    pub fn open(order: &Order, embedder: &dyn Embedder) -> anyhow::Result<Session> {
         let embedded = match order.has("embedded") {
             true => {
                 let servers = order.get("data_servers")?;
@@ -71,16 +71,18 @@ impl Session {
         config.clock = reactor.shared_clock();
         let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
         reactor.add(Rc::new(endpoint.clone()))?;
+        let usual = ClientConfig::default();
         let config = ClientConfig {
             name: "bench".into(),
             log: Rc::new(|line| eprintln!("client: {line}")),
-            ..ClientConfig::default()
+            inodes_max: order.get("inodes_max").unwrap_or(usual.inodes_max),
+            ..usual
         };
         let client = reactor.block_on(Client::connect(&world, &endpoint, &address, config))?;
         Ok(Session { reactor, client, endpoint, embedded, caller: Caller::root() })
     }
 
-    fn close(self) {
+    pub fn close(self) {
         self.reactor.block_on(self.client.stop());
         self.endpoint.endpoint().close();
         if let Some(cluster) = self.embedded {
@@ -115,7 +117,7 @@ impl Session {
     }
 
     /// The directory of an order; made where it is missing.
-    fn folder(&self, order: &Order) -> anyhow::Result<Attributes> {
+    pub fn folder(&self, order: &Order) -> anyhow::Result<Attributes> {
         let path = order.text("folder")?.as_bytes();
         let made = self.client.make_directories(&self.caller, path, 0o755);
         self.reactor.block_on(made).map_err(|errno| failed("make the directory", errno))
@@ -136,7 +138,7 @@ impl Session {
     }
 }
 
-fn failed(what: &str, errno: Errno) -> anyhow::Error {
+pub fn failed(what: &str, errno: Errno) -> anyhow::Error {
     anyhow!("cannot {what}: {errno}")
 }
 

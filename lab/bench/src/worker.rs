@@ -111,7 +111,12 @@ pub struct Worker {
 impl Worker {
     /// Starts a worker, and waits until it is ready.
     pub fn start(order: &Order) -> anyhow::Result<Worker> {
-        let mut child = Command::new(std::env::current_exe()?)
+        Worker::start_by(Command::new(std::env::current_exe()?), order)
+    }
+
+    /// The same by a command that starts this program.
+    pub fn start_by(mut command: Command, order: &Order) -> anyhow::Result<Worker> {
+        let mut child = command
             .env(PART, format!("work\n{}", order.encode()))
             .env(ORPHAN, "ends")
             .stdin(Stdio::piped())

@@ -16,7 +16,8 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: &Output) -> Said {
+    /// What a command printed.
+    pub fn of(output: &Output) -> Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let success = output.status.success();
         Said { success, out: text(&output.stdout), error: text(&output.stderr) }

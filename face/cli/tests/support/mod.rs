@@ -10,6 +10,7 @@ pub mod model;
 pub mod names;
 pub mod operation;
 pub mod operator;
+pub mod pair;
 pub mod posix;
 pub mod servers;
 pub mod shim;

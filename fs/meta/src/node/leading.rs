@@ -128,6 +128,7 @@ impl MetaNode {
     async fn watch(&self, term: u64, feed: &Feed, store: &JournaledStore) {
         let began = self.world.now();
         let tick = self.node.lease / 16;
+        let mut told = BTreeSet::new();
         loop {
             let (changed, moved) = (feed.changed.notified(), self.candidacy.changed.notified());
             let switched = self.switched.notified();
@@ -142,12 +143,32 @@ impl MetaNode {
             let set = self.candidacy.set();
             feed.set_members(&self.candidacy.electable(), self.config.server.0);
             let wanted = self.wanted_set(feed, &set, began);
+            if wanted == set && self.world.now().since(began) >= self.grace() {
+                self.tell_standbys(&mut told, &set);
+            }
             if wanted != set && self.candidacy.propose(wanted) {
                 feed.set_members(&self.candidacy.electable(), self.config.server.0);
             }
             let news = race(race(changed, moved), switched);
             let _ = race(news, self.world.sleep(tick)).await;
         }
+    }
+
+    /// The time from the beginning of a term for which servers of the set may be silent.
+    fn grace(&self) -> Duration {
+        if self.candidacy.was_handed_over() { self.node.lease } else { self.node.lease / 32 }
+    }
+
+    /// Logs which servers may take over, each time that this changes.
+    fn tell_standbys(&self, told: &mut BTreeSet<u32>, set: &BTreeSet<u32>) {
+        let own = self.config.server.0;
+        for server in set.difference(told).filter(|server| **server != own) {
+            (self.config.log)(&format!("metadata server {server} may take over from now on"));
+        }
+        for server in told.difference(set).filter(|server| **server != own) {
+            (self.config.log)(&format!("metadata server {server} may not take over any more"));
+        }
+        told.clone_from(set);
     }
 
     /// The servers that should be elected: those that have all, without those that went away.
@@ -172,9 +193,7 @@ impl MetaNode {
             }
         }
         // Those that were never heard of in this term: a server that gave its term up comes soon, any other one is dead.
-        let grace =
-            if self.candidacy.was_handed_over() { self.node.lease } else { self.node.lease / 32 };
-        if self.node.alone && self.world.now().since(began) >= grace {
+        if self.node.alone && self.world.now().since(began) >= self.grace() {
             let heard = |server: &u32| standings.iter().any(|it| it.server == *server);
             wanted.retain(|server| *server == self.config.server.0 || heard(server));
         }

@@ -88,7 +88,7 @@ fn words(scenario: &str) -> String {
 }
 
 /// Round numbers from one to another, 0 among them, about so many.
-fn ticks(from: f64, to: f64, many: f64) -> Vec<f64> {
+pub(crate) fn ticks(from: f64, to: f64, many: f64) -> Vec<f64> {
     let least = ((to - from) / many).max(1e-3);
     let power = 10.0_f64.powf(least.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|it| it * power).into_iter().find(|it| *it >= least);
