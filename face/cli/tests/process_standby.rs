@@ -102,6 +102,25 @@ impl Site {
         }
     }
 
+    /// What `status` tells as JSON.
+    fn status(&self) -> serde_json::Value {
+        let arguments = ["status", "--json", "--interval", "0"];
+        ropewalk(self.path(), &self.address, &arguments).objects().remove(0)
+    }
+
+    /// Waits until `status` tells something.
+    fn status_with(&self, tells: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let begin = Instant::now();
+        loop {
+            let status = self.status();
+            if tells(&status) {
+                return status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn check(&self) {
         let listed = ropewalk(self.path(), &self.address, &["ls", ":/"]).well();
         let mut names: Vec<&str> = listed.lines().collect();
@@ -144,6 +163,48 @@ fn the_standby_takes_over_whatever_becomes_of_the_active_server() {
     for meta in site.metas.iter_mut().flatten() {
         meta.stop();
     }
+}
+
+#[test]
+fn status_tells_who_serves_who_follows_and_what_is_missing() {
+    let mut site = Site::new();
+    site.make(3);
+    let status = site.status_with(|it| it["metadata_servers"]["has_standby"] == true);
+    let metas = &status["metadata_servers"];
+    assert_eq!(metas["witness"]["server"], 0, "{metas}");
+    assert!(metas["witness"]["silent_seconds"].as_f64() < Some(5.0), "{metas}");
+    assert!(metas["term"].as_u64() > Some(0), "{metas}");
+    let active = metas["active"].as_u64().expect("one serves") as usize;
+    let standby = &metas["servers"][1 - active];
+    assert_eq!(metas["servers"][active]["role"], "active", "{metas}");
+    assert_eq!((&standby["role"], &standby["has_all"]), (&"standby".into(), &true.into()));
+    assert!(standby["lag_records"].as_u64() < Some(10), "{standby}");
+    assert_eq!(status["problems"].as_array().map(Vec::len), Some(0), "{status}");
+    let table = ropewalk(site.path(), &site.address, &["status", "--interval", "0"]).well();
+    assert!(table.contains("up, active") && table.contains("standby, has all"), "{table}");
+    // The active server is killed: the other one takes over, and has nobody.
+    site.metas[active].take().expect("it runs").kill();
+    let status = site.status_with(|it| it["metadata_servers"]["active"] == 1 - active);
+    let problems = status["problems"].as_array().expect("a list").clone();
+    let sought = format!("'ropewalk serve meta --number {active}'");
+    assert!(
+        problems.iter().any(|it| {
+            let (what, remedy) = (it["what"].as_str(), it["remedy"].as_str());
+            what.is_some_and(|it| it.contains("the next death of the metadata server"))
+                && remedy.is_some_and(|it| it.contains(&sought))
+        }),
+        "{status}"
+    );
+    let table = ropewalk(site.path(), &site.address, &["status", "--interval", "0"]).well();
+    assert!(table.contains("no answer") && table.contains("! the next death"), "{table}");
+    // Nobody serves: the error names what answers.
+    let other = site.metas[1 - active].take().expect("it runs");
+    other.suspend();
+    site.start(active, false);
+    let arguments = ["status", "--interval", "0", "--patience", "1"];
+    let said = ropewalk(site.path(), &site.address, &arguments);
+    assert!(said.success || said.error.contains("does not answer"), "{}", said.error);
+    site.metas[1 - active] = Some(other);
 }
 
 #[test]
