@@ -43,7 +43,7 @@ impl Handler for Inner {
         ));
     }
 
-    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+    fn handle(self: Rc<Self>, incoming: Incoming, mut responder: Responder) {
         self.requests.set(self.requests.get() + 1);
         let head = incoming.head;
         let mut call = Call { peer: incoming.peer, head, keep: false, limited: false };
@@ -72,7 +72,7 @@ impl Handler for Inner {
                 return self.take_when_noted(herald, incoming, responder);
             }
         }
-        self.activities.count(&request);
+        responder.note_kind(self.activities.count(&request));
         match admitted {
             Ok(limited) => call.limited = limited,
             Err(failure) => return self.answer(call, responder, Err(failure)),

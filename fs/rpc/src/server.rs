@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ropewalk_base::ids::{EndpointId, Origin};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, PeerId, Request};
@@ -105,9 +106,21 @@ pub struct Responder {
     proven: Option<Proven>,
     destination: Rc<Cell<Destination>>,
     in_flight: InFlight,
+    began: Time,
+    kind: Option<u16>,
 }
 
 impl Responder {
+    /// Notes the kind of the call, for whoever counts it when it is answered.
+    pub fn note_kind(&mut self, kind: u16) {
+        self.kind = Some(kind);
+    }
+
+    /// The kind that was noted, and when the call came. None: its time does not count.
+    pub fn counted(&self) -> Option<(u16, Time)> {
+        self.kind.map(|kind| (kind, self.began))
+    }
+
     /// Sends the answer to wherever the call came from last.
     pub fn send(self, answer: Answer) {
         let head = ReplyHead {
@@ -221,6 +234,8 @@ impl Server {
             proven,
             destination: cell,
             in_flight: self.in_flight.clone(),
+            began: self.world.now(),
+            kind: None,
         };
         let Request { peer, origin, .. } = request;
         handler.clone().handle(Incoming { peer, origin, member, head, request }, responder);

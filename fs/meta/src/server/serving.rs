@@ -252,14 +252,16 @@ impl MetaServer {
         self.confirmed.get()
     }
 
-    fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
+    fn serve_meta(self: &Rc<Self>, incoming: Incoming, mut responder: Responder) {
         let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
         if let Err(turned) = self.admit(&incoming, &request) {
             return self.turn(responder, turned);
         }
-        self.counters.count(counters::kind(&request), counters::carried(&request));
+        let kind = counters::kind(&request);
+        self.counters.count(kind, counters::carried(&request));
+        responder.note_kind(kind as u16);
         if status::is_status(&request) {
             return self.answer_status(&request, responder);
         }
@@ -348,6 +350,9 @@ impl MetaServer {
     /// Sends a reply, if this server may still act: the last thing before it leaves.
     pub(super) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
         let marks = self.marks();
+        if let Some((kind, began)) = responder.counted() {
+            self.counters.took(kind, self.world.now().since(began));
+        }
         match self.may_act() {
             true => responder.send(Answer { status, body, marks }),
             false => {
@@ -356,11 +361,13 @@ impl MetaServer {
         }
     }
 
-    fn serve_session(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {
+    fn serve_session(self: &Rc<Self>, incoming: &Incoming, mut responder: Responder) {
         let Ok(request) = decode::<SessionRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
-        self.counters.count(counters::session_kind(&request), 0);
+        let kind = counters::session_kind(&request);
+        self.counters.count(kind, 0);
+        responder.note_kind(kind as u16);
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
