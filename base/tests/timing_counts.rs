@@ -27,3 +27,17 @@ fn a_counted_duration_allocates_nothing() {
     assert_eq!(allocations[4], 0, "{allocations:?}");
     assert_eq!(timer.read().count(), 90_000);
 }
+
+/// A figure, not a check: `--ignored --nocapture` shows it.
+#[test]
+#[ignore = "a figure that depends on the machine"]
+fn the_cost_of_a_counted_call() {
+    const CALLS: u32 = 10_000_000;
+    let timer = Timer::default();
+    let begin = std::time::Instant::now();
+    for _ in 0..CALLS {
+        let begin = std::hint::black_box(std::time::Instant::now());
+        timer.add(begin.elapsed());
+    }
+    println!("{:?} for two looks at the clock and a count", begin.elapsed() / CALLS);
+}

@@ -25,7 +25,7 @@ use crate::beside;
 use crate::identity::{self, Identity};
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
-use crate::told::{Network, Report, Told};
+use crate::told::{Network, OwnDisk, Report, Told};
 
 /// The time that a starting data server waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);
@@ -150,7 +150,7 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
                 let line =
                     format!("calls={calls} data_messages={sent} syncs={}", HostDisk::syncs());
                 let (status, network) = (server.report().map(Box::new), Network::of(&endpoint));
-                Told { line, report: Report::Meta { status, node: None, network } }
+                Told { line, report: Report::Meta { status, node: None, disk: None, network } }
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
@@ -163,7 +163,8 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
 
 /// The life of one of several metadata servers.
 async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
-    let endpoint = node.endpoint.clone();
+    let (endpoint, node_world) = (node.endpoint.clone(), node.world.clone());
+    let directory = config.directory.clone();
     match MetaNode::start(&node.world, node.endpoint, config, others).await {
         Ok(server) => {
             node.ready.serving();
@@ -177,7 +178,8 @@ async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
                     format!("active={is_active} calls={calls} data_messages={sent} syncs={syncs}");
                 let status = active.and_then(|active| active.report()).map(Box::new);
                 let (node, network) = (Some(server.state()), Network::of(&endpoint));
-                Told { line, report: Report::Meta { status, node, network } }
+                let disk = status.is_none().then(|| OwnDisk::of(&node_world, &directory));
+                Told { line, report: Report::Meta { status, node, disk, network } }
             };
             let serving = node.inquiry.answer_until(node.stop, tell);
             if let Either::Right(failure) = race(serving, server.failed()).await {

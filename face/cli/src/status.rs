@@ -38,7 +38,8 @@ const NAME_SHOWN: usize = 40;
   ropewalk status --watch               again each second, until Ctrl-C
 
 The column 'holds' counts the inodes of the metadata server and the objects of each data server; \
-an object holds one stripe of a file. After a data server was killed, its number lacks the \
+an object holds one stripe of a file. A line that begins with '!' tells a fault and its remedy. \
+After a data server was killed, its number lacks the \
 objects that it created since its last checkpoint.")]
 pub struct Status {
     #[command(flatten)]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use support::Process;
 use support::command::ropewalk;
+use support::scrape::{scrape, sum};
 
 /// An address of loopback that was free a moment ago.
 fn free() -> SocketAddr {
@@ -21,6 +22,8 @@ struct Site {
     address: String,
     metas: [Option<Process>; 2],
     listen: [SocketAddr; 2],
+    /// Where the metadata servers serve their metrics.
+    metrics: [SocketAddr; 2],
     _data: Vec<Process>,
     /// Directories that were acknowledged.
     made: u32,
@@ -42,8 +45,8 @@ impl Site {
         );
         fs::write(place.path().join("site.toml"), text).unwrap();
         ropewalk(place.path(), &address, &["format", "--config", "site.toml"]).well();
-        let (metas, made) = ([None, None], 0);
-        let mut site = Site { place, address, metas, listen, _data: Vec::new(), made };
+        let (metas, metrics, made) = ([None, None], [free(), free()], 0);
+        let mut site = Site { place, address, metas, listen, metrics, _data: Vec::new(), made };
         site.start(0, false);
         for server in ["0", "1"] {
             let config = site.config();
@@ -70,7 +73,8 @@ impl Site {
         let (directory, file) = (directory.display().to_string(), file.display().to_string());
         let mut arguments = vec!["serve", "meta", "--config", &config, "--number", &count];
         arguments.extend(["--directory", &directory, "--listen", &listen]);
-        arguments.extend(["--cluster-file", &file]);
+        let metrics = self.metrics[number].to_string();
+        arguments.extend(["--cluster-file", &file, "--metrics", &metrics]);
         arguments.extend(joins.then_some("--join"));
         self.metas[number] = Some(Process::start(&arguments, "serving at"));
     }
@@ -182,6 +186,19 @@ fn status_tells_who_serves_who_follows_and_what_is_missing() {
     assert_eq!(status["problems"].as_array().map(Vec::len), Some(0), "{status}");
     let table = ropewalk(site.path(), &site.address, &["status", "--interval", "0"]).well();
     assert!(table.contains("up, active") && table.contains("standby, has all"), "{table}");
+    let (page, other) = (scrape(site.metrics[active]), scrape(site.metrics[1 - active]));
+    for (metric, value) in [
+        ("ropewalk_meta_active", 1.0),
+        ("ropewalk_meta_standbys_ready", 1.0),
+        ("ropewalk_meta_standbys_wanted", 1.0),
+    ] {
+        assert_eq!(sum(&page, metric, ""), value, "{page}");
+    }
+    assert!(sum(&page, "ropewalk_meta_standby_lag_records", "") < 10.0, "{page}");
+    assert_eq!(sum(&other, "ropewalk_meta_active", ""), 0.0, "{other}");
+    assert_eq!(sum(&other, "ropewalk_server_up", ""), 1.0, "{other}");
+    assert!(sum(&other, "ropewalk_work_seconds_count", "disk_write") > 0.0, "{other}");
+    assert!(sum(&other, "ropewalk_room_bytes", "") > 0.0, "{other}");
     // The active server is killed: the other one takes over, and has nobody.
     site.metas[active].take().expect("it runs").kill();
     let status = site.status_with(|it| it["metadata_servers"]["active"] == 1 - active);

@@ -7,10 +7,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 /// Connections that are worked on at a time.
 const CALLERS_MAX: usize = 8;
@@ -20,8 +23,8 @@ const HEAD_BYTES_MAX: usize = 8 * 1024;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A page that is younger is given out again.
 const KEPT: Duration = Duration::from_millis(50);
-/// The pause between two looks for callers, and for the end.
-const LOOK: Duration = Duration::from_millis(20);
+/// The pause after a connection that could not be taken.
+const PAUSE: Duration = Duration::from_millis(20);
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -34,7 +37,8 @@ pub type Source = Box<dyn Fn() -> String + Send + Sync>;
 /// A running web server. It ends when it is dropped.
 pub struct Web {
     pub address: SocketAddr,
-    stop: Arc<AtomicBool>,
+    /// Readable once the web server has to end.
+    stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -62,7 +66,7 @@ impl Web {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let stopped = stop.clone();
         let page = Arc::new(Page { source, made: Mutex::new(None) });
         let thread = std::thread::Builder::new()
@@ -74,20 +78,33 @@ impl Web {
 
 impl Drop for Web {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        // An eventfd has room for one.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-fn accept(listener: &TcpListener, page: &Arc<Page>, stop: &AtomicBool) {
+/// Waits for a caller. False: the web server has to end.
+fn wait(listener: &TcpListener, stop: &OwnedFd) -> bool {
+    let mut set = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+    // An interrupted wait is looked at like any other.
+    let _ = poll(&mut set, None);
+    set[1].revents().is_empty()
+}
+
+fn accept(listener: &TcpListener, page: &Arc<Page>, stop: &OwnedFd) {
     let callers = Arc::new(AtomicUsize::new(0));
-    while !stop.load(Ordering::Relaxed) {
-        // An error may be that of one connection, or a lack of descriptors that passes.
-        let Ok((stream, _)) = listener.accept() else {
-            std::thread::sleep(LOOK);
-            continue;
+    while wait(listener, stop) {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            // The error may be that of one connection, or a lack of descriptors that passes.
+            Err(_) => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
         };
         if callers.load(Ordering::Relaxed) >= CALLERS_MAX {
             turn_away(stream);

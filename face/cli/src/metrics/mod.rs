@@ -20,14 +20,16 @@ use ropewalk_wire::fs::status::{Activity, DataStatus, Figure, MetaStatus};
 
 use crate::node::Inquiry;
 use crate::report::{announce, complain};
-use crate::told::{Network, Report};
+use crate::told::{Network, OwnDisk, Report};
 use http::Web;
 use page::Page;
 
 /// The port where none is given.
 const PORT: u16 = 9277;
-/// The time that a server may take to report. One that takes longer is shown as down.
+/// The time that all servers may take to report. One that takes longer is shown as down.
 const ANSWER: Duration = Duration::from_secs(1);
+/// The time that each gets at least, where others took long.
+const ANSWER_MIN: Duration = Duration::from_millis(20);
 
 /// The place where metrics are served.
 #[derive(Debug, Clone, Copy)]
@@ -102,11 +104,18 @@ fn page_of(servers: &[(String, Inquiry)]) -> String {
     let mut page = Page::default();
     page.put("build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     for (name, inquiry) in servers {
-        let told = inquiry.ask_within(ANSWER);
+        // All of them together get little more time than one: callers wait for the page.
+        let left = ANSWER.saturating_sub(begin.elapsed());
+        let told = inquiry.ask_within(left.max(ANSWER_MIN));
         page.flag("server_up", &[("server", name)], told.is_some());
         match told.map(|told| told.report) {
-            Some(Report::Meta { status, node, network }) => {
+            Some(Report::Meta { status, node, disk, network }) => {
                 put_meta(&mut page, name, status.as_deref(), node.as_ref());
+                if let Some(OwnDisk { work, space }) = disk {
+                    put_work(&mut page, name, &work);
+                    let room = space.map(|space| (space.total, space.available));
+                    put_room(&mut page, name, room);
+                }
                 put_network(&mut page, name, &network);
             }
             Some(Report::Data { status, network }) => {
@@ -144,6 +153,14 @@ fn put_all(
             page.times("call_seconds", &labels, &times);
         }
     }
+    put_work(page, server, work);
+    for Figure { name, value } in figures {
+        page.put(&String::from_utf8_lossy(name.0), &own, value);
+    }
+}
+
+/// The work of a journal and of a disk.
+fn put_work(page: &mut Page, server: &str, work: &[Activity<'_>]) {
     for Activity { kind, bytes, times, .. } in work {
         let kind = label(kind.0);
         let labels = [("server", server), ("work", kind.as_str())];
@@ -152,8 +169,13 @@ fn put_all(
             page.put("work_bytes_total", &labels, bytes);
         }
     }
-    for Figure { name, value } in figures {
-        page.put(&String::from_utf8_lossy(name.0), &own, value);
+}
+
+/// The size of a disk, and its room.
+fn put_room(page: &mut Page, server: &str, room: Option<(u64, u64)>) {
+    if let Some((total, available)) = room {
+        page.put("room_bytes", &[("server", server)], total);
+        page.put("room_available_bytes", &[("server", server)], available);
     }
 }
 
@@ -175,10 +197,7 @@ fn put_meta(
     }
     let Some(status) = status else { return };
     put_all(page, server, status.uptime, (&status.activities, &status.work), &status.figures);
-    if let Some(room) = status.room {
-        page.put("room_bytes", &own, room.total_bytes);
-        page.put("room_available_bytes", &own, room.available_bytes);
-    }
+    put_room(page, server, status.room.map(|room| (room.total_bytes, room.available_bytes)));
     page.flag("room_full", &own, status.full);
     page.flag("meta_in_grace", &own, status.in_grace);
     for (name, value) in [
@@ -233,9 +252,8 @@ fn put_node(page: &mut Page, server: &str, node: &NodeStatus) {
 fn put_data(page: &mut Page, server: &str, status: &DataStatus<'_>) {
     let own = [("server", server)];
     put_all(page, server, status.uptime, (&status.activities, &status.work), &status.figures);
+    put_room(page, server, Some((status.room.total_bytes, status.room.available_bytes)));
     for (name, value) in [
-        ("room_bytes", status.room.total_bytes),
-        ("room_available_bytes", status.room.available_bytes),
         ("data_objects", status.objects),
         ("data_object_bytes", status.object_bytes),
         ("data_log_bytes", status.log_bytes),

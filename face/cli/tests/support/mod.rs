@@ -11,6 +11,7 @@ pub mod names;
 pub mod operation;
 pub mod operator;
 pub mod posix;
+pub mod scrape;
 pub mod servers;
 pub mod shim;
 pub mod site;

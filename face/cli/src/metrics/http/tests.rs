@@ -69,7 +69,7 @@ fn callers_that_are_silent_or_do_not_read_keep_nobody_away_for_long() {
         }
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 503"), "{answer}");
         assert!(begin.elapsed() < 3 * PATIENCE, "nobody is served");
-        std::thread::sleep(LOOK);
+        std::thread::sleep(PAUSE);
     };
     assert!(served < 2 * PATIENCE, "{served:?}");
     drop(slow);
