@@ -106,19 +106,24 @@ pub struct Responder {
     proven: Option<Proven>,
     destination: Rc<Cell<Destination>>,
     in_flight: InFlight,
-    began: Time,
-    kind: Option<u16>,
+    arrived: Option<Time>,
+    counted: Option<(u16, Time)>,
 }
 
 impl Responder {
-    /// Notes the kind of the call, for whoever counts it when it is answered.
-    pub fn note_kind(&mut self, kind: u16) {
-        self.kind = Some(kind);
+    /// Notes that the call came now and waits. Without, it came when its kind was noted: that saves a look at the clock.
+    pub fn note_arrival(&mut self, now: Time) {
+        self.arrived = Some(now);
+    }
+
+    /// Notes the kind of the call, for the count of its duration when it is answered.
+    pub fn note_kind(&mut self, kind: u16, now: Time) {
+        self.counted = Some((kind, self.arrived.unwrap_or(now)));
     }
 
     /// The kind that was noted, and when the call came. None: its time does not count.
     pub fn counted(&self) -> Option<(u16, Time)> {
-        self.kind.map(|kind| (kind, self.began))
+        self.counted
     }
 
     /// Sends the answer to wherever the call came from last.
@@ -234,8 +239,8 @@ impl Server {
             proven,
             destination: cell,
             in_flight: self.in_flight.clone(),
-            began: self.world.now(),
-            kind: None,
+            arrived: None,
+            counted: None,
         };
         let Request { peer, origin, .. } = request;
         handler.clone().handle(Incoming { peer, origin, member, head, request }, responder);
