@@ -67,7 +67,7 @@ impl Histogram {
             seen = seen.saturating_add(*count);
             seen >= rank
         });
-        // What has no bound is told by the last bound.
+        // The last bucket has no bound: that of its neighbour is told.
         let bucket = bucket.unwrap_or(BUCKETS - 1).min(BUCKETS - 2);
         Histogram::bound(bucket).map(Duration::from_micros)
     }

@@ -17,7 +17,7 @@ pub struct Told {
     pub report: Report,
 }
 
-/// What a server reports.
+/// The report of a server.
 pub enum Report {
     Meta {
         /// None: it does not serve now.

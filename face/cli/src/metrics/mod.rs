@@ -1,7 +1,7 @@
 //! The figures of the servers of this process for Prometheus.
 //!
 //! * `catalogue`: the metrics; `page`: their text; `http`: the web server;
-//! * this file: what a server reports, and how that becomes a page.
+//! * this file: reports of servers become a page.
 //!
 //! A server makes its report when it is asked, between two calls: its counters are plain numbers of its own thread. All
 //! text is made here, on the thread of the caller. The same report answers `ropewalk status` and `ropewalk top`.

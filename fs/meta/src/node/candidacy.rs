@@ -43,7 +43,7 @@ pub(super) struct Candidacy {
     /// Ballots that are under way.
     asking: Cell<u32>,
     asked: Notify,
-    /// When each other voter answered last.
+    /// The time of each other voter's last answer.
     heard_of: RefCell<BTreeMap<u32, Time>>,
     /// The era of the server's disk, and when it was started.
     era: u64,
