@@ -15,6 +15,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::timing::Histogram;
+
 /// The mode in which a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Open {
@@ -82,6 +84,20 @@ pub trait Disk: Send + Sync {
     /// seen, synced or not: other after a power loss or a new mount, the same after a mere death of
     /// the process. `None` where that is not known.
     fn memory_of(&self, path: &Path) -> Option<u128>;
+    /// The durations of the calls for file contents since this disk was opened. `None` where nobody counts them.
+    fn times(&self) -> Option<DiskTimes> {
+        None
+    }
+}
+
+/// Durations of a disk's calls for the contents of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DiskTimes {
+    pub reads: Histogram,
+    pub writes: Histogram,
+    pub syncs: Histogram,
+    pub bytes_read: u64,
+    pub bytes_written: u64,
 }
 
 /// Stores a small record durably, twice: at the beginning of a file and at `second_at`, in another sector. A file that is there is

@@ -6,7 +6,7 @@
 //! * memory that operations may touch ([`memory`], [`pool`]),
 //! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
 //! * a single-threaded executor and its primitives ([`executor`], [`task`], [`abandon`]),
-//! * slabs with generation checks ([`slots`]) and checksums ([`checksum`]).
+//! * slabs with generation checks ([`slots`]), checksums ([`checksum`]) and counted durations ([`timing`]).
 //!
 //! Invariant: nothing above this crate reaches a clock, a disk or randomness in any other way, so
 //! that the production protocol, client and servers run under the simulator unchanged.
@@ -30,5 +30,6 @@ pub mod slots;
 pub mod task;
 pub mod text;
 pub mod time;
+pub mod timing;
 pub mod verb;
 pub mod world;

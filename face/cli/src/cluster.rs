@@ -25,6 +25,7 @@ use crate::beside;
 use crate::identity::{self, Identity};
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
+use crate::told::{Network, OwnDisk, Report, Told};
 
 /// The time that a starting data server waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);
@@ -139,13 +140,17 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
             Err(error) => node.ready.failed(&error),
         };
     }
+    let endpoint = node.endpoint.clone();
     match MetaServer::start(&node.world, node.endpoint, meta_config(place)).await {
         Ok(server) => {
             node.ready.serving();
             let tell = || {
                 let calls: u64 = server.calls().values().sum();
                 let sent = server.messages_to_data_servers().total();
-                format!("calls={calls} data_messages={sent} syncs={}", HostDisk::syncs())
+                let line =
+                    format!("calls={calls} data_messages={sent} syncs={}", HostDisk::syncs());
+                let (status, network) = (server.report().map(Box::new), Network::of(&endpoint));
+                Told { line, report: Report::Meta { status, node: None, disk: None, network } }
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
@@ -158,6 +163,8 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
 
 /// The life of one of several metadata servers.
 async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
+    let (endpoint, node_world) = (node.endpoint.clone(), node.world.clone());
+    let directory = config.directory.clone();
     match MetaNode::start(&node.world, node.endpoint, config, others).await {
         Ok(server) => {
             node.ready.serving();
@@ -167,7 +174,12 @@ async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
                     (active.calls().values().sum(), active.messages_to_data_servers().total())
                 });
                 let (is_active, syncs) = (active.is_some(), HostDisk::syncs());
-                format!("active={is_active} calls={calls} data_messages={sent} syncs={syncs}")
+                let line =
+                    format!("active={is_active} calls={calls} data_messages={sent} syncs={syncs}");
+                let status = active.and_then(|active| active.report()).map(Box::new);
+                let (node, network) = (Some(server.state()), Network::of(&endpoint));
+                let disk = status.is_none().then(|| OwnDisk::of(&node_world, &directory));
+                Told { line, report: Report::Meta { status, node, disk, network } }
             };
             let serving = node.inquiry.answer_until(node.stop, tell);
             if let Either::Right(failure) = race(serving, server.failed()).await {
@@ -214,7 +226,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         witness: witness.map(|lease| WitnessConfig { lease }),
         ..DataConfig::new(directory, cluster.id, server, cluster.secret)
     };
-    let (ready, mut stop) = (node.ready, node.stop);
+    let (ready, mut stop, endpoint) = (node.ready, node.stop, node.endpoint.clone());
     let mut starting = pin!(DataServer::start(&node.world, node.endpoint, config));
     let started = match node.world.timeout(JOINING, starting.as_mut()).await {
         Some(started) => started,
@@ -239,7 +251,10 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         let tell = || {
             let counters = server.counters();
             let (requests, wrong) = (counters.requests, counters.checksum_errors);
-            format!("requests={requests} checksum_errors={wrong} syncs={}", HostDisk::syncs())
+            let syncs = HostDisk::syncs();
+            let line = format!("requests={requests} checksum_errors={wrong} syncs={syncs}");
+            let (status, network) = (server.report().map(Box::new), Network::of(&endpoint));
+            Told { line, report: Report::Data { status, network } }
         };
         let serving = node.inquiry.answer_until(stop, tell);
         refusal = race(serving, server.refused()).await.right();

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::commands::checked_seconds;
 use crate::identity;
+use crate::metrics;
 use crate::network::{self, Listen};
 
 /// The time for which a voter promises: the usual one, and its limits.
@@ -77,6 +79,16 @@ pub struct Config {
     pub data: Vec<DataSection>,
     #[serde(default)]
     pub mount: MountSection,
+    #[serde(default)]
+    pub metrics: MetricsSection,
+}
+
+/// `[metrics]`: figures of the servers, for Prometheus.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricsSection {
+    #[serde(default, deserialize_with = "socket")]
+    pub address: Option<SocketAddr>,
 }
 
 /// `[meta]`: the metadata server.
@@ -161,6 +173,12 @@ fn listens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Listen>, D:
     let text = String::deserialize(deserializer)?;
     let parts = text.split(',').map(|part| part.trim().parse());
     parts.collect::<Result<Vec<Listen>, String>>().map_err(serde::de::Error::custom)
+}
+
+/// Reads an address and a port.
+fn socket<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    metrics::socket(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 /// A cluster's identity in hexadecimal digits.
@@ -402,7 +420,7 @@ mod tests {
         assert!(config.term().is_some() && config.data.len() == 2);
         assert!(config.data.iter().all(|s| s.directory.is_some() && !s.listen.is_empty()));
         assert!(config.mount.directory.is_some() && config.mount.read_only.is_some());
-        assert!(config.mount.patience_seconds.is_some());
+        assert!(config.mount.patience_seconds.is_some() && config.metrics.address.is_some());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod config;
 mod copy;
 mod demo;
 mod identity;
+mod metrics;
 mod mounted;
 mod mx;
 mod network;
@@ -20,6 +21,8 @@ mod remote;
 mod report;
 mod status;
 mod stop;
+mod told;
+mod top;
 
 use std::sync::Arc;
 
@@ -89,6 +92,8 @@ enum Command {
     Bench(bench::BenchArguments),
     /// Shows the servers of a cluster with their state, capacity and load, and its clients.
     Status(status::Status),
+    /// Shows the load of a cluster by servers and operations, again and again until Ctrl-C.
+    Top(top::Top),
     /// Checks a cluster for lost, damaged and unused data, as fsck does.
     Check(check::Check),
     /// Copies files and directory trees into a cluster, out of it, or within it.
@@ -144,6 +149,7 @@ fn main() -> std::process::ExitCode {
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Top(arguments) => top::top(&arguments),
         Command::Check(arguments) => return check::check(&arguments),
         Command::Cp(arguments) => copy::run(&arguments),
         Command::Ls(arguments) => remote::ls::run(&arguments),

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use ropewalk_base::disk::Disk;
@@ -19,11 +19,14 @@ use ropewalk_rpc::servers;
 use ropewalk_store::HostDisk;
 
 use crate::report::complain;
+use crate::told::Told;
 
 /// Threads for blocking disk work of one server.
 const DISK_THREADS: usize = 2;
 /// The time that a node may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
+/// The pause before one looks again whether a node can be asked.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A server that runs on a thread of its own until it is told to stop.
 pub struct NodeThread {
@@ -52,20 +55,30 @@ type Failure = Arc<Mutex<Option<String>>>;
 /// A way to ask a working node for something, from another thread.
 #[derive(Clone, Default)]
 pub struct Inquiry {
-    waiting: Arc<Mutex<Option<Sender<mpsc::Sender<String>>>>>,
+    waiting: Arc<Mutex<Option<Sender<mpsc::Sender<Told>>>>>,
 }
 
 impl Inquiry {
-    /// Asks, and waits for the answer; `None` where the node does not answer now.
-    pub fn ask(&self) -> Option<String> {
-        let question = self.waiting.lock().expect("replaced whole").take()?;
+    /// Asks, and waits for the answer that long; `None` where the node does not answer.
+    pub fn ask_within(&self, limit: Duration) -> Option<Told> {
+        let until = Instant::now() + limit;
+        let question = loop {
+            // Somebody else may be asking.
+            if let Some(question) = self.waiting.lock().expect("replaced whole").take() {
+                break question;
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            std::thread::sleep(LOOK);
+        };
         let (sender, receiver) = mpsc::channel();
         question.send(sender);
-        receiver.recv_timeout(ANSWER).ok()
+        receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
     /// The node's side: answers all questions by `tell`, until `stop` comes.
-    pub async fn answer_until(&self, mut stop: Receiver<()>, tell: impl Fn() -> String) {
+    pub async fn answer_until(&self, mut stop: Receiver<()>, tell: impl Fn() -> Told) {
         loop {
             let (sender, question) = oneshot();
             *self.waiting.lock().expect("replaced whole") = Some(sender);
@@ -222,7 +235,12 @@ impl NodeThread {
 
     /// The node's counts since its start: names and values, in one line.
     pub fn counters(&self) -> Option<String> {
-        self.inquiry.ask()
+        self.inquiry.ask_within(ANSWER).map(|told| told.line)
+    }
+
+    /// A way to ask it, for other threads.
+    pub fn inquiry(&self) -> Inquiry {
+        self.inquiry.clone()
     }
 
     /// Stops the node in good order, and waits for its end.

@@ -1,16 +1,25 @@
 //! `status`: servers, capacity, rates, sessions.
+//!
+//! * `metas`: several metadata servers;
+//! * `advice`: the faults in words, with their remedies.
+
+pub mod advice;
+mod metas;
 
 use std::time::Duration;
 
-use ropewalk_client::operator::OperatorError;
+use ropewalk_client::operator::metas::{MetaPlace, MetaPlaces};
 use ropewalk_client::operator::status::{
     Activities, Asker, ClusterState, DataState, Done, Room, ServerState, SessionState, since,
 };
+use ropewalk_client::operator::{Operator, OperatorError};
 use serde_json::{Value, json};
 
 use crate::commands::seconds as patience;
 use crate::operate::{Keys, Target};
-use crate::report::{bytes, columns, fits, print_json, say, table, with_addresses};
+use crate::report::{
+    bytes, columns, complain, fits, print_json, say, table, with_addresses, wrapped,
+};
 
 /// Sessions that are listed.
 const SESSIONS_SHOWN: usize = 32;
@@ -29,7 +38,8 @@ const NAME_SHOWN: usize = 40;
   ropewalk status --watch               again each second, until Ctrl-C
 
 The column 'holds' counts the inodes of the metadata server and the objects of each data server; \
-an object holds one stripe of a file. After a data server was killed, its number lacks the \
+an object holds one stripe of a file. A line that begins with '!' tells a fault and its remedy. \
+After a data server was killed, its number lacks the \
 objects that it created since its last checkpoint.")]
 pub struct Status {
     #[command(flatten)]
@@ -60,6 +70,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// One sample of the status, as it is shown at a time.
 struct Sample {
     state: ClusterState,
+    /// The metadata servers, where there are several.
+    places: Option<MetaPlaces>,
     /// None: administrators alone see them.
     sessions: Option<Vec<SessionState>>,
     /// An earlier state, and how long ago that was.
@@ -72,18 +84,19 @@ pub fn status(arguments: &Status) -> anyhow::Result<()> {
     arguments.target.run_with(&arguments.keys, arguments.patience, async |world, operator| {
         let mut last = None;
         if !interval.is_zero() {
-            last = Some((operator.status().await?, world.now()));
+            last = Some((state_of(operator).await?, world.now()));
             world.sleep(interval).await;
         }
         loop {
-            let state = operator.status().await?;
+            let state = state_of(operator).await?;
+            let places = operator.meta_places().await;
             let now = world.now();
             let before = last.take().map(|(state, at)| (state, now.since(at)));
             let sessions = match operator.sessions(SESSIONS_SHOWN).await {
                 Err(OperatorError::NotAdministrator { .. }) => None,
                 sessions => Some(sessions?),
             };
-            let sample = Sample { state, sessions, before };
+            let sample = Sample { state, places, sessions, before };
             if arguments.json {
                 print_json(&sample.json())?;
             } else {
@@ -97,6 +110,28 @@ pub fn status(arguments: &Status) -> anyhow::Result<()> {
             world.sleep(interval.max(PAUSE_MIN)).await;
         }
     })
+}
+
+/// The state of a cluster. Where no metadata server serves, those that answer are shown with the error.
+async fn state_of(operator: &Operator) -> anyhow::Result<ClusterState> {
+    let error = match operator.status().await {
+        Ok(state) => return Ok(state),
+        Err(error) => error,
+    };
+    if let (OperatorError::Silent { .. }, Some(places)) = (&error, operator.meta_places().await) {
+        for place in &places.servers {
+            let address = place.address.as_deref().unwrap_or("an unknown address");
+            complain!(
+                "metadata server {} at {address}: {}",
+                place.number,
+                metas::part(&places, place)
+            );
+        }
+        for trouble in advice::of_metas(&places) {
+            complain!("{}", trouble.sentence());
+        }
+    }
+    Err(error.into())
 }
 
 /// Calls and bytes of one kind in a second.
@@ -118,7 +153,7 @@ fn rates(
     let seconds = time.as_secs_f64().max(1e-3);
     since(now, Some(before))
         .into_iter()
-        .map(|(kind, Done { calls, bytes })| {
+        .map(|(kind, Done { calls, bytes, .. })| {
             (kind, Rate { calls: calls as f64 / seconds, bytes: bytes as f64 / seconds })
         })
         .collect()
@@ -175,12 +210,16 @@ impl Sample {
         match (self.state.meta.in_grace, self.state.meta.full) {
             (_, true) => "up, disk nearly full",
             (true, false) => "up, waiting for clients",
+            (false, false) if self.places.is_some() => "up, active",
             (false, false) => "up",
         }
     }
 
     fn print(&self) -> anyhow::Result<()> {
         say!("{}", fit(self.server_rows(), columns()))?;
+        for trouble in advice::of_cluster(&self.state, self.places.as_ref()) {
+            say!("{}", wrapped(&format!("! {}", trouble.sentence()), columns(), "  "))?;
+        }
         for Asker { server, asked, .. } in &self.state.askers {
             say!(
                 "data server {server} asked to join {} ago and was refused: admit it by\n'ropewalk \
@@ -249,8 +288,9 @@ impl Sample {
             meta.room.map_or("-".to_string(), |room| bytes(room.total_bytes)),
             meta.inodes.to_string(),
             format!("{:.0}", sum(&self.meta_rates()).calls),
-            meta.address.clone(),
+            self.meta_address(),
         ]];
+        rows.extend(self.other_metas());
         rows.extend(self.state.servers.iter().map(|server| self.data_row(server)));
         rows.extend(self.state.askers.iter().map(|asker| {
             let mut row = vec!["-".to_string(); SERVER_HEADER.len()];
@@ -260,6 +300,29 @@ impl Sample {
             row
         }));
         rows
+    }
+
+    /// The metadata servers that do not serve.
+    fn other_metas(&self) -> Vec<Vec<String>> {
+        let Some(places) = &self.places else { return Vec::new() };
+        let others = places.servers.iter().filter(|it| it.number != self.state.meta.server);
+        let row = |place: &MetaPlace| {
+            let MetaPlace { number, address, .. } = place;
+            let mut row = vec!["-".to_string(); SERVER_HEADER.len()];
+            row[0] = format!("metadata {number}");
+            row[1] = metas::part(places, place);
+            row[SERVER_HEADER.len() - 1] = address.clone().unwrap_or_else(|| "-".to_string());
+            row
+        };
+        others.map(row).collect()
+    }
+
+    /// Where the server that serves was asked.
+    fn meta_address(&self) -> String {
+        let own = self.places.iter().flat_map(|it| &it.servers);
+        let mut own = own.filter(|it| it.number == self.state.meta.server);
+        let address = own.find_map(|it| it.address.clone());
+        address.unwrap_or_else(|| self.state.meta.address.clone())
     }
 
     fn data_row(&self, server: &ServerState) -> Vec<String> {
@@ -338,6 +401,11 @@ impl Sample {
                 "calls": done_json(&meta.activities),
                 "rates": rates_json(&self.meta_rates()),
             },
+            "metadata_servers": self.places.as_ref().map(metas::as_json),
+            "problems": advice::of_cluster(&self.state, self.places.as_ref())
+                .iter()
+                .map(advice::Trouble::as_json)
+                .collect::<Vec<_>>(),
             "servers": self.state.servers.iter().map(|it| self.server_json(it)).collect::<Vec<_>>(),
             "asking": self.state.askers.iter().map(asker_json).collect::<Vec<_>>(),
             "sessions": self.sessions.as_ref().map(|sessions| {

@@ -47,7 +47,7 @@ impl Handler for Inner {
         ));
     }
 
-    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+    fn handle(self: Rc<Self>, incoming: Incoming, mut responder: Responder) {
         self.requests.set(self.requests.get() + 1);
         let head = incoming.head;
         let (peer, keep, limited, sender) = (incoming.peer, false, false, None);
@@ -69,6 +69,7 @@ impl Handler for Inner {
         let admitted = self.admit(&incoming, &request);
         if admitted == Err(Failure::Unvouched) {
             self.requests.set(self.requests.get() - 1);
+            responder.note_arrival(self.world.now());
             return self.park(incoming, responder);
         }
         let term = Term(head.term);
@@ -78,10 +79,11 @@ impl Handler for Inner {
             }
             if let Some(herald) = self.herald.clone().filter(|herald| !herald.is_noted(term)) {
                 self.requests.set(self.requests.get() - 1);
+                responder.note_arrival(self.world.now());
                 return self.take_when_noted(herald, incoming, responder);
             }
         }
-        self.activities.count(&request);
+        responder.note_kind(self.activities.count(&request), self.world.now());
         match admitted {
             Ok(limited) => call.limited = limited,
             Err(failure) => return self.answer(call, responder, Err(failure)),

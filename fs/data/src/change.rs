@@ -6,11 +6,9 @@ use ropewalk_base::task::{join, join_all};
 use ropewalk_store::objects::{ObjectError, WriteEpoch};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, FileId, ObjectRange};
 use ropewalk_wire::fs::group::Group;
-use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::failure::Failure;
-use crate::heartbeat::room_of;
 use crate::server::{Call, Inner};
 use crate::write::object;
 
@@ -187,21 +185,7 @@ impl Inner {
     }
 
     pub(crate) fn status(&self) -> Outcome {
-        let space = self.store.space().map_err(|error| self.failed("status", &error))?;
-        let usage = self.store.usage();
-        let counters = self.counters();
-        Ok(DataReply::Status(DataStatus {
-            server: self.server,
-            uptime: self.world.now().since(self.started).as_millis() as u64,
-            room: room_of(space),
-            objects: usage.objects,
-            object_bytes: usage.object_bytes,
-            log_bytes: usage.log_bytes,
-            corrupt_blocks: usage.corrupt_blocks,
-            checksum_errors: counters.checksum_errors,
-            under_way: counters.under_way as u32,
-            activities: self.activities.list(),
-        }))
+        Ok(DataReply::Status(self.report()?))
     }
 
     /// Forgets old tombstones, from time to time.

@@ -1,7 +1,9 @@
-//! The counters of a server, by kind of request: always on, one addition each.
+//! The counters of a server, by kind of request: always on, a few additions each, and nothing is allocated.
 
 use std::cell::Cell;
+use std::time::Duration;
 
+use ropewalk_base::timing::Timer;
 use ropewalk_wire::fs::data::DataRequest;
 use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
@@ -52,11 +54,22 @@ fn kind(request: &DataRequest<'_>) -> usize {
 pub(crate) struct Activities {
     calls: [Cell<u64>; KINDS.len()],
     bytes: [Cell<u64>; KINDS.len()],
+    times: [Timer; KINDS.len()],
 }
 
 impl Activities {
-    pub fn count(&self, request: &DataRequest<'_>) {
-        add(&self.calls[kind(request)], 1);
+    /// Counts a call. Returns its kind.
+    pub fn count(&self, request: &DataRequest<'_>) -> u16 {
+        let kind = kind(request);
+        add(&self.calls[kind], 1);
+        kind as u16
+    }
+
+    /// A call of a kind was answered after so long.
+    pub fn took(&self, kind: u16, time: Duration) {
+        if let Some(timer) = self.times.get(usize::from(kind)) {
+            timer.add(time);
+        }
     }
 
     /// Counts a call of a caller that may not make it. Returns the number of such calls before.
@@ -86,12 +99,13 @@ impl Activities {
     pub fn list(&self) -> Vec<Activity<'static>> {
         KINDS
             .iter()
-            .zip(self.calls.iter().zip(&self.bytes))
-            .filter(|(_, (calls, _))| calls.get() > 0)
-            .map(|(kind, (calls, bytes))| Activity {
+            .zip(self.calls.iter().zip(&self.bytes).zip(&self.times))
+            .filter(|(_, ((calls, _), _))| calls.get() > 0)
+            .map(|(kind, ((calls, bytes), times))| Activity {
                 kind: Bytes(kind.as_bytes()),
                 calls: calls.get(),
                 bytes: bytes.get(),
+                times: times.read().into(),
             })
             .collect()
     }

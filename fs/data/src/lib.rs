@@ -6,7 +6,7 @@
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
 //! * [`epochs`]: the last write epoch seen of each file; [`groups`]: the groups that the server is in;
 //! * [`listing`], [`examine`]: the requests of `check`;
-//! * [`counters`]: calls and bytes by kind;
+//! * [`counters`]: calls and bytes by kind; [`report`]: the server's report on itself;
 //! * [`membership`]: takes part in a cluster, or is refused;
 //! * [`heartbeat`]: tells the metadata server of life and room;
 //! * [`witness`]: votes for a metadata server, also before this server has joined.
@@ -39,6 +39,7 @@ mod membership;
 mod mirror;
 mod plan;
 mod read;
+mod report;
 mod server;
 mod vouching;
 mod witness;

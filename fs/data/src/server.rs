@@ -21,6 +21,7 @@ use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Keepe
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId, ObjectRange};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, Status};
+use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::term::Term;
 
 use crate::bulk::Transfers;
@@ -236,6 +237,11 @@ impl DataServer {
     /// The counters since the start.
     pub fn counters(&self) -> Counters {
         self.inner.counters()
+    }
+
+    /// The server's report on itself. None: its disk does not tell how much room there is.
+    pub fn report(&self) -> Option<DataStatus<'static>> {
+        self.inner.report().ok()
     }
 
     /// Completes once the metadata server knows this life of the server: new files may go to it.
@@ -570,6 +576,9 @@ impl Inner {
         // The log's durable end says nothing of blocks written in place: only a sync does, so no position is
         // ever called durable here.
         let (boot, era) = (self.boot, self.store.era());
+        if let Some((kind, began)) = responder.counted() {
+            self.activities.took(kind, self.world.now().since(began));
+        }
         let map = self.groups.borrow().epoch();
         let marks = Marks { boot, era, written: self.store.log_end(), durable: 0, map };
         responder.send(Answer { status, body, marks });

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use ropewalk_base::ids::{EndpointId, Origin};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, PeerId, Request};
@@ -105,9 +106,26 @@ pub struct Responder {
     proven: Option<Proven>,
     destination: Rc<Cell<Destination>>,
     in_flight: InFlight,
+    arrived: Option<Time>,
+    counted: Option<(u16, Time)>,
 }
 
 impl Responder {
+    /// Notes that the call came now and waits. Without, it came when its kind was noted: that saves a look at the clock.
+    pub fn note_arrival(&mut self, now: Time) {
+        self.arrived = Some(now);
+    }
+
+    /// Notes the kind of the call, for the count of its duration when it is answered.
+    pub fn note_kind(&mut self, kind: u16, now: Time) {
+        self.counted = Some((kind, self.arrived.unwrap_or(now)));
+    }
+
+    /// The kind that was noted, and when the call came. None: its time does not count.
+    pub fn counted(&self) -> Option<(u16, Time)> {
+        self.counted
+    }
+
     /// Sends the answer to wherever the call came from last.
     pub fn send(self, answer: Answer) {
         let head = ReplyHead {
@@ -221,6 +239,8 @@ impl Server {
             proven,
             destination: cell,
             in_flight: self.in_flight.clone(),
+            arrived: None,
+            counted: None,
         };
         let Request { peer, origin, .. } = request;
         handler.clone().handle(Incoming { peer, origin, member, head, request }, responder);

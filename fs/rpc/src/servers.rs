@@ -20,10 +20,14 @@ pub enum LookupError {
     NoRoom,
 }
 
+/// The parts of a text that each name a server.
+pub fn names(text: &str) -> impl Iterator<Item = &str> {
+    text.split(BETWEEN).map(str::trim).filter(|part| !part.is_empty())
+}
+
 /// The addresses that a text names.
 pub fn addresses(text: &str) -> Result<Vec<Address>, LookupError> {
-    let parts = text.split(BETWEEN).map(str::trim).filter(|part| !part.is_empty());
-    let parts: Vec<&str> = parts.take(SERVERS_MAX + 1).collect();
+    let parts: Vec<&str> = names(text).take(SERVERS_MAX + 1).collect();
     match parts.len() {
         // The parser names the mistake in an empty address.
         0 => Ok(vec![Address::parse(text).map_err(LookupError::Address)?]),

@@ -5,6 +5,7 @@
 //! files and directories made here, whatever the process's umask: the file system's own rights begin above.
 
 mod anchored;
+mod counted;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,13 +14,14 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
-use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
+use ropewalk_base::disk::{Disk, DiskTimes, File, Kind, Open, Space};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use anchored::Anchored;
+use counted::Counted;
 
 /// Zeros for file systems that can neither reserve nor punch.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -35,7 +37,7 @@ pub struct HostDisk;
 impl HostDisk {
     /// The disk as the `World` wants it.
     pub fn shared() -> Arc<dyn Disk> {
-        Arc::new(Anchored::new())
+        Arc::new(Anchored::default())
     }
 
     /// Syncs that this process asked its file systems for since its start. For figures and displays.
@@ -75,7 +77,7 @@ fn named(doing: &str, path: &Path, cause: io::Error) -> io::Error {
 }
 
 /// Holds nothing.
-static PLAIN: Anchored = Anchored::new();
+static PLAIN: LazyLock<Anchored> = LazyLock::new(Anchored::default);
 
 impl Disk for HostDisk {
     fn hold(&self, root: &Path) -> io::Result<()> {
@@ -111,6 +113,9 @@ impl Disk for HostDisk {
     fn memory_of(&self, path: &Path) -> Option<u128> {
         PLAIN.memory_of(path)
     }
+    fn times(&self) -> Option<DiskTimes> {
+        PLAIN.times()
+    }
 }
 
 /// Names this run of the kernel.
@@ -127,6 +132,8 @@ struct HostFile {
     path: PathBuf,
     /// For [`File::note`]: made at the first one; `None` where the file is better written.
     map: OnceLock<Option<Map>>,
+    /// Of the disk that opened it.
+    counted: Arc<Counted>,
 }
 
 /// File systems that overwrite mapped pages where they lie: a store to one of them never needs room
@@ -193,8 +200,21 @@ impl Drop for Map {
 }
 
 impl HostFile {
-    fn new(file: fs::File, path: &Path) -> HostFile {
-        HostFile { file, path: path.to_path_buf(), map: OnceLock::new() }
+    fn new(file: fs::File, path: &Path, counted: Arc<Counted>) -> HostFile {
+        HostFile { file, path: path.to_path_buf(), map: OnceLock::new(), counted }
+    }
+
+    fn read_all(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.file.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => (),
+                Err(cause) => return Err(named("read", &self.path, cause)),
+            }
+        }
+        Ok(done)
     }
 
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -214,20 +234,12 @@ impl HostFile {
 
 impl File for HostFile {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut done = 0;
-        while done < bytes.len() {
-            match self.file.read_at(&mut bytes[done..], offset + done as u64) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => (),
-                Err(cause) => return Err(named("read", &self.path, cause)),
-            }
-        }
-        Ok(done)
+        self.counted.read(|| self.read_all(offset, bytes))
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset).map_err(|cause| named("write", &self.path, cause))
+        let written = self.counted.write(bytes.len(), || self.file.write_all_at(bytes, offset));
+        written.map_err(|cause| named("write", &self.path, cause))
     }
 
     fn note(&self, offset: u64, words: &[u64]) -> io::Result<()> {
@@ -241,7 +253,8 @@ impl File for HostFile {
 
     fn sync_data(&self) -> io::Result<()> {
         SYNCS.fetch_add(1, Ordering::Relaxed);
-        self.file.sync_data().map_err(|cause| named("sync", &self.path, cause))
+        let synced = self.counted.sync(|| self.file.sync_data());
+        synced.map_err(|cause| named("sync", &self.path, cause))
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -293,6 +306,21 @@ impl File for HostFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_disk_counts_the_calls_of_its_own_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let (disk, other) = (HostDisk::shared(), HostDisk::shared());
+        let file = disk.open(&directory.path().join("f"), Open::Create).unwrap();
+        file.write_at(0, b"hello").unwrap();
+        file.write_at(5, b"there").unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(file.read_at(7, &mut [0; 100]).unwrap(), 3);
+        let times = disk.times().unwrap();
+        let counts = [times.reads, times.writes, times.syncs].map(|it| it.count());
+        assert_eq!((counts, times.bytes_read, times.bytes_written), ([1, 2, 1], 3, 10));
+        assert_eq!(other.times(), Some(DiskTimes::default()));
+    }
 
     #[test]
     fn files_behave_as_the_trait_says() {

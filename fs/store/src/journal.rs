@@ -42,6 +42,7 @@ use std::time::Duration;
 
 use ropewalk_base::disk::File;
 use ropewalk_base::task::Notify;
+use ropewalk_base::timing::{Histogram, Timer};
 use ropewalk_base::world::World;
 
 use crate::agreement::{Agreement, Member, Reach};
@@ -123,6 +124,8 @@ struct Shared {
     sync_asked: Notify,
     /// Told when a task beside the executor is over.
     rested: Notify,
+    writes: Timer,
+    syncs: Timer,
 }
 
 struct State {
@@ -217,6 +220,8 @@ impl Journal {
             prepared: Notify::new(),
             sync_asked: Notify::new(),
             rested: Notify::new(),
+            writes: Timer::default(),
+            syncs: Timer::default(),
         });
         shared.prepare();
         Journal { shared }
@@ -401,6 +406,11 @@ impl Journal {
         self.shared.state.borrow().bytes
     }
 
+    /// Durations of the writes of groups since the journal was opened, and of its syncs with their wait for a thread.
+    pub fn times(&self) -> (Histogram, Histogram) {
+        (self.shared.writes.read(), self.shared.syncs.read())
+    }
+
     /// The error that stopped the journal.
     pub fn failed(&self) -> Option<StoreError> {
         self.shared.state.borrow().failed.clone()
@@ -485,7 +495,9 @@ impl Shared {
 
     fn flush(self: &Rc<Self>) {
         while let Some((group, file)) = self.next_group() {
+            let begin = self.world.now();
             let result = file.write_at(group.offset, &group.bytes);
+            self.writes.add(self.world.now().since(begin));
             let mut state = self.state.borrow_mut();
             state.buffered -= group.bytes.len();
             if let Err(cause) = result {
@@ -617,10 +629,11 @@ impl Shared {
                     .map_err(|cause| StoreError::io("cannot sync the journal", path, cause))
             })
         });
-        let weak = Rc::downgrade(self);
+        let (weak, begin) = (Rc::downgrade(self), self.world.now());
         self.world.spawn(async move {
             let synced = synced.await.unwrap_or(Err(StoreError::ShuttingDown));
             let Some(shared) = weak.upgrade() else { return };
+            shared.syncs.add(shared.world.now().since(begin));
             shared.state.borrow_mut().sync_running = false;
             shared.rested.notify_all();
             match synced {

@@ -345,7 +345,7 @@ mod tests {
             ("meta_reply", 22),
             ("data_request", 9),
             ("election_ballot", 4),
-            ("standby_request", 6),
+            ("standby_request", 7),
         ];
         for (name, kinds) in all_kinds {
             let firsts: BTreeSet<u8> = inputs(name, 1).iter().map(|input| input[0]).collect();

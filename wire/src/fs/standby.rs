@@ -48,6 +48,64 @@ pub enum StandbyRequest {
     Rows { term: u64, copy: u64, part: u64 },
     /// An administrator wants the standby to serve, and the active server to follow it.
     Switch,
+    /// Somebody wants to know the place of this server among the others. Any of them answers.
+    State,
+}
+
+/// The part that a metadata server has now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeRole {
+    /// It serves.
+    Active,
+    /// It has the active server's records, and takes new ones.
+    Follows,
+    /// It copies the rows of the active server.
+    Copies,
+    /// It knows no active server.
+    Seeks,
+}
+
+/// The place of a metadata server among the others, as it sees that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    pub server: u32,
+    pub role: NodeRole,
+    /// The term in which it serves or follows; else the newest one that it knows.
+    pub term: u64,
+    /// Milliseconds for which a voter promises.
+    pub lease: u32,
+    /// Whether the active server goes on without a standby.
+    pub alone: bool,
+    /// The newest record of its files; 0 where it has none open.
+    pub position: u64,
+    pub reached: Reached,
+    /// The other voters, as the active server knows them; none of a server that is not active.
+    pub voters: Vec<VoterStatus>,
+}
+
+/// A voter, as the active server knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VoterStatus {
+    /// Of the metadata server or, of a witness, of the data server.
+    pub number: u32,
+    pub is_witness: bool,
+    /// Milliseconds since it answered a ballot of this server's life.
+    pub silence: Option<u64>,
+    /// None: it does not follow in this term.
+    pub standby: Option<StandbyStatus>,
+}
+
+/// A standby, as the active server knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StandbyStatus {
+    pub reached: Reached,
+    /// Milliseconds since it was heard of.
+    pub silence: u64,
+    /// It has all that is acknowledged.
+    pub has_all: bool,
+    /// It may be elected.
+    pub may_lead: bool,
+    pub copies: bool,
 }
 
 /// A row of a copy.
@@ -92,6 +150,8 @@ pub enum StandbyReply<'a> {
         rows: Vec<CopiedRow<'a>>,
         end: bool,
     },
+    /// State.
+    State(NodeStatus),
 }
 
 /// The body of a reply of the standby service.

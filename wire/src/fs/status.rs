@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::disk::DiskTimes;
+use ropewalk_base::timing::{BUCKETS, Histogram};
 use serde::{Deserialize, Serialize};
 
 use super::value::Bytes;
@@ -12,7 +14,27 @@ use super::value::Bytes;
 /// Longest name of a client that a server remembers, in bytes; the rest is cut off.
 pub const CLIENT_NAME_BYTES_MAX: usize = 64;
 
-/// A server's calls of one kind since its start.
+/// Durations of one kind of work, in the buckets of [`ropewalk_base::timing`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Times {
+    /// All of them together.
+    pub micros: u64,
+    pub counts: [u64; BUCKETS],
+}
+
+impl From<Histogram> for Times {
+    fn from(Histogram { micros, counts }: Histogram) -> Times {
+        Times { micros, counts }
+    }
+}
+
+impl From<Times> for Histogram {
+    fn from(Times { micros, counts }: Times) -> Histogram {
+        Histogram { micros, counts }
+    }
+}
+
+/// A server's calls of one kind since its start, or work of another kind that it did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Activity<'a> {
     #[serde(borrow)]
@@ -20,6 +42,31 @@ pub struct Activity<'a> {
     pub calls: u64,
     /// File bytes that these calls moved; 0 for kinds that move none.
     pub bytes: u64,
+    /// From the arrival of each call to its reply. Calls that wait are not counted yet.
+    pub times: Times,
+}
+
+/// Work of a kind that has no calls of clients.
+pub fn activity_of(kind: &'static str, times: Histogram, bytes: u64) -> Activity<'static> {
+    let (kind, calls) = (Bytes(kind.as_bytes()), times.count());
+    Activity { kind, calls, bytes, times: times.into() }
+}
+
+/// The work of a disk.
+pub fn disk_work(times: &DiskTimes) -> [Activity<'static>; 3] {
+    [
+        activity_of("disk read", times.reads, times.bytes_read),
+        activity_of("disk write", times.writes, times.bytes_written),
+        activity_of("disk sync", times.syncs, 0),
+    ]
+}
+
+/// A figure of a server. Names and meanings are those of the catalogue of metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Figure<'a> {
+    #[serde(borrow)]
+    pub name: Bytes<'a>,
+    pub value: u64,
 }
 
 /// Room on a file system, in bytes.
@@ -86,6 +133,10 @@ pub struct DataStatus<'a> {
     pub under_way: u32,
     #[serde(borrow)]
     pub activities: Vec<Activity<'a>>,
+    /// The work of its disk.
+    pub work: Vec<Activity<'a>>,
+    /// All further figures.
+    pub figures: Vec<Figure<'a>>,
 }
 
 /// A data server as the metadata server knows it.
@@ -145,6 +196,10 @@ pub struct MetaStatus<'a> {
     pub pool_servers: u32,
     #[serde(borrow)]
     pub activities: Vec<Activity<'a>>,
+    /// The work of its journal and of its disk.
+    pub work: Vec<Activity<'a>>,
+    /// All further figures.
+    pub figures: Vec<Figure<'a>>,
 }
 
 /// A session with the metadata server.

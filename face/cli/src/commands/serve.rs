@@ -1,5 +1,6 @@
 //! `ropewalk serve`: one server, or all servers of a config file, until a signal comes.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use super::{LOOK, number, seconds};
 use crate::cluster::{self, DataPlace, Election, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::identity::{self, Identity};
+use crate::metrics::{self, Exporter};
 use crate::mounted::Mounted;
 use crate::network::{self, Listen, complete_address, server_rails};
 use crate::node::NodeThread;
@@ -147,6 +149,10 @@ pub struct Place {
     /// clients: everybody who reaches the address can act as any user.
     #[arg(long)]
     insecure: bool,
+    /// Serve figures for Prometheus here, at http://ADDRESS/metrics. Only this host can read them
+    /// unless --insecure is given.
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics::socket)]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     source: Source,
 }
@@ -217,7 +223,8 @@ fn start_data(
 
 /// The servers of this process. Stopped in good order when dropped, data servers first.
 pub struct Servers {
-    data: Vec<NodeThread>,
+    /// With their numbers.
+    data: Vec<(u32, NodeThread)>,
     meta: NodeThread,
 }
 
@@ -244,9 +251,17 @@ impl Servers {
                 witness: plan.witness.filter(|(it, _)| *it == number).map(|(_, lease)| lease),
             };
             let address = servers.address().to_string();
-            servers.data.push(start_data(&planned.listen, place, address, insecure)?);
+            let started = start_data(&planned.listen, place, address, insecure)?;
+            servers.data.push((number, started));
         }
         Ok(servers)
+    }
+
+    /// Serves the figures of all of them, where a place is given.
+    pub fn export(&self, place: Option<metrics::Place>) -> anyhow::Result<Option<Exporter>> {
+        let data = self.data.iter().map(|(number, it)| (format!("data{number}"), it.inquiry()));
+        let servers = [("meta0".to_string(), self.meta.inquiry())].into_iter().chain(data);
+        Exporter::start(place, servers.collect())
     }
 
     /// The address of the metadata server.
@@ -259,10 +274,11 @@ impl Servers {
         let mut failed = None;
         while !stop.is_asked() && failed.is_none() {
             std::thread::sleep(LOOK);
-            failed = self.data.iter().chain([&self.meta]).find_map(NodeThread::failure);
+            let data = self.data.iter().map(|(_, thread)| thread);
+            failed = data.chain([&self.meta]).find_map(NodeThread::failure);
         }
         let ended = mounted.map_or(Ok(()), Mounted::stop);
-        self.data.iter_mut().for_each(NodeThread::stop);
+        self.data.iter_mut().for_each(|(_, thread)| thread.stop());
         self.meta.stop();
         match failed {
             Some(error) => bail!(error),
@@ -296,8 +312,9 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
                 election,
                 witness: None,
             };
+            let metrics = place.metrics(&config)?;
             let thread = start_meta(&mut plan, place.insecure(&config))?;
-            serve_one(thread, &stop)
+            serve_one(thread, (format!("meta{number}"), metrics), &stop)
         }
         Serve::Data { server, place, meta, replace, admit } => {
             let config = place.source.read()?;
@@ -309,10 +326,11 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             // The author of the configuration file wants the servers that it names.
             let admit = *admit || config.data.iter().any(|section| section.server == *server);
             let witness = config.witness_lease(*server);
+            let (name, metrics) = (format!("data{server}"), place.metrics(&config)?);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
             let place = DataPlace { directory, cluster, server, replace, admit, witness };
-            serve_one(start_data(&listen, place, meta, insecure)?, &stop)
+            serve_one(start_data(&listen, place, meta, insecure)?, (name, metrics), &stop)
         }
         Serve::All { place, data_servers, replace, accept_loss } => {
             let config = place.source.read()?;
@@ -320,7 +338,9 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             plan.replace.clone_from(replace);
             plan.accept_loss = *accept_loss;
             let cluster = plan.cluster.id;
+            let metrics = place.metrics(&config)?;
             let servers = Servers::start(plan, place.insecure(&config))?;
+            let _exporter = servers.export(metrics)?;
             announce!("cluster {cluster} serves at {}", servers.address());
             servers.run_until(&stop, None)
         }
@@ -356,9 +376,14 @@ fn election_of(config: &Config, number: u32, join: bool) -> anyhow::Result<Optio
 }
 
 /// Runs one server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
-fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
+fn serve_one(
+    mut thread: NodeThread,
+    (name, metrics): (String, Option<metrics::Place>),
+    stop: &Stop,
+) -> anyhow::Result<()> {
     let count = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
+    let _exporter = Exporter::start(metrics, vec![(name, thread.inquiry())])?;
     announce!("serving at {}", thread.address);
     while !stop.is_asked() {
         if let Some(error) = thread.failure() {
@@ -376,6 +401,11 @@ fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
 }
 
 impl Place {
+    /// Where the process serves its metrics, if it does.
+    fn metrics(&self, config: &Config) -> anyhow::Result<Option<metrics::Place>> {
+        metrics::Place::of(self.metrics, config.metrics.address, self.insecure(config))
+    }
+
     fn insecure(&self, config: &Config) -> bool {
         self.insecure || config.insecure.unwrap_or(false)
     }

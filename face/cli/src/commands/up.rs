@@ -1,5 +1,6 @@
 //! `ropewalk up`: a whole cluster in one process, and its mount.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -11,7 +12,7 @@ use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
-use crate::{background, beside, cluster};
+use crate::{background, beside, cluster, metrics};
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
@@ -57,6 +58,10 @@ pub struct Up {
     /// clients: everybody who reaches the address can act as any user.
     #[arg(long)]
     insecure: bool,
+    /// Serve figures for Prometheus here, at http://ADDRESS/metrics. Only this host can read them
+    /// unless --insecure is given.
+    #[arg(long, value_name = "ADDRESS", value_parser = metrics::socket)]
+    metrics: Option<SocketAddr>,
     /// Run in the background: the command returns when the cluster serves and is mounted.
     #[arg(long)]
     background: bool,
@@ -89,7 +94,9 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let mut plan = below(&directory, found, &arguments.listen, count);
     plan.replace.clone_from(&arguments.replace);
     plan.accept_loss = arguments.accept_loss;
+    let metrics = metrics::Place::of(arguments.metrics, None, arguments.insecure)?;
     let servers = Servers::start(plan, arguments.insecure)?;
+    let _exporter = servers.export(metrics)?;
     cluster::write_data_servers(&directory, count)?;
     announce!("cluster {id} serves at {}", servers.address());
     for sentence in network::who_gets_in(&arguments.listen) {

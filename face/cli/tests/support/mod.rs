@@ -12,6 +12,7 @@ pub mod operation;
 pub mod operator;
 pub mod pair;
 pub mod posix;
+pub mod scrape;
 pub mod servers;
 pub mod shim;
 pub mod site;

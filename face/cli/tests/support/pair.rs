@@ -28,6 +28,8 @@ pub struct Pair {
     pub address: String,
     pub metas: [Option<Process>; 2],
     listen: [SocketAddr; 2],
+    /// Where the metadata servers serve their metrics; only on loopback.
+    pub metrics: [SocketAddr; 2],
     _data: Vec<Process>,
     /// Directories that were acknowledged.
     made: u32,
@@ -67,7 +69,8 @@ impl Pair {
         );
         fs::write(place.path().join("site.toml"), text).unwrap();
         let (metas, made, _data) = ([None, None], 0, Vec::new());
-        let mut pair = Pair { place, network, address, metas, listen, _data, made };
+        let metrics = [free(), free()];
+        let mut pair = Pair { place, network, address, metas, listen, metrics, _data, made };
         pair.run(CLIENT, &["format", "--config", "site.toml"]).well();
         assert!(pair.start(0, false, None));
         for server in ["0", "1"] {
@@ -125,6 +128,10 @@ impl Pair {
         command.args(["serve", "meta", "--config", &config, "--number", &count]);
         command.args(["--directory", &directory, "--listen", &listen, "--cluster-file", &file]);
         command.args(joins.then_some("--join"));
+        let metrics = self.metrics[number].to_string();
+        if self.network.is_none() {
+            command.args(["--metrics", &metrics]);
+        }
         if let Some(kill) = kill {
             kill.apply(&mut command);
         }
@@ -159,6 +166,26 @@ impl Pair {
             assert!(begin.elapsed() < Duration::from_secs(60), "no standby in a minute");
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until `status --json` tells something.
+    pub fn status_with(&self, tells: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+        let begin = Instant::now();
+        loop {
+            let said = self.run(CLIENT, &["status", "--json", "--interval", "0"]);
+            // Meanwhile it may be that nobody serves.
+            let status = serde_json::from_str(&said.out).unwrap_or_default();
+            if tells(&status) {
+                return status;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "{said:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// On a busy machine a server that has just given its term up may be late, and may not be elected then.
+    pub fn wait_for_standby(&self) -> serde_json::Value {
+        self.status_with(|it| it["metadata_servers"]["has_standby"] == true)
     }
 
     /// Each directory that was acknowledged is there, and nothing else.

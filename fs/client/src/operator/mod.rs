@@ -2,12 +2,14 @@
 //! fit together. Outside of sessions, so that it neither takes leases nor waits for those of others.
 //!
 //! * [`status`]: lives, room, counters, sessions;
+//! * [`metas`]: the metadata servers, where there are several;
 //! * [`check`]: inodes compared with objects.
 //!
 //! Invariant: memory is bounded by pages, whatever the cluster holds.
 
 pub mod check;
 mod judge;
+pub mod metas;
 pub mod status;
 
 use std::cell::RefCell;
@@ -96,6 +98,8 @@ pub struct Operator {
     /// The proof of membership by which servers know that the caller is allowed to ask.
     proof: Option<Proof>,
     meta: Rc<Server>,
+    /// Each metadata server apart.
+    metas: Vec<Server>,
     data: RefCell<BTreeMap<u32, Rc<Server>>>,
     pools: RefCell<BTreeMap<u32, Rc<Pool>>>,
     map: RefCell<Rc<Map>>,
@@ -124,6 +128,12 @@ impl Operator {
             proof: proof.clone(),
             ..Options::default()
         };
+        let apart = servers::names(address).zip(&peers).map(|(address, peer)| Server {
+            name: format!("the metadata server at {address}"),
+            address: address.to_string(),
+            connection: Connection::new(world, endpoint, *peer, options.clone()),
+        });
+        let metas = apart.collect();
         let connection = Connection::among(world, endpoint, peers, options);
         Ok(Operator {
             proof,
@@ -131,6 +141,7 @@ impl Operator {
             endpoint: endpoint.clone(),
             patience,
             meta: Rc::new(Server { name, address: address.to_string(), connection }),
+            metas,
             data: RefCell::default(),
             pools: RefCell::default(),
             map: RefCell::default(),

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use ropewalk_base::task::join_all;
 use ropewalk_base::text::printable;
+use ropewalk_base::timing::Histogram;
 use ropewalk_wire::fs::data::{DataReply, DataRequest};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
-use ropewalk_wire::fs::status::Activity;
 pub use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::status::{Activity, Figure};
 
 use super::{Operator, OperatorError, PAGE_BYTES};
 
@@ -23,6 +24,19 @@ const LIFE_SIGN: Duration = Duration::from_secs(4);
 pub struct Done {
     pub calls: u64,
     pub bytes: u64,
+    /// Of the calls that were answered, from their arrival to their reply.
+    pub times: Histogram,
+}
+
+impl Done {
+    fn since(&self, before: Option<&Done>) -> Done {
+        let before = before.copied().unwrap_or_default();
+        Done {
+            calls: self.calls.saturating_sub(before.calls),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            times: self.times.since(&before.times),
+        }
+    }
 }
 
 /// The calls and bytes of a server since its start, by kind of request.
@@ -30,17 +44,17 @@ pub type Activities = BTreeMap<String, Done>;
 
 /// The increase over earlier figures of the same life of a server; all figures where the lives differ.
 pub fn since(now: &Activities, before: Option<&Activities>) -> Activities {
-    let earlier = |kind: &str| before.and_then(|before| before.get(kind)).copied();
     now.iter()
         .map(|(kind, done)| {
-            let before = earlier(kind).unwrap_or_default();
-            let calls = done.calls.saturating_sub(before.calls);
-            let bytes = done.bytes.saturating_sub(before.bytes);
-            (kind.clone(), Done { calls, bytes })
+            let before = before.and_then(|before| before.get(kind));
+            (kind.clone(), done.since(before))
         })
         .filter(|(_, done)| done.calls > 0)
         .collect()
 }
+
+/// Figures of a server by their names in the catalogue of metrics.
+pub type Figures = BTreeMap<String, u64>;
 
 /// The metadata server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +84,9 @@ pub struct MetaState {
     pub pool_version: u32,
     pub pool_servers: u32,
     pub activities: Activities,
+    /// The work of its journal and of its disk.
+    pub work: Activities,
+    pub figures: Figures,
 }
 
 /// The status that a data server reports of itself.
@@ -87,6 +104,9 @@ pub struct DataState {
     /// Requests that wait or work.
     pub under_way: u32,
     pub activities: Activities,
+    /// The work of its disk.
+    pub work: Activities,
+    pub figures: Figures,
 }
 
 /// A data server as the metadata server knows it, and its own answer.
@@ -177,6 +197,8 @@ impl Operator {
                 pool_version: status.pool_version,
                 pool_servers: status.pool_servers,
                 activities: activities(&status.activities),
+                work: activities(&status.work),
+                figures: figures(&status.figures),
             }),
             _ => None,
         });
@@ -249,6 +271,8 @@ impl Operator {
                 checksum_errors: status.checksum_errors,
                 under_way: status.under_way,
                 activities: activities(&status.activities),
+                work: activities(&status.work),
+                figures: figures(&status.figures),
             }),
             _ => None,
         });
@@ -291,9 +315,14 @@ fn activities(list: &[Activity<'_>]) -> Activities {
     list.iter()
         .map(|activity| {
             let kind = printable(activity.kind.0, TEXT_MAX);
-            (kind, Done { calls: activity.calls, bytes: activity.bytes })
+            let Activity { calls, bytes, times, .. } = *activity;
+            (kind, Done { calls, bytes, times: times.into() })
         })
         .collect()
+}
+
+fn figures(list: &[Figure<'_>]) -> Figures {
+    list.iter().map(|figure| (printable(figure.name.0, TEXT_MAX), figure.value)).collect()
 }
 
 #[cfg(test)]
@@ -302,7 +331,10 @@ mod tests {
 
     #[test]
     fn what_came_since_is_the_difference_within_one_life() {
-        let figures = |calls, bytes| Activities::from([("write".into(), Done { calls, bytes })]);
+        let figures = |calls, bytes| {
+            let times = Histogram { micros: calls * 10, ..Histogram::default() };
+            Activities::from([("write".into(), Done { calls, bytes, times })])
+        };
         assert_eq!(since(&figures(9, 70), Some(&figures(4, 50))), figures(5, 20));
         assert_eq!(since(&figures(9, 70), None), figures(9, 70));
         assert!(since(&figures(9, 70), Some(&figures(9, 70))).is_empty());

@@ -128,7 +128,7 @@ impl Inner {
                     self.mirror.break_pass(group, server);
                     continue;
                 }
-                self.report(group, server, refused).await;
+                self.tell_of_missing(group, server, refused).await;
                 let _ = race(changed, self.world.sleep(REPORT_PAUSE)).await;
                 continue;
             }
@@ -145,7 +145,7 @@ impl Inner {
     }
 
     /// Tells the metadata server that a member is out of step.
-    async fn report(&self, group: Group, server: u32, why: Option<Errno>) {
+    async fn tell_of_missing(&self, group: Group, server: u32, why: Option<Errno>) {
         let Some(herald) = &self.herald else { return };
         let how = match why {
             Some(errno) => format!("refuses a change: {errno}"),

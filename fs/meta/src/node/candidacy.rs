@@ -43,6 +43,8 @@ pub(super) struct Candidacy {
     /// Ballots that are under way.
     asking: Cell<u32>,
     asked: Notify,
+    /// The time of each other voter's last answer.
+    heard_of: RefCell<BTreeMap<u32, Time>>,
     /// The era of the server's disk, and when it was started.
     era: u64,
     started: Time,
@@ -87,11 +89,24 @@ impl Candidacy {
             failure: RefCell::default(),
             asking: Cell::new(0),
             asked: Notify::new(),
+            heard_of: RefCell::default(),
             era,
             started: world.now(),
         });
         world.spawn(candidacy.clone().run());
         candidacy
+    }
+
+    /// The other voters, and how long each has been silent, if it ever answered.
+    pub fn silences(&self) -> Vec<(u32, Option<Duration>)> {
+        let (now, heard) = (self.world.now(), self.heard_of.borrow());
+        let silence = |voter: &u32| heard.get(voter).map(|at| now.since(*at));
+        self.voters.keys().map(|voter| (*voter, silence(voter))).collect()
+    }
+
+    /// The newest term that the own voter knows.
+    pub fn newest(&self) -> u64 {
+        self.keeper.record().term
     }
 
     /// The term that this server has won and not lost.
@@ -258,7 +273,9 @@ impl Candidacy {
         encode(&wire::Ballot::from(ballot), &mut body);
         let call = self.voters.get(&voter)?.call_free(Service::Election, &body);
         let reply = self.world.timeout(self.lease / 4, call).await?.ok()?;
-        decode::<wire::Answer>(reply.body()).ok().map(Answer::from)
+        let answer = decode::<wire::Answer>(reply.body()).ok().map(Answer::from)?;
+        self.heard_of.borrow_mut().insert(voter, self.world.now());
+        Some(answer)
     }
 
     fn take_events(&self) {

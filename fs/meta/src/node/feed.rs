@@ -18,7 +18,8 @@ use ropewalk_store::journal::JournalReader;
 use ropewalk_store::{JournaledStore, MetaStore, Position, Snapshot, StoreError};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::standby::{
-    CopiedRow, FEED_BYTES, Reached, StandbyReply, StandbyRequest, StandbyResult, TermBegin,
+    CopiedRow, FEED_BYTES, Reached, StandbyReply, StandbyRequest, StandbyResult, StandbyStatus,
+    TermBegin,
 };
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -166,6 +167,29 @@ impl Feed {
             reach: it.reach,
         });
         standings.collect()
+    }
+
+    /// The standby servers of this term, as people are told of them.
+    pub fn statuses(&self) -> BTreeMap<u32, StandbyStatus> {
+        let set = self.set.borrow();
+        let standbys = self.standbys.borrow();
+        let standings = self.standings().into_iter().map(|it| {
+            let (written, durable) = (it.reach.written.0, it.reach.durable.0);
+            let status = StandbyStatus {
+                reached: Reached { written, durable },
+                silence: u64::try_from(it.silence.as_millis()).unwrap_or(u64::MAX),
+                has_all: it.has_all,
+                may_lead: set.contains(&it.server),
+                copies: standbys.get(&it.server).is_some_and(|it| it.copies()),
+            };
+            (it.server, status)
+        });
+        standings.collect()
+    }
+
+    /// The newest record, and how far the own files have come.
+    pub fn own(&self) -> (u64, Reached) {
+        known(&self.store)
     }
 
     /// No answer has records any more: the term ends.
@@ -413,6 +437,13 @@ impl Standby {
     }
 }
 
+impl Standby {
+    /// It gets a copy, and has asked for no record since.
+    fn copies(&self) -> bool {
+        self.copy.is_some() && self.reach == Reach::default()
+    }
+}
+
 impl Copying {
     fn next_answer(&mut self) -> Result<Vec<u8>, StoreError> {
         if self.pieces.is_empty() {
@@ -433,6 +464,13 @@ impl Copying {
         let (key, value) = self.pieces.pop_front().expect("there is one");
         Ok(encoded(&Ok(StandbyReply::Rows { rows: vec![row(&key, &value)], end: false })))
     }
+}
+
+/// The newest record of a store, and how far its files have come.
+pub(super) fn known(store: &JournaledStore) -> (u64, Reached) {
+    let own = store.journal().own();
+    let reached = Reached { written: own.written.0, durable: own.durable.0 };
+    (store.position().0, reached)
 }
 
 fn row<'a>(key: &'a [u8], value: &'a [u8]) -> CopiedRow<'a> {

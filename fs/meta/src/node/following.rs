@@ -14,11 +14,12 @@ use ropewalk_rpc::Connection;
 use ropewalk_store::{JournaledStore, MetaStore, Position, StoreCopy, StoreError, Value};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::standby::{
-    FEED_BYTES, Reached, StandbyReply, StandbyRequest, StandbyResult, TermBegin,
+    FEED_BYTES, NodeRole, Reached, StandbyReply, StandbyRequest, StandbyResult, TermBegin,
 };
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
+use super::feed::known;
 use super::{MetaNode, find};
 use crate::history::Terms;
 use crate::server::MetaError;
@@ -62,7 +63,9 @@ impl MetaNode {
     pub(super) async fn follow(self: &Rc<Self>) -> Result<(), MetaError> {
         loop {
             for connection in self.others.values() {
-                match self.follow_one(connection).await {
+                let followed = self.follow_one(connection).await;
+                self.follows.set(None);
+                match followed {
                     Err(Parted::Away | Parted::Cut) | Ok(()) => {}
                     Err(Parted::Called) => return Ok(()),
                     Err(Parted::Full(error)) => {
@@ -109,6 +112,7 @@ impl MetaNode {
         }
         leader.term = term;
         self.candidacy.heard(term);
+        self.follows.set(Some((term, NodeRole::Copies)));
         self.take_history(history).await?;
         let store = match common {
             Some(last) => self.go_back(last).await?,
@@ -118,6 +122,7 @@ impl MetaNode {
             Some(store) => store,
             None => self.copy(&leader).await?,
         };
+        self.follows.set(Some((term, NodeRole::Follows)));
         self.lines
             .say(&format!("follows the active metadata server from record {}", store.position()));
         let parted = self.pull(&leader, &store).await;
@@ -316,6 +321,5 @@ impl MetaNode {
 }
 
 fn reached(store: &JournaledStore) -> Reached {
-    let own = store.journal().own();
-    Reached { written: own.written.0, durable: own.durable.0 }
+    known(store).1
 }

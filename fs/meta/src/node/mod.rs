@@ -4,6 +4,7 @@
 //! * `feed`: what it gives to standby servers while it is the active one;
 //! * `following`: how it follows the active one;
 //! * `leading`: a term of its own, from its victory to its end;
+//! * `telling`: what people are told of it;
 //! * this file: start, stop, and the calls that it gets.
 //!
 //! Invariants:
@@ -15,6 +16,7 @@ mod candidacy;
 mod feed;
 mod following;
 mod leading;
+mod telling;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -34,7 +36,7 @@ use ropewalk_rpc::{
 use ropewalk_store::superblock::{Boot, ClaimedDirectory};
 use ropewalk_store::{FoundStore, JournaledStore, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
-use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult};
+use ropewalk_wire::fs::standby::{NodeRole, StandbyReply, StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, election as wire, encode};
@@ -78,6 +80,8 @@ pub struct MetaNode {
     stored: RefCell<Option<JournaledStore>>,
     feed: RefCell<Option<Rc<Feed>>>,
     active: RefCell<Option<Rc<MetaServer>>>,
+    /// The term in which this server follows, and how.
+    follows: Cell<Option<(u64, NodeRole)>>,
     /// The active server has begun, and may be asked.
     serves: Cell<bool>,
     /// An administrator wants the standby to serve.
@@ -144,6 +148,7 @@ impl MetaNode {
             stored: RefCell::default(),
             feed: RefCell::default(),
             active: RefCell::default(),
+            follows: Cell::new(None),
             serves: Cell::new(false),
             switch: Cell::new(false),
             switched: Notify::new(),
@@ -279,6 +284,12 @@ impl MetaNode {
         };
         if request == StandbyRequest::Switch {
             return self.order_switch(incoming, responder);
+        }
+        if request == StandbyRequest::State {
+            let (state, mut body): (StandbyResult<'_>, _) =
+                (Ok(StandbyReply::State(self.state())), Vec::new());
+            encode(&state, &mut body);
+            return Self::send(responder, Status::Done, body);
         }
         let server = match incoming.member {
             Some(Member { role: Role::Metadata, number }) if self.others.contains_key(&number) => {

@@ -32,6 +32,11 @@ impl<T> Default for Backlog<T> {
 }
 
 impl<T> Backlog<T> {
+    /// Calls that wait.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

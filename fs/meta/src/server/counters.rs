@@ -1,9 +1,11 @@
-//! The counters of a server: calls by kind, and messages to data servers by kind. Always on, one addition
-//! each.
+//! The counters of a server: calls by kind with their durations, and messages to data servers by kind. Always on, a few
+//! additions each, and nothing is allocated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use ropewalk_base::timing::Timer;
 use ropewalk_wire::fs::meta::MetaRequest;
 use ropewalk_wire::fs::session::SessionRequest;
 use ropewalk_wire::fs::status::Activity;
@@ -90,13 +92,15 @@ const REFUSED: &str = "refused to strangers";
 pub(super) struct Counters {
     calls: [Cell<u64>; KINDS.len()],
     bytes: [Cell<u64>; KINDS.len()],
+    times: [Timer; KINDS.len()],
     pub data: RefCell<DataMessages>,
 }
 
 impl Default for Counters {
     fn default() -> Counters {
         let zeros = || [const { Cell::new(0) }; KINDS.len()];
-        Counters { calls: zeros(), bytes: zeros(), data: RefCell::default() }
+        let times = std::array::from_fn(|_| Timer::default());
+        Counters { calls: zeros(), bytes: zeros(), times, data: RefCell::default() }
     }
 }
 
@@ -105,6 +109,13 @@ impl Counters {
     pub fn count(&self, kind: usize, bytes: usize) {
         self.calls[kind].set(self.calls[kind].get() + 1);
         self.bytes[kind].set(self.bytes[kind].get() + bytes as u64);
+    }
+
+    /// A call of a kind was answered after so long.
+    pub fn took(&self, kind: u16, time: Duration) {
+        if let Some(timer) = self.times.get(usize::from(kind)) {
+            timer.add(time);
+        }
     }
 
     /// Counts a call of a caller that may not make it. Returns the number of such calls before.
@@ -117,12 +128,13 @@ impl Counters {
     pub fn activities(&self) -> Vec<Activity<'static>> {
         KINDS
             .iter()
-            .zip(self.calls.iter().zip(&self.bytes))
-            .filter(|(_, (calls, _))| calls.get() > 0)
-            .map(|(kind, (calls, bytes))| Activity {
+            .zip(self.calls.iter().zip(&self.bytes).zip(&self.times))
+            .filter(|(_, ((calls, _), _))| calls.get() > 0)
+            .map(|(kind, ((calls, bytes), times))| Activity {
                 kind: Bytes(kind.as_bytes()),
                 calls: calls.get(),
                 bytes: bytes.get(),
+                times: times.read().into(),
             })
             .collect()
     }
@@ -225,6 +237,10 @@ mod tests {
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);
         assert_eq!(counters.calls(), BTreeMap::from([("sync", 2)]));
-        assert_eq!(counters.activities()[0], Activity { kind: Bytes(b"sync"), calls: 2, bytes: 7 });
+        counters.took(kind(&MetaRequest::Sync) as u16, Duration::from_micros(40));
+        counters.took(u16::MAX, Duration::from_micros(40));
+        let activity = counters.activities()[0];
+        assert_eq!((activity.kind, activity.calls, activity.bytes), (Bytes(b"sync"), 2, 7));
+        assert_eq!((activity.times.micros, activity.times.counts[6]), (40, 1));
     }
 }

@@ -37,6 +37,11 @@ impl Releases {
         }
     }
 
+    /// The number of things that wait.
+    pub fn len(&self) -> usize {
+        self.waiting.borrow().len()
+    }
+
     /// The position for which the first thing waits.
     pub fn first(&self) -> Option<u64> {
         self.waiting.borrow().keys().next().map(|(position, _)| *position)

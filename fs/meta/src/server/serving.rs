@@ -117,7 +117,7 @@ impl Handler for MetaServer {
     }
 
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
-        let arrived = Arrived { incoming, responder };
+        let mut arrived = Arrived { incoming, responder };
         let mut backlog = self.backlog.borrow_mut();
         if backlog.is_empty() {
             drop(backlog);
@@ -130,6 +130,7 @@ impl Handler for MetaServer {
                 Poll::Pending => backlog = self.backlog.borrow_mut(),
             }
         }
+        arrived.responder.note_arrival(self.world.now());
         let (peer, bytes) = (arrived.incoming.peer, arrived.incoming.occupied_bytes());
         // One that is dropped is sent again by its client.
         if backlog.push(peer, bytes, arrived) {
@@ -252,14 +253,16 @@ impl MetaServer {
         self.confirmed.get()
     }
 
-    fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
+    fn serve_meta(self: &Rc<Self>, incoming: Incoming, mut responder: Responder) {
         let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
         if let Err(turned) = self.admit(&incoming, &request) {
             return self.turn(responder, turned);
         }
-        self.counters.count(counters::kind(&request), counters::carried(&request));
+        let (kind, now) = (counters::kind(&request), self.now());
+        self.counters.count(kind, counters::carried(&request));
+        responder.note_kind(kind as u16, now.time);
         if status::is_status(&request) {
             return self.answer_status(&request, responder);
         }
@@ -271,7 +274,7 @@ impl MetaServer {
         }
         let head = incoming.head;
         let (session, slot, sequence) = (head.session, head.slot, head.sequence);
-        let call = Call { session, slot, sequence, request, now: self.now() };
+        let call = Call { session, slot, sequence, request, now };
         let outcome = match self.shard() {
             Some(mut shard) => shard.execute(call),
             None => Outcome::Refused(Status::Unavailable),
@@ -348,6 +351,9 @@ impl MetaServer {
     /// Sends a reply, if this server may still act: the last thing before it leaves.
     pub(super) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
         let marks = self.marks();
+        if let Some((kind, began)) = responder.counted() {
+            self.counters.took(kind, self.world.now().since(began));
+        }
         match self.may_act() {
             true => responder.send(Answer { status, body, marks }),
             false => {
@@ -356,11 +362,13 @@ impl MetaServer {
         }
     }
 
-    fn serve_session(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {
+    fn serve_session(self: &Rc<Self>, incoming: &Incoming, mut responder: Responder) {
         let Ok(request) = decode::<SessionRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
-        self.counters.count(counters::session_kind(&request), 0);
+        let kind = counters::session_kind(&request);
+        self.counters.count(kind, 0);
+        responder.note_kind(kind as u16, self.world.now());
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;

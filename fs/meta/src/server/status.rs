@@ -5,17 +5,19 @@ use std::time::Duration;
 
 use ropewalk_base::disk::Space;
 use ropewalk_rpc::Responder;
-use ropewalk_store::{MetaStore, Room as StoreRoom};
+use ropewalk_store::{JournaledStore, MetaStore, Room as StoreRoom};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Status};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::status::{
-    CLIENT_NAME_BYTES_MAX, KnownServer, MetaStatus, Room, SessionInfo,
+    Activity, CLIENT_NAME_BYTES_MAX, Figure, KnownServer, MetaStatus, Room, SessionInfo,
+    activity_of, disk_work,
 };
 use ropewalk_wire::fs::value::Bytes;
 
 use super::MetaServer;
-use crate::shard::Admission;
+use crate::shard::{Admission, Shard};
+use crate::store_rows::StoreRows;
 
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
@@ -46,9 +48,14 @@ impl MetaServer {
     }
 
     fn status(&self) -> Option<Vec<u8>> {
+        Some(encoded(&MetaReply::Status(self.report()?)))
+    }
+
+    /// The server's report on itself. None: it was stopped.
+    pub fn report(&self) -> Option<MetaStatus<'static>> {
         let shard = self.shard()?;
         let newest = shard.pools.newest();
-        Some(encoded(&MetaReply::Status(MetaStatus {
+        Some(MetaStatus {
             server: self.config.server.0,
             uptime: milliseconds(self.world.now().since(self.started)),
             inodes: shard.inode_count,
@@ -66,7 +73,39 @@ impl MetaServer {
             pool_version: newest.map_or(0, |pool| pool.version),
             pool_servers: newest.map_or(0, |pool| shard.pools.map().servers_of(pool).len() as u32),
             activities: self.counters.activities(),
-        })))
+            work: self.work(),
+            figures: self.figures(&shard),
+        })
+    }
+
+    /// Writes and syncs of the journal, and the calls to the disk, of which they are a part.
+    fn work(&self) -> Vec<Activity<'static>> {
+        let journal = self.store.journal();
+        let (writes, syncs) = journal.times();
+        let mut work = vec![
+            activity_of("journal write", writes, journal.written_bytes()),
+            activity_of("journal sync", syncs, 0),
+        ];
+        work.extend(self.world.disk().times().as_ref().into_iter().flat_map(disk_work));
+        work
+    }
+
+    fn figures(&self, shard: &Shard<StoreRows<JournaledStore>>) -> Vec<Figure<'static>> {
+        let (now, silence) = (self.world.now(), self.config.shard.server_silence);
+        let known = shard.pools.known(0);
+        let silent = known.iter().filter(|id| !shard.pools.is_alive(**id, now, silence)).count();
+        let figures: [(&str, u64); 9] = [
+            ("meta_leases", shard.leases.len() as u64),
+            ("meta_backlog_calls", self.backlog.borrow().len() as u64),
+            ("meta_unwritten_replies", self.until_written.len() as u64),
+            ("meta_undurable_replies", self.until_durable.len() as u64),
+            ("meta_journal_bytes_total", self.store.journal().written_bytes()),
+            ("meta_data_messages_total", self.messages_to_data_servers().total()),
+            ("meta_map_epoch", shard.pools.map().epoch.into()),
+            ("meta_data_servers", known.len() as u64),
+            ("meta_data_servers_silent", silent as u64),
+        ];
+        figures.map(|(name, value)| Figure { name: Bytes(name.as_bytes()), value }).into()
     }
 
     fn missing_bytes(&self) -> u64 {

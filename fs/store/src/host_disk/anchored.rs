@@ -21,10 +21,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
+use ropewalk_base::disk::{Disk, DiskTimes, File, Kind, Open, Space};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::counted::Counted;
 use super::{HostFile, SYNCS, named, run_of_kernel};
 
 /// `STATX_MNT_ID_UNIQUE` of linux/stat.h, which libraries do not name yet.
@@ -38,6 +39,7 @@ const DIRECTORY_MODE: Mode = Mode::from_raw_mode(0o700);
 #[derive(Debug, Default)]
 pub(super) struct Anchored {
     held: RwLock<Vec<Held>>,
+    counted: Arc<Counted>,
 }
 
 #[derive(Debug)]
@@ -162,10 +164,6 @@ fn check_owner(directory: &OwnedFd, path: &Path) -> io::Result<()> {
 }
 
 impl Anchored {
-    pub const fn new() -> Anchored {
-        Anchored { held: RwLock::new(Vec::new()) }
-    }
-
     /// The start of a path: the held directory above it, or the held directory itself.
     fn place<'a>(&self, path: &'a Path) -> Place<'a> {
         self.nearest(path, |_| true)
@@ -215,7 +213,7 @@ impl Disk for Anchored {
 
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
         let file = self.place(path).open_file(open).map_err(|cause| named("open", path, cause))?;
-        Ok(Arc::new(HostFile::new(file.into(), path)))
+        Ok(Arc::new(HostFile::new(file.into(), path, self.counted.clone())))
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
@@ -281,6 +279,10 @@ impl Disk for Anchored {
         opened
             .and_then(|directory| retry_on_intr(|| rustix::fs::fsync(&directory)))
             .map_err(|cause| named("sync the directory", path, cause.into()))
+    }
+
+    fn times(&self) -> Option<DiskTimes> {
+        Some(self.counted.times())
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {

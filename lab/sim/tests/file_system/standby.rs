@@ -11,6 +11,7 @@ use ropewalk_election::record;
 use ropewalk_sim::cluster::{METAS, PairConfig};
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::standby::NodeRole;
 
 use crate::programs::*;
 
@@ -131,6 +132,27 @@ fn the_standby_takes_over_from_one_that_is_stopped_or_cut_off() {
             assert_eq!((member.failure(), member.active().is_some()), (None, false));
         }
     }
+}
+
+#[test]
+fn the_active_server_tells_of_its_standby_and_of_the_witness() {
+    let (mut simulation, cluster) = start(11);
+    let first = cluster.active().expect("one serves");
+    simulation.run_for(SECOND);
+    let told = |number: usize| cluster.member(number).expect("it runs").state();
+    let (active, standby) = (told(first), told(1 - first));
+    assert_eq!((active.role, standby.role), (NodeRole::Active, NodeRole::Follows));
+    assert_eq!((active.term, active.position), (standby.term, standby.position));
+    assert!(standby.voters.is_empty());
+    let [other, witness] = &active.voters[..] else { panic!("{:?}", active.voters) };
+    let known = other.standby.expect("it follows");
+    assert!(known.has_all && known.may_lead && !known.copies);
+    assert_eq!((other.number, known.reached.written), (1 - first as u32, active.position));
+    assert!(witness.is_witness && witness.silence.is_some_and(|silence| silence < 1000));
+    cluster.kill(&mut simulation, METAS[1 - first], Kill::Process(Duration::ZERO));
+    simulation.run_for(2 * SECOND);
+    let active = told(first);
+    assert!(active.voters[0].standby.is_none_or(|it| !it.may_lead), "{:?}", active.voters);
 }
 
 #[test]
