@@ -111,20 +111,25 @@ fn the_death_of_any_member_loses_nothing_and_it_is_brought_into_step() {
     }
 }
 
-/// The orderer and the writer die after so many steps of a write: nobody repeats it. The members that are left differ afterwards.
+/// A write goes to one member and not to another one, and after so many steps the orderer and the writer die: nobody repeats
+/// it. Returns the differences between the members that are left.
 fn differ_after(steps: u64, defect: Option<Defect>) -> Vec<String> {
     let (mut simulation, cluster) = cluster_with(40, 4, 3, defect);
     cluster.run(&mut simulation, 0, write_file);
-    let (_, first) = cluster.run(&mut simulation, 0, orderer);
+    let (group, first) = cluster.run(&mut simulation, 0, orderer);
+    let members = cluster.meta().map().expect("it serves").members(group);
+    let names =
+        [first, members[1 + (steps / 4 % 2) as usize]].map(|server| format!("data{server}"));
+    simulation.network().partition(&names[0], &names[1]);
     let write = cluster.spawn(&simulation, 0, |client| async move {
         let file = open(&client, b"f", BOTH).await.expect("opened");
         write(&client, &file, 0, &pattern(9, STRIPE)).await.expect("written");
     });
     simulation.run_steps(steps);
     let done = write.borrow().is_some();
-    let name = format!("data{first}");
     cluster.kill(&mut simulation, cluster.client_name(0), Kill::Power);
-    cluster.kill(&mut simulation, &name, Kill::Power);
+    cluster.kill(&mut simulation, &names[0], Kill::Power);
+    simulation.network().heal(&names[0], &names[1]);
     simulation.run_for(Duration::from_secs(20));
     let others = (0..4).filter(|server| *server != first as usize - 1);
     let differences = cluster.copy_differences_among(2, others);
