@@ -180,7 +180,7 @@ fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64)
     for request in [
         DataRequest::Reap { inodes: vec![(file.inode, u32::MAX)] },
         DataRequest::Fence { session, epoch: u32::MAX },
-        DataRequest::Truncate { file, stripe: 0, offset: 0 },
+        DataRequest::Truncate { file, stripe: 0, offset: 0, groups: Vec::new() },
         DataRequest::Punch { file, pieces },
         DataRequest::List { after: None, bytes_max: 4096 },
         DataRequest::Examine { objects: Vec::new(), read: true },

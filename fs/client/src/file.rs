@@ -12,10 +12,10 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
 use crate::guards::Unsynced;
+use crate::home::Home;
 use crate::inode::{Dirty, Inode};
 use crate::lease::{For, Opened, opened};
 use crate::locks::Actor;
-use crate::places::Home;
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
@@ -379,7 +379,7 @@ impl Client {
             synced.into_iter().try_for_each(|(home, now)| {
                 // Another era: bytes that were only in memory may be gone.
                 let lost = unsynced.get(&home).is_some_and(|before| now != Ok(*before));
-                now.and_then(|_| if lost { Err(Errno::EIO) } else { Ok(()) })
+                now.and(if lost { Err(Errno::EIO) } else { Ok(()) })
             })
         };
         let meta = async {

@@ -12,8 +12,8 @@ use ropewalk_base::verb::RemoteKey;
 use ropewalk_net::Audience;
 use ropewalk_net::local::LocalEndpoint;
 
+use crate::home::Home;
 use crate::inode::{Dirty, Inode};
-use crate::places::Home;
 
 /// Changes that are being reported.
 pub(crate) struct Reported<'a> {

@@ -14,10 +14,10 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use crate::call::unexpected;
 use crate::client::Client;
 use crate::file::File;
+use crate::home::Home;
 use crate::inode::{Inode, Resizing, Use};
 use crate::lease::For;
 use crate::locks::Actor;
-use crate::places::Home;
 use crate::write::{How, has_set_ids};
 
 /// Zeros of one write.

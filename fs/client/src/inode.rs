@@ -12,7 +12,7 @@ use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::trust::{READS, WRITES};
 use ropewalk_wire::fs::value::Timestamp;
 
-use crate::places::Home;
+use crate::home::Home;
 
 /// An inode that is open, leased or remembered.
 pub(crate) struct Inode {

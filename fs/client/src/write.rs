@@ -23,10 +23,11 @@ use crate::client::{Caller, Client};
 use crate::data::checksums;
 use crate::file::File;
 use crate::guards::{Exposed, Unsynced};
+use crate::home::Home;
 use crate::inode::{Inode, Use};
 use crate::lease::For;
 use crate::locks::{Actor, Path};
-use crate::places::{Home, Places};
+use crate::places::Places;
 
 /// Bits of a mode that give a program the rights of its owner, or those of its group.
 const SET_USER: u16 = 0o4000;

@@ -317,12 +317,14 @@ impl Inner {
                     Err(failure) => self.answer(call, responder, Err(failure)),
                 }
             }
-            DataRequest::Truncate { file, stripe, offset } => match self.check_file(&call, file) {
-                Ok(()) => self.start(call, responder, async move |inner| {
-                    body_of(inner.truncate(call, file, stripe, offset).await)
-                }),
-                Err(failure) => self.answer(call, responder, Err(failure)),
-            },
+            DataRequest::Truncate { file, stripe, offset, .. } => {
+                match self.check_file(&call, file) {
+                    Ok(()) => self.start(call, responder, async move |inner| {
+                        body_of(inner.truncate(call, file, stripe, offset).await)
+                    }),
+                    Err(failure) => self.answer(call, responder, Err(failure)),
+                }
+            }
             DataRequest::Sync { files, groups } => {
                 if files.is_empty() || groups.len() > GROUPS_MAX {
                     return self.answer(call, responder, Err(Errno::EINVAL.into()));

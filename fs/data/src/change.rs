@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_base::task::{join, join_all};
-use ropewalk_store::objects::{ObjectError, WriteEpoch};
+use ropewalk_store::objects::{GroupTag, ObjectError, WriteEpoch};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, FileId, ObjectRange};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::value::Errno;
@@ -29,6 +29,26 @@ impl Inner {
             false => None,
         };
         self.admit_change(call, file, pieces)?;
+        let punched = self.punch_here(call, file, pieces);
+        if mirrored && punched.is_err() {
+            // Some of it may have been done.
+            self.level_ranges(file, pieces).await?;
+        }
+        let empty = punched?;
+        if mirrored {
+            self.punch_copies(file, pieces).await?;
+        }
+        self.settle(call).await?;
+        Ok(DataReply::Punched { empty })
+    }
+
+    /// Punches ranges of this server's objects; the stripes of which nothing is left.
+    fn punch_here(
+        &self,
+        call: Call,
+        file: FileId,
+        pieces: &[ObjectRange],
+    ) -> Result<Vec<u32>, Failure> {
         let mut empty = Vec::new();
         for piece in pieces {
             let (object, by) = (object(file, piece.stripe), call.write_epoch());
@@ -40,11 +60,7 @@ impl Inner {
                 empty.push(piece.stripe);
             }
         }
-        if mirrored {
-            self.punch_copies(file, pieces).await?;
-        }
-        self.settle(call).await?;
-        Ok(DataReply::Punched { empty })
+        Ok(empty)
     }
 
     /// Cuts a file: objects from `stripe` on go, the one before keeps `offset` bytes where `offset`
@@ -62,23 +78,23 @@ impl Inner {
             // Such a cut names no group whose order it could be in.
             return Err(Errno::EINVAL.into());
         }
+        self.room().await?;
         let _guard = match mirrored.is_empty() {
             true => None,
             false => Some(self.lock_cut(file).await),
         };
-        self.room().await?;
         self.admit_change(call, file, &[])?;
         if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
             // A repeated call: bytes written since the first one must stay.
             return self.settle(call).await;
         }
-        self.cut_objects(file, stripe, offset, call.write_epoch())?;
+        self.cut_objects(file, (stripe, offset), call.write_epoch(), |_| true)?;
         if free {
             self.epochs.borrow_mut().note_cut(file, (stripe, offset));
         }
         if !mirrored.is_empty() {
-            let cut = DataRequest::Truncate { file, stripe, offset };
-            self.ask_hearers(&mirrored, &cut).await?;
+            let cut = |groups| DataRequest::Truncate { file, stripe, offset, groups };
+            self.ask_hearers(&mirrored, cut).await?;
         }
         self.settle(call).await
     }
@@ -87,9 +103,9 @@ impl Inner {
     pub(crate) fn cut_objects(
         &self,
         file: FileId,
-        stripe: u32,
-        offset: u32,
+        (stripe, offset): (u32, u32),
         by: WriteEpoch,
+        of: impl Fn(GroupTag) -> bool,
     ) -> Result<(), Failure> {
         let cut = match (stripe, offset) {
             (stripe, 0) => stripe,
@@ -100,7 +116,8 @@ impl Inner {
             return Err(Errno::EINVAL.into());
         }
         let (inode, generation) = (file.inode, file.generation);
-        let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
+        let cut = (cut, u64::from(offset));
+        let done = self.store.truncate_file_in(inode, generation, cut, by, of);
         for object in done.map_err(|error| self.failed("truncate", &error))? {
             self.lines.say(&format!(
                 "object {object}: it was truncated within a block that cannot be read; the bytes \
@@ -128,8 +145,8 @@ impl Inner {
             match groups {
                 [] => Ok(()),
                 _ => {
-                    let request = DataRequest::Sync { files: files.to_vec(), groups: Vec::new() };
-                    self.ask_hearers(groups, &request).await
+                    let sync = |_| DataRequest::Sync { files: files.to_vec(), groups: Vec::new() };
+                    self.ask_hearers(groups, sync).await
                 }
             }
         };

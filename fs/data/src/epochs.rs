@@ -160,6 +160,15 @@ impl FileEpochs {
         seen.cut == Some(cut) && seen.epoch == file.epoch
     }
 
+    /// A write of this epoch of the file came late, to a copy: if the file was cut in a later epoch, the cut has to be done
+    /// again when it is repeated.
+    pub(crate) fn wrote_before_cut(&mut self, file: FileId) {
+        let seen = self.seen(file);
+        if seen.cut.is_some() && file.epoch < seen.epoch {
+            self.note(file, Seen { cut: None, ..seen });
+        }
+    }
+
     /// Notes that the file was cut in this epoch, which was admitted before.
     pub(crate) fn note_cut(&mut self, file: FileId, cut: (u32, u32)) {
         self.note(file, Seen { epoch: file.epoch, cut: Some(cut) });

@@ -13,12 +13,14 @@ use ropewalk_wire::fs::map::COPY_SILENCE;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
 
-use crate::membership::{Heard, Herald, Refusal, describe};
+use crate::membership::{Heard, Herald, PATIENCE, Refusal, describe};
 use crate::server::Inner;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// The period of a member of groups of several members: a few fit into the silence that costs it its place.
 const MIRROR_PERIOD: Duration = Duration::from_millis(250);
+/// A member of groups of several members waits so long for the answer.
+const MIRROR_PATIENCE: Duration = Duration::from_millis(600);
 /// The pause before the map is asked for out of turn.
 const MAP_PAUSE: Duration = Duration::from_millis(10);
 
@@ -52,10 +54,12 @@ impl Inner {
                      notice if its file is missing or an older copy"
                 ));
             }
-            let heard = self.beat(&herald, history, replace).await;
+            // Silence costs a member its place: it does not wait long for an answer before it is heard again.
+            let patience = if period == PERIOD { PATIENCE } else { MIRROR_PATIENCE };
+            let beat = self.world.timeout(patience, self.beat(&herald, history, replace));
+            let heard = beat.await.unwrap_or(Heard::No);
             if let Heard::Taken { history: told, start, map } = heard {
                 (history, replace) = (told, false);
-                self.groups.borrow_mut().renew(sent + COPY_SILENCE / 2);
                 match herald.note(told, start).await {
                     Err(error) if noted => self.lines.say(&error.to_string()),
                     _ => {}
@@ -63,8 +67,11 @@ impl Inner {
                 // Without the note an older term would be believed later.
                 noted = herald.is_noted(Term(start));
                 // Before it knows its groups, nobody needs it.
-                if noted && self.knows_map(&herald, map).await && !self.joined.replace(true) {
-                    self.joining.notify_all();
+                if noted && self.knows_map(&herald, map).await {
+                    self.groups.borrow_mut().renew(sent + COPY_SILENCE / 2);
+                    if !self.joined.replace(true) {
+                        self.joining.notify_all();
+                    }
                 }
                 if silent.take().is_some() {
                     self.lines.say(&describe(&heard));
@@ -99,7 +106,7 @@ impl Inner {
             let groups = self.groups.borrow();
             self.mirror.leave(|group| groups.ordered(group).is_some());
         }
-        map.is_some()
+        self.groups.borrow().epoch() >= epoch
     }
 
     /// Serves nobody any more.

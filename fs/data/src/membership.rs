@@ -38,7 +38,7 @@ use ropewalk_wire::fs::{decode, encode};
 use crate::config::{DataConfig, DataError};
 
 /// A heartbeat without an answer is given up after this long: its figures are old by then.
-const PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(500);
 /// Room for the answer about one server.
 const ONE_SERVER_BYTES: u32 = 4096;

@@ -360,7 +360,9 @@ impl Pools {
             }
             match group.servers.len() {
                 1 if lost_power => Some(Membership { losses: group.losses + 1, ..group.clone() }),
-                1 => None,
+                // What the former life of the orderer had under way counts no more.
+                1 if group.newcomers.is_empty() => None,
+                1 => Some(group.clone()),
                 _ if lost_power || group.servers.iter().any(lives) => without(group, &[server]),
                 _ => None,
             }
@@ -704,7 +706,8 @@ mod tests {
         assert!(pools.begin_life(1, 3 << 32, false, seconds(4)).is_some());
         assert!(since(&pools) > before);
         // The last member stays, and says what it may have lost.
-        assert_eq!(pools.begin_life(2, 2 << 32, false, seconds(9)).map(|rows| rows.len()), Some(0));
+        assert_eq!(pools.begin_life(2, 2 << 32, false, seconds(9)).map(|rows| rows.len()), Some(2));
+        assert_eq!(servers(&pools, first), (vec![2], vec![1]));
         pools.begin_life(2, 3 << 32, true, seconds(9)).expect("at once");
         assert_eq!(pools.map().membership(first).map(|group| group.losses), Some(1));
     }

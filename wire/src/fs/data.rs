@@ -86,8 +86,9 @@ pub enum DataRequest<'a> {
     /// Objects without any bytes left keep their names.
     Punch { file: FileId, pieces: Vec<ObjectRange> },
     /// Cuts the file: objects from `stripe` on are removed, the one before is cut at `offset` (none
-    /// where `offset` is 0). Raises the epoch.
-    Truncate { file: FileId, stripe: u32, offset: u32 },
+    /// where `offset` is 0). Raises the epoch. `groups`: from the orderer of these to their other servers, about objects of
+    /// these only; else empty.
+    Truncate { file: FileId, stripe: u32, offset: u32, groups: Vec<Group> },
     /// Makes everything durable that was written to these files before. `groups`: those of several members that were written;
     /// the orderer has the other members do the same. At most `GROUPS_MAX`.
     Sync { files: Vec<FileId>, groups: Vec<Group> },

@@ -12,7 +12,7 @@ use ropewalk_rpc::slots::Verdict;
 use ropewalk_rpc::{Incoming, Responder};
 use ropewalk_store::objects::{GroupTag, Grouped, ObjectId, WriteEpoch};
 use ropewalk_wire::fs::data::{
-    DataReply, DataRequest, FileId, GROUPS_MAX, ObjectName, ObjectRange, Order, Source,
+    DataReply, DataRequest, FileId, ObjectName, ObjectRange, Order, Source,
 };
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
@@ -104,9 +104,9 @@ impl Inner {
                     inner.answer(call, responder, synced);
                 });
             }
-            DataRequest::Truncate { file, stripe, offset } => {
+            DataRequest::Truncate { file, stripe, offset, groups } => {
                 self.in_own_task(responder, async move |inner, responder| {
-                    let cut = inner.cut_copy(&call, file, stripe, offset).await;
+                    let cut = inner.cut_copy(&call, file, (stripe, offset), &groups).await;
                     inner.answer(call, responder, cut);
                 });
             }
@@ -145,10 +145,8 @@ impl Inner {
     }
 
     /// Whether a server's change may still be done: asked right before it, with nothing in between.
-    fn admit_copy(&self, call: &Call, pieces: &[ObjectRange]) -> Result<(), Failure> {
-        let groups: BTreeSet<Group> = pieces.iter().map(|piece| piece.group).collect();
-        let groups: Vec<Group> = groups.into_iter().collect();
-        self.judge_sender(call, &groups).map_err(Failure::Status)?;
+    fn admit_copy(&self, call: &Call, groups: &[Group]) -> Result<(), Failure> {
+        self.judge_sender(call, groups).map_err(Failure::Status)?;
         if self.judge_slot(call) == Verdict::New { Ok(()) } else { Err(Failure::Superseded) }
     }
 
@@ -213,7 +211,10 @@ impl Inner {
     ) -> Result<DataReply<'static>, Failure> {
         self.room().await?;
         let Copied { file, plan, checksums } = copied;
-        self.admit_copy(call, &plan.pieces)?;
+        let groups: Vec<Group> = plan.pieces.iter().map(|piece| piece.group).collect();
+        self.admit_copy(call, &groups)?;
+        // A repeated cut has to be done once more.
+        self.epochs.borrow_mut().wrote_before_cut(*file);
         match checksums {
             Some(checksums) if bytes.len() == plan.bytes as usize => {
                 self.store_copy(*file, plan, bytes, checksums)
@@ -286,12 +287,14 @@ impl Inner {
         &self,
         call: &Call,
         file: FileId,
-        stripe: u32,
-        offset: u32,
+        cut: (u32, u32),
+        groups: &[Group],
     ) -> Result<DataReply<'static>, Failure> {
         self.room().await?;
-        self.admit_copy(call, &[])?;
-        self.cut_objects(file, stripe, offset, BY)?;
+        self.admit_copy(call, groups)?;
+        self.cut_objects(file, cut, BY, |tag| {
+            tag.get().is_some_and(|group| groups.contains(&Group::from_number(group)))
+        })?;
         // The metadata server forgets the cut when it is done.
         let synced = self.store.sync(&[]).await;
         synced.map_err(|error| self.failed("sync", &error))?;
@@ -303,7 +306,7 @@ impl Inner {
 fn groups_of(request: &DataRequest<'_>) -> Vec<Group> {
     match request {
         DataRequest::Copy { pieces, .. } => pieces.iter().map(|piece| piece.group).collect(),
-        DataRequest::Settle { groups } => groups.iter().copied().take(GROUPS_MAX).collect(),
+        DataRequest::Settle { groups } | DataRequest::Truncate { groups, .. } => groups.clone(),
         _ => Vec::new(),
     }
 }

@@ -36,7 +36,7 @@ fn entry(table: &[u32], block: u32) -> u32 {
 
 impl Inner {
     /// After a change that failed here and may be done in part: these ranges become the same everywhere. They are locked.
-    pub(super) async fn level_ranges(
+    pub(crate) async fn level_ranges(
         &self,
         file: FileId,
         pieces: &[ObjectRange],
@@ -61,8 +61,13 @@ impl Inner {
     /// Makes blocks, which are locked, equal at a server. False where some of them cannot be read here.
     async fn level(&self, target: Target, blocks: Range<u32>) -> Result<bool, Failure> {
         let Some(theirs) = self.table_of(target).await? else { return Ok(true) };
-        let failed = |error| self.failed("compare", &error);
-        let own = self.store.table(target.object).map_err(failed)?;
+        let own = match self.store.table(target.object) {
+            Ok(own) => own,
+            Err(error) => {
+                self.failed("compare", &error);
+                return Ok(false);
+            }
+        };
         let Some(own) = own else {
             // Nothing was written here: there it reads as zeros.
             let end = theirs.as_ref().map_or(0, |theirs| theirs.len() as u32);
@@ -168,7 +173,8 @@ impl Inner {
 /// A run of blocks of an object.
 fn range_of(target: Target, blocks: Range<u32>) -> (FileId, ObjectRange) {
     let ObjectId { inode, generation, stripe } = target.object;
-    let file = FileId { inode, generation, epoch: 0 };
+    // In no epoch: it is the state after all that was done here.
+    let file = FileId { inode, generation, epoch: u32::MAX };
     let (offset, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
     (file, ObjectRange { stripe, group: target.group, offset, len })
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: of two changes that touch one block, the later one begins when the earlier one is at all members.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use ropewalk_store::objects::ObjectId;
 /// Blocks of an object.
 pub(crate) type Blocks = (ObjectId, Range<u32>);
 
-/// The blocks that are locked.
+/// The blocks that are locked, and those that wait.
 #[derive(Clone, Default)]
 pub(crate) struct Locks {
     inner: Rc<Inner>,
@@ -22,6 +22,9 @@ pub(crate) struct Locks {
 #[derive(Default)]
 struct Inner {
     held: RefCell<BTreeMap<ObjectId, Vec<Range<u32>>>>,
+    /// In the order in which they came.
+    waiting: RefCell<BTreeMap<u64, Vec<Blocks>>>,
+    next: Cell<u64>,
     released: Notify,
 }
 
@@ -31,13 +34,29 @@ pub(crate) struct Guard {
     blocks: Vec<Blocks>,
 }
 
+/// A place among those who wait, until this is dropped.
+struct Turn<'a> {
+    inner: &'a Inner,
+    number: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.inner.waiting.borrow_mut().remove(&self.number);
+        self.inner.released.notify_all();
+    }
+}
+
+fn meet(one: &Range<u32>, other: &Range<u32>) -> bool {
+    other.start < one.end && one.start < other.end
+}
+
 impl Locks {
     /// Whether nobody holds one of the blocks.
     pub(crate) fn are_free(&self, blocks: &[Blocks]) -> bool {
         let held = self.inner.held.borrow();
         blocks.iter().all(|(object, range)| {
-            let meets = |other: &Range<u32>| other.start < range.end && range.start < other.end;
-            !held.get(object).is_some_and(|ranges| ranges.iter().any(meets))
+            !held.get(object).is_some_and(|ranges| ranges.iter().any(|other| meet(range, other)))
         })
     }
 
@@ -68,14 +87,35 @@ impl Locks {
         }
     }
 
-    /// Locks the blocks, all at once: who waits holds none.
+    /// Whether somebody who came before `number` waits for one of the blocks.
+    fn is_behind(&self, number: u64, blocks: &[Blocks]) -> bool {
+        let waiting = self.inner.waiting.borrow();
+        let mut before = waiting.range(..number).flat_map(|(_, others)| others);
+        before.any(|(object, range)| {
+            blocks.iter().any(|(own, wanted)| own == object && meet(wanted, range))
+        })
+    }
+
+    /// Locks the blocks, all at once, in turn: who waits holds none, and nobody goes before who came first.
     pub(crate) async fn lock(&self, blocks: Vec<Blocks>) -> Guard {
-        self.free(&blocks).await;
-        let mut held = self.inner.held.borrow_mut();
+        let inner = &*self.inner;
+        let number = inner.next.get();
+        inner.next.set(number + 1);
+        inner.waiting.borrow_mut().insert(number, blocks.clone());
+        let turn = Turn { inner, number };
+        loop {
+            let released = inner.released.notified();
+            if self.are_free(&blocks) && !self.is_behind(number, &blocks) {
+                break;
+            }
+            released.await;
+        }
+        let mut held = inner.held.borrow_mut();
         for (object, range) in &blocks {
             held.entry(*object).or_default().push(range.clone());
         }
         drop(held);
+        drop(turn);
         Guard { locks: self.clone(), blocks }
     }
 }
@@ -98,7 +138,6 @@ impl Drop for Guard {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
 
@@ -123,8 +162,12 @@ mod tests {
         });
         assert!(poll(second.as_mut()).is_pending());
         assert!(locks.are_free(&[(object(2), 0..1)]), "who waits holds none");
+        // It came later, and does not go before.
+        let mut third = pin!(locks.lock(vec![(object(1), 8..10)]));
+        assert!(poll(third.as_mut()).is_pending());
         drop(first);
         assert!(poll(second.as_mut()).is_ready() && got.get());
+        assert!(poll(third.as_mut()).is_ready());
         assert!(locks.are_free(&[(object(0), 0..4), (object(1), 0..9)]));
     }
 }

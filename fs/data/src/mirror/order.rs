@@ -9,11 +9,11 @@ use ropewalk_base::memory::Memory;
 use ropewalk_base::task::{Either, Receiver, join_all, race};
 use ropewalk_net::Audience;
 use ropewalk_wire::fs::data::{
-    BLOCK_BYTES, Bulk, DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Order, Source,
+    BLOCK_BYTES, Bulk, DataRequest, EMBEDDED_BYTES_MAX, FileId, GROUPS_MAX, ObjectRange, Order,
+    Source,
 };
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::group::Group;
-use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::Step;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -31,6 +31,8 @@ use crate::write::{Write, object};
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// A newcomer that does not answer for so long is brought into step later.
 const HEARING_LIMIT: Duration = Duration::from_secs(1);
+/// The pause before a buffer is made accessible once more.
+const EXPOSE_PAUSE: Duration = Duration::from_millis(20);
 /// The pause before the metadata server is told again that a member is out of step.
 const REPORT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -86,14 +88,14 @@ impl Inner {
         }
     }
 
-    /// The other servers of a group that have to hear of changes.
-    fn hearers(&self, group: Group) -> Vec<u32> {
+    /// The other servers of a group that have to hear of changes. An error: this server does not order it.
+    fn hearers(&self, group: Group) -> Result<Vec<u32>, Failure> {
         let groups = self.groups.borrow();
-        let Some(membership) = groups.ordered(group) else { return Vec::new() };
+        let Some(membership) = groups.ordered(group) else { return Err(Failure::Superseded) };
         let others: Vec<u32> = membership.holders().filter(|it| *it != self.server).collect();
         drop(groups);
         let hears = |server: &u32| self.place(group, *server) != Place::Outside;
-        others.into_iter().filter(hears).collect()
+        Ok(others.into_iter().filter(hears).collect())
     }
 
     /// The other members of groups that this server orders.
@@ -115,6 +117,9 @@ impl Inner {
         let mut refused = None;
         loop {
             let changed = self.mirror.changed.notified();
+            if self.stopping.get() {
+                return Err(Failure::Superseded);
+            }
             let place = self.place(group, server);
             match place {
                 Place::Deposed => return Err(Failure::Superseded),
@@ -160,9 +165,9 @@ impl Inner {
 
     /// Has a change done by other servers of its group. Its blocks are locked.
     pub(super) async fn copy(&self, change: &Change<'_>, to: To) -> Result<(), Failure> {
-        let hearers = match to {
-            To::Hearers => self.hearers(change.group),
-            To::One(server) => vec![server],
+        let hearers = match (to, self.hearers(change.group)?) {
+            (To::Hearers, hearers) => hearers,
+            (To::One(server), _) => vec![server],
         };
         if hearers.is_empty() {
             return Ok(());
@@ -226,7 +231,6 @@ impl Inner {
         sums: &[u8],
         to: To,
     ) -> Result<(), Failure> {
-        let unavailable = Failure::Status(Status::Unavailable);
         if lent.buffer.len() <= EMBEDDED_BYTES_MAX as usize {
             let copied = self.copy_runs(file, pieces, sums, to, |bytes| {
                 Source::Embedded(Bytes(&lent.buffer[bytes]))
@@ -234,8 +238,18 @@ impl Inner {
             return copied.await;
         }
         let Lent { buffer, permit: _permit } = lent;
-        let exposed = self.endpoint.expose(Memory::pooled(buffer), false, Audience::Everybody);
-        let key = exposed.map_err(|_| unavailable)?;
+        let mut memory = Memory::pooled(buffer);
+        let key = loop {
+            match self.endpoint.expose(memory, false, Audience::Everybody) {
+                Ok(key) => break key,
+                // There are too many regions just now, and the change is done here already.
+                Err((back, _)) => memory = back,
+            }
+            if self.stopping.get() {
+                return Err(Failure::Superseded);
+            }
+            self.world.sleep(EXPOSE_PAUSE).await;
+        };
         let copied = self
             .copy_runs(file, pieces, sums, to, |bytes| {
                 let offset = bytes.start as u64;
@@ -288,24 +302,26 @@ impl Inner {
     pub(crate) async fn ask_hearers(
         &self,
         groups: &[Group],
-        request: &DataRequest<'_>,
+        request: impl Fn(Vec<Group>) -> DataRequest<'static>,
     ) -> Result<(), Failure> {
-        let mut body = Vec::new();
-        encode(request, &mut body);
-        let body: Rc<[u8]> = body.into();
         let mut asked: BTreeMap<u32, Vec<Group>> = BTreeMap::new();
         for group in groups {
-            for server in self.hearers(*group) {
+            for server in self.hearers(*group)? {
                 asked.entry(server).or_default().push(*group);
             }
         }
-        let answers = asked.into_iter().map(|(server, groups)| {
-            let body = body.clone();
+        let some = asked.iter().flat_map(|(server, groups)| {
+            groups.chunks(GROUPS_MAX).map(move |groups| (*server, groups))
+        });
+        let answers = some.map(|(server, groups)| {
+            let mut body = Vec::new();
+            encode(&request(groups.to_vec()), &mut body);
+            let body: Rc<[u8]> = body.into();
             async move {
                 // Where one group does without the server, another may need it still.
                 for group in groups {
-                    let sent = self.send(group, server, body.clone());
-                    if self.answer_of(group, server, sent).await?.is_some() {
+                    let sent = self.send(*group, server, body.clone());
+                    if self.answer_of(*group, server, sent).await?.is_some() {
                         break;
                     }
                 }

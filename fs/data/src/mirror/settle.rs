@@ -1,14 +1,12 @@
 //! Groups that this server begins to order, and newcomers that it brings into step.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::task::{race, yield_now};
+use ropewalk_base::task::{join_all, race, yield_now};
 use ropewalk_store::objects::{ObjectError, ObjectId};
-use ropewalk_wire::fs::data::{
-    DataReply, DataRequest, DataResult, GROUPS_MAX, ObjectInfo, ObjectName,
-};
+use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectInfo, ObjectName};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::meta::Step;
@@ -25,6 +23,10 @@ use crate::server::Inner;
 const PAUSE: Duration = Duration::from_millis(200);
 /// A newcomer that does not answer for so long is looked for later.
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
+/// A newcomer that is not taken in for so long is brought into step once more.
+const TAKE_IN_LIMIT: Duration = Duration::from_secs(4);
+/// Groups that are settled at a time.
+const SETTLED_AT_ONCE: usize = 64;
 /// Objects that are looked at before other tasks run.
 const BETWEEN_YIELDS: usize = 16;
 
@@ -41,53 +43,38 @@ impl Inner {
                 changed.await;
                 continue;
             }
-            for some in groups.chunks(GROUPS_MAX) {
-                // Another server orders them now, or one cannot be read: looked at again soon.
-                if self.settle_some(some, epoch).await.is_err() {
-                    self.world.sleep(PAUSE).await;
-                }
+            let mut left = false;
+            for some in groups.chunks(SETTLED_AT_ONCE) {
+                let settled = some.iter().map(|group| self.settle_group(*group, epoch));
+                left |= join_all(settled).await.iter().any(Result::is_err);
+            }
+            self.mirror.changed.notify_all();
+            if left {
+                // Another server orders some of them now, or a member is silent: looked at again soon.
+                self.world.sleep(PAUSE).await;
             }
         }
     }
 
-    /// Makes the objects equal that may differ between the members of groups, and serves the groups.
-    async fn settle_some(&self, groups: &[Group], epoch: u32) -> Result<(), Failure> {
-        let mut open: BTreeMap<Group, BTreeSet<ObjectName>> = BTreeMap::new();
-        for group in groups {
-            open.entry(*group).or_default().extend(self.open_objects(&[*group]));
-        }
-        let mut members: BTreeMap<u32, Vec<Group>> = BTreeMap::new();
-        for group in groups {
-            for server in self.members(*group) {
-                members.entry(server).or_default().push(*group);
+    /// Makes the objects equal that may differ between the members of a group, and serves the group.
+    async fn settle_group(&self, group: Group, epoch: u32) -> Result<(), Failure> {
+        let mut open: BTreeSet<ObjectName> = self.open_objects(&[group]).into_iter().collect();
+        for server in self.members(group) {
+            let request = DataRequest::Settle { groups: vec![group] };
+            let Some(body) = self.ask_server(group, server, &request).await? else { continue };
+            match decode::<DataResult<'_>>(&body) {
+                Ok(Ok(DataReply::Settled { objects })) => open.extend(objects),
+                _ => return Err(Errno::EPROTO.into()),
             }
         }
-        for (server, groups) in &members {
-            // A call for each group: a member's objects are made equal in the group of theirs.
-            for group in groups {
-                let request = DataRequest::Settle { groups: vec![*group] };
-                let Some(body) = self.ask_server(*group, *server, &request).await? else {
-                    continue;
-                };
-                match decode::<DataResult<'_>>(&body) {
-                    Ok(Ok(DataReply::Settled { objects })) => {
-                        open.entry(*group).or_default().extend(objects);
-                    }
-                    _ => return Err(Errno::EPROTO.into()),
-                }
+        for ObjectName { inode, generation, stripe } in open {
+            let object = ObjectId { inode, generation, stripe };
+            for server in self.members(group) {
+                self.even_out(Target { group, object, server }).await?;
             }
         }
-        for (group, objects) in open {
-            for ObjectName { inode, generation, stripe } in objects {
-                let object = ObjectId { inode, generation, stripe };
-                for server in self.members(group) {
-                    self.even_out(Target { group, object, server }).await?;
-                }
-            }
-            self.mirror.open.borrow_mut().remove(&group);
-            self.groups.borrow_mut().settle(group, epoch);
-        }
-        self.mirror.changed.notify_all();
+        self.mirror.open.borrow_mut().remove(&group);
+        self.groups.borrow_mut().settle(group, epoch);
         Ok(())
     }
 
@@ -162,7 +149,9 @@ impl Inner {
             let info = match info {
                 Ok(info) => info,
                 Err(error @ (ObjectError::Header { .. } | ObjectError::Older { .. })) => {
+                    // Nobody knows whose group it is: none may get a member that lacks it.
                     self.failed("list", &error);
+                    unreadable.extend(groups);
                     continue;
                 }
                 Err(error) => return Err(self.failed("list", &error)),
@@ -216,8 +205,9 @@ impl Inner {
             for ObjectInfo { inode, generation, stripe, group, .. } in &objects {
                 let object = ObjectId { inode: *inode, generation: *generation, stripe: *stripe };
                 let Some(group) = group.filter(|group| wanted.contains(group)) else { continue };
-                let here = self.store.table(object).map_err(|error| self.failed("list", &error))?;
-                if here.is_none() && !self.has_missed(group, server) {
+                let here = self.store.info(object).map_err(|error| self.failed("list", &error))?;
+                let seen = here.is_some_and(|here| here.group.get().is_some());
+                if !seen && !self.has_missed(group, server) {
                     self.even_out(Target { group, object, server }).await?;
                 }
             }
@@ -240,6 +230,7 @@ impl Inner {
         }
         let Some(herald) = &self.herald else { return };
         let step = Step { group, by: self.server, map: epoch, server, in_step: true };
+        let begin = self.world.now();
         // Whatever the answer is: it counts as a member until this server knows a map that says whether it is one.
         loop {
             let changed = self.mirror.changed.notified();
@@ -247,7 +238,9 @@ impl Inner {
             if known || self.stopping.get() {
                 return;
             }
-            herald.set_step(step).await;
+            // One that fell silent meanwhile is not taken in: that it is out of step makes the request void.
+            let late = self.world.now().since(begin) >= TAKE_IN_LIMIT;
+            herald.set_step(Step { in_step: !late, ..step }).await;
             self.map_wanted.notify_all();
             let _ = race(changed, self.world.sleep(PAUSE)).await;
         }

@@ -427,7 +427,8 @@ impl MetaServer {
             return false;
         }
         let file = FileId { inode: cut.inode, generation: cut.generation, epoch: cut.epoch };
-        let request = DataRequest::Truncate { file, stripe: cut.stripe, offset: cut.offset };
+        let (stripe, offset, groups) = (cut.stripe, cut.offset, Vec::new());
+        let request = DataRequest::Truncate { file, stripe, offset, groups };
         let mut body = Vec::new();
         encode(&request, &mut body);
         let asked = servers.iter().map(|id| self.ask(*id, &body, |count| &mut count.cuts));

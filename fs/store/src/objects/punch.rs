@@ -12,7 +12,7 @@ use super::object::Object;
 use super::record::Record;
 use super::table::{PAIR_BYTES, Place, Tails};
 use super::write::{Logged, Scratch, part_of};
-use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
+use super::{GroupTag, Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
 
 /// The treatment of damage when bytes are thrown away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,9 +133,26 @@ impl ObjectStore {
         offset: u64,
         by: WriteEpoch,
     ) -> Result<Vec<ObjectId>, ObjectError> {
+        self.truncate_file_in(inode, generation, (stripe, offset), by, |_| true)
+    }
+
+    /// As [`ObjectStore::truncate_file`], of the objects whose groups are to be cut.
+    pub fn truncate_file_in(
+        &self,
+        inode: u64,
+        generation: u32,
+        (stripe, offset): (u32, u64),
+        by: WriteEpoch,
+        of: impl Fn(GroupTag) -> bool,
+    ) -> Result<Vec<ObjectId>, ObjectError> {
         let (mut lossy, mut result) = (Vec::new(), Ok(()));
         for object in self.inner.objects_of(inode)? {
             if object.generation != generation || object.stripe < stripe {
+                continue;
+            }
+            if let Ok(Some(info)) = self.info(object)
+                && !of(info.group)
+            {
                 continue;
             }
             let from = if object.stripe == stripe { offset } else { 0 };

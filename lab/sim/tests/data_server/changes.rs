@@ -57,18 +57,21 @@ fn punched_and_truncated_bytes_read_as_zeros_and_others_stay() {
         assert_eq!((read.bytes[7], read.bytes[7 + 10_001]), (9, 9));
         assert!(read.bytes[8..7 + 10_001].iter().all(|byte| *byte == 0));
         // 5000 bytes stay of stripe 2; nothing does of stripe 3.
-        let request = DataRequest::Truncate { file: file(1), stripe: 3, offset: 5000 };
+        let request =
+            DataRequest::Truncate { file: file(1), stripe: 3, offset: 5000, groups: Vec::new() };
         client.done(&request).await.unwrap();
         let pieces = [range(1, 19_999, 1), range(2, 0, 20_000), range(3, 0, 20_000)];
         let read = client.read(file(1), &pieces).await.unwrap();
         assert!(read.bytes[..5001].iter().all(|byte| *byte == 9));
         assert!(read.bytes[5001..].iter().all(|byte| *byte == 0));
-        let request = DataRequest::Truncate { file: file(1), stripe: 0, offset: 0 };
+        let request =
+            DataRequest::Truncate { file: file(1), stripe: 0, offset: 0, groups: Vec::new() };
         client.done(&request).await.unwrap();
         let read = client.read(file(1), &pieces).await.unwrap();
         assert!(read.bytes.iter().all(|byte| *byte == 0));
         for (stripe, offset) in [(0, 1), (1, u32::MAX)] {
-            let request = DataRequest::Truncate { file: file(1), stripe, offset };
+            let request =
+                DataRequest::Truncate { file: file(1), stripe, offset, groups: Vec::new() };
             assert_eq!(client.done(&request).await, Err(Failed::Errno(Errno::EINVAL)));
         }
     });
@@ -158,7 +161,10 @@ fn an_older_epoch_of_a_file_is_stale() {
         let (pieces, old) = ([range(0, 0, 4)], file(1));
         let new = FileId { epoch: 2, ..old };
         client.write(old, &pieces, b"old!").await.unwrap();
-        client.done(&DataRequest::Truncate { file: new, stripe: 0, offset: 0 }).await.unwrap();
+        client
+            .done(&DataRequest::Truncate { file: new, stripe: 0, offset: 0, groups: Vec::new() })
+            .await
+            .unwrap();
         assert_eq!(client.write(old, &pieces, b"late").await, Err(STALE));
         assert_eq!(client.read(old, &pieces).await, Err(STALE));
         let punch = DataRequest::Punch { file: old, pieces: pieces.to_vec() };
@@ -183,7 +189,8 @@ fn a_write_that_a_cut_overtakes_brings_nothing_back() {
         });
         simulation.run_for(Duration::from_micros(delay));
         run_meta(&mut simulation, async move {
-            let request = DataRequest::Truncate { file: cut, stripe: 0, offset: 0 };
+            let request =
+                DataRequest::Truncate { file: cut, stripe: 0, offset: 0, groups: Vec::new() };
             meta.done(&request).await.unwrap();
         });
         run(&mut simulation, async move {
@@ -197,7 +204,12 @@ fn a_write_that_a_cut_overtakes_brings_nothing_back() {
 fn cut_outside_of_a_session(seed: u64) {
     let (mut simulation, cluster, meta) = cluster(seed);
     let (client, pieces) = (cluster.client.clone(), [range(0, 0, 10_000)]);
-    let cut = DataRequest::Truncate { file: FileId { epoch: 2, ..file(1) }, stripe: 1, offset: 9 };
+    let cut = DataRequest::Truncate {
+        file: FileId { epoch: 2, ..file(1) },
+        stripe: 1,
+        offset: 9,
+        groups: Vec::new(),
+    };
     let writer = client.clone();
     run(&mut simulation, async move {
         writer.write(file(1), &pieces, &[1; 10_000]).await.unwrap();

@@ -465,6 +465,21 @@ impl Run<'_> {
         }
     }
 
+    /// Some time after the last fault all members of each group are there, and equal.
+    fn check_copies(&mut self, copies: u32) {
+        self.cluster.await_start(self.simulation);
+        let cluster = &self.cluster;
+        let equal = |_: &Simulation| cluster.copy_differences(copies).is_empty();
+        for _ in 0..20 {
+            self.simulation.run_for(Duration::from_secs(2));
+            if equal(self.simulation) {
+                break;
+            }
+        }
+        let differences = self.cluster.copy_differences(copies);
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
     /// Takes all names of a damaged file away, and closes it.
     fn remove(&mut self, id: usize) {
         for handles in &self.handles {
@@ -593,17 +608,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
         });
     }
     if setting.mirrored {
-        run.cluster.await_start(run.simulation);
-        let cluster = &run.cluster;
-        let equal = |_: &Simulation| cluster.copy_differences(copies).is_empty();
-        for _ in 0..20 {
-            run.simulation.run_for(Duration::from_secs(2));
-            if equal(run.simulation) {
-                break;
-            }
-        }
-        let differences = run.cluster.copy_differences(copies);
-        assert!(differences.is_empty(), "{differences:#?}");
+        run.check_copies(copies);
     }
 }
 

@@ -41,7 +41,7 @@ impl Handler for Listener {
         assert_eq!(incoming.head.service, Service::Data);
         let told = match decode::<DataRequest<'_>>(incoming.body()).expect("requests decode") {
             DataRequest::Fence { session, epoch } => Told::Fence(session, epoch),
-            DataRequest::Truncate { file, stripe, offset } => {
+            DataRequest::Truncate { file, stripe, offset, .. } => {
                 Told::Truncate(file.inode, stripe, offset)
             }
             DataRequest::Reap { inodes } => Told::Reap(inodes),

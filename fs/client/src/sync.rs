@@ -1,0 +1,107 @@
+//! Makes bytes durable where they are: at a server, or at all members of a group.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::data::{DataRequest, FileId, GROUPS_MAX, ObjectRange};
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::value::Errno;
+
+use crate::client::Client;
+use crate::home::Home;
+use crate::inode::Inode;
+use crate::places::Places;
+
+/// The pause before the map is asked for while a group's server does not answer.
+const MAP_PAUSE: Duration = Duration::from_millis(250);
+
+impl Places {
+    /// Notes that ranges were written by a server of this era, and are not durable yet.
+    pub fn note_unsynced(&self, inode: &Inode, pieces: &[ObjectRange], era: u64) {
+        let mut unsynced = inode.unsynced.borrow_mut();
+        for piece in pieces {
+            let (home, losses) = self.home(piece.group);
+            unsynced.entry(home).or_insert(losses.unwrap_or(era));
+        }
+    }
+}
+
+impl Client {
+    /// Makes bytes of a file durable at these places. With each place: its era, or its losses, when that was done.
+    pub(crate) async fn sync_homes(
+        &self,
+        file: FileId,
+        homes: impl IntoIterator<Item = Home>,
+    ) -> Vec<(Home, Result<u64, Errno>)> {
+        let mut left: Vec<Home> = homes.into_iter().collect();
+        let mut synced = Vec::new();
+        while !left.is_empty() {
+            let map = self.map();
+            let mut by_server: BTreeMap<u32, Vec<Home>> = BTreeMap::new();
+            for home in left.drain(..) {
+                let server = match home {
+                    Home::Server(server) => Some(server),
+                    Home::Group(group) => map.first(group),
+                };
+                match server {
+                    Some(server) => by_server.entry(server).or_default().push(home),
+                    None => synced.push((home, Err(Errno::EPROTO))),
+                }
+            }
+            let asked = by_server.iter().flat_map(|(server, homes)| {
+                homes.chunks(GROUPS_MAX).map(move |homes| (*server, homes))
+            });
+            let asked = asked.map(|(server, homes)| self.sync_some(file, server, homes));
+            for (homes, answer) in join_all(asked).await {
+                let outdated = answer == Err(Errno::ESTALE) && self.map().epoch > map.epoch;
+                if outdated && homes.iter().any(|home| matches!(home, Home::Group(_))) {
+                    left.extend(homes);
+                    continue;
+                }
+                let now = self.map();
+                for home in homes {
+                    let state = answer.and_then(|era| match home {
+                        Home::Server(_) => Ok(era),
+                        Home::Group(group) => {
+                            let group = now.membership(*group).ok_or(Errno::EPROTO)?;
+                            Ok(u64::from(group.losses))
+                        }
+                    });
+                    synced.push((*home, state));
+                }
+            }
+        }
+        synced
+    }
+
+    /// Has one server make bytes durable; its era.
+    async fn sync_some<'a>(
+        &self,
+        file: FileId,
+        server: u32,
+        homes: &'a [Home],
+    ) -> (&'a [Home], Result<u64, Errno>) {
+        let group = |home: &Home| match home {
+            Home::Server(_) => None,
+            Home::Group(group) => Some(*group),
+        };
+        let groups = homes.iter().filter_map(group).collect();
+        let request = DataRequest::Sync { files: vec![file], groups };
+        let answer = self.ask_data(server, &request, |_| Ok(())).await;
+        (homes, answer.map(|((), era)| era))
+    }
+
+    /// Completes when the map gives one of these groups another first server than this one.
+    pub(crate) async fn deposed(&self, server: u32, groups: &[Group]) {
+        loop {
+            self.inner.world.sleep(MAP_PAUSE).await;
+            // While the metadata server cannot be asked, nobody knows.
+            let _ = self.fetch_map(self.map().epoch + 1).await;
+            let map = self.map();
+            if groups.iter().any(|group| map.first(*group) != Some(server)) {
+                return;
+            }
+        }
+    }
+}
