@@ -88,7 +88,7 @@ impl Inner {
             // A repeated call: bytes written since the first one must stay.
             return self.settle(call).await;
         }
-        self.cut_objects(file, (stripe, offset), call.write_epoch(), |_| true)?;
+        self.cut_objects(file, (stripe, offset), call.write_epoch(), None)?;
         if free {
             self.epochs.borrow_mut().note_cut(file, (stripe, offset));
         }
@@ -105,7 +105,7 @@ impl Inner {
         file: FileId,
         (stripe, offset): (u32, u32),
         by: WriteEpoch,
-        of: impl Fn(GroupTag) -> bool,
+        of: Option<&dyn Fn(GroupTag) -> bool>,
     ) -> Result<(), Failure> {
         let cut = match (stripe, offset) {
             (stripe, 0) => stripe,

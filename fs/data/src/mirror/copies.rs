@@ -292,9 +292,10 @@ impl Inner {
     ) -> Result<DataReply<'static>, Failure> {
         self.room().await?;
         self.admit_copy(call, groups)?;
-        self.cut_objects(file, cut, BY, |tag| {
+        let is_named = |tag: GroupTag| {
             tag.get().is_some_and(|group| groups.contains(&Group::from_number(group)))
-        })?;
+        };
+        self.cut_objects(file, cut, BY, Some(&is_named))?;
         // The metadata server forgets the cut when it is done.
         let synced = self.store.sync(&[]).await;
         synced.map_err(|error| self.failed("sync", &error))?;

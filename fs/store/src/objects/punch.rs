@@ -133,24 +133,25 @@ impl ObjectStore {
         offset: u64,
         by: WriteEpoch,
     ) -> Result<Vec<ObjectId>, ObjectError> {
-        self.truncate_file_in(inode, generation, (stripe, offset), by, |_| true)
+        self.truncate_file_in(inode, generation, (stripe, offset), by, None)
     }
 
-    /// As [`ObjectStore::truncate_file`], of the objects whose groups are to be cut.
+    /// As [`ObjectStore::truncate_file`], of the objects whose groups are to be cut; `None`: all.
     pub fn truncate_file_in(
         &self,
         inode: u64,
         generation: u32,
         (stripe, offset): (u32, u64),
         by: WriteEpoch,
-        of: impl Fn(GroupTag) -> bool,
+        of: Option<&dyn Fn(GroupTag) -> bool>,
     ) -> Result<Vec<ObjectId>, ObjectError> {
         let (mut lossy, mut result) = (Vec::new(), Ok(()));
         for object in self.inner.objects_of(inode)? {
             if object.generation != generation || object.stripe < stripe {
                 continue;
             }
-            if let Ok(Some(info)) = self.info(object)
+            if let Some(of) = of
+                && let Ok(Some(info)) = self.info(object)
                 && !of(info.group)
             {
                 continue;
