@@ -73,15 +73,15 @@ impl Inner {
         offset: u32,
     ) -> Outcome {
         let free = call.head.session == 0;
-        let mirrored = self.groups.borrow().ordered_mirrored();
-        if !free && !mirrored.is_empty() {
+        let mirrored = self.groups.borrow().has_mirrored();
+        if !free && mirrored {
             // Such a cut names no group whose order it could be in.
             return Err(Errno::EINVAL.into());
         }
         self.room().await?;
-        let _guard = match mirrored.is_empty() {
-            true => None,
-            false => Some(self.lock_cut(file).await),
+        let _guard = match mirrored {
+            true => Some(self.lock_cut(file).await),
+            false => None,
         };
         self.admit_change(call, file, &[])?;
         if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
@@ -89,12 +89,14 @@ impl Inner {
             return self.settle(call).await;
         }
         self.cut_objects(file, (stripe, offset), call.write_epoch(), None)?;
-        if free {
-            self.epochs.borrow_mut().note_cut(file, (stripe, offset));
-        }
-        if !mirrored.is_empty() {
+        let ordered = self.groups.borrow().ordered_mirrored();
+        if !ordered.is_empty() {
             let cut = |groups| DataRequest::Truncate { file, stripe, offset, groups };
-            self.ask_hearers(&mirrored, cut).await?;
+            self.ask_hearers(&ordered, cut).await?;
+        }
+        if free {
+            // Not before the others have cut: a repeated call would tell that they have.
+            self.epochs.borrow_mut().note_cut(file, (stripe, offset));
         }
         self.settle(call).await
     }
