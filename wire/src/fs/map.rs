@@ -104,6 +104,8 @@ struct Known {
     band: Band,
     /// The members of all its groups, each once.
     servers: Vec<u32>,
+    /// One of its groups has, or may come to have, several members.
+    is_mirrored: bool,
 }
 
 impl Default for Map {
@@ -124,7 +126,8 @@ impl Map {
         let mut seen = BTreeSet::new();
         let servers = band.groups.iter().flat_map(|group| &group.servers).copied();
         let servers = servers.filter(|server| seen.insert(*server)).collect();
-        self.bands.insert(band.number, Known { band, servers });
+        let is_mirrored = band.groups.iter().any(Membership::is_mirrored);
+        self.bands.insert(band.number, Known { band, servers, is_mirrored });
     }
 
     /// The band of a group as it would be if the group had these servers since the next epoch; `None` for a group that is
@@ -150,6 +153,11 @@ impl Map {
     /// Bands from number `from` on, in order.
     pub fn bands(&self, from: u32) -> impl Iterator<Item = &Band> {
         self.bands.range(from..).map(|(_, known)| &known.band)
+    }
+
+    /// Bands of which a group has, or may come to have, several members.
+    pub fn mirrored_bands(&self) -> impl Iterator<Item = &Band> {
+        self.bands.values().filter(|known| known.is_mirrored).map(|known| &known.band)
     }
 
     /// The numbers of all bands, each with the servers of its groups.
