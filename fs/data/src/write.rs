@@ -5,6 +5,7 @@ use ropewalk_wire::fs::data::{DataReply, FileId};
 
 use crate::bulk::{Moving, Region};
 use crate::failure::Failure;
+use crate::mirror::Held;
 use crate::plan::{Chunk, Plan};
 use crate::server::{Call, Inner};
 
@@ -35,7 +36,7 @@ impl Inner {
         Ok(DataReply::Written)
     }
 
-    /// A write to groups of several members whose bytes are here.
+    /// A write to groups of several members whose bytes came with the call.
     pub(crate) async fn write_copied(
         &self,
         call: Call,
@@ -44,10 +45,9 @@ impl Inner {
     ) -> Result<DataReply<'static>, Failure> {
         let mut checksums = &write.checksums[..];
         for chunk in write.plan.chunks() {
-            let mut lent = self.transfers.buffer(chunk.len).await?;
-            lent.buffer.copy_from_slice(&bytes[chunk.start as usize..][..chunk.len as usize]);
+            let held = Held::Small(&bytes[chunk.start as usize..][..chunk.len as usize]);
             self.room().await?;
-            self.write_mirrored(call, write, &chunk, lent, &mut checksums).await?;
+            self.write_mirrored(call, write, &chunk, held, &mut checksums).await?;
         }
         Ok(DataReply::Written)
     }
@@ -89,7 +89,8 @@ impl Inner {
             let lent = self.transfers.end(moving).await?;
             self.room().await?;
             if mirrored {
-                self.write_mirrored(call, write, chunk, lent, &mut checksums).await?;
+                let held = Held::Lent(lent);
+                self.write_mirrored(call, write, chunk, held, &mut checksums).await?;
             } else {
                 self.write_chunk(call, write, chunk, &lent.buffer, &mut checksums)?;
             }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ropewalk_store::objects::{ObjectId, ReadOutcome};
+use ropewalk_store::objects::{ObjectId, ReadOutcome, UNKNOWN};
 use ropewalk_wire::fs::data::{
     BLOCK_BYTES, DataReply, DataRequest, DataResult, FileId, ObjectName, ObjectRange,
 };
@@ -10,7 +10,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
-use super::order::{Change, To, blocks_of};
+use super::order::{Change, Held, To, blocks_of};
 use crate::failure::Failure;
 use crate::plan::CHUNK_BYTES;
 use crate::server::Inner;
@@ -18,8 +18,6 @@ use crate::write::object;
 
 /// Blocks that travel together.
 const RUN_BLOCKS: u32 = CHUNK_BYTES / BLOCK_BYTES;
-/// The entry of a block whose content nobody knows.
-const UNKNOWN: u32 = 2;
 
 /// An object that is made equal at one server.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +164,7 @@ impl Inner {
         }
         let sums: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         let to = To::One(target.server);
-        self.copy_bytes(file, &[range], lent, &sums, to).await.map(|()| true)
+        self.copy_bytes(file, &[range], Held::Lent(lent), &sums, to).await.map(|()| true)
     }
 }
 

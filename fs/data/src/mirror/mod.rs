@@ -30,6 +30,7 @@ use peers::Peer;
 use locks::Blocks;
 
 pub(crate) use copies::is_among_servers;
+pub(crate) use order::Held;
 
 /// Memory for copies that come in, and for objects that are made equal: apart from that of clients' transfers, and from
 /// each other, since each may wait for the next one at another server.

@@ -56,6 +56,22 @@ pub(super) enum To {
     One(u32),
 }
 
+/// Bytes of a change.
+pub(crate) enum Held<'a> {
+    /// Of a small one: they travel in the calls.
+    Small(&'a [u8]),
+    Lent(Lent),
+}
+
+impl Held<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Held::Small(bytes) => bytes,
+            Held::Lent(lent) => &lent.buffer,
+        }
+    }
+}
+
 /// A change that was done here.
 pub(super) struct Change<'a> {
     pub group: Group,
@@ -156,7 +172,8 @@ impl Inner {
             Some(errno) => format!("refuses a change: {errno}"),
             None => "does not answer".to_owned(),
         };
-        self.lines.say(&format!("data server {server} {how}; its groups go on without it"));
+        self.lines
+            .say(&format!("data server {server} {how}; its groups go on without it, see its log"));
         let map = self.groups.borrow().epoch();
         let step = Step { group, by: self.server, map, server, in_step: false };
         herald.set_step(step).await;
@@ -200,7 +217,7 @@ impl Inner {
         call: Call,
         write: &Write,
         chunk: &Chunk,
-        lent: Lent,
+        held: Held<'_>,
         checksums: &mut &[u32],
     ) -> Result<(), Failure> {
         let range = |part: &crate::plan::Part| ObjectRange {
@@ -212,32 +229,34 @@ impl Inner {
         let pieces: Vec<ObjectRange> = chunk.parts.iter().map(range).collect();
         let _guard = self.lock(write.file, &pieces).await;
         let sums = *checksums;
-        if let Err(failure) = self.write_chunk(call, write, chunk, &lent.buffer, checksums) {
+        if let Err(failure) = self.write_chunk(call, write, chunk, held.bytes(), checksums) {
             // Some of it may have been done.
             self.level_ranges(write.file, &pieces).await?;
             return Err(failure);
         }
         let sums: Vec<u8> =
             sums[..sums.len() - checksums.len()].iter().flat_map(|sum| sum.to_le_bytes()).collect();
-        self.copy_bytes(write.file, &pieces, lent, &sums, To::Hearers).await
+        self.copy_bytes(write.file, &pieces, held, &sums, To::Hearers).await
     }
 
-    /// Sends the bytes of ranges, which follow each other in a buffer, to the other servers of their groups.
+    /// Sends the bytes of ranges, which follow each other, to the other servers of their groups.
     pub(super) async fn copy_bytes(
         &self,
         file: FileId,
         pieces: &[ObjectRange],
-        lent: Lent,
+        held: Held<'_>,
         sums: &[u8],
         to: To,
     ) -> Result<(), Failure> {
-        if lent.buffer.len() <= EMBEDDED_BYTES_MAX as usize {
-            let copied = self.copy_runs(file, pieces, sums, to, |bytes| {
-                Source::Embedded(Bytes(&lent.buffer[bytes]))
-            });
-            return copied.await;
-        }
-        let Lent { buffer, permit: _permit } = lent;
+        let Lent { buffer, permit: _permit } = match held {
+            Held::Lent(lent) if lent.buffer.len() > EMBEDDED_BYTES_MAX as usize => lent,
+            small => {
+                let copied = self.copy_runs(file, pieces, sums, to, |bytes| {
+                    Source::Embedded(Bytes(&small.bytes()[bytes]))
+                });
+                return copied.await;
+            }
+        };
         let mut memory = Memory::pooled(buffer);
         let key = loop {
             match self.endpoint.expose(memory, false, Audience::Everybody) {

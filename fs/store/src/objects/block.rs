@@ -19,7 +19,7 @@ pub(super) const ZERO_CHECKSUM: u32 = 0x98f9_4189;
 pub(super) type Block = [u8; BLOCK_BYTES];
 
 /// The table entry of a block whose content is not known: it matches none.
-pub(super) const UNKNOWN: u32 = 2;
+pub const UNKNOWN: u32 = 2;
 
 /// The table entry of a block that was written, never 0 and never [`UNKNOWN`].
 pub(super) fn entry_of(checksum: u32) -> u32 {

@@ -60,7 +60,7 @@ use ropewalk_base::disk::{Disk, Space};
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
-pub use block::BLOCK_BYTES;
+pub use block::{BLOCK_BYTES, UNKNOWN};
 pub use error::ObjectError;
 pub use list::{Listing, ObjectInfo};
 pub use read::ReadOutcome;
