@@ -439,6 +439,11 @@ pub(crate) fn describe(heard: &Heard) -> String {
              its answers are not believed; this server keeps trying"
                 .to_owned()
         }
+        Heard::Failed(Errno::EAGAIN) => {
+            "the metadata server waits for a sign of the other members of this server's groups before it \
+             takes this server in; this server keeps trying"
+                .to_owned()
+        }
         Heard::Failed(errno) => format!("the metadata server refuses heartbeats: {errno}"),
         Heard::Refused(refusal) => refusal.to_string(),
     }

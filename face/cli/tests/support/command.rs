@@ -16,7 +16,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// What a command printed.
+    /// The output of a command.
     pub fn of(output: &Output) -> Said {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let success = output.status.success();

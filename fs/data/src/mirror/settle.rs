@@ -91,9 +91,10 @@ impl Inner {
                 if begun.is_empty() {
                     continue;
                 }
-                if let Err(failure) = self.bring_newcomer(server, &begun).await {
+                if let Err(Failure::Errno(errno)) = self.bring_newcomer(server, &begun).await {
                     self.lines.say(&format!(
-                        "data server {server} is not in step yet ({failure:?}); this server tries again"
+                        "data server {server} is not in step yet: {errno}; this server tries again. If \
+                         this is said for long, see the logs of both servers"
                     ));
                 }
                 self.end_pass(server, &begun);
@@ -231,7 +232,7 @@ impl Inner {
         let Some(herald) = &self.herald else { return };
         let step = Step { group, by: self.server, map: epoch, server, in_step: true };
         let begin = self.world.now();
-        // Whatever the answer is: it counts as a member until this server knows a map that says whether it is one.
+        // It counts as a member until this server knows a map that says whether it is one, also after a refusal.
         loop {
             let changed = self.mirror.changed.notified();
             let known = self.groups.borrow().ordered(group).is_none_or(|it| it.since > epoch);

@@ -1,4 +1,4 @@
-//! What is there after all: by a session that remembers nothing.
+//! The names that are there after all, as a session sees them that remembers nothing.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::order::Order;
 use crate::survive::names::name_of;
 use crate::work_library::{Session, failed};
 
-/// What was found of all names that must be there, and of no others.
+/// The names that are there, compared with those that have to be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     /// Names that were looked for.
