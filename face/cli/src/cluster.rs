@@ -202,13 +202,15 @@ pub struct DataPlace {
     pub replace: bool,
     /// The user takes it in, though the cluster did not have its number yet.
     pub admit: bool,
+    /// Its failure domain.
+    pub domain: String,
     /// It votes, too, and promises for so long.
     pub witness: Option<Duration>,
 }
 
 /// A data server's life.
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
-    let DataPlace { directory, cluster, server, replace, admit, witness } = place;
+    let DataPlace { directory, cluster, server, replace, admit, domain, witness } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
     if let Err(error) = node::reach_all(&node.endpoint, &meta) {
@@ -223,6 +225,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         log: log(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
         admit,
+        domain,
         witness: witness.map(|lease| WitnessConfig { lease }),
         ..DataConfig::new(directory, cluster.id, server, cluster.secret)
     };
@@ -289,6 +292,7 @@ impl Cluster {
                 server: ServerId(number),
                 replace: false,
                 admit: true,
+                domain: name.clone(),
                 witness: None,
             };
             let (rails, address) = (rails(&unique("data"))?, meta.address.clone());

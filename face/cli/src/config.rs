@@ -16,6 +16,7 @@ use ropewalk_base::ids::ClusterId;
 use serde::{Deserialize, Deserializer};
 
 use crate::commands::checked_seconds;
+use crate::commands::domain::checked_name;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
@@ -128,6 +129,8 @@ pub struct DataSection {
     pub directory: Option<PathBuf>,
     #[serde(default, deserialize_with = "listens")]
     pub listen: Vec<Listen>,
+    /// Servers that may fail together have the same.
+    pub domain: Option<DomainName>,
 }
 
 /// `[mount]`: the settings of `ropewalk mount`.
@@ -140,6 +143,11 @@ pub struct MountSection {
 }
 
 impl Config {
+    /// The section of a data server.
+    pub fn section(&self, server: u32) -> Option<&DataSection> {
+        self.data.iter().find(|section| section.server == server)
+    }
+
     /// The metadata server's address: as the file says, or where the file lets it listen.
     pub fn meta_address(&self) -> anyhow::Result<String> {
         if let Some(address) = &self.address {
@@ -189,6 +197,17 @@ impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
         let text = String::deserialize(deserializer)?;
         identity::parse_id(&text).map(Name).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The name of a failure domain.
+#[derive(Debug, Clone)]
+pub struct DomainName(pub String);
+
+impl<'de> Deserialize<'de> for DomainName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DomainName, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        checked_name(&name).map(DomainName).map_err(serde::de::Error::custom)
     }
 }
 

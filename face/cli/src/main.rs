@@ -106,6 +106,8 @@ enum Command {
     Df(remote::df::Df),
     /// Makes directories in a cluster.
     Mkdir(remote::mkdir::Mkdir),
+    /// Shows or sets how many copies of the files in a directory the data servers keep.
+    Policy(remote::policy::Policy),
     /// Removes files and, with -r, directories with everything in them.
     Rm(remote::rm::Rm),
     /// Shows and measures this host's Ethernet and MX networks: interfaces, endpoints, peers,
@@ -156,6 +158,7 @@ fn main() -> std::process::ExitCode {
         Command::Stat(arguments) => remote::stat::run(&arguments),
         Command::Df(arguments) => remote::df::run(&arguments),
         Command::Mkdir(arguments) => remote::mkdir::run(&arguments),
+        Command::Policy(arguments) => remote::policy::run(&arguments),
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Mx(what) => mx::run(&what),
         Command::Paths(what) => paths::run(&what),

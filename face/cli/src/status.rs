@@ -439,6 +439,7 @@ impl Sample {
             "silent_seconds": server.silence.map(|silence| silence.as_secs_f64()),
             "in_pool": server.in_pool,
             "fences_owed": server.fences_owed,
+            "domain": server.domain,
             "answer": answer,
         })
     }

@@ -209,6 +209,7 @@ fn nobody_joins_by_a_heartbeat_of_his_own() {
             admit: true,
             room: Room::default(),
             address: Bytes(b"tcp://127.0.0.1:1"),
+            domain: Bytes(b""),
         });
         assert_eq!(stranger.ask(None, &request, |_| ()), Err(BAD_KEY));
     }
@@ -527,6 +528,7 @@ fn of_servers_that_ask_to_join_the_latest_are_shown_and_steer_no_terminal() {
             admit,
             room,
             address,
+            domain: Bytes(b""),
         };
         assert_eq!(stranger.beat(&site.address, secret, beat), Some(false));
     }

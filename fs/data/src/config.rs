@@ -54,6 +54,8 @@ pub struct DataConfig {
     pub meta: Vec<PeerId>,
     /// The addresses under which clients reach this server; `None`: those that the endpoint reports itself.
     pub address: Option<String>,
+    /// The name of its failure domain. Servers that may fail together say the same, and get no copies of the same bytes.
+    pub domain: String,
     /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
     pub transfer_bytes: usize,
     /// This server is a voter, too.
@@ -80,6 +82,7 @@ impl DataConfig {
             objects: Config::default(),
             meta: Vec::new(),
             address: None,
+            domain: format!("data server {}", server.0),
             transfer_bytes: 64 << 20,
             witness: None,
             log: Rc::new(|_| ()),

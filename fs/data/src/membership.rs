@@ -223,6 +223,7 @@ impl Herald {
             admit: self.config.admit,
             room,
             address: Bytes(self.address.as_bytes()),
+            domain: Bytes(self.config.domain.as_bytes()),
         });
         use Registration as R;
         let mut body = Vec::new();

@@ -14,10 +14,13 @@ use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::value::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::policy::Policy;
 use crate::runs::Runs;
 
-/// Version of the row's encoding.
+/// Version of the row's encoding. Inodes with the default policy have it, so that former programs read them.
 const VERSION: u8 = 2;
+/// Version of rows with a policy behind the other fields.
+const POLICY_VERSION: u8 = 3;
 
 /// An inode as its row keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +58,9 @@ pub struct Inode {
     pub xattr_bytes: u32,
     /// One of them is `security.capability`.
     pub capable: bool,
+    /// Of a directory: how files that are made in it are kept.
+    #[serde(skip)]
+    pub policy: Policy,
 }
 
 /// A row that does not decode: the store is damaged or newer than this program.
@@ -65,14 +71,30 @@ pub struct Damaged;
 impl Inode {
     /// The row's value.
     pub fn encode(&self) -> Vec<u8> {
-        encode_row(VERSION, self)
+        let mut row = encode_row(VERSION, self);
+        if self.policy != Policy::default() {
+            row[0] = POLICY_VERSION;
+            row = postcard::to_extend(&self.policy, row).expect("encoding into memory cannot fail");
+        }
+        row
     }
 
     /// The inode `number` from its row's value.
     pub fn decode(number: u64, bytes: &[u8]) -> Result<Inode, Damaged> {
-        let mut inode: Inode = decode_row(VERSION, bytes)?;
+        let (version, fields) = bytes.split_first().ok_or(Damaged)?;
+        let (mut inode, rest): (Inode, _) =
+            postcard::take_from_bytes(fields).map_err(|_| Damaged)?;
+        inode.policy = match *version {
+            VERSION if rest.is_empty() => Policy::default(),
+            POLICY_VERSION => match postcard::take_from_bytes(rest) {
+                Ok((policy, [])) => policy,
+                _ => return Err(Damaged),
+            },
+            _ => return Err(Damaged),
+        };
         inode.number = number;
         let legal = inode.written.is_valid()
+            && inode.policy.is_valid()
             && inode.mode <= 0o7777
             && inode.layout.is_none_or(|layout| layout.is_valid())
             && (!inode.striped || inode.layout.is_some());
@@ -188,6 +210,7 @@ mod tests {
             inline_bytes: 0,
             xattr_bytes: 0,
             capable: false,
+            policy: Policy::default(),
         }
     }
 
@@ -204,5 +227,22 @@ mod tests {
         newer[0] += 1;
         assert_eq!(Inode::decode(9, &newer), Err(Damaged));
         assert_eq!(inode.attributes().blocks, 2048 + 2);
+    }
+
+    #[test]
+    fn a_policy_stands_behind_the_other_fields() {
+        let plain = inode();
+        let with = Inode { policy: Policy::Copies(3), ..plain.clone() };
+        let (row, before) = (with.encode(), plain.encode());
+        assert_eq!((row[0], before[0]), (POLICY_VERSION, VERSION));
+        assert_eq!(row[1..before.len()], before[1..], "former rows are as they were");
+        assert_eq!(Inode::decode(9, &row), Ok(with));
+        for cut in 0..row.len() {
+            assert_eq!(Inode::decode(9, &row[..cut]), Err(Damaged));
+        }
+        for bad in [&[0, 0][..], &[0, 4], &[1, 2], &[0, 2, 0]] {
+            let row = [&row[..before.len()], bad].concat();
+            assert_eq!(Inode::decode(9, &row), Err(Damaged), "{bad:?}");
+        }
     }
 }

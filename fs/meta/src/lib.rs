@@ -35,6 +35,7 @@ mod numbers;
 mod operate;
 mod parking;
 pub mod permission;
+pub mod policy;
 pub mod pools;
 mod questions;
 pub mod rows;

@@ -16,22 +16,19 @@ use ropewalk_wire::fs::layout::{Layout, Members, POOL_SERVERS_MAX, Pool};
 use ropewalk_wire::fs::map::{Band, COPY_SILENCE, Map, Membership};
 use ropewalk_wire::fs::meta::{Heartbeat, Step};
 use ropewalk_wire::fs::status::Room;
-use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
-use crate::inode::{Damaged, decode_row, encode_row};
+use crate::inode::encode_row;
 use crate::keys::{self, Table};
 
-/// Version of pool rows that name servers: those of the first format.
-const SERVERS_VERSION: u8 = 1;
-/// Version of pool rows.
-const POOL_VERSION: u8 = 2;
+mod placement;
+mod rows;
+
+pub use placement::Shortage;
+pub use rows::{decode_band, decode_pool, encode_band, encode_pool};
+
 /// Version of the row of the map's epoch.
 pub const MAP_VERSION: u8 = 1;
-/// Version of the rows of bands.
-const BAND_VERSION: u8 = 2;
-/// Version of the rows of bands whose groups have no newcomers.
-const PLAIN_BAND_VERSION: u8 = 1;
 /// Version of the rows of members.
 pub const MEMBER_VERSION: u8 = 1;
 /// The store of a number that was admitted and never registered.
@@ -39,6 +36,8 @@ pub const NO_STORE: u128 = 0;
 
 /// Longest address of a server, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 1024;
+/// Longest name of a failure domain that is looked at, in bytes.
+pub const DOMAIN_BYTES_MAX: usize = 64;
 
 /// After the start a server that was not heard of yet counts as there for so long: it may have to look for this
 /// metadata server first.
@@ -46,62 +45,6 @@ const FIRST_SILENCE: Duration = Duration::from_secs(4);
 
 /// The most that a nearly full server keeps for the files that it has.
 const KEPT_BYTES_MAX: u64 = 1 << 30;
-
-/// A pool's row in the first format.
-#[derive(Serialize, Deserialize)]
-struct ServersRow {
-    version: u32,
-    servers: Vec<u32>,
-}
-
-/// The row of a pool.
-pub fn encode_pool(pool: &Pool) -> Vec<u8> {
-    let version = pool.version;
-    match &pool.members {
-        Members::Servers(servers) => {
-            encode_row(SERVERS_VERSION, &ServersRow { version, servers: servers.clone() })
-        }
-        Members::Bands(_) => encode_row(POOL_VERSION, pool),
-    }
-}
-
-/// A pool from its row.
-pub fn decode_pool(bytes: &[u8]) -> Result<Pool, Damaged> {
-    let pool = match bytes.first() {
-        Some(&SERVERS_VERSION) => {
-            let ServersRow { version, servers } = decode_row(SERVERS_VERSION, bytes)?;
-            Pool::of_servers(version, servers)
-        }
-        _ => decode_row(POOL_VERSION, bytes)?,
-    };
-    if pool.is_valid() { Ok(pool) } else { Err(Damaged) }
-}
-
-/// A band's row without newcomers.
-#[derive(Serialize, Deserialize)]
-struct PlainBand {
-    number: u32,
-    groups: Vec<(u32, Vec<u32>)>,
-}
-
-/// The row of a band.
-pub fn encode_band(band: &Band) -> Vec<u8> {
-    encode_row(BAND_VERSION, band)
-}
-
-/// A band from its row.
-pub fn decode_band(bytes: &[u8]) -> Result<Band, Damaged> {
-    let band = match bytes.first() {
-        Some(&PLAIN_BAND_VERSION) => {
-            let PlainBand { number, groups } = decode_row(PLAIN_BAND_VERSION, bytes)?;
-            let groups = groups.into_iter();
-            let groups = groups.map(|(since, servers)| Membership::new(since, servers)).collect();
-            Band { number, groups }
-        }
-        _ => decode_row(BAND_VERSION, bytes)?,
-    };
-    if band.is_valid() { Ok(band) } else { Err(Damaged) }
-}
 
 /// The key of the row of the map's epoch and of the next band.
 pub fn map_key() -> Vec<u8> {
@@ -114,6 +57,8 @@ pub struct Server {
     pub address: Vec<u8>,
     pub boot: u64,
     pub room: Room,
+    /// Its failure domain.
+    pub domain: Vec<u8>,
     heard: Time,
 }
 
@@ -222,6 +167,8 @@ pub struct Pools {
     admitted: BTreeSet<u32>,
     servers: BTreeMap<u32, Server>,
     versions: BTreeMap<u32, Pool>,
+    /// The newest version of each number of copies.
+    newest: BTreeMap<u8, u32>,
     /// The servers of all groups; None in the first format, whose groups are the servers.
     banded: Option<Banded>,
     /// New lives of servers that were not answered yet: boot id, and since when.
@@ -238,7 +185,8 @@ impl Pools {
         versions: BTreeMap<u32, Pool>,
         started: Time,
     ) -> Pools {
-        Pools { members, versions, started, ..Pools::default() }
+        let newest = versions.values().map(|pool| (pool.copies, pool.version)).collect();
+        Pools { members, versions, newest, started, ..Pools::default() }
     }
 
     /// With numbers that may register, as rows hold them.
@@ -446,14 +394,14 @@ impl Pools {
         self.starts.insert(server, start);
     }
 
-    /// The newest version.
-    pub fn newest(&self) -> Option<&Pool> {
-        self.versions.values().next_back()
+    /// The newest version for files of this many copies.
+    pub fn newest(&self, copies: u8) -> Option<&Pool> {
+        self.versions.get(self.newest.get(&copies)?)
     }
 
-    /// A version; 0 is the newest.
+    /// A version; 0 is the newest for files of one copy.
     pub fn get(&self, version: u32) -> Option<&Pool> {
-        if version == 0 { self.newest() } else { self.versions.get(&version) }
+        if version == 0 { self.newest(1) } else { self.versions.get(&version) }
     }
 
     /// A server, if it was heard of since the start.
@@ -494,14 +442,15 @@ impl Pools {
         assert_eq!(self.member(beat.server), Some(beat.store), "a stranger's is not taken");
         let Heartbeat { boot, room, .. } = *beat;
         let address = beat.address.0.to_vec();
-        self.servers.insert(beat.server, Server { address, boot, room, heard: now });
+        let domain = beat.domain.0[..beat.domain.0.len().min(DOMAIN_BYTES_MAX)].to_vec();
+        self.servers.insert(beat.server, Server { address, boot, room, domain, heard: now });
     }
 
-    /// The version that should follow the newest, if the usable servers are others now. With none
-    /// usable the newest stays: its servers may come back. The first version may consist of servers
+    /// The version that should follow the newest for files of this many copies, if the usable servers are others now. With
+    /// none usable the newest stays: its servers may come back. The first version may consist of servers
     /// that are nearly full: a file that cannot grow says more than one that never comes to be.
-    pub fn successor(&self, now: Time, silence: Duration) -> Option<Pool> {
-        let newest = self.newest();
+    pub fn successor(&self, copies: u8, now: Time, silence: Duration) -> Option<Pool> {
+        let newest = self.newest(copies);
         let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
         let (mut usable, mut full) = (Vec::new(), Vec::new());
         for (id, server) in alive {
@@ -516,32 +465,34 @@ impl Pools {
             usable.extend(unheard.filter(|id| !self.servers.contains_key(id)));
             usable.sort_unstable();
         }
-        let members = self.members_on(usable);
+        let members = self.members_on(copies, usable);
         let same = newest.is_some_and(|pool| pool.members == members);
         if members.numbers().is_empty() || same {
             return None;
         }
-        Some(Pool { version: newest.map_or(1, |pool| pool.version + 1), members })
+        let last = self.versions.last_key_value().map_or(0, |(version, _)| *version);
+        Some(Pool { version: last + 1, members, copies })
     }
 
     /// The members of a pool on these servers.
-    fn members_on(&self, servers: Vec<u32>) -> Members {
+    fn members_on(&self, copies: u8, servers: Vec<u32>) -> Members {
         let Some(Banded { map, .. }) = &self.banded else { return Members::Servers(servers) };
         let servers: BTreeSet<u32> = servers.into_iter().collect();
         // Asked at each heartbeat: a band has 64 groups, and few servers.
         let is_on = |all: &[u32]| all.iter().all(|server| servers.contains(server));
-        let bands = map.bands_with_servers().filter(|(_, all)| is_on(all));
+        let bands = map.bands_with_servers(copies).filter(|(_, all)| is_on(all));
         Members::Bands(bands.map(|(band, _)| band).collect())
     }
 
     /// Adds a version that was made durable.
     pub fn add(&mut self, pool: Pool) {
+        self.newest.insert(pool.copies, pool.version);
         self.versions.insert(pool.version, pool);
     }
 
-    /// The layout of a new file; None while there is no pool.
-    pub fn layout(&self, config: &Config, random: &mut Random) -> Option<Layout> {
-        let pool = self.newest()?;
+    /// The layout of a new file of this many copies; None while there is no pool.
+    pub fn layout(&self, copies: u8, config: &Config, random: &mut Random) -> Option<Layout> {
+        let pool = self.newest(copies)?;
         Some(Layout {
             pool_version: pool.version,
             seed: random.next_u64(),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, ServerId};
-use ropewalk_client::{Client, ClientConfig};
+use ropewalk_client::{Caller, Client, ClientConfig};
 use ropewalk_data::{DataConfig, DataServer, Defect, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::Address;
@@ -26,6 +26,7 @@ use ropewalk_rpc::{Secret, servers};
 use ropewalk_store::objects::{self, ObjectId};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::map::Band;
+use ropewalk_wire::fs::meta::ROOT;
 
 use crate::disk::VirtualDisk;
 use crate::endpoint::endpoint;
@@ -382,22 +383,19 @@ impl Cluster {
         result
     }
 
-    /// Gives each group so many members, and waits until the data servers know. Groups must be empty.
+    /// Files that are made in the root from now on have so many copies.
     pub fn mirror(&self, simulation: &mut Simulation, copies: u32) {
-        let (meta, servers) = (self.meta(), self.data.len() as u32);
-        let done = self.spawn(simulation, 0, move |_| async move {
-            let map = meta.map().expect("it serves");
-            let members = |number: usize| {
-                let member = |copy| (number as u32 + copy) % servers + 1;
-                (0..copies.min(servers)).map(member).collect()
-            };
-            let groups = map.bands(0).flat_map(Band::groups).enumerate();
-            let groups: Vec<_> = groups.map(|(at, (group, _))| (group, members(at))).collect();
-            assert!(meta.set_groups(&groups).await, "the groups are there");
+        let copies = copies.min(self.data.len() as u32);
+        // All data servers are heard by then.
+        simulation.run_for(Duration::from_secs(2));
+        let done = self.spawn(simulation, 0, move |client| async move {
+            let value = format!("copies={copies}");
+            let (root, create) = (Caller::root(), (false, false));
+            client.set_xattr(&root, ROOT, b"ropewalk.policy", value.as_bytes(), create).await
         });
         let set = simulation.run_until(PROGRAM_LIMIT, |_| done.borrow().is_some());
-        assert!(set, "the map does not change");
-        simulation.run_for(Duration::from_secs(3));
+        assert!(set, "the policy is not set");
+        assert_eq!(*done.borrow(), Some(Ok(())));
     }
 
     /// Differences between the members of groups, for people; and groups with fewer members than `copies`.
@@ -427,7 +425,8 @@ impl Cluster {
                 }
             }
         }
-        for (group, membership) in map.bands(0).flat_map(Band::groups) {
+        let mirrored = map.bands(0).filter(|band| band.mirroring.is_some());
+        for (group, membership) in mirrored.flat_map(Band::groups) {
             if membership.servers.len() < wanted {
                 differences.push(format!("{group:?} has {membership:?}"));
             }

@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 /// Groups of a band. A server that joins gets a band, so it can leave in as many parts.
 pub const BAND_GROUPS: u32 = 64;
 
+/// Most copies of a file's stripes.
+pub const COPIES_MAX: u8 = 3;
+
 /// The unit of placement: stripes of one group are on the same servers, and move together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Group(u64);

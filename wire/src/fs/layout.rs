@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::group::{BAND_GROUPS, Group};
+use super::group::{BAND_GROUPS, COPIES_MAX, Group};
 
 /// Most data servers of one pool version.
 pub const POOL_SERVERS_MAX: usize = 1024;
@@ -40,6 +40,8 @@ pub enum Growth {
 pub struct Pool {
     pub version: u32,
     pub members: Members,
+    /// Members that each of its groups should have.
+    pub copies: u8,
 }
 
 /// The groups of a pool.
@@ -63,12 +65,13 @@ impl Members {
 impl Pool {
     /// A pool of the first format.
     pub fn of_servers(version: u32, servers: Vec<u32>) -> Pool {
-        Pool { version, members: Members::Servers(servers) }
+        Pool { version, members: Members::Servers(servers), copies: 1 }
     }
 
     /// Whether the values make a pool at all (they may come from a disk or a network).
     pub fn is_valid(&self) -> bool {
         (1..=POOL_SERVERS_MAX).contains(&self.members.numbers().len())
+            && (1..=COPIES_MAX).contains(&self.copies)
     }
 
     /// Group number `index` of all its groups. Neighbours are in different bands, so that they are on different
@@ -183,7 +186,7 @@ mod tests {
 
     fn pools(members: u32) -> [Pool; 2] {
         let numbers: Vec<u32> = (0..members).collect();
-        let bands = Pool { version: 1, members: Members::Bands(numbers.clone()) };
+        let bands = Pool { version: 1, members: Members::Bands(numbers.clone()), copies: 1 };
         [Pool::of_servers(1, numbers), bands]
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Malformed;
-use super::group::{BAND_GROUPS, Group};
+use super::group::{BAND_GROUPS, COPIES_MAX, Group};
 use super::layout::{Members, Pool};
 
 /// Most bytes of one part of the map that is asked for.
@@ -58,19 +58,36 @@ pub struct Band {
     pub number: u32,
     /// `BAND_GROUPS` of them.
     pub groups: Vec<Membership>,
+    /// Of a band for files of several copies.
+    pub mirroring: Option<Mirroring>,
+}
+
+/// The purpose of a band for files of several copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mirroring {
+    /// Members that each group should have: 2 to `COPIES_MAX`.
+    pub copies: u8,
+    /// The server for which the band was made.
+    pub home: u32,
 }
 
 impl Band {
     /// A new band whose groups are all on one server.
     pub fn new(number: u32, server: u32, since: u32) -> Band {
         let group = Membership::new(since, vec![server]);
-        Band { number, groups: vec![group; BAND_GROUPS as usize] }
+        Band { number, groups: vec![group; BAND_GROUPS as usize], mirroring: None }
+    }
+
+    /// Members that each of its groups should have.
+    pub fn copies(&self) -> u8 {
+        self.mirroring.map_or(1, |mirroring| mirroring.copies)
     }
 
     /// Whether the values make a band at all (they may come from a disk or a network).
     pub fn is_valid(&self) -> bool {
         self.groups.len() == BAND_GROUPS as usize
             && self.groups.iter().all(|group| !group.servers.is_empty())
+            && self.mirroring.is_none_or(|it| (2..=COPIES_MAX).contains(&it.copies))
     }
 
     /// The epoch of the newest change within it.
@@ -160,9 +177,10 @@ impl Map {
         self.bands.values().filter(|known| known.is_mirrored).map(|known| &known.band)
     }
 
-    /// The numbers of all bands, each with the servers of its groups.
-    pub fn bands_with_servers(&self) -> impl Iterator<Item = (u32, &[u32])> {
-        self.bands.iter().map(|(number, known)| (*number, &known.servers[..]))
+    /// The numbers of all bands of this many copies, each with the servers of its groups.
+    pub fn bands_with_servers(&self, copies: u8) -> impl Iterator<Item = (u32, &[u32])> {
+        let bands = self.bands.iter().filter(move |(_, known)| known.band.copies() == copies);
+        bands.map(|(number, known)| (*number, &known.servers[..]))
     }
 
     /// The server that orders the writes of a group; `None` for a group that is not in the map.
@@ -294,7 +312,7 @@ mod tests {
     #[test]
     fn the_map_says_where_the_groups_of_a_pool_are() {
         let mut map = Map::at(3);
-        let pool = Pool { version: 1, members: Members::Bands(vec![4, 2]) };
+        let pool = Pool { version: 1, members: Members::Bands(vec![4, 2]), copies: 1 };
         map.add(Band::new(4, 9, 1));
         assert!(!map.covers(&pool) && map.covers(&Pool::of_servers(1, vec![3])));
         map.add(Band::new(2, 5, 2));

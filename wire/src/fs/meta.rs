@@ -674,6 +674,9 @@ pub struct Heartbeat<'a> {
     pub room: Room,
     #[serde(borrow)]
     pub address: Bytes<'a>,
+    /// The name of its failure domain: servers of one domain may fail together, and have no copies of the same bytes.
+    #[serde(borrow)]
+    pub domain: Bytes<'a>,
 }
 
 /// The metadata server's answer to a data server's heartbeat.

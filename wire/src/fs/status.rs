@@ -161,6 +161,9 @@ pub struct KnownServer<'a> {
     pub fences_owed: u32,
     /// Milliseconds since it asked to join, and was refused: the cluster does not have this number.
     pub asked: Option<u64>,
+    /// The name of its failure domain; empty where it was not heard of.
+    #[serde(borrow)]
+    pub domain: Bytes<'a>,
 }
 
 /// A metadata server.

@@ -12,6 +12,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_rpc::servers;
 use ropewalk_store::superblock::Expect;
 
+use super::domain::Domain;
 use super::{LOOK, number, seconds};
 use crate::cluster::{self, DataPlace, Election, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
@@ -88,6 +89,8 @@ gives that data up.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1
         /// permanently.
         #[arg(long)]
         admit: bool,
+        #[command(flatten)]
+        domain: Domain,
     },
     /// Runs the metadata server and all data servers in one process.
     #[command(after_help = "Examples:
@@ -111,6 +114,8 @@ gives that data up.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1
         /// --accept-loss' does.
         #[arg(long)]
         accept_loss: bool,
+        #[command(flatten)]
+        domain: Domain,
     },
 }
 
@@ -163,6 +168,14 @@ pub struct Planned {
     pub listen: Vec<Listen>,
 }
 
+/// A data server to be started.
+pub struct PlannedData {
+    pub number: u32,
+    pub place: Planned,
+    /// Its failure domain.
+    pub domain: String,
+}
+
 /// Servers of one process that are to be started.
 pub struct Plan {
     pub cluster: Identity,
@@ -172,7 +185,7 @@ pub struct Plan {
     /// Gets the cluster's identity as soon as there are metadata.
     pub named: Option<PathBuf>,
     pub term: Option<Duration>,
-    pub data: Vec<(u32, Planned)>,
+    pub data: Vec<PlannedData>,
     /// Numbers of data servers whose former stores are given up.
     pub replace: Vec<u32>,
     /// The records that damage took from the metadata's journal are given up.
@@ -189,9 +202,13 @@ pub fn below(
     (cluster, expect): (Identity, Expect),
     listen: &[Listen],
     data_servers: u32,
+    domain: &Domain,
 ) -> Plan {
     let planned = |name: &str, listen| Planned { directory: directory.join(name), listen };
-    let data = |number| (number, planned(&format!("data{number}"), network::beside(listen)));
+    let data = |number| {
+        let place = planned(&format!("data{number}"), network::beside(listen));
+        PlannedData { number, place, domain: domain.of(None, number) }
+    };
     let data = (0..data_servers).map(data).collect();
     let meta = planned(cluster::META, listen.to_vec());
     let named = Some(directory.to_path_buf());
@@ -231,7 +248,7 @@ pub struct Servers {
 impl Servers {
     /// Starts all of a plan.
     pub fn start(mut plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
-        let unknown = |number: &&u32| plan.data.iter().all(|(known, _)| known != *number);
+        let unknown = |number: &&u32| plan.data.iter().all(|known| known.number != **number);
         if let Some(number) = plan.replace.iter().find(unknown) {
             bail!("--replace {number}: this command does not start a data server {number}");
         }
@@ -240,7 +257,7 @@ impl Servers {
             identity::write(directory, &plan.cluster)?;
         }
         let mut servers = Servers { data: Vec::new(), meta };
-        for (number, planned) in plan.data {
+        for PlannedData { number, place: planned, domain } in plan.data {
             let place = DataPlace {
                 directory: planned.directory,
                 cluster: plan.cluster.clone(),
@@ -248,6 +265,7 @@ impl Servers {
                 replace: plan.replace.contains(&number),
                 // A user that starts all servers together wants them all.
                 admit: true,
+                domain,
                 witness: plan.witness.filter(|(it, _)| *it == number).map(|(_, lease)| lease),
             };
             let address = servers.address().to_string();
@@ -316,7 +334,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let thread = start_meta(&mut plan, place.insecure(&config))?;
             serve_one(thread, (format!("meta{number}"), metrics), &stop)
         }
-        Serve::Data { server, place, meta, replace, admit } => {
+        Serve::Data { server, place, meta, replace, admit, domain } => {
             let config = place.source.read()?;
             let planned = place.data(&config, *server)?;
             let meta = meta.clone().map_or_else(|| config.meta_address(), Ok)?;
@@ -324,17 +342,18 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let cluster = place.cluster(&config, &planned.directory, false)?;
             let Planned { directory, listen } = planned;
             // The author of the configuration file wants the servers that it names.
-            let admit = *admit || config.data.iter().any(|section| section.server == *server);
+            let section = config.section(*server);
+            let (admit, domain) = (*admit || section.is_some(), domain.of(section, *server));
             let witness = config.witness_lease(*server);
             let (name, metrics) = (format!("data{server}"), place.metrics(&config)?);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
-            let place = DataPlace { directory, cluster, server, replace, admit, witness };
+            let place = DataPlace { directory, cluster, server, replace, admit, domain, witness };
             serve_one(start_data(&listen, place, meta, insecure)?, (name, metrics), &stop)
         }
-        Serve::All { place, data_servers, replace, accept_loss } => {
+        Serve::All { place, data_servers, replace, accept_loss, domain } => {
             let config = place.source.read()?;
-            let mut plan = place.all(&config, *data_servers)?;
+            let mut plan = place.all(&config, *data_servers, domain)?;
             plan.replace.clone_from(replace);
             plan.accept_loss = *accept_loss;
             let cluster = plan.cluster.id;
@@ -463,7 +482,7 @@ impl Place {
 
     /// Data server `number`, as flags and file have it.
     fn data(&self, config: &Config, number: u32) -> anyhow::Result<Planned> {
-        let section = config.data.iter().find(|section| section.server == number);
+        let section = config.section(number);
         let own = section.and_then(|section| section.directory.as_ref());
         let said = section.map_or(&[][..], |section| &section.listen);
         Ok(Planned {
@@ -473,7 +492,12 @@ impl Place {
     }
 
     /// All servers, as flags and file have them.
-    fn all(&self, config: &Config, data_servers: Option<u32>) -> anyhow::Result<Plan> {
+    fn all(
+        &self,
+        config: &Config,
+        data_servers: Option<u32>,
+        domain: &Domain,
+    ) -> anyhow::Result<Plan> {
         let mut config = config.clone();
         config.directory = self.directory.clone().or(config.directory);
         let listen = network::first(&[&self.listen, &config.meta.listen]);
@@ -496,11 +520,11 @@ impl Place {
         let mut data = Vec::new();
         for number in numbers {
             let mut planned = place.data(&config, number)?;
-            let says = config.data.iter().any(|s| s.server == number && !s.listen.is_empty());
-            if !says {
+            let section = config.section(number);
+            if section.is_none_or(|section| section.listen.is_empty()) {
                 planned.listen.clone_from(&beside);
             }
-            data.push((number, planned));
+            data.push(PlannedData { number, place: planned, domain: domain.of(section, number) });
         }
         let cluster = place.cluster(&config, &directory, true)?;
         let meta = Planned { directory, listen };

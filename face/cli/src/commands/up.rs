@@ -8,6 +8,7 @@ use ropewalk_mount::MountOptions;
 
 use super::down::{hold, make_directory};
 use super::mount::{ready_mount_point, start_mount};
+use super::domain::Domain;
 use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
@@ -65,6 +66,8 @@ pub struct Up {
     /// Run in the background: the command returns when the cluster serves and is mounted.
     #[arg(long)]
     background: bool,
+    #[command(flatten)]
+    domain: Domain,
 }
 
 /// Runs a whole cluster in this process until a signal comes.
@@ -91,7 +94,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let found = cluster::found_or_new(&directory)?;
     let id = found.0.id;
     let count = data_servers(&directory, arguments.data_servers)?;
-    let mut plan = below(&directory, found, &arguments.listen, count);
+    let mut plan = below(&directory, found, &arguments.listen, count, &arguments.domain);
     plan.replace.clone_from(&arguments.replace);
     plan.accept_loss = arguments.accept_loss;
     let metrics = metrics::Place::of(arguments.metrics, None, arguments.insecure)?;

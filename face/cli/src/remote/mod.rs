@@ -6,6 +6,7 @@
 pub mod df;
 pub mod ls;
 pub mod mkdir;
+pub mod policy;
 pub mod rm;
 pub mod stat;
 pub mod text;

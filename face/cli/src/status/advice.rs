@@ -1,7 +1,7 @@
 //! The faults of a cluster in words, and the remedy of each.
 
 use ropewalk_client::operator::metas::MetaPlaces;
-use ropewalk_client::operator::status::{ClusterState, ServerState};
+use ropewalk_client::operator::status::{ClusterState, MetaState, ServerState};
 use serde_json::{Value, json};
 
 use super::{ago, counted};
@@ -44,6 +44,7 @@ pub fn of_cluster(state: &ClusterState, places: Option<&MetaPlaces>) -> Vec<Trou
         ));
     }
     found.extend(state.servers.iter().flat_map(of_data_server));
+    found.extend(of_groups(meta));
     found.extend(places.map(of_metas).unwrap_or_default());
     if meta.in_grace {
         found.push(Trouble::new(
@@ -54,13 +55,31 @@ pub fn of_cluster(state: &ClusterState, places: Option<&MetaPlaces>) -> Vec<Trou
     found
 }
 
+/// Groups for files of several copies that lack a copy.
+fn of_groups(meta: &MetaState) -> Option<Trouble> {
+    let figure = |name| meta.figures.get(name).copied().unwrap_or(0);
+    let (groups, short) = (figure("meta_groups_mirrored"), figure("meta_groups_short"));
+    let last = match figure("meta_groups_last_copy") {
+        0 => String::new(),
+        last => format!(", and of {last} the last copy is left"),
+    };
+    let fault = || {
+        Trouble::new(
+            format!("{short} of {groups} groups of mirrored files lack a copy{last}"),
+            "start the data servers that do not answer; those that are back are brought into step",
+        )
+    };
+    (short > 0).then(fault)
+}
+
 fn of_data_server(server: &ServerState) -> Vec<Trouble> {
     let (number, mut found) = (server.server, Vec::new());
     let Some(answer) = &server.answer else {
         let since = server.silence.map_or(String::new(), |it| format!(" since {}", ago(it)));
         found.push(Trouble::new(
             format!(
-                "data server {number} does not answer{since}, and stripes on it cannot be read"
+                "data server {number} does not answer{since}, and stripes that are there alone \
+                 cannot be read"
             ),
             format!("start it by 'ropewalk serve data --server {number}', or look at its log"),
         ));

@@ -127,6 +127,8 @@ pub struct ServerState {
     pub in_pool: bool,
     /// Fences that it has yet to be told.
     pub fences_owed: u32,
+    /// The name of its failure domain; empty where it was not heard of.
+    pub domain: String,
     /// None: it does not answer, or answers as another server.
     pub answer: Option<DataState>,
 }
@@ -237,6 +239,7 @@ impl Operator {
                             full: known.full,
                             in_pool: known.in_pool,
                             fences_owed: known.fences_owed,
+                            domain: printable(known.domain.0, TEXT_MAX),
                             answer: None,
                         });
                         let page = (known.collect::<Vec<_>>(), asked.collect::<Vec<_>>());

@@ -13,6 +13,7 @@ use crate::keys::{self, Table};
 use crate::leases::Need;
 use crate::parking::WaitOn;
 use crate::permission::{self, GROUP_EXECUTE, SEARCH, SET_GROUP, WRITE};
+use crate::policy::Policy;
 use crate::rows::Rows;
 use crate::runs::Runs;
 use crate::shard::Admission;
@@ -214,7 +215,8 @@ impl<R: Rows> Operation<'_, R> {
         let layout = match kind {
             InodeKind::File => {
                 let shard = &mut *self.shard;
-                let layout = shard.pools.layout(&shard.config, &mut shard.random);
+                let copies = directory.policy.copies();
+                let layout = shard.pools.layout(copies, &shard.config, &mut shard.random);
                 Some(layout.ok_or_else(|| wait(WaitOn::Pool))?)
             }
             _ => None,
@@ -249,6 +251,7 @@ impl<R: Rows> Operation<'_, R> {
             inline_bytes: 0,
             xattr_bytes: 0,
             capable: false,
+            policy: if is_directory { directory.policy } else { Policy::default() },
         });
         Ok(number)
     }

@@ -20,6 +20,7 @@ mod listing;
 mod lock;
 mod lookup;
 mod open;
+mod policy;
 mod remove;
 mod rename;
 mod status;

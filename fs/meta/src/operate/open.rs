@@ -155,10 +155,13 @@ impl<R: Rows> Operation<'_, R> {
 
     /// Throws a file's bytes away: a new object generation, inline again.
     pub fn truncate_to_zero(&mut self, number: u64, kill_privileges: bool) -> Step<()> {
-        let shard = &mut *self.shard;
-        let layout = shard.pools.layout(&shard.config, &mut shard.random);
         let now = self.now.calendar;
         let old = self.inode(number)?.clone();
+        let shard = &mut *self.shard;
+        // As many copies as before.
+        let pool = old.layout.and_then(|layout| shard.pools.get(layout.pool_version));
+        let copies = pool.map_or(1, |pool| pool.copies);
+        let layout = shard.pools.layout(copies, &shard.config, &mut shard.random);
         // A new generation also where nothing left the inode row: somebody may have begun to write
         // stripes, and those must not come to light when the file grows again.
         let cut = old.size > 0 || old.striped;

@@ -84,6 +84,10 @@ impl<R: Rows> Operation<'_, R> {
         }
         self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.drop_silent();
+        if !self.shard.is_full() {
+            let rows = self.shard.pools.add_missing_bands(self.now.time);
+            self.change_map(rows);
+        }
         self.renew_pool();
         self.durable |= self.shard.pools.has_mirrored();
         let map = self.shard.pools.map().epoch;
@@ -107,7 +111,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     /// Rows of the map that changed. Nobody hears of it before they are durable.
-    fn change_map(&mut self, rows: Vec<(Vec<u8>, Vec<u8>)>) {
+    pub fn change_map(&mut self, rows: Vec<(Vec<u8>, Vec<u8>)>) {
         self.durable |= !rows.is_empty();
         rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
     }
@@ -140,11 +144,13 @@ impl<R: Rows> Operation<'_, R> {
         if self.shard.is_full() {
             return;
         }
-        if let Some(pool) = self.shard.pools.successor(self.now.time, silence) {
-            let key = keys::key(Table::Pool, &[u64::from(pool.version)]);
-            self.batch.put(key, encode_pool(&pool));
-            self.shard.pools.add(pool);
-            self.shard.parking.wake(WaitOn::Pool);
+        for copies in self.shard.pools.kinds() {
+            if let Some(pool) = self.shard.pools.successor(copies, self.now.time, silence) {
+                let key = keys::key(Table::Pool, &[u64::from(pool.version)]);
+                self.batch.put(key, encode_pool(&pool));
+                self.shard.pools.add(pool);
+                self.shard.parking.wake(WaitOn::Pool);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ use crate::inode::Inode;
 use crate::keys::{self, Table};
 use crate::leases::Need;
 use crate::permission::{self, READ, STICKY, WRITE};
+use crate::policy::{POLICY, Policy};
 use crate::rows::Rows;
 
 /// Most bytes of a listing: the limit of `listxattr`.
@@ -18,6 +19,9 @@ const LIST_BYTES_MAX: usize = 64 * 1024;
 impl<R: Rows> Operation<'_, R> {
     pub fn get_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
         let inode = self.inode(number)?.clone();
+        if name == POLICY {
+            return self.get_policy(&inode);
+        }
         check(&inode, who, name, false)?;
         let value = if inode.xattr_bytes == 0 {
             None
@@ -54,6 +58,11 @@ impl<R: Rows> Operation<'_, R> {
         replace: bool,
     ) -> Step<()> {
         let inode = self.inode(number)?.clone();
+        if name == POLICY {
+            // It is there always.
+            let policy = if create { Err(Errno::EEXIST) } else { Ok(Policy::parse(value)) };
+            return self.set_policy(who, number, policy?.ok_or(Errno::EINVAL)?);
+        }
         check(&inode, who, name, true)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(Errno::E2BIG.into());
@@ -88,6 +97,9 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     pub fn remove_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
+        if name == POLICY {
+            return self.set_policy(who, number, Policy::default());
+        }
         let inode = self.inode(number)?.clone();
         match name == CAPABILITY && inode.is_file() {
             // As a write would take them away.

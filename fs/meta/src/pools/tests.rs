@@ -1,17 +1,19 @@
 //! Pools, the map, and the members of groups.
 
 use ropewalk_wire::fs::group::BAND_GROUPS;
+use ropewalk_wire::fs::map::Mirroring;
 use ropewalk_wire::fs::value::Bytes;
 
+use super::rows::{PLAIN_BAND_VERSION, PlainBand};
 use super::*;
 
 const SILENCE: Duration = Duration::from_secs(10);
 
-fn seconds(seconds: u64) -> Time {
+pub fn seconds(seconds: u64) -> Time {
     Time(seconds * 1_000_000_000)
 }
 
-fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) {
+pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) {
     pools.set_member(server, 7);
     let (total_bytes, free_bytes) = (1000, available_bytes);
     let room = Room { total_bytes, free_bytes, available_bytes, file_system: 0 };
@@ -19,6 +21,7 @@ fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Ti
     let (store, history) = (7, 0);
     let (replace, admit) = (false, false);
     let (met, known_by, era) = (0, 0, 1);
+    let domain = format!("host{}", server / 10);
     let beat = Heartbeat {
         server,
         boot,
@@ -31,12 +34,13 @@ fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Ti
         admit,
         room,
         address,
+        domain: Bytes(domain.as_bytes()),
     };
     pools.handle_heartbeat(&beat, now);
 }
 
 fn step(pools: &mut Pools, now: Time) -> Option<Vec<u32>> {
-    let pool = pools.successor(now, SILENCE)?;
+    let pool = pools.successor(1, now, SILENCE)?;
     pools.add(pool.clone());
     Some(pool.members.numbers().to_vec())
 }
@@ -56,7 +60,7 @@ fn versions_follow_the_servers_that_are_usable() {
     assert_eq!(step(&mut pools, seconds(12)), None, "the last usable servers stay");
     beat(&mut pools, 1, 2, 500, seconds(13));
     assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
-    assert_eq!(pools.newest().map(|pool| pool.version), Some(4));
+    assert_eq!(pools.newest(1).map(|pool| pool.version), Some(4));
     assert_eq!(pools.get(2), Some(&Pool::of_servers(2, vec![1, 3])));
 }
 
@@ -166,27 +170,33 @@ fn the_orderer_says_who_is_in_step() {
 }
 
 #[test]
-fn rows_of_bands_are_read_in_both_formats() {
+fn rows_of_bands_are_read_in_all_formats() {
     let plain = PlainBand { number: 3, groups: vec![(5, vec![1, 300]); BAND_GROUPS as usize] };
     let band = decode_band(&encode_row(PLAIN_BAND_VERSION, &plain)).expect("a band");
     assert_eq!(band.groups[7], Membership::new(5, vec![1, 300]));
     let mut band = Band::new(4, 1, 2);
     band.groups[9].newcomers.push(8);
-    assert_eq!(decode_band(&encode_band(&band)).ok(), Some(band));
-    for bad in [&[][..], &[1, 3, 0], &[2, 3, 1, 5, 1, 1, 0, 0], &[3]] {
+    assert_eq!(encode_band(&band)[0], 2, "as former programs read it");
+    assert_eq!(decode_band(&encode_band(&band)).ok().as_ref(), Some(&band));
+    band.mirroring = Some(Mirroring { copies: 3, home: 1 });
+    assert_eq!(decode_band(&encode_band(&band)).ok().as_ref(), Some(&band));
+    band.mirroring = Some(Mirroring { copies: 1, home: 1 });
+    assert!(decode_band(&encode_band(&band)).is_err());
+    for bad in [&[][..], &[1, 3, 0], &[2, 3, 1, 5, 1, 1, 0, 0], &[3], &[4]] {
         assert!(decode_band(bad).is_err(), "{bad:?}");
     }
 }
 
 #[test]
-fn rows_of_pools_are_read_in_both_formats() {
+fn rows_of_pools_are_read_in_all_formats() {
     let old = Pool::of_servers(7, vec![1, 300]);
     assert_eq!(encode_pool(&old), [1, 7, 2, 1, 0xac, 2], "the first format stays as it is");
-    let new = Pool { version: 8, members: Members::Bands(vec![0, 300]) };
-    for pool in [old, new] {
+    let new = Pool { version: 8, members: Members::Bands(vec![0, 300]), copies: 1 };
+    assert_eq!(encode_pool(&new), [2, 8, 1, 2, 0, 0xac, 2], "as former programs read it");
+    for pool in [old, Pool { copies: 3, ..new.clone() }, new] {
         assert_eq!(decode_pool(&encode_pool(&pool)).ok(), Some(pool));
     }
-    for bad in [&[1, 7, 0][..], &[2, 7, 1, 0], &[3, 7, 1, 1, 1], &[]] {
+    for bad in [&[1, 7, 0][..], &[2, 7, 1, 0], &[3, 7, 1, 1, 1], &[3, 7, 1, 1, 1, 4], &[4], &[]] {
         assert!(decode_pool(bad).is_err(), "{bad:?}");
     }
 }
@@ -205,7 +215,7 @@ fn a_large_disk_keeps_no_more_than_it_needs() {
     let total_bytes = 1 << 48;
     let room = |available_bytes| Room { total_bytes, available_bytes, ..Room::default() };
     let heard = Time::ZERO;
-    let server = |room| Server { address: Vec::new(), boot: 1, room, heard };
+    let server = |room| Server { address: Vec::new(), boot: 1, room, domain: Vec::new(), heard };
     assert!(server(room((1 << 30) + 1)).has_room());
     assert!(!server(room(1 << 30)).has_room());
 }
@@ -231,5 +241,5 @@ fn after_a_restart_servers_have_time_to_be_heard() {
     assert_eq!(step(&mut pools, seconds(101)), None);
     beat(&mut pools, 1, 1, 900, seconds(111));
     assert_eq!(step(&mut pools, seconds(111)), Some(vec![1]));
-    assert_eq!(pools.newest().map(|pool| pool.version), Some(6));
+    assert_eq!(pools.newest(1).map(|pool| pool.version), Some(6));
 }

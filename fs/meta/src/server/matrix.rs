@@ -169,6 +169,7 @@ fn about_the_cluster() -> Vec<Row> {
         admit: false,
         room,
         address: NAME,
+        domain: NAME,
     };
     let group = Group::of_band(0, 0);
     let step = Step { group, by: 1, map: 1, server: 1, in_step: true };

@@ -16,12 +16,13 @@ use ropewalk_wire::fs::status::{
 use ropewalk_wire::fs::value::Bytes;
 
 use super::MetaServer;
+use crate::pools::{DOMAIN_BYTES_MAX, Shortage};
 use crate::shard::{Admission, Shard};
 use crate::store_rows::StoreRows;
 
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
-const SERVER_BYTES: usize = 100;
+const SERVER_BYTES: usize = 100 + DOMAIN_BYTES_MAX;
 /// Bytes of a reply beside its entries.
 const FRAME_BYTES: usize = 64;
 
@@ -54,7 +55,7 @@ impl MetaServer {
     /// The server's report on itself. None: it was stopped.
     pub fn report(&self) -> Option<MetaStatus<'static>> {
         let shard = self.shard()?;
-        let newest = shard.pools.newest();
+        let newest = shard.pools.newest(1);
         Some(MetaStatus {
             server: self.config.server.0,
             uptime: milliseconds(self.world.now().since(self.started)),
@@ -94,7 +95,8 @@ impl MetaServer {
         let (now, silence) = (self.world.now(), self.config.shard.server_silence);
         let known = shard.pools.known(0);
         let silent = known.iter().filter(|id| !shard.pools.is_alive(**id, now, silence)).count();
-        let figures: [(&str, u64); 9] = [
+        let Shortage { groups, short, last, losses } = shard.pools.shortage();
+        let figures: [(&str, u64); 13] = [
             ("meta_leases", shard.leases.len() as u64),
             ("meta_backlog_calls", self.backlog.borrow().len() as u64),
             ("meta_unwritten_replies", self.until_written.len() as u64),
@@ -104,6 +106,10 @@ impl MetaServer {
             ("meta_map_epoch", shard.pools.map().epoch.into()),
             ("meta_data_servers", known.len() as u64),
             ("meta_data_servers_silent", silent as u64),
+            ("meta_groups_mirrored", groups),
+            ("meta_groups_short", short),
+            ("meta_groups_last_copy", last),
+            ("meta_group_losses_total", losses),
         ];
         figures.map(|(name, value)| Figure { name: Bytes(name.as_bytes()), value }).into()
     }
@@ -147,7 +153,7 @@ impl MetaServer {
 
     fn servers_from(&self, from: u32, bytes_max: u32) -> Option<Vec<u8>> {
         let (shard, now) = (self.shard()?, self.world.now());
-        let newest = shard.pools.newest();
+        let newest = shard.pools.newest(1);
         let (mut servers, mut end, mut left) = (Vec::new(), true, room(bytes_max));
         // Servers that asked and may join by now are no news.
         let mut askers = self.data_servers.askers(from);
@@ -177,6 +183,7 @@ impl MetaServer {
                 in_pool: newest.is_some_and(|pool| shard.pools.map().has(pool, id)),
                 fences_owed: self.data_servers.owed(id) as u32,
                 asked: asker.map(|(_, asked, _)| milliseconds(now.since(*asked))),
+                domain: Bytes(server.map_or(&[][..], |server| &server.domain)),
             });
         }
         Some(encoded(&MetaReply::Servers { servers, end }))

@@ -24,6 +24,7 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
+use crate::policy::Policy;
 use crate::pools::{
     Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_band, decode_pool, map_key,
 };
@@ -355,6 +356,7 @@ fn format<R: Rows>(
         inline_bytes: 0,
         xattr_bytes: 0,
         capable: false,
+        policy: Policy::default(),
     };
     batch.put(keys::key(Table::Inode, &[ROOT]), root.encode());
     rows.commit(batch)?;

@@ -107,8 +107,9 @@ fn the_root_directory_belongs_to_whom_the_cluster_was_made_for() {
     assert_eq!(cluster.attributes(0, ROOT).attributes().user, 1000);
 }
 
-/// A data server of this number joins.
-fn join(cluster: &mut Cluster, server: u32) {
+/// A data server of this number joins, which is a failure domain of its own.
+pub fn join(cluster: &mut Cluster, server: u32) {
+    let domain = format!("host{server}");
     let now = cluster.moment();
     let request = MetaRequest::Heartbeat(Heartbeat {
         server,
@@ -122,6 +123,7 @@ fn join(cluster: &mut Cluster, server: u32) {
         admit: true,
         room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB, file_system: 0 },
         address: Bytes(b"tcp://two"),
+        domain: Bytes(domain.as_bytes()),
     });
     let call = ropewalk_meta::Call { session: 0, slot: 0, sequence: 0, request, now };
     cluster.shard().execute(call);

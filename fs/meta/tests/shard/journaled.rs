@@ -141,6 +141,7 @@ impl Server {
                 file_system: 0,
             },
             address: Bytes(b"tcp://one"),
+            domain: Bytes(b""),
         });
         server.execute(0, request);
         server

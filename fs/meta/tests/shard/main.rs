@@ -8,6 +8,7 @@ mod directories;
 mod exactly_once;
 mod exports;
 mod journaled;
+mod policies;
 mod sessions;
 mod storm;
 mod terms;

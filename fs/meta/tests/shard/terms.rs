@@ -37,6 +37,7 @@ fn beat(shard: &mut Shard<VolatileRows>, history: u128, met: Term) -> String {
         admit: true,
         room,
         address: Bytes(b"tcp://one"),
+        domain: Bytes(b""),
     });
     let call = Call { session: 0, slot: 0, sequence: 0, request, now: NOW };
     let Outcome::Reply(reply) = shard.execute(call) else { panic!("no reply") };

@@ -271,7 +271,8 @@ impl Run<'_> {
         let Some(number) = number.filter(|_| self.setting.mirrored) else { return false };
         let map = self.cluster.meta_if_up().and_then(|meta| meta.map());
         let Some(map) = map else { return false };
-        let mut groups = map.bands(0).flat_map(Band::groups);
+        let mirrored = map.bands(0).filter(|band| band.mirroring.is_some());
+        let mut groups = mirrored.flat_map(Band::groups);
         groups.all(|(_, group)| group.servers != [number])
     }
 
@@ -543,6 +544,7 @@ struct Setting {
 
 const PAIRED: Setting = Setting { paired: true, mirrored: false };
 const MIRRORED: Setting = Setting { paired: false, mirrored: true };
+const BOTH: Setting = Setting { paired: true, mirrored: true };
 
 fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
     let mut random = simulation.fork_random();
@@ -631,6 +633,13 @@ fn what_was_synced_outlives_power_loss_of_two_metadata_servers() {
         scenario_of(simulation, true, Plant::Nothing, PAIRED);
     };
     run_seeds(seeds(40_000, 40), scenario);
+}
+
+#[test]
+fn clients_see_one_file_system_whichever_metadata_server_or_member_dies() {
+    run_seeds(seeds(70_000, 20), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, BOTH);
+    });
 }
 
 #[test]

@@ -171,6 +171,7 @@ impl Cluster {
                 file_system: 0,
             },
             address: Bytes(b"tcp://one"),
+            domain: Bytes(b""),
         });
         let now = self.moment();
         let call = Call { session: 0, slot: 0, sequence: 0, request, now };

@@ -100,6 +100,7 @@ fn boot(node: &Node, id: u32, log: Log) {
                 file_system: 0,
             },
             address: Bytes(address.as_bytes()),
+            domain: Bytes(b""),
         });
         let mut body = Vec::new();
         encode(&request, &mut body);

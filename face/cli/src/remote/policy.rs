@@ -1,0 +1,101 @@
+//! `ropewalk policy`: how many copies of a directory's files the data servers keep.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context, bail};
+use ropewalk_client::{Errno, InodeKind};
+use serde_json::json;
+
+use super::{Reach, Session, for_each, of, shown};
+use crate::report::{print_json, say};
+
+/// The extended attribute that has the policy.
+const POLICY: &[u8] = b"ropewalk.policy";
+
+/// Arguments of `ropewalk policy`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk policy :/data               shows the policy of a directory
+  ropewalk policy --copies 2 :/data    new files in it get two copies
+  setfattr -n ropewalk.policy -v copies=2 /mnt/data
+                                       does the same through a mount
+
+New directories have the policy of the directory in which they are made. Files that are there \
+already keep their number of copies: copy them to change it. Copies of a file lie in different \
+failure domains, which are hosts unless 'ropewalk serve data --domain' says otherwise. Contents of \
+small files lie with the metadata: a standby metadata server has the copy of those.
+
+A file of two copies outlives any one host, and needs twice the space. Only the owner of a \
+directory and root can set its policy.")]
+pub struct Policy {
+    /// Paths in the cluster; the colon may be left out.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Give files that are made in these directories from now on this many copies.
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u8).range(1..=3))]
+    copies: Option<u8>,
+    /// Print a JSON object for each path.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Shows policies, or sets them.
+pub fn run(arguments: &Policy) -> anyhow::Result<()> {
+    arguments.reach.run("policy", async |session| {
+        let failed = if arguments.copies.is_some() { "set" } else { "shown" };
+        for_each(&arguments.paths, failed, async |path| {
+            if let Some(copies) = arguments.copies {
+                set(session, path, copies).await?;
+            }
+            show(session, path, arguments.json).await
+        })
+        .await
+    })
+}
+
+async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<()> {
+    let inode = session.find(path, true).await?.inode;
+    let value = format!("copies={copies}");
+    let Session { client, caller, .. } = &**session;
+    let done = client.set_xattr(caller, inode, POLICY, value.as_bytes(), (false, false)).await;
+    let shown = shown(path);
+    match done {
+        Ok(()) => Ok(()),
+        Err(Errno::ENODEV) => bail!(
+            "{shown}: {copies} copies need {copies} failure domains with a data server that answers \
+             and is not full; usually a domain is a host: start data servers on other hosts, or \
+             name domains by 'ropewalk serve data --domain' ('ropewalk up --domain each' counts \
+             each data server as one)"
+        ),
+        Err(Errno::ENOTDIR) => bail!(
+            "{shown} is not a directory: set the policy of a directory, and copy the file into it"
+        ),
+        Err(Errno::EOPNOTSUPP) => bail!(
+            "{shown}: this cluster has the first format of metadata, which knows no copies: copy the \
+             files into a new cluster"
+        ),
+        Err(Errno::EPERM) => bail!("{shown}: only the owner of a directory and root set its policy"),
+        Err(errno) => Err(of(path)(errno)),
+    }
+}
+
+async fn show(session: &Rc<Session>, path: &[u8], as_json: bool) -> anyhow::Result<()> {
+    let found = session.find(path, true).await?;
+    let Session { client, caller, .. } = &**session;
+    let value = match client.get_xattr(caller, found.inode, POLICY).await {
+        Err(Errno::ENODATA) => bail!("{} is no file and no directory: it has no copies", shown(path)),
+        value => value.map_err(of(path))?,
+    };
+    let copies = (std::str::from_utf8(&value).ok())
+        .and_then(|text| text.strip_prefix("copies=")?.parse::<u8>().ok());
+    let newer = || "the cluster has a policy that this version does not know: install a newer one";
+    let copies = copies.with_context(newer)?;
+    if as_json {
+        let kind = if found.kind == InodeKind::Directory { "directory" } else { "file" };
+        return print_json(&json!({ "path": shown(path), "kind": kind, "copies": copies }));
+    }
+    say!("{}: {copies} {}", shown(path), if copies == 1 { "copy" } else { "copies" })
+}

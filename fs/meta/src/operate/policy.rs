@@ -1,0 +1,48 @@
+//! Policies of directories, which people see and set as an extended attribute.
+
+use ropewalk_wire::fs::meta::{MetaReply, Who};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use super::{Operation, Step};
+use crate::inode::Inode;
+use crate::leases::Need;
+use crate::permission;
+use crate::policy::Policy;
+use crate::rows::Rows;
+
+impl<R: Rows> Operation<'_, R> {
+    /// The policy of a directory, or the copies of a file.
+    pub fn get_policy(&mut self, inode: &Inode) -> Step<()> {
+        let copies = |version| self.shard.pools.get(version).map_or(1, |pool| pool.copies);
+        let policy = match inode.layout {
+            Some(layout) => Policy::Copies(copies(layout.pool_version)),
+            None if inode.is_directory() => inode.policy,
+            None => return Err(Errno::ENODATA.into()),
+        };
+        self.answer(&MetaReply::Content { bytes: Bytes(policy.text().as_bytes()) })
+    }
+
+    /// New files and directories in a directory get this policy. `ENODEV`: there are too few failure domains, or none of
+    /// their data servers has room. `EOPNOTSUPP`: the store has the first format.
+    pub fn set_policy(&mut self, who: &Who<'_>, number: u64, policy: Policy) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        if !inode.is_directory() {
+            return Err(Errno::ENOTDIR.into());
+        }
+        if !permission::owns(&inode, who) {
+            return Err(Errno::EPERM.into());
+        }
+        if policy.copies() > 1 && !self.shard.pools.has_bands() {
+            return Err(Errno::EOPNOTSUPP.into());
+        }
+        self.check_growth()?;
+        self.need(number, Need::Quiet);
+        self.settle()?;
+        self.touch(number)?.policy = policy;
+        // Nothing fails from here on: the map in memory is that of the rows.
+        let rows = self.shard.pools.begin_copies(policy.copies(), self.now.time);
+        self.change_map(rows.ok_or(Errno::ENODEV)?);
+        self.renew_pool();
+        self.answer(&MetaReply::Done)
+    }
+}

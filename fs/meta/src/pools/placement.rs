@@ -1,0 +1,138 @@
+//! Bands for files of several copies: which servers their groups are on.
+//!
+//! Each server that has room gets a band of each number of copies that is in use. It is the first member of all groups of its
+//! band, so it orders their writes; the other members go round the servers of the other failure domains. Members of a
+//! group are on servers of different domains.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ropewalk_base::time::Time;
+use ropewalk_wire::fs::group::BAND_GROUPS;
+use ropewalk_wire::fs::map::{Band, Membership, Mirroring};
+
+use super::Pools;
+
+/// The servers that can get copies, by failure domain.
+type Domains<'a> = BTreeMap<&'a [u8], Vec<u32>>;
+
+/// Groups for files of several copies that do not have all of their members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shortage {
+    /// All groups for files of several copies.
+    pub groups: u64,
+    /// Those with fewer members than they should have.
+    pub short: u64,
+    /// Those with one member only.
+    pub last: u64,
+    /// How often the last member of a group lost power.
+    pub losses: u64,
+}
+
+impl Pools {
+    /// Counts the groups that lack members.
+    pub fn shortage(&self) -> Shortage {
+        let mut found = Shortage::default();
+        for band in self.map().bands(0).filter(|band| band.mirroring.is_some()) {
+            for group in &band.groups {
+                found.groups += 1;
+                found.short += u64::from(group.servers.len() < usize::from(band.copies()));
+                found.last += u64::from(group.servers.len() == 1);
+                found.losses += u64::from(group.losses);
+            }
+        }
+        found
+    }
+
+    /// Numbers of copies for which there are bands.
+    pub fn kinds(&self) -> BTreeSet<u8> {
+        std::iter::once(1).chain(self.map().bands(0).map(Band::copies)).collect()
+    }
+
+    /// Makes bands of this many copies for all servers that lack one. Returns the rows that say so; `None` where there are too few
+    /// failure domains with a server that is heard and has room.
+    pub fn begin_copies(&mut self, copies: u8, now: Time) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+        let has_all = usize::from(copies) <= self.domains(now).len();
+        let rows = self.add_bands(copies, now);
+        let begun = copies == 1 || self.map().bands_with_servers(copies).next().is_some();
+        (has_all || begun).then_some(rows)
+    }
+
+    /// Makes bands for servers that lack one of a number of copies that is in use. Returns the rows that say so.
+    pub fn add_missing_bands(&mut self, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let kinds = self.kinds();
+        kinds.into_iter().flat_map(|copies| self.add_bands(copies, now)).collect()
+    }
+
+    fn add_bands(&mut self, copies: u8, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        if copies == 1 {
+            // A server gets it when it registers.
+            return Vec::new();
+        }
+        let have: BTreeSet<u32> = (self.map().bands(0))
+            .filter_map(|band| band.mirroring)
+            .filter(|mirroring| mirroring.copies == copies)
+            .map(|mirroring| mirroring.home)
+            .collect();
+        if self.servers.keys().all(|server| have.contains(server)) {
+            return Vec::new();
+        }
+        let domains = self.domains(now);
+        let places = |(domain, homes): (&&[u8], &Vec<u32>)| {
+            let new = homes.iter().filter(|home| !have.contains(home));
+            let new = new.map(|home| (*home, others(&domains, domain, *home, copies)));
+            new.collect::<Vec<_>>()
+        };
+        let places: Vec<_> = domains.iter().flat_map(places).collect();
+        let Some(banded) = &mut self.banded else { return Vec::new() };
+        let mut rows = Vec::new();
+        for (home, others) in places {
+            let Some(others) = others else { continue };
+            let since = banded.map.epoch + 1;
+            let groups = others.into_iter().map(|others| {
+                Membership::new(since, std::iter::once(home).chain(others).collect())
+            });
+            let mirroring = Some(Mirroring { copies, home });
+            let band = Band { number: banded.next, groups: groups.collect(), mirroring };
+            banded.next += 1;
+            rows.extend(banded.take(band));
+        }
+        rows
+    }
+
+    /// Servers that are heard and have room.
+    fn domains(&self, now: Time) -> Domains<'_> {
+        let mut domains = Domains::new();
+        for (number, server) in &self.servers {
+            if server.has_room() && self.is_heard(*number, now) {
+                domains.entry(&server.domain).or_default().push(*number);
+            }
+        }
+        domains
+    }
+}
+
+/// The other members of each group of a server's band: of each copy a domain, and of each domain a server, in turn. `None`
+/// where there are too few domains.
+fn others(domains: &Domains<'_>, own: &[u8], home: u32, copies: u8) -> Option<Vec<Vec<u32>>> {
+    let further = usize::from(copies) - 1;
+    let others: Vec<&Vec<u32>> = (domains.iter())
+        .filter(|(domain, _)| **domain != own)
+        .map(|(_, servers)| servers)
+        .collect();
+    if others.len() < further {
+        return None;
+    }
+    let groups = (0..BAND_GROUPS as usize).map(|group| {
+        // Servers begin at different domains, so that the first groups of all bands are not on the same servers.
+        let turn = group + home as usize;
+        let servers = (0..further).map(|copy| {
+            let servers = others[(turn + copy) % others.len()];
+            servers[turn / others.len() % servers.len()]
+        });
+        servers.collect()
+    });
+    Some(groups.collect())
+}
+
+#[cfg(test)]
+mod tests;
