@@ -52,13 +52,15 @@ pub struct Striped {
 }
 
 /// One stripe of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StripePlace {
     pub stripe: u32,
     /// Bytes of the file within it.
     pub bytes: u64,
     /// The data server that holds it, or will once something is written there.
     pub server: u32,
+    /// Further data servers that have all of its bytes.
+    pub copies: Vec<u32>,
     /// False: it is a hole, and no data server has anything of it.
     pub written: bool,
 }
@@ -67,6 +69,11 @@ impl Striped {
     /// The servers among which the stripes go round, in the pool's order.
     pub fn servers(&self) -> Vec<u32> {
         self.places.servers()
+    }
+
+    /// The number of copies that each stripe should have.
+    pub fn wanted_copies(&self) -> u8 {
+        self.places.copies()
     }
 
     /// The group of a stripe.
@@ -80,6 +87,7 @@ impl Striped {
             stripe: piece.stripe,
             bytes: u64::from(piece.len),
             server: self.places.server(piece.stripe),
+            copies: self.places.members(piece.stripe).split_off(1),
             written: self.written.contains(piece.stripe),
         })
     }

@@ -30,6 +30,11 @@ impl Places {
         map.covers(&pool).then_some(Places { layout: *layout, pool, map })
     }
 
+    /// Members that the group of each stripe should have.
+    pub fn copies(&self) -> u8 {
+        self.pool.copies
+    }
+
     pub fn group(&self, stripe: u32) -> Group {
         self.layout.group(stripe, &self.pool)
     }
@@ -42,6 +47,20 @@ impl Places {
     /// The server to which calls about a group of the pool go.
     pub fn server_of(&self, group: Group) -> u32 {
         self.map.first(group).expect("the map covers the pool")
+    }
+
+    /// The servers that have all bytes of a stripe.
+    pub fn members(&self, stripe: u32) -> Vec<u32> {
+        self.map.members(self.group(stripe))
+    }
+
+    /// The servers that have a stripe, or are getting it.
+    pub fn holders(&self, stripe: u32) -> Vec<u32> {
+        let group = self.group(stripe);
+        match self.map.membership(group) {
+            Some(membership) => membership.holders().collect(),
+            None => self.map.members(group),
+        }
     }
 
     /// The place of bytes of a group that are not durable yet, and, of a group of several members, its losses.

@@ -113,12 +113,19 @@ struct Share {
     bytes: u64,
 }
 
+/// The servers that have a stripe, the one to which calls go first.
+fn holders(stripe: &StripePlace) -> impl Iterator<Item = u32> + '_ {
+    std::iter::once(stripe.server).chain(stripe.copies.iter().copied())
+}
+
 fn shares(striped: &Striped, size: u64) -> BTreeMap<u32, Share> {
     let mut shares: BTreeMap<u32, Share> = BTreeMap::new();
     for stripe in striped.stripes(size).filter(|stripe| stripe.written) {
-        let share = shares.entry(stripe.server).or_default();
-        share.stripes += 1;
-        share.bytes += stripe.bytes;
+        for server in holders(&stripe) {
+            let share = shares.entry(server).or_default();
+            share.stripes += 1;
+            share.bytes += stripe.bytes;
+        }
     }
     shares
 }
@@ -170,7 +177,11 @@ fn text(found: &Found, all: bool) -> String {
     };
     let layout = &striped.layout;
     let size = bytes(u64::from(layout.stripe_bytes));
-    line("layout", format!("stripes of {size}"));
+    let copies = match striped.wanted_copies() {
+        1 => String::new(),
+        copies => format!(", {copies} copies of each"),
+    };
+    line("layout", format!("stripes of {size}{copies}"));
     line("width", growth(layout));
     let numbers: Vec<String> = striped.servers().iter().map(u32::to_string).collect();
     let pool = format!("version {}: data servers {}", layout.pool_version, numbers.join(", "));
@@ -197,7 +208,11 @@ fn tables(found: &Found, striped: &Striped, all: bool) -> String {
     let shown = if all { usize::MAX } else { STRIPES_SHOWN };
     let stripes = striped.stripes(size).take(shown).map(|stripe| {
         let place = match stripe.written {
-            true => format!("data server {}", stripe.server),
+            true if stripe.copies.is_empty() => format!("data server {}", stripe.server),
+            true => {
+                let numbers: Vec<String> = holders(&stripe).map(|it| it.to_string()).collect();
+                format!("data servers {}", numbers.join(", "))
+            }
             false => "a hole".into(),
         };
         let from = u64::from(stripe.stripe) * u64::from(striped.layout.stripe_bytes);
@@ -220,6 +235,7 @@ fn object(found: &Found) -> Value {
             "stripe": stripe.stripe,
             "bytes": stripe.bytes,
             "server": stripe.server,
+            "servers": holders(&stripe).collect::<Vec<_>>(),
             "written": stripe.written,
         })
     };
@@ -233,6 +249,7 @@ fn object(found: &Found) -> Value {
         });
         json!({
             "stripe_bytes": striped.layout.stripe_bytes,
+            "copies": striped.wanted_copies(),
             "growth": growth(&striped.layout),
             // As text: readers of JSON round numbers of 64 bits.
             "seed": format!("{:#018x}", striped.layout.seed),

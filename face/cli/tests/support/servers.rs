@@ -121,6 +121,8 @@ impl Servers {
         let (part, port) = (format!("data{server}"), self.data_ports[server]);
         let mut command = self.server("data", &part, port, kill);
         command.args(["--server", &server.to_string(), "--meta", &self.address(), "--admit"]);
+        // All of them are on one host.
+        command.args(["--domain", "each"]);
         self.data[server] = started(command, "serving at", kill);
         self.data[server].is_some()
     }

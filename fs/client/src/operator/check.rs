@@ -12,7 +12,8 @@
 //! * a stripe is taken out of an inode's map before its object goes, and comes into it after its object was
 //!   written;
 //! * objects that a client may have written and not told of yet (it holds a lease for writing) are no
-//!   suspects.
+//!   suspects;
+//! * whether a server is a member of a group is asked anew for a suspect, also between the two answers about the inode.
 //!
 //! A suspect that keeps changing is asked for again after a pause, a few times, and then counted as
 //! unsettled.
@@ -307,11 +308,11 @@ impl Check<'_> {
         let mut suspects = Vec::new();
         for (name, bytes) in objects {
             let Some(fate) = fates.get(&name.inode) else { continue };
-            let home = match fate.inode.as_ref().and_then(layout) {
-                Some(layout) => Some(self.operator.places(layout).await?.server(name.stripe)),
+            let homes = match fate.inode.as_ref().and_then(layout) {
+                Some(layout) => Some(self.operator.places(layout).await?.holders(name.stripe)),
                 None => None,
             };
-            if let Some(problem) = judge(server, (name, *bytes), fate, home) {
+            if let Some(problem) = judge(server, (name, *bytes), fate, homes.as_deref()) {
                 let version = version_of(fate);
                 suspects.push(Suspect { name: *name, problem, bytes: *bytes, version });
             }
@@ -332,6 +333,7 @@ impl Check<'_> {
             if round > 0 {
                 self.operator.world.sleep(PAUSE).await;
             }
+            self.operator.learn_map().await?;
             let names: Vec<ObjectName> = suspects.iter().map(|suspect| suspect.name).collect();
             let conditions = match self.operator.examine(server, &names, false).await {
                 Ok(conditions) => conditions,
@@ -404,11 +406,14 @@ impl Check<'_> {
             let (inode, generation) = (info.attributes.inode, info.attributes.object_generation);
             for (first, count) in &info.written {
                 for stripe in *first..first.saturating_add(*count) {
-                    let server = places.server(stripe);
-                    let names = wanted.entry(server).or_default();
-                    names.push(ObjectName { inode, generation, stripe });
+                    let mut full = false;
+                    for server in places.members(stripe) {
+                        let names = wanted.entry(server).or_default();
+                        names.push(ObjectName { inode, generation, stripe });
+                        full |= names.len() == EXAMINED_MAX;
+                    }
                     // One server's turn has come: all have theirs.
-                    if names.len() == EXAMINED_MAX {
+                    if full {
                         self.look_at(std::mem::take(&mut wanted)).await?;
                     }
                 }
@@ -464,9 +469,13 @@ impl Check<'_> {
                 }
             };
             let after = self.fates(&inodes).await?;
+            self.operator.learn_map().await?;
             let (mut certain, mut open) = (Vec::new(), Vec::new());
             for (name, condition) in names.into_iter().zip(conditions) {
                 let Some(problem) = problem_of(condition) else { continue };
+                if !self.is_member(server, &name, &after).await? {
+                    continue;
+                }
                 let version = after.get(&name.inode).and_then(version_of);
                 if version == before.get(&name.inode).and_then(version_of) {
                     certain.push(Suspect { name, problem, bytes: 0, version });
@@ -479,6 +488,18 @@ impl Check<'_> {
         }
         self.summary.borrow_mut().unsettled += names.len() as u64;
         Ok(())
+    }
+
+    /// Whether a server has to have an object, by the newest map that is known.
+    async fn is_member(
+        &self,
+        server: u32,
+        name: &ObjectName,
+        fates: &Fates,
+    ) -> Result<bool, OperatorError> {
+        let inode = fates.get(&name.inode).and_then(|fate| fate.inode.as_ref());
+        let Some(layout) = inode.and_then(layout) else { return Ok(true) };
+        Ok(self.operator.places(layout).await?.members(name.stripe).contains(&server))
     }
 
     /// Reports the certain problems, and has garbage removed where that is wished.

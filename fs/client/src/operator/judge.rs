@@ -71,13 +71,13 @@ fn contains(inode: &InodeInfo, stripe: u32) -> bool {
         .any(|(first, count)| stripe.checked_sub(*first).is_some_and(|behind| behind < *count))
 }
 
-/// The problem of an object of so many bytes that a server has, if any. `home`: the server of the object's stripe, where the
-/// inode has stripes.
+/// The problem of an object of so many bytes that a server has, if any. `homes`: the servers of the object's stripe, where
+/// the inode has stripes.
 pub(super) fn judge(
     server: u32,
     (name, bytes): (&ObjectName, u64),
     fate: &InodeFate,
-    home: Option<u32>,
+    homes: Option<&[u32]>,
 ) -> Option<Problem> {
     if fate.reaping.is_some_and(|generation| name.generation <= generation) {
         return None;
@@ -92,11 +92,11 @@ pub(super) fn judge(
     }
     // A cut leaves objects without bytes, whose names stay until the inode goes.
     let explained = inode.changing || bytes == 0;
-    let Some(home) = home else {
+    let Some(homes) = homes else {
         // Stripes are written before the inode says that its content is there.
         return (!explained).then_some(Problem::Unrecorded);
     };
-    if home != server {
+    if !homes.contains(&server) {
         return Some(Problem::Misplaced);
     }
     let explained = explained || contains(inode, name.stripe);
@@ -162,16 +162,18 @@ mod tests {
     #[test]
     fn objects_are_judged_by_generation_place_and_record() {
         let known = fate(true, false, &[(0, 2), (8, 1)]);
-        let (home, other) = (4, 7);
+        let (home, copy, other) = (4, 5, 7);
+        let homes = [home, copy];
         let object = |generation, stripe| ObjectName { inode: 9, generation, stripe };
         let judge = |server, name, fate: &InodeFate| {
             let striped = fate.inode.as_ref().is_some_and(|inode| layout(inode).is_some());
-            judge(server, (&name, 1), fate, striped.then_some(home))
+            judge(server, (&name, 1), fate, striped.then_some(&homes))
         };
-        let emptied = super::judge(home, (&object(5, 2), 0), &known, Some(home));
+        let emptied = super::judge(home, (&object(5, 2), 0), &known, Some(&homes));
         assert_eq!(emptied, None);
         assert_eq!(judge(home, object(5, 1), &known), None);
         assert_eq!(judge(home, object(5, 8), &known), None);
+        assert_eq!(judge(copy, object(5, 8), &known), None);
         assert_eq!(judge(home, object(5, 2), &known), Some(Problem::Unrecorded));
         assert_eq!(judge(home, object(5, 2), &fate(true, true, &[])), None);
         assert_eq!(judge(home, object(5, 0), &fate(false, true, &[])), None);

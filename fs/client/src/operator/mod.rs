@@ -215,6 +215,12 @@ impl Operator {
         if let Some(places) = known() {
             return Ok(places);
         }
+        self.learn_map().await?;
+        known().ok_or_else(|| version(&self.meta))
+    }
+
+    /// Asks for what is new in the map.
+    async fn learn_map(&self) -> Result<(), OperatorError> {
         let mut news = News::of(&self.map.borrow());
         loop {
             let News { since, from, .. } = news;
@@ -228,7 +234,7 @@ impl Operator {
             }
         }
         *self.map.borrow_mut() = Rc::new(news.map());
-        known().ok_or_else(|| version(&self.meta))
+        Ok(())
     }
 
     /// Asks the metadata server; `read` sees the reply and the server's boot id.

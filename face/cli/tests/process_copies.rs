@@ -1,0 +1,152 @@
+//! Files of several copies, with servers that are processes of their own and are killed.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::command::{Said, ropewalk};
+use support::servers::Servers;
+
+/// More than one stripe on each server.
+const FILE_BYTES: usize = 9_000_000;
+/// The time within which a server that came back has what it lacks.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Site {
+    servers: Servers,
+    // Servers end before their directories do.
+    place: tempfile::TempDir,
+}
+
+impl Site {
+    fn new(data_servers: usize) -> Site {
+        let place = tempfile::tempdir().unwrap();
+        let mut servers = Servers::new(&place.path().join("cluster"), data_servers, "5");
+        servers.start();
+        Site { servers, place }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        ropewalk(self.place.path(), &self.servers.address(), arguments)
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.run(arguments).well()).unwrap()
+    }
+
+    /// A file of this byte and its number, in the place.
+    fn file(&self, name: &str, first: u8) {
+        let bytes: Vec<u8> = (0..FILE_BYTES).map(|at| first ^ (at / 251) as u8).collect();
+        fs::write(self.place.path().join(name), bytes).unwrap();
+    }
+
+    fn reads_back(&self, name: &str) {
+        self.run(&["cp", &format!(":/{name}"), "back"]).well();
+        let read = |name: &str| fs::read(self.place.path().join(name)).unwrap();
+        assert!(read(name) == read("back"), "{name} has other bytes");
+    }
+
+    /// The groups that lack a copy, in words; none where all is well.
+    fn shortage(&self) -> Option<String> {
+        let state = self.json(&["status", "--json", "--interval", "0"]);
+        let problems = state["problems"].as_array().unwrap();
+        let mut problems = problems.iter().map(|it| it["what"].as_str().unwrap());
+        problems.find(|what| what.contains("lack a copy")).map(str::to_string)
+    }
+
+    fn await_copies(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Some(shortage) = self.shortage() {
+            assert!(Instant::now() < deadline, "{shortage}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The servers of each written stripe of a file.
+    fn places(&self, name: &str) -> Vec<Vec<u64>> {
+        let stat = self.json(&["stat", "--json", &format!(":/{name}")]);
+        let stripes = stat["layout"]["stripes"].as_array().unwrap().clone();
+        let numbers = |stripe: &Value| {
+            let servers = stripe["servers"].as_array().unwrap();
+            servers.iter().map(|it| it.as_u64().unwrap()).collect()
+        };
+        stripes.iter().map(numbers).collect()
+    }
+}
+
+#[test]
+fn a_policy_is_shown_set_and_inherited() {
+    let site = Site::new(3);
+    assert_eq!(site.run(&["policy", ":/"]).well(), ":/: 1 copy\n");
+    assert_eq!(site.run(&["policy", "--copies", "2", ":/"]).well(), ":/: 2 copies\n");
+    site.run(&["mkdir", ":/below"]).well();
+    let shown = site.json(&["policy", "--json", ":/below"]);
+    assert_eq!(shown, serde_json::json!({ "path": ":/below", "kind": "directory", "copies": 2 }));
+    site.file("file", 1);
+    site.run(&["cp", "file", ":/below/file"]).well();
+    assert_eq!(site.run(&["policy", ":/below/file"]).well(), ":/below/file: 2 copies\n");
+    let places = site.places("below/file");
+    assert!(places.len() >= 9 && places.iter().all(|it| it.len() == 2 && it[0] != it[1]), "{places:?}");
+    let text = site.run(&["stat", ":/below/file"]).well();
+    assert!(text.contains("2 copies of each") && text.contains("data servers "), "{text}");
+    let error = site.run(&["policy", "--copies", "3", ":/below/file"]).badly();
+    assert!(error.contains("is not a directory"), "{error}");
+    site.run(&["policy", "--copies", "4", ":/"]).badly();
+    assert!(site.run(&["check", "--read"]).well().contains("no problem"));
+}
+
+#[test]
+fn copies_that_could_die_together_are_refused_with_the_remedy() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("cluster");
+    let up = ["up", directory.to_str().unwrap(), "--listen", "127.0.0.1:0", "--background"];
+    let said = ropewalk(place.path(), "tcp://127.0.0.1:1", &up).well();
+    let address = address_in(&said, &directory);
+    let error = ropewalk(place.path(), &address, &["policy", "--copies", "2", ":/"]).badly();
+    assert!(error.contains("2 failure domains") && error.contains("--domain each"), "{error}");
+    ropewalk(place.path(), &address, &["down", directory.to_str().unwrap()]).well();
+    let said = ropewalk(place.path(), &address, &[&up[..], &["--domain", "each"]].concat()).well();
+    let address = address_in(&said, &directory);
+    assert_eq!(
+        ropewalk(place.path(), &address, &["policy", "--copies", "3", ":/"]).well(),
+        ":/: 3 copies\n"
+    );
+    ropewalk(place.path(), &address, &["down", directory.to_str().unwrap()]).well();
+}
+
+fn address_in(said: &str, directory: &Path) -> String {
+    let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+    let all = format!("{log}{said}");
+    let line = all.lines().rev().find(|line| line.contains("serves at ")).expect("it says where");
+    line.split("serves at ").nth(1).unwrap().trim().to_string()
+}
+
+#[test]
+fn files_outlive_the_death_of_any_one_server_and_get_their_copies_back() {
+    let mut site = Site::new(3);
+    site.run(&["policy", "--copies", "2", ":/"]).well();
+    site.file("first", 1);
+    site.run(&["cp", "first", ":/"]).well();
+    for server in 0..3 {
+        site.servers.data[server] = None;
+        let begin = Instant::now();
+        site.reads_back("first");
+        let name = format!("during{server}");
+        site.file(&name, 10 + server as u8);
+        site.run(&["cp", &name, ":/"]).well();
+        println!("read and written {:?} after the death of {server}", begin.elapsed());
+        site.reads_back(&name);
+        let shortage = site.shortage().expect("a server is down");
+        assert!(shortage.contains("the last copy is left"), "{shortage}");
+        assert!(site.servers.start_data(server, None), "it starts");
+        site.await_copies();
+        let checked = site.run(&["check", "--read"]).well();
+        assert!(checked.contains("no problem was found"), "{checked}");
+    }
+    for name in ["first", "during0", "during1", "during2"] {
+        site.reads_back(name);
+    }
+}
