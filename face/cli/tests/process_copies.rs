@@ -51,7 +51,7 @@ impl Site {
 
     /// The groups that lack a copy, in words; none where all is well.
     fn shortage(&self) -> Option<String> {
-        let state = self.json(&["status", "--json", "--interval", "0"]);
+        let state = self.json(&["status", "--json", "--interval", "0", "--patience", "1"]);
         let problems = state["problems"].as_array().unwrap();
         let mut problems = problems.iter().map(|it| it["what"].as_str().unwrap());
         problems.find(|what| what.contains("lack a copy")).map(str::to_string)
@@ -141,10 +141,14 @@ fn files_outlive_the_death_of_any_one_server_and_get_their_copies_back() {
         site.reads_back(&name);
         let shortage = site.shortage().expect("a server is down");
         assert!(shortage.contains("the last copy is left"), "{shortage}");
+        let begin = Instant::now();
         assert!(site.servers.start_data(server, None), "it starts");
+        let started = begin.elapsed();
         site.await_copies();
+        println!("started within {started:?}, in step after {:?}", begin.elapsed());
         let checked = site.run(&["check", "--read"]).well();
         assert!(checked.contains("no problem was found"), "{checked}");
+        println!("checked after {:?}", begin.elapsed());
     }
     for name in ["first", "during0", "during1", "during2"] {
         site.reads_back(name);

@@ -290,7 +290,7 @@ impl Herald {
     }
 
     /// Tells the metadata server that a server of a group is in step, or is not. It may refuse: the map tells.
-    pub(crate) async fn set_step(&self, step: Step) {
+    pub(crate) async fn set_step(&self, step: Step<'_>) {
         let mut body = Vec::new();
         encode(&MetaRequest::SetStep(step), &mut body);
         let call = self.connection.call_free(Service::Meta, &body);

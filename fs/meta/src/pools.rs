@@ -320,18 +320,21 @@ impl Pools {
         Some(rows)
     }
 
-    /// The orderer of a group says that a server is out of step, or in step. Returns the rows that say so; `None` where its
-    /// word does not count: it does not order the group, or its map is older than the group's last change.
-    pub fn set_step(&mut self, step: &Step, now: Time) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
-        let Step { group, by, map, server, in_step } = *step;
-        let membership = self.map().membership(group)?;
-        let counts = membership.servers.first() == Some(&by) && membership.since <= map;
-        if !counts || server == by || in_step && !self.is_heard(server, now) {
+    /// The orderer of groups says that a server is out of step, or in step. Returns the rows that say so; `None` where its
+    /// word does not count: it orders none of the groups, or its map is older than their last changes.
+    pub fn set_step(&mut self, step: &Step<'_>, now: Time) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Step { by, map, server, in_step, .. } = *step;
+        let counts = |group: &Group| {
+            let membership = self.map().membership(*group);
+            membership.is_some_and(|it| it.servers.first() == Some(&by) && it.since <= map)
+        };
+        let groups: BTreeSet<Group> = step.groups().filter(counts).collect();
+        if groups.is_empty() || server == by || in_step && !self.is_heard(server, now) {
             return None;
         }
         let mut banded = self.banded.take()?;
-        let rows = banded.change(|changed, membership| {
-            if changed != group {
+        let rows = banded.change(|group, membership| {
+            if !groups.contains(&group) {
                 return None;
             }
             match in_step {

@@ -561,7 +561,7 @@ pub enum MetaRequest<'a> {
         server: u32,
     },
     /// From a data server that orders a group: another one is out of step, or in step.
-    SetStep(Step),
+    SetStep(#[serde(borrow)] Step<'a>),
     /// From a data server: which of these sessions there are, and what the write epochs of these inodes
     /// are. Numbers of eight bytes each, little endian, at most `VOUCHED_MAX` of either.
     Vouch {
@@ -637,10 +637,12 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// The orderer of a group says of another server of the group whether it has all that was acknowledged.
+/// The orderer of groups says of another server of them whether it has all that was acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    pub group: Group,
+pub struct Step<'a> {
+    /// Numbers of eight bytes each, little endian.
+    #[serde(borrow)]
+    pub groups: Bytes<'a>,
     /// The orderer.
     pub by: u32,
     /// The epoch of its map.
@@ -648,6 +650,22 @@ pub struct Step {
     pub server: u32,
     /// A newcomer has become a member; else a member has missed something.
     pub in_step: bool,
+}
+
+/// Groups that one `Step` names at most.
+pub const STEP_GROUPS_MAX: usize = 512;
+
+impl Step<'_> {
+    /// The groups that it names.
+    pub fn groups(&self) -> impl Iterator<Item = Group> {
+        let number = |eight: &[u8]| u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+        self.groups.0.chunks_exact(8).map(move |eight| Group::from_number(number(eight)))
+    }
+
+    /// Groups as `groups` has them.
+    pub fn numbers(groups: &[Group]) -> Vec<u8> {
+        groups.iter().flat_map(|group| group.number().to_le_bytes()).collect()
+    }
 }
 
 /// A data server says that it lives, whose store it has, and how much room.

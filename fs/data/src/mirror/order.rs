@@ -175,7 +175,9 @@ impl Inner {
         self.lines
             .say(&format!("data server {server} {how}; its groups go on without it, see its log"));
         let map = self.groups.borrow().epoch();
-        let step = Step { group, by: self.server, map, server, in_step: false };
+        let groups = Step::numbers(&[group]);
+        let groups = Bytes(&groups);
+        let step = Step { groups, by: self.server, map, server, in_step: false };
         herald.set_step(step).await;
         self.map_wanted.notify_all();
     }

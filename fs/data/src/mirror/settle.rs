@@ -9,8 +9,8 @@ use ropewalk_store::objects::{ObjectError, ObjectId};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectInfo, ObjectName};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
-use ropewalk_wire::fs::meta::Step;
-use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::meta::{STEP_GROUPS_MAX, Step};
+use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::Pass;
@@ -174,8 +174,10 @@ impl Inner {
                 break;
             }
         }
-        for group in groups.iter().filter(|group| !unreadable.contains(group)) {
-            self.take_in(server, *group, epoch).await;
+        let readable = groups.iter().filter(|group| !unreadable.contains(group));
+        let readable: Vec<Group> = readable.copied().collect();
+        for some in readable.chunks(STEP_GROUPS_MAX) {
+            self.take_in(server, some, epoch).await;
         }
         self.map_wanted.notify_all();
         Ok(())
@@ -220,28 +222,33 @@ impl Inner {
         }
     }
 
-    /// Asks the metadata server to make a newcomer a member, if it has missed nothing. It counts as one from then on.
-    async fn take_in(&self, server: u32, group: Group, epoch: u32) {
-        {
-            let mut passes = self.mirror.passes.borrow_mut();
-            match passes.get_mut(&(group, server)) {
+    /// Asks the metadata server to make a newcomer a member of the groups of which it has missed nothing. It counts as one
+    /// from then on.
+    async fn take_in(&self, server: u32, groups: &[Group], epoch: u32) {
+        let mut entering = Vec::new();
+        for group in groups {
+            match self.mirror.passes.borrow_mut().get_mut(&(*group, server)) {
                 Some(pass) if !pass.broken => pass.entering = true,
-                _ => return,
+                _ => continue,
             }
+            entering.push(*group);
         }
         let Some(herald) = &self.herald else { return };
-        let step = Step { group, by: self.server, map: epoch, server, in_step: true };
         let begin = self.world.now();
         // It counts as a member until this server knows a map that says whether it is one, also after a refusal.
         loop {
             let changed = self.mirror.changed.notified();
-            let known = self.groups.borrow().ordered(group).is_none_or(|it| it.since > epoch);
-            if known || self.stopping.get() {
+            entering.retain(|group| {
+                self.groups.borrow().ordered(*group).is_some_and(|it| it.since <= epoch)
+            });
+            if entering.is_empty() || self.stopping.get() {
                 return;
             }
             // One that fell silent meanwhile is not taken in: that it is out of step makes the request void.
-            let late = self.world.now().since(begin) >= TAKE_IN_LIMIT;
-            herald.set_step(Step { in_step: !late, ..step }).await;
+            let in_step = self.world.now().since(begin) < TAKE_IN_LIMIT;
+            let numbers = Step::numbers(&entering);
+            let (groups, by) = (Bytes(&numbers), self.server);
+            herald.set_step(Step { groups, by, map: epoch, server, in_step }).await;
             self.map_wanted.notify_all();
             let _ = race(changed, self.world.sleep(PAUSE)).await;
         }

@@ -103,8 +103,8 @@ impl<R: Rows> Operation<'_, R> {
         self.change_map(rows);
     }
 
-    /// Takes the word of a group's orderer about another server of the group.
-    pub fn set_step(&mut self, step: &wire::Step) -> Step<()> {
+    /// Takes the word of the orderer of groups about another server of them.
+    pub fn set_step(&mut self, step: &wire::Step<'_>) -> Step<()> {
         let rows = self.shard.pools.set_step(step, self.now.time).ok_or(Errno::ESTALE)?;
         self.change_map(rows);
         self.answer(&MetaReply::Done)

@@ -150,7 +150,8 @@ fn who_lost_power_leaves_as_long_as_there_is_another_member() {
 fn the_orderer_says_who_is_in_step() {
     let (mut pools, [first, _]) = mirrored();
     let map = pools.map().epoch;
-    let step = Step { group: first, by: 1, map, server: 2, in_step: false };
+    let groups = Step::numbers(&[first]);
+    let step = Step { groups: Bytes(&groups), by: 1, map, server: 2, in_step: false };
     let late = seconds(2);
     assert_eq!(pools.set_step(&Step { by: 2, server: 1, ..step }, late), None, "not the first");
     assert_eq!(pools.set_step(&Step { map: 1, ..step }, late), None, "an older map");
@@ -167,6 +168,22 @@ fn the_orderer_says_who_is_in_step() {
     assert_eq!(pools.set_step(&Step { map, ..enter }, seconds(9)), None, "it is silent");
     assert!(pools.set_step(&Step { map, ..enter }, late).is_some());
     assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+}
+
+#[test]
+fn one_word_counts_for_the_groups_that_its_server_orders() {
+    let (mut pools, [first, second]) = mirrored();
+    let third = Group::of_band(2, 7);
+    pools.set_group(third, &[2, 3]).expect("it is there");
+    let groups = Step::numbers(&[first, second, third, Group::of_band(9, 9)]);
+    let map = pools.map().epoch;
+    let step = Step { groups: Bytes(&groups), by: 2, map, server: 3, in_step: false };
+    assert!(pools.set_step(&step, seconds(1)).is_some_and(|rows| rows.len() == 3));
+    assert_eq!(pools.map().epoch, map + 1, "one change");
+    assert_eq!(servers(&pools, first), (vec![1, 2], vec![]), "another one orders it");
+    for group in [second, third] {
+        assert_eq!(servers(&pools, group), (vec![2], vec![3]));
+    }
 }
 
 #[test]

@@ -221,7 +221,6 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::group::Group;
     use ropewalk_wire::fs::meta::Step;
 
     use super::*;
@@ -230,8 +229,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let group = Group::of_band(0, 0);
-        let last = MetaRequest::SetStep(Step { group, by: 1, map: 1, server: 2, in_step: true });
+        let groups = Bytes(b"");
+        let last = MetaRequest::SetStep(Step { groups, by: 1, map: 1, server: 2, in_step: true });
         assert_eq!((KINDS[kind(&last)], kind(&last)), ("set step", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
@@ -171,8 +170,8 @@ fn about_the_cluster() -> Vec<Row> {
         address: NAME,
         domain: NAME,
     };
-    let group = Group::of_band(0, 0);
-    let step = Step { group, by: 1, map: 1, server: 1, in_step: true };
+    let groups = NAME;
+    let step = Step { groups, by: 1, map: 1, server: 1, in_step: true };
     let requests = [
         M::StatFileSystem,
         M::GetPool { version: 0 },
