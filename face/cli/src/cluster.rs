@@ -22,6 +22,7 @@ use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::beside;
+use crate::commands::data_options::DataSettings;
 use crate::identity::{self, Identity};
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
@@ -202,15 +203,14 @@ pub struct DataPlace {
     pub replace: bool,
     /// The user takes it in, though the cluster did not have its number yet.
     pub admit: bool,
-    /// Its failure domain.
-    pub domain: String,
+    pub settings: DataSettings,
     /// It votes, too, and promises for so long.
     pub witness: Option<Duration>,
 }
 
 /// A data server's life.
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
-    let DataPlace { directory, cluster, server, replace, admit, domain, witness } = place;
+    let DataPlace { directory, cluster, server, replace, admit, settings, witness } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
     if let Err(error) = node::reach_all(&node.endpoint, &meta) {
@@ -225,7 +225,8 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         log: log(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
         admit,
-        domain,
+        domain: settings.domain,
+        scrub: settings.scrub,
         witness: witness.map(|lease| WitnessConfig { lease }),
         ..DataConfig::new(directory, cluster.id, server, cluster.secret)
     };
@@ -292,7 +293,7 @@ impl Cluster {
                 server: ServerId(number),
                 replace: false,
                 admit: true,
-                domain: name.clone(),
+                settings: DataSettings { domain: name.clone(), scrub: None },
                 witness: None,
             };
             let (rails, address) = (rails(&unique("data"))?, meta.address.clone());

@@ -16,7 +16,7 @@ use ropewalk_base::ids::ClusterId;
 use serde::{Deserialize, Deserializer};
 
 use crate::commands::checked_seconds;
-use crate::commands::domain::checked_name;
+use crate::commands::data_options::checked_name;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
@@ -131,6 +131,7 @@ pub struct DataSection {
     pub listen: Vec<Listen>,
     /// Servers that may fail together have the same.
     pub domain: Option<DomainName>,
+    pub scrub_mib_per_second: Option<u32>,
 }
 
 /// `[mount]`: the settings of `ropewalk mount`.

@@ -89,7 +89,10 @@ fn a_policy_is_shown_set_and_inherited() {
     site.run(&["cp", "file", ":/below/file"]).well();
     assert_eq!(site.run(&["policy", ":/below/file"]).well(), ":/below/file: 2 copies\n");
     let places = site.places("below/file");
-    assert!(places.len() >= 9 && places.iter().all(|it| it.len() == 2 && it[0] != it[1]), "{places:?}");
+    assert!(
+        places.len() >= 9 && places.iter().all(|it| it.len() == 2 && it[0] != it[1]),
+        "{places:?}"
+    );
     let text = site.run(&["stat", ":/below/file"]).well();
     assert!(text.contains("2 copies of each") && text.contains("data servers "), "{text}");
     let error = site.run(&["policy", "--copies", "3", ":/below/file"]).badly();

@@ -25,6 +25,15 @@ pub struct WitnessConfig {
     pub lease: Duration,
 }
 
+/// The settings of the scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Scrub {
+    /// Bytes of objects that are read in a second at most; at least 1.
+    pub bytes_per_second: u64,
+    /// The pause between two rounds through all objects.
+    pub pause: Duration,
+}
+
 /// A planted bug, for tests of the tests only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Defect {
@@ -60,6 +69,8 @@ pub struct DataConfig {
     pub transfer_bytes: usize,
     /// This server is a voter, too.
     pub witness: Option<WitnessConfig>,
+    /// Reads all objects again and again, and mends what is damaged. None: only `check --read` looks for damage.
+    pub scrub: Option<Scrub>,
     pub log: Log,
     pub defect: Option<Defect>,
 }
@@ -85,6 +96,7 @@ impl DataConfig {
             domain: format!("data server {}", server.0),
             transfer_bytes: 64 << 20,
             witness: None,
+            scrub: None,
             log: Rc::new(|_| ()),
             defect: None,
         }

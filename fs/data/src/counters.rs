@@ -55,6 +55,19 @@ pub(crate) struct Activities {
     calls: [Cell<u64>; KINDS.len()],
     bytes: [Cell<u64>; KINDS.len()],
     times: [Timer; KINDS.len()],
+    scrub: Scrubbed,
+}
+
+/// Counts of the scrub, and of what reads found.
+#[derive(Debug, Default)]
+pub(crate) struct Scrubbed {
+    pub objects: Cell<u64>,
+    pub bytes: Cell<u64>,
+    pub rounds: Cell<u64>,
+    /// Blocks that were written again from another member.
+    pub mended: Cell<u64>,
+    /// Damaged blocks that nobody else had, each time they were met.
+    pub lost: Cell<u64>,
 }
 
 impl Activities {
@@ -93,6 +106,27 @@ impl Activities {
 
     pub fn examined(&self, bytes: u64) {
         add(&self.bytes[EXAMINE], bytes);
+    }
+
+    /// The scrub has looked at an object of so many bytes.
+    pub fn scrubbed(&self, bytes: u64) {
+        add(&self.scrub.objects, 1);
+        add(&self.scrub.bytes, bytes);
+    }
+
+    /// The scrub has looked at all objects.
+    pub fn scrubbed_round(&self) {
+        add(&self.scrub.rounds, 1);
+    }
+
+    /// Damaged blocks were met.
+    pub fn mended(&self, mended: u64, lost: u64) {
+        add(&self.scrub.mended, mended);
+        add(&self.scrub.lost, lost);
+    }
+
+    pub fn scrub(&self) -> &Scrubbed {
+        &self.scrub
     }
 
     /// The kinds of which something came.

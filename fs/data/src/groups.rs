@@ -94,6 +94,19 @@ impl Groups {
         (own.membership.servers.first() == Some(&self.server)).then_some(&own.membership)
     }
 
+    /// Whether this server serves a group: it is the first, and has settled it.
+    pub(crate) fn serves(&self, group: Group) -> bool {
+        self.own
+            .get(&group)
+            .is_some_and(|own| own.settled && own.membership.servers.first() == Some(&self.server))
+    }
+
+    /// Whether this server is in a group, and not in step.
+    pub(crate) fn is_newcomer(&self, group: Group) -> bool {
+        let own = self.own.get(&group);
+        own.is_some_and(|own| own.membership.newcomers.contains(&self.server))
+    }
+
     /// Groups of several members of which this server is the first.
     pub(crate) fn ordered_mirrored(&self) -> Vec<Group> {
         let mirrored = self.own.iter().filter(|(_, own)| {

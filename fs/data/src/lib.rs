@@ -45,6 +45,6 @@ mod vouching;
 mod witness;
 mod write;
 
-pub use config::{DataConfig, DataError, Defect, Log, WitnessConfig};
+pub use config::{DataConfig, DataError, Defect, Log, Scrub, WitnessConfig};
 pub use membership::Refusal;
 pub use server::{Counters, DataServer};

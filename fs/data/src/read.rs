@@ -9,13 +9,16 @@ use ropewalk_base::checksum::crc32c;
 use ropewalk_store::objects::ReadOutcome;
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataResult, FileId, Found};
 use ropewalk_wire::fs::encode;
-use ropewalk_wire::fs::value::Bytes;
+use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::bulk::{Moving, Region};
 use crate::failure::Failure;
 use crate::plan::{Chunk, Part, Plan};
 use crate::server::{Call, Inner};
 use crate::write::object;
+
+/// Bytes cannot be read from the disk, or are not those that were written.
+const UNREADABLE: Failure = Failure::Errno(Errno::EIO);
 
 /// A read that was checked.
 pub(crate) struct Read {
@@ -67,7 +70,15 @@ impl Inner {
     pub(crate) async fn read_copied(&self, call: Call, read: &Read) -> Result<Vec<u8>, Failure> {
         self.readable(read.file, &read.plan.pieces).await;
         self.check_reader(call, read)?;
-        self.read_embedded(read)
+        let body = match self.read_embedded(read) {
+            Err(UNREADABLE) if self.mend_ranges(read.file, &read.plan.pieces).await? => {
+                self.read_embedded(read)
+            }
+            body => body,
+        };
+        // It is, so it was when the bytes were read.
+        self.check_reader(call, read)?;
+        body
     }
 
     /// Whether this server still is the one to read from.
@@ -101,7 +112,16 @@ impl Inner {
             if mirrored {
                 self.readable(read.file, &read.plan.pieces).await;
             }
-            self.fill(read, &chunk, &mut lent.buffer, &mut outcome)?;
+            let sums = outcome.checksums.len();
+            match self.fill(read, &chunk, &mut lent.buffer, &mut outcome) {
+                Err(UNREADABLE)
+                    if mirrored && self.mend_ranges(read.file, &read.plan.pieces).await? =>
+                {
+                    outcome.checksums.truncate(sums);
+                    self.fill(read, &chunk, &mut lent.buffer, &mut outcome)?;
+                }
+                filled => filled?,
+            }
             let moving = self.transfers.put(region, chunk.start, lent);
             if let Some(moving) = before.replace(moving) {
                 self.transfers.end(moving).await?;

@@ -12,10 +12,16 @@ impl Inner {
         let space = self.store.space().map_err(|error| self.failed("status", &error))?;
         let usage = self.store.usage();
         let counters = self.counters();
-        let figures: [(&str, u64); 3] = [
+        let scrub = self.activities.scrub();
+        let figures: [(&str, u64); 8] = [
             ("data_map_epoch", self.groups.borrow().epoch().into()),
             ("data_joined", self.joined.get().into()),
             ("data_turned_away_total", counters.turned_away),
+            ("data_scrub_objects_total", scrub.objects.get()),
+            ("data_scrub_bytes_total", scrub.bytes.get()),
+            ("data_scrub_rounds_total", scrub.rounds.get()),
+            ("data_mended_blocks_total", scrub.mended.get()),
+            ("data_lost_blocks_total", scrub.lost.get()),
         ];
         let disk = self.world.disk().times();
         Ok(DataStatus {

@@ -210,6 +210,9 @@ impl DataServer {
             world.spawn(inner.clone().heartbeat(herald, history, replace));
             world.spawn(inner.clone().settle_groups());
             world.spawn(inner.clone().bring_newcomers());
+            if let Some(scrub) = config.scrub {
+                world.spawn(inner.clone().scrub(scrub));
+            }
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }

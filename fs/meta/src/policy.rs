@@ -58,7 +58,9 @@ mod tests {
             assert_eq!(Policy::parse(policy.text().as_bytes()), Some(policy));
         }
         assert_eq!(Policy::parse(b"copies=2\n"), Some(Policy::Copies(2)));
-        for bad in ["", "2", "copies=", "copies=0", "copies=4", "copies=256", "copies=-1", "erasure=4"] {
+        for bad in
+            ["", "2", "copies=", "copies=0", "copies=4", "copies=256", "copies=-1", "erasure=4"]
+        {
             assert_eq!(Policy::parse(bad.as_bytes()), None, "{bad}");
         }
         assert_eq!(Policy::parse(&[0xff]), None);

@@ -328,8 +328,13 @@ impl Pools {
             let membership = self.map().membership(*group);
             membership.is_some_and(|it| it.servers.first() == Some(&by) && it.since <= map)
         };
-        let groups: BTreeSet<Group> = step.groups().filter(counts).collect();
-        if groups.is_empty() || server == by || in_step && !self.is_heard(server, now) {
+        // One that leaves by its own word leaves another one that lives.
+        let stays = |group: &Group| {
+            let others = self.map().members(*group).into_iter().filter(|it| *it != by);
+            server != by || others.into_iter().any(|other| self.is_heard(other, now))
+        };
+        let groups: BTreeSet<Group> = step.groups().filter(counts).filter(stays).collect();
+        if groups.is_empty() || in_step && (server == by || !self.is_heard(server, now)) {
             return None;
         }
         let mut banded = self.banded.take()?;

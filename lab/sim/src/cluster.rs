@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Caller, Client, ClientConfig};
-use ropewalk_data::{DataConfig, DataServer, Defect, WitnessConfig};
+use ropewalk_data::{DataConfig, DataServer, Defect, Scrub, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
@@ -68,6 +68,8 @@ pub struct ClusterConfig {
     pub inodes_max: usize,
     /// A planted bug of all data servers.
     pub data_defect: Option<Defect>,
+    /// The scrub of all data servers.
+    pub data_scrub: Option<Scrub>,
     /// Whether log lines of servers and clients go to standard error.
     pub verbose: bool,
 }
@@ -102,6 +104,7 @@ impl Default for ClusterConfig {
             patience: Duration::from_secs(120),
             inodes_max: 65536,
             data_defect: None,
+            data_scrub: None,
             verbose: std::env::var_os("ROPEWALK_VERBOSE").is_some(),
         }
     }
@@ -289,6 +292,7 @@ impl Cluster {
         config.witness = votes.map(|pair| WitnessConfig { lease: pair.lease });
         config.objects = self.config.objects.clone();
         config.defect = self.config.data_defect;
+        config.scrub = self.config.data_scrub;
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
         let (rail, place) = (self.config.rail.clone(), role.place.clone());

@@ -110,8 +110,9 @@ pub enum DataRequest<'a> {
     },
     /// From a server that begins to order these groups, at most `GROUPS_MAX`: the open writes there.
     Settle { groups: Vec<Group> },
-    /// From the orderer of an object's group: the checksums of the object's blocks.
-    Table { object: ObjectName },
+    /// From the orderer of an object's group: the checksums of the object's blocks. `read`: the server reads the blocks, and those
+    /// that do not match their checksums count as unknown.
+    Table { object: ObjectName, group: Group, read: bool },
     /// Objects after `after`, for `check`.
     List { after: Option<(u64, u32, u32)>, bytes_max: u32 },
     /// Room and counters.

@@ -1,6 +1,6 @@
 //! Commands that run something: servers, clusters, mounts. One file each; here is what they share.
 
-pub mod domain;
+pub mod data_options;
 pub mod down;
 pub mod format;
 pub mod meta;

@@ -12,7 +12,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_rpc::servers;
 use ropewalk_store::superblock::Expect;
 
-use super::domain::Domain;
+use super::data_options::{DataOptions, DataSettings};
 use super::{LOOK, number, seconds};
 use crate::cluster::{self, DataPlace, Election, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
@@ -90,7 +90,7 @@ gives that data up.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1
         #[arg(long)]
         admit: bool,
         #[command(flatten)]
-        domain: Domain,
+        options: DataOptions,
     },
     /// Runs the metadata server and all data servers in one process.
     #[command(after_help = "Examples:
@@ -115,7 +115,7 @@ gives that data up.", mut_arg("listen", |arg| with_default(arg, "tcp://127.0.0.1
         #[arg(long)]
         accept_loss: bool,
         #[command(flatten)]
-        domain: Domain,
+        options: DataOptions,
     },
 }
 
@@ -172,8 +172,7 @@ pub struct Planned {
 pub struct PlannedData {
     pub number: u32,
     pub place: Planned,
-    /// Its failure domain.
-    pub domain: String,
+    pub settings: DataSettings,
 }
 
 /// Servers of one process that are to be started.
@@ -202,12 +201,12 @@ pub fn below(
     (cluster, expect): (Identity, Expect),
     listen: &[Listen],
     data_servers: u32,
-    domain: &Domain,
+    options: &DataOptions,
 ) -> Plan {
     let planned = |name: &str, listen| Planned { directory: directory.join(name), listen };
     let data = |number| {
         let place = planned(&format!("data{number}"), network::beside(listen));
-        PlannedData { number, place, domain: domain.of(None, number) }
+        PlannedData { number, place, settings: options.of(None, number) }
     };
     let data = (0..data_servers).map(data).collect();
     let meta = planned(cluster::META, listen.to_vec());
@@ -257,7 +256,7 @@ impl Servers {
             identity::write(directory, &plan.cluster)?;
         }
         let mut servers = Servers { data: Vec::new(), meta };
-        for PlannedData { number, place: planned, domain } in plan.data {
+        for PlannedData { number, place: planned, settings } in plan.data {
             let place = DataPlace {
                 directory: planned.directory,
                 cluster: plan.cluster.clone(),
@@ -265,7 +264,7 @@ impl Servers {
                 replace: plan.replace.contains(&number),
                 // A user that starts all servers together wants them all.
                 admit: true,
-                domain,
+                settings,
                 witness: plan.witness.filter(|(it, _)| *it == number).map(|(_, lease)| lease),
             };
             let address = servers.address().to_string();
@@ -334,7 +333,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let thread = start_meta(&mut plan, place.insecure(&config))?;
             serve_one(thread, (format!("meta{number}"), metrics), &stop)
         }
-        Serve::Data { server, place, meta, replace, admit, domain } => {
+        Serve::Data { server, place, meta, replace, admit, options } => {
             let config = place.source.read()?;
             let planned = place.data(&config, *server)?;
             let meta = meta.clone().map_or_else(|| config.meta_address(), Ok)?;
@@ -343,17 +342,17 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let Planned { directory, listen } = planned;
             // The author of the configuration file wants the servers that it names.
             let section = config.section(*server);
-            let (admit, domain) = (*admit || section.is_some(), domain.of(section, *server));
+            let (admit, settings) = (*admit || section.is_some(), options.of(section, *server));
             let witness = config.witness_lease(*server);
             let (name, metrics) = (format!("data{server}"), place.metrics(&config)?);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
-            let place = DataPlace { directory, cluster, server, replace, admit, domain, witness };
+            let place = DataPlace { directory, cluster, server, replace, admit, settings, witness };
             serve_one(start_data(&listen, place, meta, insecure)?, (name, metrics), &stop)
         }
-        Serve::All { place, data_servers, replace, accept_loss, domain } => {
+        Serve::All { place, data_servers, replace, accept_loss, options } => {
             let config = place.source.read()?;
-            let mut plan = place.all(&config, *data_servers, domain)?;
+            let mut plan = place.all(&config, *data_servers, options)?;
             plan.replace.clone_from(replace);
             plan.accept_loss = *accept_loss;
             let cluster = plan.cluster.id;
@@ -496,7 +495,7 @@ impl Place {
         &self,
         config: &Config,
         data_servers: Option<u32>,
-        domain: &Domain,
+        options: &DataOptions,
     ) -> anyhow::Result<Plan> {
         let mut config = config.clone();
         config.directory = self.directory.clone().or(config.directory);
@@ -524,7 +523,8 @@ impl Place {
             if section.is_none_or(|section| section.listen.is_empty()) {
                 planned.listen.clone_from(&beside);
             }
-            data.push(PlannedData { number, place: planned, domain: domain.of(section, number) });
+            let settings = options.of(section, number);
+            data.push(PlannedData { number, place: planned, settings });
         }
         let cluster = place.cluster(&config, &directory, true)?;
         let meta = Planned { directory, listen };

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use ropewalk_mount::MountOptions;
 
+use super::data_options::DataOptions;
 use super::down::{hold, make_directory};
 use super::mount::{ready_mount_point, start_mount};
-use super::domain::Domain;
 use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
@@ -67,7 +67,7 @@ pub struct Up {
     #[arg(long)]
     background: bool,
     #[command(flatten)]
-    domain: Domain,
+    options: DataOptions,
 }
 
 /// Runs a whole cluster in this process until a signal comes.
@@ -94,7 +94,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let found = cluster::found_or_new(&directory)?;
     let id = found.0.id;
     let count = data_servers(&directory, arguments.data_servers)?;
-    let mut plan = below(&directory, found, &arguments.listen, count, &arguments.domain);
+    let mut plan = below(&directory, found, &arguments.listen, count, &arguments.options);
     plan.replace.clone_from(&arguments.replace);
     plan.accept_loss = arguments.accept_loss;
     let metrics = metrics::Place::of(arguments.metrics, None, arguments.insecure)?;

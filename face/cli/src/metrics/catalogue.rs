@@ -84,7 +84,10 @@ pub const METRICS: &[Metric] = &[
     gauge("meta_groups_mirrored", "Groups for files of several copies."),
     gauge("meta_groups_short", "Groups among them that lack a copy."),
     gauge("meta_groups_last_copy", "Groups among them of which one copy is left."),
-    counter("meta_group_losses_total", "How often the last copy of a group came back after a loss of power."),
+    counter(
+        "meta_group_losses_total",
+        "How often the last copy of a group came back after a loss of power.",
+    ),
     gauge("meta_standby_lag_records", "Records that a standby lacks."),
     gauge("meta_standby_ready", "Whether a standby has all, and may take over."),
     gauge("meta_standbys_ready", "Standby servers that have all, and may take over."),
@@ -99,6 +102,11 @@ pub const METRICS: &[Metric] = &[
     gauge("data_joined", "Whether the metadata server knows this life of the data server."),
     counter("data_corrupt_blocks_total", "Blocks that were found damaged."),
     counter("data_checksum_errors_total", "Writes whose bytes did not match their checksums."),
+    counter("data_scrub_objects_total", "Objects that the scrub has looked at."),
+    counter("data_scrub_bytes_total", "Bytes that the scrub has read."),
+    counter("data_scrub_rounds_total", "Rounds of the scrub through all objects."),
+    counter("data_mended_blocks_total", "Damaged blocks that were written again from a copy."),
+    counter("data_lost_blocks_total", "Damaged blocks that had no copy, each time they were met."),
     counter("data_turned_away_total", "Requests that came while too many were under way."),
     // Network.
     counter("net_messages_sent_total", "Messages that left the server's endpoint."),

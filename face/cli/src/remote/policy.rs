@@ -77,7 +77,9 @@ async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<(
             "{shown}: this cluster has the first format of metadata, which knows no copies: copy the \
              files into a new cluster"
         ),
-        Err(Errno::EPERM) => bail!("{shown}: only the owner of a directory and root set its policy"),
+        Err(Errno::EPERM) => {
+            bail!("{shown}: only the owner of a directory and root set its policy")
+        }
         Err(errno) => Err(of(path)(errno)),
     }
 }
@@ -86,7 +88,9 @@ async fn show(session: &Rc<Session>, path: &[u8], as_json: bool) -> anyhow::Resu
     let found = session.find(path, true).await?;
     let Session { client, caller, .. } = &**session;
     let value = match client.get_xattr(caller, found.inode, POLICY).await {
-        Err(Errno::ENODATA) => bail!("{} is no file and no directory: it has no copies", shown(path)),
+        Err(Errno::ENODATA) => {
+            bail!("{} is no file and no directory: it has no copies", shown(path))
+        }
         value => value.map_err(of(path))?,
     };
     let copies = (std::str::from_utf8(&value).ok())

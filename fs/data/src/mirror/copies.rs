@@ -12,7 +12,8 @@ use ropewalk_rpc::slots::Verdict;
 use ropewalk_rpc::{Incoming, Responder};
 use ropewalk_store::objects::{GroupTag, Grouped, ObjectId, WriteEpoch};
 use ropewalk_wire::fs::data::{
-    DataReply, DataRequest, FileId, ObjectName, ObjectRange, Order, Source,
+    BLOCK_BYTES, DataReply, DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectName, ObjectRange,
+    Order, Source,
 };
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
@@ -20,14 +21,16 @@ use ropewalk_wire::fs::trust::Role;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::Open;
+use super::mend::is_head_damage;
 use crate::bulk::Region;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
+use crate::read::Read;
 use crate::server::{Call, Inner};
 use crate::write::object;
 
 /// Nobody's: the orderer has judged the client's session.
-const BY: WriteEpoch = WriteEpoch { session: 0, epoch: 0 };
+pub(super) const BY: WriteEpoch = WriteEpoch { session: 0, epoch: 0 };
 
 /// A change that a sender has done.
 struct Copied {
@@ -78,19 +81,31 @@ impl Inner {
                 let objects = self.open_objects(&groups);
                 self.answer(call, responder, Ok(DataReply::Settled { objects }));
             }
-            DataRequest::Table { object: ObjectName { inode, generation, stripe } } => {
-                let table = self.store.table(ObjectId { inode, generation, stripe });
-                let table = table.map_err(|error| self.failed("compare", &error));
-                let bytes = |table: Vec<u32>| -> Vec<u8> {
-                    table.iter().flat_map(|entry| entry.to_le_bytes()).collect()
-                };
-                let table = table.map(|table| table.map(bytes));
-                let reply = table
-                    .as_ref()
-                    .map_err(|failure| *failure)
-                    .map(|table| DataReply::Table { entries: table.as_deref().map(Bytes) });
-                // As it is now: asked again, it is looked up again.
-                self.answer(Call { keep: false, ..call }, responder, reply);
+            DataRequest::Table {
+                object: ObjectName { inode, generation, stripe },
+                group,
+                read,
+            } => {
+                let object = ObjectId { inode, generation, stripe };
+                self.in_own_task(responder, async move |inner, responder| {
+                    let table = inner.table_copy(object, group, read).await;
+                    let reply = table.as_ref().map_err(|failure| *failure);
+                    let reply = reply
+                        .map(|table| DataReply::Table { entries: table.as_deref().map(Bytes) });
+                    // As it is now: asked again, it is looked up again.
+                    inner.answer(Call { keep: false, ..call }, responder, reply);
+                });
+            }
+            DataRequest::Read { file, pieces, bulk: None, .. } => {
+                let call = Call { keep: false, ..call };
+                match Plan::new(pieces, self.store.object_bytes()) {
+                    Ok(plan) if plan.bytes <= EMBEDDED_BYTES_MAX => {
+                        let read = Read { file, plan, verify: true };
+                        let body = self.read_embedded(&read);
+                        self.answer_body(call, responder, body);
+                    }
+                    _ => self.answer(call, responder, Err(Errno::EINVAL.into())),
+                }
             }
             DataRequest::List { after, bytes_max } => {
                 self.in_own_task(responder, async move |inner, responder| {
@@ -112,6 +127,28 @@ impl Inner {
             }
             _ => self.refuse(responder, Status::Malformed),
         }
+    }
+
+    /// The table of an object, as its orderer asks for it. A newcomer throws away an object that is damaged as a whole: it gets all of
+    /// it again.
+    async fn table_copy(
+        &self,
+        object: ObjectId,
+        group: Group,
+        read: bool,
+    ) -> Result<Option<Vec<u8>>, Failure> {
+        let blocks = 0..(self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
+        let mut table = self.table_here(object, blocks.clone(), read).await;
+        if let Err(error) = &table
+            && is_head_damage(error)
+            && self.groups.borrow().is_newcomer(group)
+        {
+            self.lines.say(&format!("{error}; the object is thrown away, and comes again"));
+            self.store.truncate(object, 0, BY).map_err(|error| self.failed("make", &error))?;
+            table = self.table_here(object, blocks, read).await;
+        }
+        let table = table.map_err(|error| self.failed("compare", &error))?;
+        Ok(table.map(|table| table.iter().flat_map(|entry| entry.to_le_bytes()).collect()))
     }
 
     /// Whether to listen to a server about these groups now.
@@ -306,7 +343,10 @@ impl Inner {
 /// The groups that a server's call is about.
 fn groups_of(request: &DataRequest<'_>) -> Vec<Group> {
     match request {
-        DataRequest::Copy { pieces, .. } => pieces.iter().map(|piece| piece.group).collect(),
+        DataRequest::Copy { pieces, .. } | DataRequest::Read { pieces, .. } => {
+            pieces.iter().map(|piece| piece.group).collect()
+        }
+        DataRequest::Table { group, .. } => vec![*group],
         DataRequest::Settle { groups } | DataRequest::Truncate { groups, .. } => groups.clone(),
         _ => Vec::new(),
     }

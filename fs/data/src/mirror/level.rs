@@ -10,6 +10,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
+use super::mend::Own;
 use super::order::{Change, Held, To, blocks_of};
 use crate::failure::Failure;
 use crate::plan::CHUNK_BYTES;
@@ -25,6 +26,20 @@ pub(super) struct Target {
     pub group: Group,
     pub object: ObjectId,
     pub server: u32,
+}
+
+/// The outcome of a comparison with the blocks of another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leveled {
+    /// Nothing stands against that the blocks are equal: all of them can be read here.
+    pub readable: bool,
+    /// Blocks that were other ones there.
+    pub changed: u64,
+}
+
+impl Leveled {
+    /// Nothing had to be done.
+    const DONE: Leveled = Leveled { readable: true, changed: 0 };
 }
 
 /// The form of a block's checksum by which blocks are compared; 0 for a hole.
@@ -43,7 +58,7 @@ impl Inner {
             let (group, object) = (piece.group, object(file, piece.stripe));
             for server in self.members(group) {
                 let target = Target { group, object, server };
-                self.level(target, blocks_of(file, piece).1).await?;
+                self.level(target, blocks_of(file, piece).1, false).await?;
             }
         }
         Ok(())
@@ -53,32 +68,34 @@ impl Inner {
     pub(super) async fn even_out(&self, target: Target) -> Result<bool, Failure> {
         let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
         let _guard = self.mirror.locks.lock(vec![(target.object, 0..blocks)]).await;
-        self.level(target, 0..blocks).await
+        Ok(self.level(target, 0..blocks, false).await?.readable)
     }
 
-    /// Makes blocks, which are locked, equal at a server. False where some of them cannot be read here.
-    async fn level(&self, target: Target, blocks: Range<u32>) -> Result<bool, Failure> {
-        let Some(theirs) = self.table_of(target).await? else { return Ok(true) };
-        let own = match self.store.table(target.object) {
-            Ok(own) => own,
-            Err(error) => {
-                self.failed("compare", &error);
-                return Ok(false);
-            }
-        };
+    /// Makes blocks, which are locked, equal at a server. `read`: the server compares its blocks with their checksums.
+    pub(super) async fn level(
+        &self,
+        target: Target,
+        blocks: Range<u32>,
+        read: bool,
+    ) -> Result<Leveled, Failure> {
+        let Some(theirs) = self.table_of(target, read).await? else { return Ok(Leveled::DONE) };
+        let own = Own { group: target.group, object: target.object };
+        let (own, _) = self.mend(own, blocks.clone(), false).await?;
         let Some(own) = own else {
             // Nothing was written here: there it reads as zeros.
             let end = theirs.as_ref().map_or(0, |theirs| theirs.len() as u32);
             let extra = (blocks.start..blocks.end.min(end))
                 .filter(|it| entry(theirs.as_deref().unwrap_or(&[]), *it) != 0);
-            self.clear(target, extra.collect()).await?;
-            return Ok(true);
+            let extra: Vec<u32> = extra.collect();
+            let changed = extra.len() as u64;
+            self.clear(target, extra).await?;
+            return Ok(Leveled { changed, ..Leveled::DONE });
         };
         if theirs.is_none() && own.iter().all(|entry| *entry == 0) {
             // It is there without a byte: so it has to be there, too.
             self.bring(target, 0..1).await?;
             self.clear(target, vec![0]).await?;
-            return Ok(true);
+            return Ok(Leveled::DONE);
         }
         let theirs = theirs.unwrap_or_default();
         let end = blocks.end.min(own.len().max(theirs.len()) as u32);
@@ -91,6 +108,7 @@ impl Inner {
                 _ => bring.push(block),
             }
         }
+        let changed = (holes.len() + bring.len()) as u64;
         self.clear(target, holes).await?;
         for run in runs(&bring) {
             if !self.bring(target, run.clone()).await? {
@@ -101,19 +119,20 @@ impl Inner {
                 }
             }
         }
-        Ok(readable)
+        Ok(Leveled { readable, changed })
     }
 
     /// The table of an object at a server. None: the group does without the server; within it None: no such object.
-    async fn table_of(&self, target: Target) -> Result<Option<Option<Vec<u32>>>, Failure> {
+    async fn table_of(
+        &self,
+        target: Target,
+        read: bool,
+    ) -> Result<Option<Option<Vec<u32>>>, Failure> {
         let Target { group, object, server } = target;
         let ObjectId { inode, generation, stripe } = object;
-        let name = ObjectName { inode, generation, stripe };
-        let Some(body) =
-            self.ask_server(group, server, &DataRequest::Table { object: name }).await?
-        else {
-            return Ok(None);
-        };
+        let request =
+            DataRequest::Table { object: ObjectName { inode, generation, stripe }, group, read };
+        let Some(body) = self.ask_server(group, server, &request).await? else { return Ok(None) };
         match decode::<DataResult<'_>>(&body) {
             Ok(Ok(DataReply::Table { entries })) => Ok(Some(entries.map(|entries| {
                 let number = |four: &[u8]| u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
@@ -169,7 +188,7 @@ impl Inner {
 }
 
 /// A run of blocks of an object.
-fn range_of(target: Target, blocks: Range<u32>) -> (FileId, ObjectRange) {
+pub(super) fn range_of(target: Target, blocks: Range<u32>) -> (FileId, ObjectRange) {
     let ObjectId { inode, generation, stripe } = target.object;
     // In no epoch: it is the state after all that was done here.
     let file = FileId { inode, generation, epoch: u32::MAX };
@@ -178,7 +197,7 @@ fn range_of(target: Target, blocks: Range<u32>) -> (FileId, ObjectRange) {
 }
 
 /// Numbers in ascending order as runs of at most `RUN_BLOCKS`.
-fn runs(blocks: &[u32]) -> Vec<Range<u32>> {
+pub(super) fn runs(blocks: &[u32]) -> Vec<Range<u32>> {
     let mut runs: Vec<Range<u32>> = Vec::new();
     for block in blocks {
         match runs.last_mut() {

@@ -1,14 +1,16 @@
 //! Groups of several members: the first one orders the writes, the others do what it has done.
 //!
 //! The rules are in docs/design/116-mirrored-groups.md. [`order`] has the side of the orderer, [`copies`] that of the
-//! others, [`level`] makes objects equal, and [`settle`] uses that for a group that this server begins to order, and
+//! others, [`level`] makes objects equal, [`mend`] and [`scrub`] heal damaged blocks, and [`settle`] uses that for a group that this server begins to order, and
 //! for its newcomers.
 
 mod copies;
 mod level;
 mod locks;
+mod mend;
 mod order;
 mod peers;
+mod scrub;
 mod settle;
 
 use std::cell::RefCell;

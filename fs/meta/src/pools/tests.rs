@@ -155,7 +155,9 @@ fn the_orderer_says_who_is_in_step() {
     let late = seconds(2);
     assert_eq!(pools.set_step(&Step { by: 2, server: 1, ..step }, late), None, "not the first");
     assert_eq!(pools.set_step(&Step { map: 1, ..step }, late), None, "an older map");
-    assert_eq!(pools.set_step(&Step { server: 1, ..step }, late), None, "itself");
+    let itself = Step { server: 1, ..step };
+    assert_eq!(pools.set_step(&Step { in_step: true, ..itself }, late), None);
+    assert_eq!(pools.set_step(&itself, seconds(9)), None, "nobody else is heard");
     assert!(pools.set_step(&step, late).is_some());
     assert_eq!(servers(&pools, first), (vec![1], vec![2]));
     // A word of before counts no more; nor does one after a report of the newcomer.
@@ -168,6 +170,16 @@ fn the_orderer_says_who_is_in_step() {
     assert_eq!(pools.set_step(&Step { map, ..enter }, seconds(9)), None, "it is silent");
     assert!(pools.set_step(&Step { map, ..enter }, late).is_some());
     assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+}
+
+#[test]
+fn an_orderer_that_lost_an_object_leaves_by_its_own_word() {
+    let (mut pools, [first, second]) = mirrored();
+    let (groups, map) = (Step::numbers(&[first, second]), pools.map().epoch);
+    let step = Step { groups: Bytes(&groups), by: 1, map, server: 1, in_step: false };
+    assert!(pools.set_step(&step, seconds(2)).is_some_and(|rows| !rows.is_empty()));
+    assert_eq!(servers(&pools, first), (vec![2], vec![1]));
+    assert_eq!(servers(&pools, second), (vec![2, 3], vec![]));
 }
 
 #[test]

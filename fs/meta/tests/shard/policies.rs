@@ -59,7 +59,10 @@ fn new_entries_inherit_the_policy_of_their_directory_also_after_a_restart() {
         let below = directory(&mut cluster, above, format!("below {restart}").as_bytes());
         assert_eq!(policy(&mut cluster, below), "copies=2");
         let file = cluster.call(0, create(below, b"file")).inode();
-        assert_eq!((copies(&mut cluster, file), policy(&mut cluster, file)), (2, "copies=2".into()));
+        assert_eq!(
+            (copies(&mut cluster, file), policy(&mut cluster, file)),
+            (2, "copies=2".into())
+        );
         // Its own number stays also where it loses its bytes.
         assert_eq!(set(&mut cluster, below, b"copies=3"), Ok(()));
         cluster.call(0, resize(file, 70_000)).ok();
@@ -89,7 +92,11 @@ fn a_policy_is_set_by_the_owner_of_a_directory_only() {
     assert_eq!(set(&mut cluster, above, b"copies=2"), Ok(()));
     let list = MetaRequest::ListXattr { who: Who::ROOT, inode: above };
     let answer = cluster.call(0, list);
-    assert_eq!(answer.ok(), MetaReply::Content { bytes: Bytes(b"") }, "copies of trees do not take it along");
+    assert_eq!(
+        answer.ok(),
+        MetaReply::Content { bytes: Bytes(b"") },
+        "copies of trees do not take it along"
+    );
     let remove = MetaRequest::RemoveXattr { who: Who::ROOT, inode: above, name: POLICY };
     cluster.call(0, remove).ok();
     assert_eq!(policy(&mut cluster, above), "copies=1");

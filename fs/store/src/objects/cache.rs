@@ -236,9 +236,8 @@ impl Inner {
         Ok(file)
     }
 
-    fn create(&self, state: &mut State, object: ObjectId) -> io::Result<Arc<dyn File>> {
-        let group = state.objects.get(&object).map_or(GroupTag::default(), |it| it.front.group);
-        let path = self.layout.path(object);
+    /// Makes the directory of an object's file, if it is not there.
+    pub(super) fn make_directory(&self, state: &mut State, object: ObjectId) -> io::Result<()> {
         let number = Layout::directory_of(object.inode);
         let directory = self.layout.directory_path(number);
         if state.directories[number as usize] == DirectoryState::Unknown {
@@ -249,6 +248,13 @@ impl Inner {
             state.directories[number as usize] =
                 if present { DirectoryState::Present } else { DirectoryState::NameUnsynced };
         }
+        Ok(())
+    }
+
+    fn create(&self, state: &mut State, object: ObjectId) -> io::Result<Arc<dyn File>> {
+        let group = state.objects.get(&object).map_or(GroupTag::default(), |it| it.front.group);
+        let path = self.layout.path(object);
+        self.make_directory(state, object)?;
         let file = self.disk.open(&path, Open::Create)?;
         if let Err(error) = begin_file(&*file, &self.layout, Grouped { object, group }) {
             // Best effort: a file that stays is recognised as an unfinished creation.

@@ -8,6 +8,7 @@ use ropewalk_base::disk::{File, Open};
 use super::block::{BLOCK_BYTES, UNKNOWN, blocks_of};
 use super::cache::{FileState, open_object};
 use super::error::about;
+use super::layout::Layout;
 use super::object::Object;
 use super::record::Record;
 use super::table::{PAIR_BYTES, Place, Tails};
@@ -62,6 +63,8 @@ impl ObjectStore {
         };
         let cannot_load = match &error {
             ObjectError::Header { .. } | ObjectError::Older { .. } => true,
+            // Nothing of what is gone is wanted.
+            ObjectError::Gone { .. } => from == 0,
             // A device that fails in the head may come back, with what it has. Nothing of it is wanted.
             ObjectError::Io { .. } => {
                 from == 0 && !self.inner.state.borrow().objects.contains_key(&object)
@@ -172,7 +175,14 @@ impl Inner {
     /// object is as damaged as before, or made anew. Blocks on the device.
     fn remake(&self, object: ObjectId, kept: u64) -> io::Result<()> {
         let state = &mut *self.state.borrow_mut();
-        let file = self.disk.open(&self.layout.path(object), Open::Write)?;
+        let path = self.layout.path(object);
+        let (file, is_new) = match self.disk.open(&path, Open::Write) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_directory(state, object)?;
+                (self.disk.open(&path, Open::Create)?, true)
+            }
+            file => (file?, false),
+        };
         let length = file.len()?;
         // First neither head nor table: no part of the old ones may come to light with the new head, and a
         // file without anything would be a creation that was cut short.
@@ -192,6 +202,10 @@ impl Inner {
         let place = Place { layout: &self.layout, object };
         place.write_table(&mut known, &*file, &BTreeMap::new(), tails)?;
         file.sync_data()?;
+        if is_new {
+            let directory = Layout::directory_of(object.inode);
+            self.disk.sync_directory(&self.layout.directory_path(directory))?;
+        }
         state.roll.note(object, known.front.stamp);
         Ok(())
     }

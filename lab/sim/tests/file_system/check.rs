@@ -169,7 +169,7 @@ fn objects_without_an_inode_are_found_and_go_by_repair() {
 }
 
 /// The file in which an object of generation 0 lies.
-fn object_path(disk: &VirtualDisk, inode: u64, stripe: u32) -> PathBuf {
+pub fn object_path(disk: &VirtualDisk, inode: u64, stripe: u32) -> PathBuf {
     let name = format!("{inode:016x}.{:08x}.{stripe:08x}", 0);
     let root = Path::new("/data/objects/objects");
     let folders = disk.list(root).expect("the folder of objects");

@@ -13,6 +13,7 @@ mod identity;
 mod late;
 mod leases;
 mod locks;
+mod mends;
 mod messages;
 mod mirrors;
 mod opens;

@@ -12,7 +12,7 @@ use crate::programs::steps::{Handles, Outcome, Place, Step};
 use crate::programs::*;
 use ropewalk_base::random::Random;
 use ropewalk_client::{Caller, Errno, Node};
-use ropewalk_data::Defect;
+use ropewalk_data::{Defect, Scrub};
 use ropewalk_sim::cluster::{META, METAS, PROGRAM_LIMIT};
 use ropewalk_sim::{
     Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
@@ -556,6 +556,8 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     let copies = 2 + (simulation.seed() % 2) as u32;
     if setting.mirrored {
         config.data_servers = config.data_servers.max(2);
+        let scrub = Scrub { bytes_per_second: 4 << 20, pause: Duration::from_secs(1) };
+        config.data_scrub = simulation.seed().is_multiple_of(3).then_some(scrub);
     }
     if random.below(3) == 0 {
         config.rail = SimConfig::native();

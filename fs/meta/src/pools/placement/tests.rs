@@ -27,7 +27,8 @@ fn copies_of_a_group_are_in_different_domains_and_all_servers_share_them() {
         let mut pools = pools_of(&servers);
         assert!(pools.begin_copies(copies, seconds(1)).is_some_and(|rows| !rows.is_empty()));
         let bands = bands(&pools, copies);
-        let homes: Vec<u32> = bands.iter().filter_map(|it| it.mirroring).map(|it| it.home).collect();
+        let homes: Vec<u32> =
+            bands.iter().filter_map(|it| it.mirroring).map(|it| it.home).collect();
         assert_eq!(homes, servers);
         let mut held: BTreeMap<u32, usize> = BTreeMap::new();
         for (band, home) in bands.iter().zip(homes) {

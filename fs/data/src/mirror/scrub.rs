@@ -1,0 +1,120 @@
+//! The scrub: reads what lies on the disk, at a bounded rate, before somebody needs it.
+//!
+//! A server looks at the objects of groups that it orders, and at those that are here alone. Blocks that do not match their
+//! checksums are written again from another member; so are those of the other members, and blocks in which the members
+//! differ. One round ends where it began; the next one begins after a pause.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_store::objects::{ObjectId, ObjectInfo, UNKNOWN};
+use ropewalk_wire::fs::data::BLOCK_BYTES;
+use ropewalk_wire::fs::group::Group;
+
+use super::level::Target;
+use super::mend::{Mended, Own};
+use crate::config::Scrub;
+use crate::failure::Failure;
+use crate::server::Inner;
+
+/// The least pause between two rounds, for a server with little to read.
+const PAUSE_MIN: Duration = Duration::from_millis(500);
+
+impl Inner {
+    /// Scrubs until this server stops.
+    pub(crate) async fn scrub(self: Rc<Self>, scrub: Scrub) {
+        // From anywhere: a server that is started again and again comes to all objects nevertheless.
+        let inode = self.world.random_u64();
+        let anywhere = ObjectId { inode, generation: 0, stripe: 0 };
+        let mut from = Some(anywhere);
+        while !self.stopping.get() {
+            self.scrub_from(from, scrub).await;
+            if from.take().is_none() {
+                self.activities.scrubbed_round();
+                self.world.sleep(scrub.pause.max(PAUSE_MIN)).await;
+            }
+        }
+    }
+
+    /// Scrubs the objects that come after one, to the end.
+    async fn scrub_from(&self, after: Option<ObjectId>, scrub: Scrub) {
+        let listing = match self.store.list(after) {
+            Ok(listing) => listing,
+            Err(error) => {
+                self.failed("list", &error);
+                return;
+            }
+        };
+        for info in listing {
+            if self.stopping.get() {
+                return;
+            }
+            let begin = self.world.now();
+            let bytes = match info {
+                Ok(info) => {
+                    let found = self.scrub_object(&info).await;
+                    // What cannot be compared now is met again in the next round.
+                    found.map_or(0, |_| info.bytes)
+                }
+                Err(error) => {
+                    // Nobody knows its group here. The orderer misses it when it compares the copies.
+                    self.failed("scrub", &error);
+                    0
+                }
+            };
+            self.activities.scrubbed(bytes);
+            let share = bytes.max(u64::from(BLOCK_BYTES)) * 1_000_000 / scrub.bytes_per_second;
+            self.world.sleep_until(begin + Duration::from_micros(share)).await;
+        }
+    }
+
+    /// Compares an object with its checksums, and with the other members' copies.
+    async fn scrub_object(&self, info: &ObjectInfo) -> Result<Mended, Failure> {
+        let object = info.object;
+        let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
+        let Some(group) = info.group.get().map(Group::from_number) else {
+            return self.look_for_damage(object, blocks).await;
+        };
+        let (serves, mirrored) = {
+            let groups = self.groups.borrow();
+            (groups.serves(group), groups.are_mirrored([group]))
+        };
+        match (serves, mirrored) {
+            (true, true) => {}
+            // The orderer has it done.
+            (false, true) => return Ok(Mended::default()),
+            (_, false) => return self.look_for_damage(object, blocks).await,
+        }
+        let _guard = self.mirror.locks.lock(vec![(object, 0..blocks)]).await;
+        let mut all = self.mend(Own { group, object }, 0..blocks, true).await?.1;
+        for server in self.members(group) {
+            let target = Target { group, object, server };
+            let leveled = self.level(target, 0..blocks, true).await?;
+            if leveled.changed > 0 {
+                self.lines.say(&format!(
+                    "object {object}: {} blocks of the copy at data server {server} were damaged or \
+                     others, and were written again",
+                    leveled.changed
+                ));
+                self.activities.mended(leveled.changed, 0);
+                all.mended += leveled.changed;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Reads an object of which there is one copy.
+    async fn look_for_damage(&self, object: ObjectId, blocks: u32) -> Result<Mended, Failure> {
+        let table = self.table_here(object, 0..blocks, true).await;
+        let table = table.map_err(|error| self.failed("scrub", &error))?.unwrap_or_default();
+        let lost = table.iter().filter(|it| **it == UNKNOWN).count() as u64;
+        if lost > 0 {
+            self.lines.say(&format!(
+                "object {object}: {lost} blocks are damaged, and there is no other copy: restore the \
+                 file from a backup, and check the disk; 'ropewalk check --read' names it"
+            ));
+            self.activities.mended(0, lost);
+        }
+        Ok(Mended { mended: 0, lost })
+    }
+}

@@ -1,0 +1,220 @@
+//! Damage on the disk of one member is healed from another one: by reads, by the scrub, and when the member comes back.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::check::object_path;
+use crate::programs::*;
+use ropewalk_base::disk::Disk;
+use ropewalk_client::{Caller, Client, Errno};
+use ropewalk_data::Scrub;
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_store::objects::ObjectId;
+use ropewalk_wire::fs::meta::ROOT;
+
+const STRIPE: usize = 64 << 10;
+const STRIPES: usize = 6;
+
+/// A cluster of three data servers with a file of two copies, all of which is in files of objects.
+struct Site {
+    simulation: Simulation,
+    cluster: Cluster,
+    inode: u64,
+}
+
+impl Site {
+    fn new(seed: u64, data_scrub: Option<Scrub>) -> Site {
+        let mut simulation = Simulation::new(seed);
+        let config =
+            ClusterConfig { data_servers: 3, clients: 2, data_scrub, ..ClusterConfig::default() };
+        let cluster = Cluster::start(&mut simulation, config);
+        cluster.mirror(&mut simulation, 2);
+        let inode = cluster.run(&mut simulation, 0, |client| async move {
+            let file = create(&client, b"f").await;
+            write(&client, &file, 0, &pattern(1, STRIPES * STRIPE)).await.expect("written");
+            client.sync(&file).await.expect("synced");
+            client.lookup(&Caller::root(), ROOT, b"f").await.expect("found").inode
+        });
+        let site = Site { simulation, cluster, inode };
+        site.checkpoint()
+    }
+
+    fn checkpoint(mut self) -> Site {
+        let stores = [0, 1, 2].map(|server| self.cluster.data(server).store().clone());
+        self.cluster.run(&mut self.simulation, 0, |_| async move {
+            for store in stores {
+                store.checkpoint().await.expect("a checkpoint");
+            }
+        });
+        self
+    }
+
+    /// The members of the group of a stripe, counted from 0; the first orders it.
+    fn members(&mut self, stripe: usize) -> Vec<usize> {
+        let inode = self.inode;
+        let group = self.cluster.run(&mut self.simulation, 0, move |client| async move {
+            let striped = client.placement(inode).await.expect("told").striped;
+            striped.expect("it has stripes").group(stripe as u32)
+        });
+        let members = self.cluster.meta().map().expect("it serves").members(group);
+        members.into_iter().map(|server| server as usize - 1).collect()
+    }
+
+    fn path(&self, server: usize, stripe: usize) -> PathBuf {
+        object_path(self.cluster.data_disk(server), self.inode, stripe as u32)
+    }
+
+    /// Flips a bit of a block of a stripe, counted from the end.
+    fn rot(&self, server: usize, stripe: usize, block: u64) {
+        let (disk, path) = (self.cluster.data_disk(server), self.path(server, stripe));
+        let bytes = disk.bytes(&path).expect("it has bytes").len() as u64;
+        disk.flip_bit(&path, bytes - 4096 * block - 2000, 5);
+    }
+
+    fn read(&mut self) -> Result<Vec<u8>, Errno> {
+        self.cluster.run(&mut self.simulation, 1, |client: Client| async move {
+            let file = open(&client, b"f", READ).await.expect("opened");
+            read_all(&client, &file).await
+        })
+    }
+
+    fn reads_well(&mut self) {
+        let bytes = self.read().expect("it can be read");
+        assert_same(&bytes, &pattern(1, STRIPES * STRIPE));
+    }
+
+    /// Whether all blocks of a stripe are well at a server.
+    fn is_well(&self, server: usize, stripe: usize) -> bool {
+        let object = ObjectId { inode: self.inode, generation: 0, stripe: stripe as u32 };
+        self.cluster.data(server).store().verify(object).is_ok_and(|blocks| blocks == 16)
+    }
+
+    fn figure(&self, server: usize, name: &str) -> u64 {
+        let report = self.cluster.data(server).report().expect("it reports");
+        let found = report.figures.iter().find(|figure| figure.name.0 == name.as_bytes());
+        found.expect("it is there").value
+    }
+}
+
+#[test]
+fn a_read_of_a_damaged_block_gets_the_bytes_of_another_member_and_heals_it() {
+    let mut site = Site::new(1, None);
+    let members = site.members(2);
+    for block in [0, 3, 4, 9] {
+        site.rot(members[0], 2, block);
+    }
+    assert!(!site.is_well(members[0], 2));
+    site.reads_well();
+    assert!(site.is_well(members[0], 2), "what was damaged is written again");
+    assert_eq!(site.figure(members[0], "data_mended_blocks_total"), 4);
+    assert_eq!(site.figure(members[0], "data_lost_blocks_total"), 0);
+}
+
+#[test]
+fn what_is_damaged_everywhere_is_an_error_and_nothing_else_is() {
+    let mut site = Site::new(2, None);
+    let members = site.members(1);
+    for server in &members {
+        site.rot(*server, 1, 7);
+    }
+    assert_eq!(site.read(), Err(Errno::EIO));
+    assert!(site.figure(members[0], "data_lost_blocks_total") > 0);
+    // Overwritten, it is well again.
+    site.cluster.run(&mut site.simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &pattern(1, STRIPES * STRIPE)).await.expect("written");
+    });
+    site.reads_well();
+    assert!(members.iter().all(|server| site.is_well(*server, 1)));
+}
+
+#[test]
+fn the_scrub_finds_damage_at_any_member_before_somebody_reads() {
+    let scrub = Scrub { bytes_per_second: 64 << 20, pause: Duration::from_secs(1) };
+    let mut site = Site::new(3, Some(scrub));
+    let (first, second) = (site.members(0), site.members(5));
+    site.rot(first[0], 0, 2);
+    site.rot(first[1], 0, 3);
+    site.rot(second[1], 5, 0);
+    site.simulation.run_for(Duration::from_secs(8));
+    assert!(first.iter().all(|server| site.is_well(*server, 0)));
+    assert!(second.iter().all(|server| site.is_well(*server, 5)));
+    let mended: u64 = (0..3).map(|it| site.figure(it, "data_mended_blocks_total")).sum();
+    assert_eq!(mended, 3);
+    site.reads_well();
+    assert!((0..3).all(|server| site.figure(server, "data_scrub_rounds_total") > 2));
+}
+
+#[test]
+fn the_scrub_stays_within_its_rate() {
+    let scrub = Scrub { bytes_per_second: 64 << 10, pause: Duration::from_secs(1) };
+    let site = Site::new(4, Some(scrub));
+    let mut site = site;
+    site.simulation.run_for(Duration::from_secs(20));
+    for server in 0..3 {
+        let read = site.figure(server, "data_scrub_bytes_total");
+        // One object more may have been begun.
+        assert!(read <= 25 * (64 << 10) + STRIPE as u64, "{read} bytes");
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Harm {
+    Head,
+    Gone,
+}
+
+impl Site {
+    /// Does harm to the file of a stripe at a server that is down.
+    fn harm(&self, server: usize, stripe: usize, harm: Harm) {
+        let (disk, path) = (self.cluster.data_disk(server), self.path(server, stripe));
+        match harm {
+            Harm::Head => disk.flip_bit(&path, 3, 1),
+            Harm::Gone => disk.remove_file(&path).expect("removed"),
+        }
+    }
+
+    fn restart(&mut self, servers: &[usize], meanwhile: impl Fn(&Site)) {
+        for server in servers {
+            let name = format!("data{}", server + 1);
+            self.cluster.kill(&mut self.simulation, &name, Kill::Process(Duration::ZERO));
+        }
+        meanwhile(self);
+        for server in servers {
+            let name = format!("data{}", server + 1);
+            self.cluster.restart(&mut self.simulation, &name);
+        }
+        self.cluster.await_start(&mut self.simulation);
+    }
+}
+
+#[test]
+fn a_member_that_comes_back_with_a_lost_object_gets_it_again() {
+    for (seed, harm) in [(5, Harm::Head), (6, Harm::Gone)] {
+        let mut site = Site::new(seed, None);
+        let members = site.members(3);
+        site.restart(&members[..1], |site| site.harm(members[0], 3, harm));
+        site.simulation.run_for(Duration::from_secs(20));
+        assert!(site.is_well(members[0], 3), "{harm:?}: {:#?}", site.cluster.logged());
+        let differences = site.cluster.copy_differences(2);
+        assert!(differences.is_empty(), "{differences:#?}");
+        site.reads_well();
+    }
+}
+
+#[test]
+fn an_orderer_that_finds_an_object_lost_gives_the_group_up_and_gets_it_again() {
+    for (seed, harm) in [(7, Harm::Head), (8, Harm::Gone)] {
+        let mut site = Site::new(seed, None);
+        let members = site.members(3);
+        // All at once: nobody lives who would take its place.
+        site.restart(&[0, 1, 2], |site| site.harm(members[0], 3, harm));
+        site.simulation.run_for(Duration::from_secs(1));
+        site.reads_well();
+        site.simulation.run_for(Duration::from_secs(20));
+        assert!(site.is_well(members[0], 3), "{harm:?}: {:#?}", site.cluster.logged());
+        let differences = site.cluster.copy_differences(2);
+        assert!(differences.is_empty(), "{differences:#?}");
+        site.reads_well();
+    }
+}
