@@ -54,6 +54,13 @@ impl Places {
         self.map.members(self.group(stripe))
     }
 
+    /// The epoch of the last change of a stripe's group, if a server is a member of it.
+    pub fn member_since(&self, stripe: u32, server: u32) -> Option<u32> {
+        let group = self.group(stripe);
+        let since = self.map.membership(group).map_or(0, |membership| membership.since);
+        self.map.members(group).contains(&server).then_some(since)
+    }
+
     /// The servers that have a stripe, or are getting it.
     pub fn holders(&self, stripe: u32) -> Vec<u32> {
         let group = self.group(stripe);

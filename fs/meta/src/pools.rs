@@ -271,6 +271,46 @@ impl Pools {
         rows
     }
 
+    /// A person gave the store of a server up. Where it is the last member of a group, the newcomer that left last comes
+    /// nearest to what was acknowledged. Returns the rows that say so.
+    pub fn replace_store(&mut self, server: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(mut banded) = self.banded.take() else { return Vec::new() };
+        let rows = banded.change(|_, group| {
+            if group.servers != [server] {
+                return without(group, &[server]);
+            }
+            let mut newcomers = group.newcomers.clone();
+            let heir = newcomers.pop()?;
+            newcomers.push(server);
+            let losses = group.losses + 1;
+            Some(Membership { servers: vec![heir], newcomers, losses, ..group.clone() })
+        });
+        self.banded = Some(banded);
+        rows
+    }
+
+    /// Groups that have all members go back to the server for which they were made: it orders them, as others order theirs.
+    /// Returns the rows that say so.
+    pub fn send_home(&mut self, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let Some(mut banded) = self.banded.take() else { return Vec::new() };
+        let homes: BTreeMap<u32, u32> = (banded.map.bands(0))
+            .filter_map(|band| Some((band.number, band.mirroring?.home)))
+            .filter(|(_, home)| self.is_heard(*home, now))
+            .collect();
+        let rows = banded.change(|group, membership| {
+            let home = *homes.get(&group.band()?.0)?;
+            let at = membership.servers.iter().position(|server| *server == home)?;
+            if at == 0 || !membership.newcomers.is_empty() {
+                return None;
+            }
+            let mut new = membership.clone();
+            new.servers[..=at].rotate_right(1);
+            Some(new)
+        });
+        self.banded = Some(banded);
+        rows
+    }
+
     /// A server of mirrored groups begins a new life, without its memory: what it has to leave, it leaves before it is
     /// answered. Returns the rows that say so. `None`: not yet, since nobody knows whether another member lives.
     pub fn begin_life(
@@ -445,13 +485,19 @@ impl Pools {
         self.servers.get(&server).is_some_and(|server| now.since(server.heard) < silence)
     }
 
-    /// Takes a heartbeat of a member.
-    pub fn handle_heartbeat(&mut self, beat: &Heartbeat<'_>, now: Time) {
+    /// Takes a heartbeat of a member; whether it says more than that the server lives still.
+    pub fn handle_heartbeat(&mut self, beat: &Heartbeat<'_>, now: Time) -> bool {
         assert_eq!(self.member(beat.server), Some(beat.store), "a stranger's is not taken");
         let Heartbeat { boot, room, .. } = *beat;
         let address = beat.address.0.to_vec();
         let domain = beat.domain.0[..beat.domain.0.len().min(DOMAIN_BYTES_MAX)].to_vec();
-        self.servers.insert(beat.server, Server { address, boot, room, domain, heard: now });
+        let heard = !self.is_missed(beat.server, now);
+        let new = Server { address, boot, room, domain, heard: now };
+        let has_room = new.has_room();
+        let same = |old: Server| {
+            heard && (old.boot, old.has_room(), &old.domain) == (boot, has_room, &new.domain)
+        };
+        !self.servers.insert(beat.server, new.clone()).is_some_and(same)
     }
 
     /// The version that should follow the newest for files of this many copies, if the usable servers are others now. With
@@ -486,10 +532,16 @@ impl Pools {
     fn members_on(&self, copies: u8, servers: Vec<u32>) -> Members {
         let Some(Banded { map, .. }) = &self.banded else { return Members::Servers(servers) };
         let servers: BTreeSet<u32> = servers.into_iter().collect();
+        // A full server is in many groups of several members. Where few bands do without it, the others that have room order the
+        // writes, and its copies are missed.
+        let home = |band: &&Band| band.mirroring.is_some_and(|it| servers.contains(&it.home));
+        let own = map.bands(0).filter(|band| band.copies() == copies).filter(home);
+        let own: Vec<u32> = own.map(|band| band.number).collect();
         // Asked at each heartbeat: a band has 64 groups, and few servers.
         let is_on = |all: &[u32]| all.iter().all(|server| servers.contains(server));
         let bands = map.bands_with_servers(copies).filter(|(_, all)| is_on(all));
-        Members::Bands(bands.map(|(band, _)| band).collect())
+        let bands: Vec<u32> = bands.map(|(band, _)| band).collect();
+        Members::Bands(if 2 * bands.len() < own.len() { own } else { bands })
     }
 
     /// Adds a version that was made durable.

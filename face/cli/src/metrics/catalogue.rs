@@ -84,10 +84,8 @@ pub const METRICS: &[Metric] = &[
     gauge("meta_groups_mirrored", "Groups for files of several copies."),
     gauge("meta_groups_short", "Groups among them that lack a copy."),
     gauge("meta_groups_last_copy", "Groups among them of which one copy is left."),
-    counter(
-        "meta_group_losses_total",
-        "How often the last copy of a group came back after a loss of power.",
-    ),
+    gauge("meta_groups_together", "Groups among them with two copies in one failure domain."),
+    gauge("meta_group_losses", "How often the last copy of a group lost power or its disk, ever."),
     gauge("meta_standby_lag_records", "Records that a standby lacks."),
     gauge("meta_standby_ready", "Whether a standby has all, and may take over."),
     gauge("meta_standbys_ready", "Standby servers that have all, and may take over."),

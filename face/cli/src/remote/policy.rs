@@ -21,13 +21,15 @@ const POLICY: &[u8] = b"ropewalk.policy";
   setfattr -n ropewalk.policy -v copies=2 /mnt/data
                                        does the same through a mount
 
-New directories have the policy of the directory in which they are made. Files that are there \
-already keep their number of copies: copy them to change it. Copies of a file lie in different \
+New directories have the policy of the directory in which they are made. Directories and files \
+that are there already keep theirs, also where they are moved. A file that is written anew gets \
+the copies of its directory. Copies of a file lie in different \
 failure domains, which are hosts unless 'ropewalk serve data --domain' says otherwise. Contents of \
 small files lie with the metadata: a standby metadata server has the copy of those.
 
-A file of two copies outlives any one host, and needs twice the space. Only the owner of a \
-directory and root can set its policy.")]
+A file of two copies outlives any one host, and needs twice the space. The owner of a directory \
+and root can set its policy. Of each number of copies, the first policy has to be set by root, or \
+by the owner of the root directory.")]
 pub struct Policy {
     /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
@@ -66,7 +68,7 @@ async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<(
         Ok(()) => Ok(()),
         Err(Errno::ENODEV) => bail!(
             "{shown}: {copies} copies need {copies} failure domains with a data server that answers \
-             and is not full; usually a domain is a host: start data servers on other hosts, or \
+             and is not full, and all data servers known right after a start; usually a domain is a host: start data servers on other hosts, or \
              name domains by 'ropewalk serve data --domain' ('ropewalk up --domain each' counts \
              each data server as one)"
         ),
@@ -78,7 +80,10 @@ async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<(
              files into a new cluster"
         ),
         Err(Errno::EPERM) => {
-            bail!("{shown}: only the owner of a directory and root set its policy")
+            bail!(
+                "{shown}: only the owner of a directory and root set its policy; the first policy of \
+             {copies} copies in a cluster has to be set by root, or by the owner of the root directory"
+            )
         }
         Err(errno) => Err(of(path)(errno)),
     }

@@ -56,7 +56,7 @@ pub fn of_cluster(state: &ClusterState, places: Option<&MetaPlaces>) -> Vec<Trou
 }
 
 /// Groups for files of several copies that lack a copy.
-fn of_groups(meta: &MetaState) -> Option<Trouble> {
+fn of_groups(meta: &MetaState) -> Vec<Trouble> {
     let figure = |name| meta.figures.get(name).copied().unwrap_or(0);
     let (groups, short) = (figure("meta_groups_mirrored"), figure("meta_groups_short"));
     let last = match figure("meta_groups_last_copy") {
@@ -69,7 +69,16 @@ fn of_groups(meta: &MetaState) -> Option<Trouble> {
             "start the data servers that do not answer; those that are back are brought into step",
         )
     };
-    (short > 0).then(fault)
+    let together = figure("meta_groups_together");
+    let near = || {
+        Trouble::new(
+            format!(
+                "{together} of {groups} groups of mirrored files have two copies in one failure domain"
+            ),
+            "name the domains as they were when the policy was set ('ropewalk serve data --domain')",
+        )
+    };
+    [(short > 0).then(fault), (together > 0).then(near)].into_iter().flatten().collect()
 }
 
 fn of_data_server(server: &ServerState) -> Vec<Trouble> {

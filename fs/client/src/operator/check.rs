@@ -461,6 +461,11 @@ impl Check<'_> {
             let before = self.fates(&inodes).await?;
             names
                 .retain(|name| before.get(&name.inode).is_some_and(|fate| is_expected(name, fate)));
+            self.operator.learn_map().await?;
+            let mut since = Vec::with_capacity(names.len());
+            for name in &names {
+                since.push(self.member_since(server, name, &before).await?);
+            }
             let conditions = match self.operator.examine(server, &names, self.options.read).await {
                 Ok(conditions) => conditions,
                 Err(error) => {
@@ -471,9 +476,15 @@ impl Check<'_> {
             let after = self.fates(&inodes).await?;
             self.operator.learn_map().await?;
             let (mut certain, mut open) = (Vec::new(), Vec::new());
-            for (name, condition) in names.into_iter().zip(conditions) {
+            for ((name, condition), since) in names.into_iter().zip(conditions).zip(since) {
                 let Some(problem) = problem_of(condition) else { continue };
-                if !self.is_member(server, &name, &after).await? {
+                let still = self.member_since(server, &name, &after).await?;
+                if still.is_none() {
+                    continue;
+                }
+                if still != since {
+                    // It left its group and came back, or something else changed there.
+                    open.push(name);
                     continue;
                 }
                 let version = after.get(&name.inode).and_then(version_of);
@@ -490,16 +501,16 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Whether a server has to have an object, by the newest map that is known.
-    async fn is_member(
+    /// The epoch of the last change of an object's group, if a server has to have the object, by the newest map that is known.
+    async fn member_since(
         &self,
         server: u32,
         name: &ObjectName,
         fates: &Fates,
-    ) -> Result<bool, OperatorError> {
+    ) -> Result<Option<u32>, OperatorError> {
         let inode = fates.get(&name.inode).and_then(|fate| fate.inode.as_ref());
-        let Some(layout) = inode.and_then(layout) else { return Ok(true) };
-        Ok(self.operator.places(layout).await?.members(name.stripe).contains(&server))
+        let Some(layout) = inode.and_then(layout) else { return Ok(None) };
+        Ok(self.operator.places(layout).await?.member_since(name.stripe, server))
     }
 
     /// Reports the certain problems, and has garbage removed where that is wished.

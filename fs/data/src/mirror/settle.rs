@@ -1,10 +1,11 @@
 //! Groups that this server begins to order, and newcomers that it brings into step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::task::{join_all, race, yield_now};
+use ropewalk_base::time::Time;
 use ropewalk_store::objects::{ObjectError, ObjectId};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectInfo, ObjectName};
 use ropewalk_wire::fs::group::Group;
@@ -21,6 +22,8 @@ use crate::server::Inner;
 
 /// The pause after something did not work out.
 const PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause between two passes that fail.
+const REST_MAX: Duration = Duration::from_secs(30);
 /// A newcomer that does not answer for so long is looked for later.
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
 /// A newcomer that is not taken in for so long is brought into step once more.
@@ -80,18 +83,34 @@ impl Inner {
 
     /// Brings newcomers into step, one at a time, until this server stops.
     pub(crate) async fn bring_newcomers(self: Rc<Self>) {
+        // Of newcomers whose passes fail: when the next one may begin, and the pause after that.
+        let mut failing: BTreeMap<u32, (Time, Duration)> = BTreeMap::new();
         while !self.stopping.get() {
             let changed = self.mirror.changed.notified();
             let newcomers = self.groups.borrow().newcomers();
+            failing.retain(|server, _| newcomers.contains_key(server));
             for (server, groups) in newcomers {
-                if !self.is_there(server, groups[0]).await {
+                let rests =
+                    failing.get(&server).is_some_and(|(until, _)| self.world.now() < *until);
+                if rests || !self.is_there(server, groups[0]).await {
                     continue;
                 }
                 let begun = self.begin_pass(server, &groups);
                 if begun.is_empty() {
                     continue;
                 }
-                if let Err(Failure::Errno(errno)) = self.bring_newcomer(server, &begun).await {
+                let brought = self.bring_newcomer(server, &begun).await;
+                let missed = begun.iter().any(|group| self.has_missed(*group, server));
+                match brought.is_err() || missed {
+                    true => {
+                        // A full disk, for one, does not change from one moment to the next.
+                        let pause = failing.get(&server).map_or(PAUSE, |(_, pause)| 2 * *pause);
+                        let pause = pause.min(REST_MAX);
+                        failing.insert(server, (self.world.now() + pause, pause));
+                    }
+                    false => drop(failing.remove(&server)),
+                }
+                if let Err(Failure::Errno(errno)) = brought {
                     self.lines.say(&format!(
                         "data server {server} is not in step yet: {errno}; this server tries again. If \
                          this is said for long, see the logs of both servers"

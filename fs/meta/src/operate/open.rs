@@ -157,10 +157,14 @@ impl<R: Rows> Operation<'_, R> {
     pub fn truncate_to_zero(&mut self, number: u64, kill_privileges: bool) -> Step<()> {
         let now = self.now.calendar;
         let old = self.inode(number)?.clone();
+        let wanted = match old.parent {
+            0 => 1,
+            parent => self.inode(parent)?.policy.copies(),
+        };
         let shard = &mut *self.shard;
-        // As many copies as before.
+        // As many copies as before, or as its directory wants by now.
         let pool = old.layout.and_then(|layout| shard.pools.get(layout.pool_version));
-        let copies = pool.map_or(1, |pool| pool.copies);
+        let copies = pool.map_or(1, |pool| pool.copies).max(wanted);
         let layout = shard.pools.layout(copies, &shard.config, &mut shard.random);
         // A new generation also where nothing left the inode row: somebody may have begun to write
         // stripes, and those must not come to light when the file grows again.

@@ -29,6 +29,7 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::EINVAL.into());
         }
         let history = self.shard.config.boot.history;
+        let before = self.shard.pools.map().epoch;
         if beat.history != 0 && beat.history != history {
             return self.registered(Registration::OtherMetadata { history });
         }
@@ -51,6 +52,8 @@ impl<R: Rows> Operation<'_, R> {
             self.batch.put(key, encode_row(MEMBER_VERSION, &beat.store));
             self.batch.remove(keys::key(Table::Member, &[u64::from(beat.server), 0]));
             self.shard.pools.set_member(beat.server, beat.store);
+            let rows = self.shard.pools.replace_store(beat.server);
+            self.change_map(rows);
             if new {
                 let rows = self.shard.pools.add_band(beat.server);
                 rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
@@ -82,13 +85,11 @@ impl<R: Rows> Operation<'_, R> {
             self.shard.pools.set_start(beat.server, beat.boot);
             self.durable = true;
         }
-        self.shard.pools.handle_heartbeat(beat, self.now.time);
+        let is_news = self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.drop_silent();
-        if !self.shard.is_full() {
-            let rows = self.shard.pools.add_missing_bands(self.now.time);
-            self.change_map(rows);
+        if is_news || self.shard.pools.map().epoch != before {
+            self.renew_pool();
         }
-        self.renew_pool();
         self.durable |= self.shard.pools.has_mirrored();
         let map = self.shard.pools.map().epoch;
         self.registered(Registration::Taken { history, map })
@@ -100,6 +101,12 @@ impl<R: Rows> Operation<'_, R> {
             return;
         }
         let rows = self.shard.pools.drop_silent(self.now.time);
+        self.change_map(rows);
+    }
+
+    /// Gives groups that are complete back to the servers for which they were made.
+    pub fn send_home(&mut self) {
+        let rows = self.shard.pools.send_home(self.now.time);
         self.change_map(rows);
     }
 
@@ -138,12 +145,15 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Registered(outcome))
     }
 
-    /// Makes a new pool version where the usable servers are others than those of the newest.
+    /// Makes the bands that servers lack, and new pool versions where the usable servers are others than those of the
+    /// newest ones.
     pub fn renew_pool(&mut self) {
         let silence = self.shard.config.server_silence;
         if self.shard.is_full() {
             return;
         }
+        let rows = self.shard.pools.add_missing_bands(self.now.time);
+        self.change_map(rows);
         for copies in self.shard.pools.kinds() {
             if let Some(pool) = self.shard.pools.successor(copies, self.now.time, silence) {
                 let key = keys::key(Table::Pool, &[u64::from(pool.version)]);
@@ -156,6 +166,8 @@ impl<R: Rows> Operation<'_, R> {
 
     pub fn get_pool(&mut self, version: u32) -> Step<()> {
         let pool = self.shard.pools.get(version).cloned().ok_or(Errno::ENOENT)?;
+        // Who knows a version keeps it for ever.
+        self.durable = true;
         let (now, silence) = (self.now.time, self.shard.config.server_silence);
         let all = self.shard.pools.map().servers_of(&pool);
         let addresses: Vec<Vec<u8>> = all

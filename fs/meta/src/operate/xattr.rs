@@ -98,7 +98,7 @@ impl<R: Rows> Operation<'_, R> {
 
     pub fn remove_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
         if name == POLICY {
-            return self.set_policy(who, number, Policy::default());
+            return self.remove_policy(who, number);
         }
         let inode = self.inode(number)?.clone();
         match name == CAPABILITY && inode.is_file() {

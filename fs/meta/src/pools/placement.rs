@@ -1,8 +1,8 @@
 //! Bands for files of several copies: which servers their groups are on.
 //!
-//! Each server that has room gets a band of each number of copies that is in use. It is the first member of all groups of its
-//! band, so it orders their writes; the other members go round the servers of the other failure domains. Members of a
-//! group are on servers of different domains.
+//! Each server that is heard and has room gets a band of each number of copies that is in use. It is the first member of all
+//! groups of its band, so it orders their writes; the other members go round the servers of the other failure domains.
+//! Members of a group are on servers of different domains. Bands stay as they are when further servers join.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::BAND_GROUPS;
 use ropewalk_wire::fs::map::{Band, Membership, Mirroring};
 
-use super::Pools;
+use super::{FIRST_SILENCE, Pools};
 
 /// The servers that can get copies, by failure domain.
 type Domains<'a> = BTreeMap<&'a [u8], Vec<u32>>;
@@ -24,7 +24,9 @@ pub struct Shortage {
     pub short: u64,
     /// Those with one member only.
     pub last: u64,
-    /// How often the last member of a group lost power.
+    /// Those of which two members are in one failure domain by now.
+    pub together: u64,
+    /// How often the last member of a group lost what it had not made durable, or its disk.
     pub losses: u64,
 }
 
@@ -37,6 +39,10 @@ impl Pools {
                 found.groups += 1;
                 found.short += u64::from(group.servers.len() < usize::from(band.copies()));
                 found.last += u64::from(group.servers.len() == 1);
+                let domain = |server: &u32| self.servers.get(server).map(|it| &it.domain);
+                let known: Vec<&Vec<u8>> = group.servers.iter().filter_map(domain).collect();
+                let apart: BTreeSet<&Vec<u8>> = known.iter().copied().collect();
+                found.together += u64::from(apart.len() < known.len());
                 found.losses += u64::from(group.losses);
             }
         }
@@ -64,8 +70,10 @@ impl Pools {
     }
 
     fn add_bands(&mut self, copies: u8, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
-        if copies == 1 {
-            // A server gets it when it registers.
+        // Of one copy a server gets a band when it registers. Right after the start not all servers were heard, and members stay
+        // for long.
+        let early = !self.all_heard() && now.since(self.started) < FIRST_SILENCE;
+        if copies == 1 || early {
             return Vec::new();
         }
         let have: BTreeSet<u32> = (self.map().bands(0))
@@ -103,7 +111,7 @@ impl Pools {
     fn domains(&self, now: Time) -> Domains<'_> {
         let mut domains = Domains::new();
         for (number, server) in &self.servers {
-            if server.has_room() && self.is_heard(*number, now) {
+            if server.has_room() && now.since(server.heard) < FIRST_SILENCE {
                 domains.entry(&server.domain).or_default().push(*number);
             }
         }
@@ -111,25 +119,28 @@ impl Pools {
     }
 }
 
-/// The other members of each group of a server's band: of each copy a domain, and of each domain a server, in turn. `None`
-/// where there are too few domains.
+/// The other members of each group of a server's band: the servers of other domains in turn, each as often as the others.
+/// `None` where there are too few domains.
 fn others(domains: &Domains<'_>, own: &[u8], home: u32, copies: u8) -> Option<Vec<Vec<u32>>> {
     let further = usize::from(copies) - 1;
-    let others: Vec<&Vec<u32>> = (domains.iter())
-        .filter(|(domain, _)| **domain != own)
-        .map(|(_, servers)| servers)
-        .collect();
-    if others.len() < further {
+    let foreign = domains.iter().filter(|(domain, _)| **domain != own);
+    if foreign.clone().count() < further {
         return None;
     }
+    let all: Vec<(&[u8], u32)> = foreign
+        .flat_map(|(domain, servers)| servers.iter().map(|server| (*domain, *server)))
+        .collect();
     let groups = (0..BAND_GROUPS as usize).map(|group| {
-        // Servers begin at different domains, so that the first groups of all bands are not on the same servers.
+        // Servers begin at different places, so that the first groups of all bands are not on the same servers.
         let turn = group + home as usize;
-        let servers = (0..further).map(|copy| {
-            let servers = others[(turn + copy) % others.len()];
-            servers[turn / others.len() % servers.len()]
-        });
-        servers.collect()
+        let mut chosen: Vec<(&[u8], u32)> = Vec::with_capacity(further);
+        for copy in 0..further {
+            let from = turn + copy * all.len() / further;
+            let places = (0..all.len()).map(|step| all[(from + step) % all.len()]);
+            let mut fits = places.filter(|(domain, _)| chosen.iter().all(|(it, _)| it != domain));
+            chosen.extend(fits.next());
+        }
+        chosen.into_iter().map(|(_, server)| server).collect()
     });
     Some(groups.collect())
 }

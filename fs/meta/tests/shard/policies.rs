@@ -64,10 +64,16 @@ fn new_entries_inherit_the_policy_of_their_directory_also_after_a_restart() {
             (2, "copies=2".into())
         );
         // Its own number stays also where it loses its bytes.
-        assert_eq!(set(&mut cluster, below, b"copies=3"), Ok(()));
         cluster.call(0, resize(file, 70_000)).ok();
+        assert_eq!(set(&mut cluster, below, b"copies=1"), Ok(()));
         cluster.call(0, resize(file, 0)).ok();
         assert_eq!(copies(&mut cluster, file), 2);
+        // More where its directory wants more by then.
+        assert_eq!(set(&mut cluster, below, b"copies=3"), Ok(()));
+        assert_eq!(copies(&mut cluster, file), 2);
+        cluster.call(0, resize(file, 70_000)).ok();
+        cluster.call(0, resize(file, 0)).ok();
+        assert_eq!(copies(&mut cluster, file), 3);
         let other = cluster.call(0, create(below, b"other")).inode();
         assert_eq!(copies(&mut cluster, other), 3);
     }
@@ -83,6 +89,17 @@ fn a_policy_is_set_by_the_owner_of_a_directory_only() {
     let fifo = cluster.call(0, make(above, b"fifo", Node::Fifo)).inode();
     let stranger = Who { user: 7, group: 7, ..Who::ROOT };
     assert_eq!(set_as(&mut cluster, stranger, above, b"copies=2"), Err(Errno::EPERM));
+    // A kernel has judged nothing of it.
+    let judge = Judge::Kernel { keeps_privileges: true };
+    let by_mount = Who { judge, ..stranger };
+    assert_eq!(set_as(&mut cluster, by_mount, above, b"copies=2"), Err(Errno::EPERM));
+    // The first policy of a number of copies makes bands at all data servers.
+    let change = AttributeChange { user: Some(7), ..AttributeChange::default() };
+    let own = directory(&mut cluster, ROOT, b"own");
+    cluster.call(0, MetaRequest::SetAttributes { who: Who::ROOT, inode: own, change }).ok();
+    assert_eq!(set_as(&mut cluster, stranger, own, b"copies=2"), Err(Errno::EPERM));
+    assert_eq!(set(&mut cluster, above, b"copies=2"), Ok(()));
+    assert_eq!(set_as(&mut cluster, stranger, own, b"copies=2"), Ok(()));
     assert_eq!(set(&mut cluster, file, b"copies=2"), Err(Errno::ENOTDIR));
     for bad in ["copies=4", "copies=0", "2", ""] {
         assert_eq!(set(&mut cluster, above, bad.as_bytes()), Err(Errno::EINVAL), "{bad}");
@@ -98,6 +115,11 @@ fn a_policy_is_set_by_the_owner_of_a_directory_only() {
         "copies of trees do not take it along"
     );
     let remove = MetaRequest::RemoveXattr { who: Who::ROOT, inode: above, name: POLICY };
+    let below = directory(&mut cluster, above, b"below");
+    assert_eq!(set(&mut cluster, below, b"copies=1"), Ok(()));
+    let remove_below = MetaRequest::RemoveXattr { who: Who::ROOT, inode: below, name: POLICY };
+    cluster.call(0, remove_below).ok();
+    assert_eq!(policy(&mut cluster, below), "copies=2", "that of the directory above");
     cluster.call(0, remove).ok();
     assert_eq!(policy(&mut cluster, above), "copies=1");
 }

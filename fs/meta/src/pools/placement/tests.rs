@@ -5,6 +5,10 @@ use std::time::Duration;
 use super::super::Banded;
 use super::super::tests::{beat, seconds};
 use super::*;
+use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::map::Map;
+use ropewalk_wire::fs::meta::Step;
+use ropewalk_wire::fs::value::Bytes;
 
 /// Pools of these servers; a server's failure domain is its number without the last digit.
 fn pools_of(servers: &[u32]) -> Pools {
@@ -40,14 +44,10 @@ fn copies_of_a_group_are_in_different_domains_and_all_servers_share_them() {
                 group.servers[1..].iter().for_each(|it| *held.entry(*it).or_default() += 1);
             }
         }
-        // Each domain gets about as much as the others, and each server of it.
+        // Each server gets about as much as the others, also one that is alone in its domain.
         assert_eq!(held.len(), servers.len(), "{held:?}");
-        let of_domain = |servers: &[u32]| servers.iter().map(|it| held[it]).sum::<usize>();
-        let shares = [&servers[..3], &servers[3..5], &servers[5..6], &servers[6..]].map(of_domain);
-        let (least, most) = (shares.iter().min().unwrap(), shares.iter().max().unwrap());
-        assert!(most < &(2 * least), "{shares:?}");
-        let within: Vec<usize> = [10, 11, 12].map(|server| held[&server]).to_vec();
-        assert!(within.iter().max() < within.iter().min().map(|it| 2 * it).as_ref(), "{within:?}");
+        let (least, most) = (held.values().min().unwrap(), held.values().max().unwrap());
+        assert!(most < &(2 * least), "{held:?}");
     }
 }
 
@@ -106,6 +106,83 @@ fn pools_of_each_number_of_copies_follow_their_own_bands() {
     assert_eq!(next(&mut pools, 2, seconds(12)), None);
     assert_eq!(pools.newest(2).map(|pool| pool.version), Some(2));
     let lacking = 64 + 32 + 32;
-    let shortage = Shortage { groups: 3 * 64, short: lacking, last: lacking, losses: 0 };
+    let shortage =
+        Shortage { groups: 3 * 64, short: lacking, last: lacking, together: 0, losses: 0 };
     assert_eq!(pools.shortage(), shortage);
+}
+
+#[test]
+fn groups_go_home_when_they_are_complete_again() {
+    let mut pools = pools_of(&[10, 20, 30]);
+    pools.begin_copies(2, seconds(1)).expect("three hosts");
+    let before = pools.map().clone();
+    assert_eq!(pools.send_home(seconds(1)), []);
+    for server in [20, 30] {
+        beat(&mut pools, server, 1, 900, seconds(12));
+    }
+    pools.drop_silent(seconds(12));
+    assert_eq!(pools.send_home(seconds(12)), [], "10 is away");
+    beat(&mut pools, 10, 1, 900, seconds(12));
+    let map = pools.map().epoch;
+    for by in [20, 30] {
+        let ordered = pools.map().mirrored_bands().flat_map(Band::groups);
+        let mine = ordered.filter(|(_, it)| it.servers == [by] && it.newcomers == [10]);
+        let groups: Vec<Group> = mine.map(|(group, _)| group).collect();
+        for some in groups.chunks(100) {
+            let groups = Step::numbers(some);
+            let step = Step { groups: Bytes(&groups), by, map: map + 9, server: 10, in_step: true };
+            pools.set_step(&step, seconds(12)).expect("it counts");
+        }
+    }
+    assert!(!pools.send_home(seconds(12)).is_empty());
+    let members = |map: &Map| -> Vec<Vec<u32>> {
+        map.mirrored_bands().flat_map(|it| &it.groups).map(|it| it.servers.clone()).collect()
+    };
+    assert_eq!(members(pools.map()), members(&before));
+    assert_eq!(pools.send_home(seconds(12)), []);
+}
+
+#[test]
+fn a_store_that_is_given_up_leaves_its_groups_to_those_that_have_something() {
+    let mut pools = pools_of(&[10, 20, 30]);
+    pools.begin_copies(2, seconds(1)).expect("three hosts");
+    let group = bands(&pools, 2)[0].groups().next().expect("it has groups").0;
+    let other = pools.map().members(group)[1];
+    // The other member left before: it is the only one that still has bytes.
+    let (groups, map) = (Step::numbers(&[group]), pools.map().epoch);
+    let step = Step { groups: Bytes(&groups), by: 10, map, server: other, in_step: false };
+    pools.set_step(&step, seconds(1)).expect("it counts");
+    assert!(!pools.replace_store(10).is_empty());
+    let left = pools.map().membership(group).expect("it is there");
+    assert_eq!((&left.servers[..], &left.newcomers[..], left.losses), (&[other][..], &[10][..], 1));
+    for band in bands(&pools, 2) {
+        assert!(band.groups.iter().all(|it| !it.servers.contains(&10)), "{band:?}");
+    }
+}
+
+#[test]
+fn a_full_server_does_not_leave_all_new_files_to_one_other() {
+    let silence = Duration::from_secs(10);
+    let mut pools = pools_of(&[10, 20, 30]);
+    pools.begin_copies(2, seconds(1)).expect("three hosts");
+    let pool = pools.successor(2, seconds(1), silence).expect("the first one");
+    assert_eq!(pool.members.numbers(), [3, 4, 5]);
+    pools.add(pool);
+    beat(&mut pools, 30, 1, 20, seconds(2));
+    beat(&mut pools, 40, 1, 900, seconds(2));
+    pools.add_band(40);
+    pools.add_missing_bands(seconds(2));
+    // Only the band of the new server has no member that is full.
+    let pool = pools.successor(2, seconds(2), silence).expect("another one");
+    assert_eq!(pool.members.numbers(), [3, 4, 7], "all whose orderers have room");
+}
+
+#[test]
+fn members_that_come_to_share_a_domain_are_counted() {
+    let mut pools = pools_of(&[10, 20, 30]);
+    pools.begin_copies(2, seconds(1)).expect("three hosts");
+    assert_eq!(pools.shortage().together, 0);
+    pools.servers.get_mut(&30).expect("it was heard").domain = b"host2".to_vec();
+    let (together, all) = (pools.shortage().together, pools.shortage().groups);
+    assert!(together > 0 && together < all);
 }
