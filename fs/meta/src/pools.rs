@@ -21,9 +21,11 @@ use crate::config::Config;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 
+mod moving;
 mod placement;
 mod rows;
 
+pub use moving::Moves;
 pub use placement::Shortage;
 pub use rows::{decode_band, decode_pool, encode_band, encode_pool};
 
@@ -125,20 +127,27 @@ impl Banded {
         row
     }
 
-    /// Changes groups, all under one new epoch: `change` gives those that change their new servers. Returns the rows that say
-    /// so; none where nothing changed.
+    /// Changes groups of several servers, all under one new epoch: `change` gives those that change their new servers. Returns the
+    /// rows that say so; none where nothing changed.
     fn change(
         &mut self,
         change: impl Fn(Group, &Membership) -> Option<Membership>,
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let bands: Vec<u32> = self.map.mirrored_bands().map(|band| band.number).collect();
+        self.change_in(&bands, |group, it| it.is_mirrored().then(|| change(group, it)).flatten())
+    }
+
+    /// As [`Banded::change`], of any groups of these bands.
+    fn change_in(
+        &mut self,
+        bands: &[u32],
+        change: impl Fn(Group, &Membership) -> Option<Membership>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         let epoch = self.map.epoch + 1;
         let mut changed = Vec::new();
-        for band in self.map.mirrored_bands() {
+        for band in bands.iter().filter_map(|number| self.map.band(*number)) {
             let mut new = None;
             for (index, (group, membership)) in band.groups().enumerate() {
-                if !membership.is_mirrored() {
-                    continue;
-                }
                 if let Some(next) = change(group, membership) {
                     let band: &mut Band = new.get_or_insert_with(|| band.clone());
                     band.groups[index] = Membership { since: epoch, ..next };
@@ -171,6 +180,11 @@ pub struct Pools {
     newest: BTreeMap<u8, u32>,
     /// The servers of all groups; None in the first format, whose groups are the servers.
     banded: Option<Banded>,
+    /// Servers that are to leave.
+    leaving: BTreeSet<u32>,
+    /// When groups that have to move were looked at last, and what was found.
+    moved: Time,
+    moves: Moves,
     /// New lives of servers that were not answered yet: boot id, and since when.
     knocks: BTreeMap<u32, (u64, Time)>,
     /// Of the first format.
@@ -295,7 +309,7 @@ impl Pools {
         let Some(mut banded) = self.banded.take() else { return Vec::new() };
         let homes: BTreeMap<u32, u32> = (banded.map.bands(0))
             .filter_map(|band| Some((band.number, band.mirroring?.home)))
-            .filter(|(_, home)| self.is_heard(*home, now))
+            .filter(|(_, home)| self.is_heard(*home, now) && !self.leaving.contains(home))
             .collect();
         let rows = banded.change(|group, membership| {
             let home = *homes.get(&group.band()?.0)?;
@@ -508,7 +522,11 @@ impl Pools {
         let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
         let (mut usable, mut full) = (Vec::new(), Vec::new());
         for (id, server) in alive {
-            if server.has_room() { usable.push(*id) } else { full.push(*id) }
+            match server.has_room() {
+                _ if self.leaving.contains(id) => {}
+                true => usable.push(*id),
+                false => full.push(*id),
+            }
         }
         if newest.is_none() && usable.is_empty() {
             usable = full;

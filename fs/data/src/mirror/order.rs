@@ -341,8 +341,13 @@ impl Inner {
             async move {
                 // Where one group does without the server, another may need it still.
                 for group in groups {
-                    let sent = self.send(*group, server, body.clone());
-                    if self.answer_of(*group, server, sent).await?.is_some() {
+                    let sent = self.send_about(*group, groups.to_vec(), server, body.clone());
+                    let answer = self.answer_of(*group, server, sent);
+                    // A server that orders some of them itself by now does not listen to this call.
+                    let Either::Right(answer) = race(self.loses_one(groups), answer).await else {
+                        return Err(Failure::Superseded);
+                    };
+                    if answer?.is_some() {
                         break;
                     }
                 }
@@ -350,6 +355,17 @@ impl Inner {
             }
         });
         join_all(answers).await.into_iter().collect()
+    }
+
+    /// Completes when this server does not order one of these groups any more.
+    async fn loses_one(&self, groups: &[Group]) {
+        loop {
+            let changed = self.mirror.changed.notified();
+            if groups.iter().any(|group| self.groups.borrow().ordered(*group).is_none()) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Whether ranges are in groups of several members.

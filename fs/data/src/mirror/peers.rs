@@ -41,11 +41,22 @@ pub(super) enum Sent {
 impl Inner {
     /// Makes a call to another server of a group. It goes on where nobody waits for it.
     pub(super) fn send(&self, group: Group, server: u32, body: Rc<[u8]>) -> Receiver<Sent> {
+        self.send_about(group, Vec::new(), server, body)
+    }
+
+    /// As [`Inner::send`], of a call that also names other groups that this server orders.
+    pub(super) fn send_about(
+        &self,
+        group: Group,
+        others: Vec<Group>,
+        server: u32,
+        body: Rc<[u8]>,
+    ) -> Receiver<Sent> {
         let (sender, receiver) = oneshot();
         let inner = self.this();
         *self.mirror.outstanding.borrow_mut().entry((group, server)).or_default() += 1;
         self.world.spawn(async move {
-            let sent = inner.call_server(group, server, &body).await;
+            let sent = inner.call_server(group, &others, server, &body).await;
             let mut outstanding = inner.mirror.outstanding.borrow_mut();
             let count = outstanding.get_mut(&(group, server)).expect("it was counted");
             *count -= 1;
@@ -59,12 +70,14 @@ impl Inner {
         receiver
     }
 
-    async fn call_server(&self, group: Group, server: u32, body: &[u8]) -> Sent {
+    async fn call_server(&self, group: Group, others: &[Group], server: u32, body: &[u8]) -> Sent {
         loop {
             let (map, holds) = {
                 let groups = self.groups.borrow();
-                let ordered = groups.ordered(group);
-                (groups.epoch(), ordered.is_some_and(|it| it.holders().any(|it| it == server)))
+                let holds =
+                    groups.ordered(group).is_some_and(|it| it.holders().any(|it| it == server));
+                let orders = others.iter().all(|group| groups.ordered(*group).is_some());
+                (groups.epoch(), holds && orders)
             };
             if !holds || self.stopping.get() {
                 return Sent::Gone;

@@ -13,7 +13,7 @@ pub fn seconds(seconds: u64) -> Time {
     Time(seconds * 1_000_000_000)
 }
 
-pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) {
+pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) -> bool {
     pools.set_member(server, 7);
     let (total_bytes, free_bytes) = (1000, available_bytes);
     let room = Room { total_bytes, free_bytes, available_bytes, file_system: 0 };
@@ -36,7 +36,7 @@ pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now
         address,
         domain: Bytes(domain.as_bytes()),
     };
-    pools.handle_heartbeat(&beat, now);
+    pools.handle_heartbeat(&beat, now)
 }
 
 fn step(pools: &mut Pools, now: Time) -> Option<Vec<u32>> {
