@@ -10,6 +10,7 @@ mod config;
 mod copy;
 mod demo;
 mod identity;
+mod manual;
 mod metrics;
 mod mounted;
 mod mx;
@@ -126,6 +127,12 @@ enum Command {
         /// Print the script for this shell.
         shell: clap_complete::Shell,
     },
+    /// Prints a manual page or the example configuration; packages are made with it.
+    #[command(hide = true, after_help = "Example: ropewalk manual ropewalk.1 | man -l -")]
+    Manual {
+        /// Print this text.
+        text: manual::Text,
+    },
 }
 
 fn main() -> std::process::ExitCode {
@@ -168,6 +175,7 @@ fn main() -> std::process::ExitCode {
             clap_complete::generate(shell, &mut command, "ropewalk", &mut script);
             report::print(&script)
         }
+        Command::Manual { text } => manual::print(text, Arguments::command()),
     };
     ended(outcome)
 }
@@ -205,6 +213,12 @@ fn ended(outcome: anyhow::Result<()>) -> std::process::ExitCode {
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// The definitions of all commands.
+#[cfg(test)]
+fn command_for_tests() -> clap::Command {
+    Arguments::command()
 }
 
 #[cfg(test)]
