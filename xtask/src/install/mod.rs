@@ -1,6 +1,7 @@
 //! `cargo xtask install`: puts the files that users need into a prefix, from a release build or what a build has left.
 //!
 //! [`plan`] lists the files and their destinations; [`texts`] asks the command for some of them; [`place`] writes them.
+//! Packages ([`crate::package`]) have the same files.
 //!
 //! Invariants
 //! * a file is replaced atomically, so that a program that runs from it keeps the old file;
