@@ -10,12 +10,14 @@ mod config;
 mod copy;
 mod demo;
 mod identity;
+mod log;
 mod manual;
 mod metrics;
 mod mounted;
 mod mx;
 mod network;
 mod node;
+mod notify;
 mod operate;
 mod paths;
 mod remote;
@@ -29,7 +31,7 @@ use std::sync::Arc;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use report::complain;
+use ropewalk_base::level::Level;
 
 /// A parallel file system and a message layer that run in user space.
 ///
@@ -138,6 +140,7 @@ enum Command {
 fn main() -> std::process::ExitCode {
     survive_long_files();
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
+    ropewalk_net::notice::give_to(|text| log::line(Level::Warning, &format!("ropewalk: {text}")));
     mounted::unmount_if_child();
     demo::work_if_child();
     if let Some(words) = commands::mount_helper::called() {
@@ -209,7 +212,7 @@ fn ended(outcome: anyhow::Result<()>) -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) if error.is::<report::Closed>() => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            complain!("ropewalk: {error:#}");
+            log::answer(Level::Error, &format!("ropewalk: {error:#}"));
             std::process::ExitCode::FAILURE
         }
     }

@@ -169,7 +169,12 @@ impl Fresh {
         for wanted in ["copied by commands", "the servers have ended"] {
             assert!(said.contains(wanted), "{said}");
         }
-        for wanted in ["copied by mount(8)", "copied by /etc/fstab", "unmounted"] {
+        for wanted in [
+            "copied by mount(8)",
+            "copied by /etc/fstab",
+            "one mount logs into the journal",
+            "unmounted",
+        ] {
             assert!(!mounts || said.contains(wanted), "{said}");
         }
     }
@@ -191,7 +196,9 @@ if [ -n '@mounts@' ]; then
     mount -t ropewalk -o nosuid,nodev tcp://@address@ /mnt/one
     cp /usr/lib/libbmi.a /mnt/one/ && cmp /usr/lib/libbmi.a /mnt/one/libbmi.a && echo 'copied by mount(8)'
     echo 'tcp://@address@ /mnt/two ropewalk ro,nosuid,nodev,_netdev 0 0' > /etc/fstab
-    mount /mnt/two
+    : > /tmp/journal
+    JOURNAL_STREAM=$(stat -c %d:%i /tmp/journal) mount /mnt/two 2>>/tmp/journal
+    test $(ls /tmp/ropewalk-mount-*.log | grep -c .) = 1 && echo one mount logs into the journal
     cmp /mnt/two/libbmi.a /usr/lib/libbmi.a && echo copied by /etc/fstab
     grep ' /mnt/two fuse.ropewalk ro,' /proc/mounts
     umount /mnt/one

@@ -12,13 +12,13 @@ use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
 use super::mount_options::{Wishes, known};
 use super::{LOOK, seconds};
-use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
 use crate::network::{client_rails, complete_address};
 use crate::operate::ADDRESS;
 use crate::report::{announce, complain};
 use crate::stop::Stop;
+use crate::{background, log, notify};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -170,17 +170,19 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
         return remount(&named.context(
             "remount needs the directory of the mount, as in 'ropewalk mount -o remount,ro /mnt'")?, &wishes);
     }
-    let log = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
+    let file = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
     // Before anybody goes to the background with it.
     let mut options = wishes.options(rustix::process::geteuid().is_root())?;
     if background::is_wanted(arguments.background) {
         // The user that named the file may mean a device, or a link.
         let open = |options: &mut OpenOptions, log: &Path| options.open(log);
-        return match &log {
+        return match &file {
             Some(log) => background::start(log, !log.exists(), open),
+            None if log::is_journal() => background::start_with_journal(),
             None => background::start(&background::new_log("mount")?, true, open),
         };
     }
+    log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     let config = arguments.source.read()?;
@@ -199,11 +201,13 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience, &stop)?;
     announce!("mounted on {}", mounted.path().display());
     background::ready(&stop)?;
+    notify::ready(&format!("mounted on {}", mounted.path().display()));
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }
+    notify::stopping();
     mounted.stop_unused(&stop)?;
-    if log.is_none() {
+    if file.is_none() {
         background::drop_empty_log();
     }
     Ok(())

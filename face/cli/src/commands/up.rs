@@ -12,7 +12,7 @@ use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
-use crate::{background, beside, cluster, metrics};
+use crate::{background, beside, cluster, log, metrics, notify};
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
@@ -81,6 +81,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
             }
         });
     }
+    log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     // Held to the end.
@@ -112,6 +113,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
         None => None,
     };
     background::ready(&stop)?;
+    notify::ready(&format!("serving at {}", servers.address()));
     servers.run_until(&stop, mounted)
 }
 
