@@ -6,7 +6,8 @@
 //! * memory that operations may touch ([`memory`], [`pool`]),
 //! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
 //! * a single-threaded executor and its primitives ([`executor`], [`task`], [`abandon`]),
-//! * slabs with generation checks ([`slots`]), checksums ([`checksum`]) and counted durations ([`timing`]).
+//! * slabs with generation checks ([`slots`]), checksums ([`checksum`]) and counted durations ([`timing`]),
+//! * levels of lines for people ([`level`]).
 //!
 //! Invariant: nothing above this crate reaches a clock, a disk or randomness in any other way, so
 //! that the production protocol, client and servers run under the simulator unchanged.
@@ -21,6 +22,7 @@ mod followed;
 pub mod hash;
 pub mod health;
 pub mod ids;
+pub mod level;
 pub mod limits;
 pub mod memory;
 pub mod pool;

@@ -31,6 +31,7 @@ mod mapped;
 pub mod migration;
 pub mod modules;
 mod mtu;
+pub mod notice;
 mod on_demand;
 mod one_sided;
 mod packet_events;

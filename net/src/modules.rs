@@ -23,6 +23,7 @@ use ropewalk_rail_udp::{UdpConfig, UdpPort};
 use ropewalk_transport::PacketProtocol;
 
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
+use crate::notice;
 use crate::packets::{PacketRail, own_protocol};
 
 /// The function that opens a rail.
@@ -398,7 +399,7 @@ pub fn open_ether_port(config: &EtherConfig) -> Result<EtherPort, ModuleError> {
     if let Some(why) = port.xdp_refused() {
         let interface = &port.interface().name;
         SAID.call_once(|| {
-            eprintln!("ropewalk: cannot use AF_XDP on {interface}: {why}; continuing without it")
+            notice::tell(&format!("cannot use AF_XDP on {interface}: {why}; continuing without it"))
         });
     }
     Ok(port)
@@ -422,7 +423,7 @@ where
         Err(error) if config.insist => Err(error.into()),
         Err(error) => {
             static SAID: Once = Once::new();
-            SAID.call_once(|| eprintln!("ropewalk: {error}; continuing without it"));
+            SAID.call_once(|| notice::tell(&format!("{error}; continuing without it")));
             rail_of(port, machine)
         }
     }

@@ -20,6 +20,8 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::ETHERNET_BYTES;
 
+use crate::notice;
+
 /// The interval at which an interface whose changes nobody tells is asked for its MTU, and whether it is up.
 const ASK_EACH: Duration = Duration::from_millis(100);
 /// The values that stand for the MTU of an interface that is down, or gone.
@@ -220,7 +222,7 @@ fn say_once(interface: &str, bytes: usize, words: impl FnOnce() -> String) {
     }
     told.retain(|(other, _)| other != interface);
     told.push((interface.to_string(), bytes));
-    eprintln!("ropewalk: {}", words());
+    notice::tell(&words());
 }
 
 fn down_words(interface: &str, scheme: &str) -> String {

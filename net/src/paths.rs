@@ -7,6 +7,7 @@ use std::time::Duration;
 use ropewalk_rail::Rail;
 
 use crate::modules::{self, ModuleError};
+use crate::notice;
 
 /// The variable of the environment that says how many, where the program does not: 1 for one.
 pub const PATHS_VARIABLE: &str = "ROPEWALK_PATHS";
@@ -54,10 +55,9 @@ pub fn interfaces() -> Result<&'static [String], ModuleError> {
     let named = named(&text, || ropewalk_rail_ether::interfaces().into_iter().map(|it| it.name))?;
     Ok(NAMED.get_or_init(|| {
         if is_empty {
-            eprintln!(
-                "ropewalk: {INTERFACES_VARIABLE}='{text}' names no interface: it counts as if it was \
-                 not set"
-            );
+            notice::tell(&format!(
+                "{INTERFACES_VARIABLE}='{text}' names no interface: it counts as if it was not set"
+            ));
         }
         named
     }))
@@ -91,7 +91,7 @@ fn from_environment() -> usize {
         let Some(text) = read(PATHS_VARIABLE) else { return 0 };
         let (allowed, complaint) = allowed(&text);
         if let Some(complaint) = complaint {
-            eprintln!("ropewalk: {complaint}");
+            notice::tell(&complaint);
         }
         allowed
     })
@@ -119,10 +119,10 @@ pub(crate) fn wait() -> Option<Duration> {
         let text = read(WAIT_VARIABLE)?;
         let seconds = text.trim().parse().ok().filter(|it| (0.0..=WAIT_SECONDS_MAX).contains(it));
         if seconds.is_none() {
-            eprintln!(
-                "ropewalk: {WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400: it \
-                 counts as if it was not set"
-            );
+            notice::tell(&format!(
+                "{WAIT_VARIABLE}='{text}' is no number of seconds from 0 to 86400: it counts as if it \
+                 was not set"
+            ));
         }
         seconds.map(Duration::from_secs_f64)
     })

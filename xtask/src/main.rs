@@ -3,6 +3,7 @@
 //! * `tidy` ([`tidy`]): the rules of the house that the compiler does not know,
 //! * `verify` ([`verify`]): all steps that a change has to pass, on any machine, from one command,
 //! * `install` ([`install`]): libraries, headers, manual pages and the command into a prefix.
+//! * `package` ([`package`]): the same files and the units of servers as a Debian package and a tarball.
 //!
 //! Invariant: continuous integration runs `cargo verify` and nothing else, so whatever it says is
 //! said on a laptop, too. The tool knows no room of the workspace by its code, only by its name.
@@ -10,6 +11,7 @@
 
 mod install;
 mod metadata;
+mod package;
 mod tidy;
 mod verify;
 
@@ -19,6 +21,7 @@ const USAGE: &str = "\
 Usage: cargo xtask tidy
        cargo xtask verify [--quick | --changed [BASE] | --deep [--from STEP]]
        cargo xtask install --prefix DIR [--destdir DIR] [--built DIR]
+       cargo xtask package [--out DIR] [--built DIR]
 
 tidy     Checks rules of this repository: dependencies between crates, places
          of unsafe code, file sizes, module headers, leftovers, and documents
@@ -41,7 +44,14 @@ install  Builds a release and installs it below DIR: libbmi (shared library,
   --built      Builds nothing, and takes the files of an earlier build, for
                example from target/release.
 
-Example: cargo xtask install --prefix ~/.local";
+package  Builds a release and makes a Debian package and a tarball of the same
+         files, of manual pages, completions, systemd units and an example
+         configuration. The tarball is for /usr/local.
+  --out        Writes the packages into this directory (target/package).
+  --built      Builds nothing, as for 'install'.
+
+Examples: cargo xtask install --prefix ~/.local
+          cargo xtask package && sudo apt install ./target/package/*.deb";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -55,6 +65,7 @@ fn main() -> ExitCode {
         ["verify", "--deep"] => verify::command(verify::Depth::Deep, None),
         ["verify", "--deep", "--from", step] => verify::command(verify::Depth::Deep, Some(step)),
         ["install", rest @ ..] => install::command(rest),
+        ["package", rest @ ..] => package::command(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

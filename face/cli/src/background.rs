@@ -8,7 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -49,28 +49,13 @@ pub fn start(
     let file = open(&mut options, log).with_context(cannot)?;
     let begin = file.metadata()?.len();
     let mut command = again();
-    command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
-    let mut child = command.spawn().context("cannot start the background process")?;
-    let output = child.stdout.take().context("the background process has no output")?;
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        if line == READY {
-            announce!(
-                "running in the background as process {}; its log is {}",
-                child.id(),
-                log.display()
-            );
-            return Ok(());
-        }
-        announce!("{line}");
-    }
-    let status = child.wait()?;
+    command.env(BACKGROUND, std::path::absolute(log)?).stderr(file);
+    let Some(status) = run(&mut command, &log.display().to_string())? else { return Ok(()) };
     let mut said = Vec::new();
     let mut file = open(OpenOptions::new().read(true), log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
     file.read_to_end(&mut said)?;
-    let said = String::from_utf8_lossy(&said);
+    let said = crate::log::bare(&String::from_utf8_lossy(&said));
     if new && file.metadata()?.is_file() {
         // All that it has is said now. If the file cannot be removed, it stays.
         let _ = fs::remove_file(log);
@@ -79,6 +64,31 @@ pub fn start(
         "the background process did not start ({status}): {}",
         said.trim_end().trim_start_matches("ropewalk: ")
     )
+}
+
+/// As `start`, for a process whose log is the journal.
+pub fn start_with_journal() -> anyhow::Result<()> {
+    let mut command = again();
+    match run(command.env(BACKGROUND, ""), "the journal")? {
+        None => Ok(()),
+        Some(status) => bail!("the background process did not start ({status}): see the journal"),
+    }
+}
+
+/// Starts it, and passes its words on until it serves; its exit status if it does not.
+fn run(command: &mut Command, log: &str) -> anyhow::Result<Option<ExitStatus>> {
+    command.args(std::env::args_os().skip(1)).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start the background process")?;
+    let output = child.stdout.take().context("the background process has no output")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        if line == READY {
+            announce!("running in the background as process {}; its log is {log}", child.id());
+            return Ok(None);
+        }
+        announce!("{line}");
+    }
+    Ok(Some(child.wait()?))
 }
 
 /// It serves: from now on nobody waits for it any more.

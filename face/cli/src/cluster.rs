@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -24,6 +23,7 @@ use ropewalk_store::superblock::{self, Expect};
 use crate::beside;
 use crate::commands::data_options::DataSettings;
 use crate::identity::{self, Identity};
+use crate::log;
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
 use crate::told::{Network, OwnDisk, Report, Told};
@@ -51,11 +51,6 @@ fn unique(role: &str) -> String {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("{role}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-fn log(role: &str) -> Rc<dyn Fn(&str)> {
-    let role = role.to_string();
-    Rc::new(move |line| complain!("{role}: {line}"))
 }
 
 /// The place of a metadata server's rows, and its settings.
@@ -104,7 +99,7 @@ impl Election {
 /// The configuration of a metadata server of this user.
 pub fn meta_config(place: MetaPlace) -> MetaConfig {
     let MetaPlace { directory, cluster, term, expect, accept_loss, election } = place;
-    let log = log("metadata server");
+    let log = log::of("metadata server");
     let store = MetaConfig::new(directory, cluster.id, cluster.secret);
     let mut config = MetaConfig { log, expect, accept_loss, ..store };
     config.server = ServerId(election.map_or(0, |it| it.number));
@@ -222,7 +217,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
     };
     let config = DataConfig {
         meta: peers,
-        log: log(&role),
+        log: log::of(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
         admit,
         domain: settings.domain,

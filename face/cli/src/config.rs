@@ -2,7 +2,9 @@
 //!
 //! * Every key is optional, and a key that is not known is an error: a typo never passes silently.
 //! * An error names the file, the line, the column and, where it helps, the nearest key that exists.
-//! * `docs/ropewalk.toml` shows every key; a test reads it.
+//! * `keys` describes every key; the manual page and `docs/ropewalk.toml` are made from it.
+
+pub mod keys;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -31,8 +33,8 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The flag that names a configuration file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Source {
-    /// Read settings from this file; options of the command line override them. The file
-    /// docs/ropewalk.toml of the source tree lists all settings.
+    /// Read settings from this file; options of the command line override them. The manual page
+    /// ropewalk.toml(5) explains all settings.
     #[arg(long = "config", value_name = "FILE", id = "config")]
     path: Option<PathBuf>,
 }

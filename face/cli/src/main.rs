@@ -10,11 +10,14 @@ mod config;
 mod copy;
 mod demo;
 mod identity;
+mod log;
+mod manual;
 mod metrics;
 mod mounted;
 mod mx;
 mod network;
 mod node;
+mod notify;
 mod operate;
 mod paths;
 mod remote;
@@ -28,7 +31,7 @@ use std::sync::Arc;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use report::complain;
+use ropewalk_base::level::Level;
 
 /// A parallel file system and a message layer that run in user space.
 ///
@@ -128,11 +131,18 @@ enum Command {
         /// Print the script for this shell.
         shell: clap_complete::Shell,
     },
+    /// Prints a manual page or the example configuration; packages are made with it.
+    #[command(hide = true, after_help = "Example: ropewalk manual ropewalk.1 | man -l -")]
+    Manual {
+        /// Print this text.
+        text: manual::Text,
+    },
 }
 
 fn main() -> std::process::ExitCode {
     survive_long_files();
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
+    ropewalk_net::notice::give_to(|text| log::line(Level::Warning, &format!("ropewalk: {text}")));
     mounted::unmount_if_child();
     demo::work_if_child();
     if let Some(words) = commands::mount_helper::called() {
@@ -171,6 +181,7 @@ fn main() -> std::process::ExitCode {
             clap_complete::generate(shell, &mut command, "ropewalk", &mut script);
             report::print(&script)
         }
+        Command::Manual { text } => manual::print(text, Arguments::command()),
     };
     ended(outcome)
 }
@@ -204,10 +215,16 @@ fn ended(outcome: anyhow::Result<()>) -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) if error.is::<report::Closed>() => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            complain!("ropewalk: {error:#}");
+            log::answer(Level::Error, &format!("ropewalk: {error:#}"));
             std::process::ExitCode::FAILURE
         }
     }
+}
+
+/// The definitions of all commands.
+#[cfg(test)]
+fn command_for_tests() -> clap::Command {
+    Arguments::command()
 }
 
 #[cfg(test)]

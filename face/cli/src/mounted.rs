@@ -11,7 +11,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Command, Stdio};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -19,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
+use ropewalk_base::level::Level;
 use ropewalk_base::task::{Either, race};
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
@@ -27,9 +27,9 @@ use ropewalk_mount::session::{UnmountError, Unmounter};
 use ropewalk_net::threads;
 use ropewalk_rail::Rail;
 
-use crate::node;
 use crate::report::complain;
 use crate::stop::Stop;
+use crate::{log, node};
 
 /// The interval at which the mount's thread checks whether the mount is gone.
 const LOOK: Duration = Duration::from_millis(20);
@@ -84,7 +84,7 @@ impl Mounted {
             let usual = ClientConfig::default();
             let config = ClientConfig {
                 name: format!("mount on {}", place.display()),
-                log: Rc::new(|line| complain!("mount: {line}")),
+                log: log::of("mount"),
                 patience: patience.unwrap_or(usual.patience),
                 ..usual
             };
@@ -186,6 +186,8 @@ impl Mounted {
 const SOON: Duration = Duration::from_secs(3);
 /// Tells this program, started again, that it shall unmount: the mount's number and its path.
 const UNMOUNT: &str = "ROPEWALK_UNMOUNT";
+/// Tells it that its output is a part of the log.
+const LOG: &str = "ROPEWALK_UNMOUNT_LOG";
 /// The exit status of that process if the mount is still in use. The mount is out of the tree by then.
 const BUSY: i32 = 75;
 
@@ -203,6 +205,7 @@ fn unmount_beside(unmounter: &Unmounter) -> anyhow::Result<bool> {
     let mut order = format!("{} ", unmounter.number()).into_bytes();
     order.extend_from_slice(unmounter.path().as_os_str().as_bytes());
     let mut command = again();
+    command.envs(log::has_begun().then_some((LOG, "1")));
     command.env(UNMOUNT, OsStr::from_bytes(&order)).stdin(Stdio::null()).stdout(Stdio::null());
     // Ctrl-C is for us; it would tear the unmount.
     command.process_group(0);
@@ -217,6 +220,9 @@ fn unmount_beside(unmounter: &Unmounter) -> anyhow::Result<bool> {
 /// Unmounts and ends, if this process was started for that.
 pub fn unmount_if_child() {
     let Some(order) = std::env::var_os(UNMOUNT) else { return };
+    if std::env::var_os(LOG).is_some() {
+        log::begin();
+    }
     let order = order.as_bytes();
     let space = order.iter().position(|byte| *byte == b' ').unwrap_or(0);
     let number = std::str::from_utf8(&order[..space]).ok().and_then(|text| text.parse().ok());
@@ -234,7 +240,7 @@ pub fn unmount_if_child() {
         }
     };
     std::process::exit(outcome.unwrap_or_else(|error| {
-        complain!("ropewalk: {error}");
+        log::answer(Level::Error, &format!("ropewalk: {error}"));
         1
     }));
 }
@@ -244,14 +250,16 @@ fn write_back(path: &Path) {
     let synced = std::fs::File::open(path)
         .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
     if let Err(error) = synced {
-        complain!("some data that was written on {} may be lost: {error}", path.display());
+        let path = path.display();
+        let text = format!("some data that was written on {path} may be lost: {error}");
+        log::answer(Level::Error, &text);
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.end(None) {
-            complain!("ropewalk: {error:#}");
+            log::answer(Level::Error, &format!("ropewalk: {error:#}"));
         }
     }
 }

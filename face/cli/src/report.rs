@@ -2,7 +2,8 @@
 //!
 //! Nothing here panics. If output that was asked for cannot be written, that is an error. A reader who has seen
 //! enough ends the command quietly. A complaint that nobody can hear (the terminal is gone) is dropped, since
-//! the servers and mounts of this process go on or end in good order all the same.
+//! the servers and mounts of this process go on or end in good order all the same. In those a complaint is a
+//! line of their log ([`crate::log`]).
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -10,7 +11,10 @@ use std::time::Duration;
 
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
+use ropewalk_base::level::Level;
 use ropewalk_base::text::{is_plain, printable_lines};
+
+use crate::log;
 
 /// Columns where nobody says how many there are.
 const COLUMNS: usize = 80;
@@ -56,9 +60,7 @@ pub fn say_line(line: Arguments<'_>) -> anyhow::Result<()> {
 
 /// The function behind `complain!`.
 pub fn complain_line(line: Arguments<'_>) {
-    // There is no third place to say that the second one is gone.
-    let line = format!("{}\n", printable_lines(&line.to_string()));
-    let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    log::answer(Level::Warning, &line.to_string());
 }
 
 /// Tells that something serves, to whoever still reads: it serves also where nobody does.
@@ -75,7 +77,7 @@ macro_rules! say {
     ($($words:tt)*) => { $crate::report::say_line(format_args!($($words)*)) };
 }
 
-/// Prints a line on standard error, if anybody hears it.
+/// Prints a warning on standard error, if anybody hears it.
 macro_rules! complain {
     ($($words:tt)*) => { $crate::report::complain_line(format_args!($($words)*)) };
 }

@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::world::World;
 use ropewalk_net::threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::log;
 use crate::report::complain;
 
 /// The interval at which a waiting command checks.
@@ -91,7 +93,7 @@ impl Stop {
             if let Some(first) = words.first
                 && (signal != SIGTERM || words.at_termination)
             {
-                complain!("{first}");
+                log::answer(Level::Note, first);
             }
             return;
         }

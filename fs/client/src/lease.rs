@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::task::{join_all, race};
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
@@ -461,8 +462,9 @@ impl Client {
         }
         drop(state);
         (self.inner.config.log)(&format!(
-            "inode {}: changes of size or times could not be reported to the metadata server and \
+            "{}inode {}: changes of size or times could not be reported to the metadata server and \
              are lost",
+            Level::Error.mark(),
             inode.number
         ));
     }

@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ropewalk_base::disk::{Disk, Open};
+use ropewalk_base::level::Level;
 use ropewalk_base::task::Notify;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
@@ -357,6 +358,7 @@ async fn bind(world: &World, config: &DataConfig, mut keeper: Keeper) -> Result<
 
 /// Tells of the damage to objects that was found: `check --read` finds it again.
 fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
+    let error = Level::Error.mark();
     for line in recovery.damage.iter().take(DAMAGE_LINES_MAX) {
         (config.log)(line);
     }
@@ -366,14 +368,14 @@ fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
         let blocks = recovery.damaged.iter().filter(|(damaged, _)| damaged == object).count();
         let ObjectId { inode, generation, stripe } = object;
         (config.log)(&format!(
-            "inode {inode}, generation {generation}, stripe {stripe}: {blocks} blocks of 4096 bytes \
+            "{error}inode {inode}, generation {generation}, stripe {stripe}: {blocks} blocks of 4096 bytes \
              are lost; reading them is an error, 'ropewalk check --read' names the file"
         ));
     }
     if objects.len() > DAMAGE_LINES_MAX || recovery.damaged_blocks > recovery.damaged.len() as u64 {
         let count = recovery.damaged_blocks;
         (config.log)(&format!(
-            "{count} blocks are lost in all; 'ropewalk check --read' names them"
+            "{error}{count} blocks are lost in all; 'ropewalk check --read' names them"
         ));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::time::Duration;
 
-use ropewalk_net::{Door, Endpoint, host, threads};
+use ropewalk_net::{Door, Endpoint, host, notice, threads};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt::socket_peercred;
 
@@ -62,7 +62,7 @@ pub fn show(endpoint: &Endpoint, role: &str) {
     let said = said.as_ref().map(|value| value.to_string_lossy());
     match said.as_deref() {
         Some("0") => return,
-        Some(text) if text != "1" => TOLD.call_once(|| eprintln!("ropewalk: {}", unclear(text))),
+        Some(text) if text != "1" => TOLD.call_once(|| notice::tell(&unclear(text))),
         _ => {}
     }
     shown::add(endpoint, role);

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow, ensure};
 use ropewalk_base::ids::ClusterId;
+use ropewalk_base::level::Level;
 use ropewalk_base::task::join_all;
 use ropewalk_client::{
     Access, Attributes, Caller, Client, ClientConfig, Errno, File, OpenOptions, RenameMode,
@@ -74,7 +75,7 @@ impl Session {
         let usual = ClientConfig::default();
         let config = ClientConfig {
             name: "bench".into(),
-            log: Rc::new(|line| eprintln!("client: {line}")),
+            log: Rc::new(|line| eprintln!("client: {}", Level::split(line).1)),
             inodes_max: order.get("inodes_max").unwrap_or(usual.inodes_max),
             ..usual
         };

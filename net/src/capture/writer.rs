@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use super::blocks::{self, Way};
 use super::{CaptureCounters, CaptureError};
+use crate::notice;
 
 /// Endpoints that may write to one name, with a number each.
 const NUMBERS_MAX: u32 = 4096;
@@ -201,7 +202,8 @@ fn write_some(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
 
 /// Tells of a capture that ends early: nobody else would.
 fn say(name: &Path, cause: &io::Error) {
-    eprintln!("ropewalk: the capture {} ends here: {cause}; traffic goes on", name.display());
+    let name = name.display();
+    notice::tell(&format!("the capture {name} ends here: {cause}; traffic goes on"));
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::context::Written;
 use crate::engine::checksums::Checked;
 use crate::engine::rail_events::RailEvents;
 use crate::engine::{Engine, News, PeerEvent, Request};
+use crate::notice;
 
 /// Copies of payloads that peers have not acknowledged are taken while less than this part of the pool is lent.
 const COPIES_PART: u64 = 10;
@@ -228,7 +229,7 @@ impl Engine {
     /// A session ended, or was not reached.
     fn peer_down(&mut self, peer: PeerId, fault: Fault) {
         if let Some(why) = self.why_unreachable(peer) {
-            eprintln!("ropewalk: {why}");
+            notice::tell(&why);
         }
         self.peer_event(PeerEvent::Down(peer, fault));
     }

@@ -1,13 +1,15 @@
 //! `cargo xtask install`: puts the files that users need into a prefix, from a release build or what a build has left.
 //!
-//! [`plan`] lists the files and their destinations; [`place`] writes them.
+//! [`plan`] lists the files and their destinations; [`texts`] asks the command for some of them; [`place`] writes them.
+//! Packages ([`crate::package`]) have the same files.
 //!
 //! Invariants
 //! * a file is replaced atomically, so that a program that runs from it keeps the old file;
 //! * nothing is written before all files to install were found.
 
-mod place;
-mod plan;
+pub mod place;
+pub mod plan;
+pub mod texts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +17,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use self::plan::Built;
+use self::plan::{Built, Item};
 use crate::metadata::{Workspace, cargo};
 
 /// The options of `install`.
@@ -36,15 +38,30 @@ pub fn command(words: &[&str]) -> Result<bool> {
     let workspace = Workspace::read()?;
     // Before the build, which takes minutes.
     place::prepare(&options.root())?;
-    let mut built = match &options.built {
-        Some(folder) => Built::of(folder)?,
-        None => build(&workspace.root, &options.profile)?,
-    };
-    built.mx = link_mx(&workspace.root, &built.mx_archive)?;
-    let items = plan::plan(&workspace.root, &built, &options.prefix)?;
-    place::all(&items, &options.root())?;
+    let built = built(&workspace.root, options.built.as_deref(), &options.profile)?;
+    let items = items(&workspace.root, &built, &options.prefix)?;
+    for line in place::all(&items, &options.root())? {
+        println!("{line}");
+    }
     println!("{}", plan::advice(&options.prefix, options.staging.is_some()));
     Ok(true)
+}
+
+/// The files of an earlier build in `folder`, or of a new one.
+pub fn built(root: &Path, folder: Option<&Path>, profile: &str) -> Result<Built> {
+    let mut built = match folder {
+        Some(folder) => Built::of(folder)?,
+        None => build(root, profile)?,
+    };
+    built.mx = link_mx(root, &built.mx_archive)?;
+    Ok(built)
+}
+
+/// All that is installed below `prefix`.
+pub fn items(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
+    let mut items = plan::plan(root, built, prefix)?;
+    items.extend(texts::texts(&built.program, prefix, &texts::moment(root)?)?);
+    Ok(items)
 }
 
 impl Options {
@@ -101,7 +118,7 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     if !output.status.success() {
         bail!("the build failed; nothing was installed");
     }
-    built(&String::from_utf8_lossy(&output.stdout))
+    in_messages(&String::from_utf8_lossy(&output.stdout))
 }
 
 /// Links the shared objects of MX, beside their archive.
@@ -121,7 +138,7 @@ fn link_mx(root: &Path, archive: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// Finds what was built in cargo's messages, one JSON object a line.
-fn built(messages: &str) -> Result<Built> {
+fn in_messages(messages: &str) -> Result<Built> {
     let (mut bmi, mut rma) = ((None, None), (None, None));
     let (mut program, mut mx_archive) = (None, None);
     for line in messages.lines() {
@@ -180,13 +197,13 @@ mod tests {
         let rma = r#"{"target":{"name":"ropewalk_rma_face"},"filenames":["/t/libropewalk_rma_face.so","/t/libropewalk_rma_face.a","/t/libropewalk_rma_face.rlib"],"executable":null}"#;
         let room = r#"{"target":{"name":"ropewalk_rma"},"filenames":["/t/libropewalk_rma.rlib"],"executable":null}"#;
         let messages = [library, script, mx, rma, room, program, "no JSON"];
-        let found = built(&messages.join("\n")).unwrap();
+        let found = in_messages(&messages.join("\n")).unwrap();
         assert_eq!(found.rma_shared, Path::new("/t/libropewalk_rma_face.so"));
         assert_eq!(found.rma_archive, Path::new("/t/libropewalk_rma_face.a"));
         assert_eq!(found.mx_archive, Path::new("/t/libropewalk_mx.a"));
         assert_eq!(found.shared, Path::new("/t/libbmi.so"));
         assert_eq!(found.archive, Path::new("/t/libbmi.a"));
         assert_eq!(found.program, Path::new("/t/ropewalk"));
-        assert!(built(library).is_err() && built(program).is_err());
+        assert!(in_messages(library).is_err() && in_messages(program).is_err());
     }
 }

@@ -17,8 +17,8 @@ pub fn prepare(root: &Path) -> Result<()> {
     written.and_then(|()| fs::remove_file(&probe)).map_err(|error| explained(error, &folder))
 }
 
-/// Writes all items below `root` and says so.
-pub fn all(items: &[Item], root: &Path) -> Result<()> {
+/// Writes all items below `root`; a line about each.
+pub fn all(items: &[Item], root: &Path) -> Result<Vec<String>> {
     for item in items {
         if let What::Copy { from, .. } = &item.what
             && !from.is_file()
@@ -30,12 +30,13 @@ pub fn all(items: &[Item], root: &Path) -> Result<()> {
             bail!("{} is a folder; nothing was installed", place.display());
         }
     }
+    let mut lines = Vec::new();
     for item in items {
         let place = root.join(&item.path);
         put(&item.what, &place).map_err(|error| explained(error, &place))?;
-        println!("{}", said(&item.what, &place));
+        lines.push(said(&item.what, &place));
     }
-    Ok(())
+    Ok(lines)
 }
 
 /// Writes beside the place, then renames.

@@ -65,7 +65,7 @@ pub struct Item {
     pub what: What,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// A copy, that may be executed or not.
     Copy {

@@ -19,7 +19,8 @@ const fn package(name: &'static str, program: &'static str) -> Package {
 
 /// The packages that the ordinary tests use. Tests of the FUSE loop mount as plain users, too. Tests that count
 /// instructions run under valgrind. Tests of the C interfaces compile programs and read manual pages.
-/// Tests of the Wireshark dissector run tshark (22 MB, 130 on the disk).
+/// Tests of the Wireshark dissector run tshark (22 MB, 130 on the disk). The test of our own packages checks the units,
+/// and copies other programs into a fresh root directory.
 pub const TESTS: &[Package] = &[
     package("fuse3", "fusermount3"),
     package("valgrind", "valgrind"),
@@ -29,6 +30,12 @@ pub const TESTS: &[Package] = &[
     package("pkg-config", "pkg-config"),
     package("mandoc", "mandoc"),
     package("tshark", "tshark"),
+    package("dpkg", "dpkg-deb"),
+    package("systemd", "systemd-analyze"),
+    package("passwd", "useradd"),
+    package("util-linux", "setpriv"),
+    package("mount", "mount"),
+    package("tar", "tar"),
 ];
 
 /// The packages that the tests on a mount use: ordinary tools that must work on the file system.

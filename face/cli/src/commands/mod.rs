@@ -6,7 +6,7 @@ pub mod format;
 pub mod meta;
 pub mod mount;
 pub mod mount_helper;
-mod mount_options;
+pub mod mount_options;
 pub mod run;
 pub mod serve;
 pub mod server;

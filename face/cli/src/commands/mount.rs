@@ -10,19 +10,18 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
-use super::mount_options::Wishes;
+use super::mount_options::{Wishes, known};
 use super::{LOOK, seconds};
-use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
 use crate::network::{client_rails, complete_address};
 use crate::operate::ADDRESS;
 use crate::report::{announce, complain};
 use crate::stop::Stop;
+use crate::{background, log, notify};
 
-/// Arguments of `ropewalk mount`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
+const EXAMPLES: &str = "\
+Examples:
   ropewalk mount tcp://127.0.0.1:7700 /mnt     serves it until 'ropewalk umount'
                                                or Ctrl-C
   ropewalk mount --config ropewalk.toml        uses the file's section [mount]
@@ -36,17 +35,30 @@ use crate::stop::Stop;
   ropewalk mount ether://02:00:00:00:00:01/3 /mnt
                                                uses raw Ethernet; on a host with
                                                several interfaces write
-                                               02:00:00:00:00:01%eth1/3 for eth1
+                                               02:00:00:00:00:01%eth1/3 for eth1";
 
-Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always on), allow_other, \
-patience=SECONDS, log=FILE, remount. A mount that was made with ro cannot be remounted rw. \
+/// Explained below the options of -o, and in mount.ropewalk(8).
+pub const DEFAULTS: &str = "\
 'ropewalk mount' sets nosuid and nodev unless root gives suid or dev. mount(8) and /etc/fstab set \
-suid and dev unless nosuid or nodev is given, as for every file system.
+suid and dev unless nosuid or nodev is given, as for every file system.";
 
-To mount by /etc/fstab, install mount.ropewalk in /sbin (cargo xtask install), and add a line:
-  tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0
+/// A line of /etc/fstab.
+pub const FSTAB: &str = "tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0";
 
-All mounts of a cluster, on one host or on many, see each other's changes at once.")]
+fn help() -> String {
+    format!(
+        "{EXAMPLES}\n\nOptions of -o: {}. A mount that was made with ro cannot be remounted rw. \
+         mount.ropewalk(8) explains them. {DEFAULTS}\n\nTo mount by /etc/fstab, install \
+         mount.ropewalk in /sbin (the package has it; cargo xtask install), and add a line:\n  \
+         {FSTAB}\n\nAll mounts of a cluster, on one host or on many, see each other's changes at \
+         once.",
+        known()
+    )
+}
+
+/// Arguments of `ropewalk mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = help())]
 pub struct MountArguments {
     /// The metadata server's address, as 'ropewalk up' or 'ropewalk serve' printed it. 'tcp://' and
     /// ':7700' may be left out [default: $ROPEWALK_ADDRESS, or that of the config file].
@@ -158,17 +170,19 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
         return remount(&named.context(
             "remount needs the directory of the mount, as in 'ropewalk mount -o remount,ro /mnt'")?, &wishes);
     }
-    let log = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
+    let file = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
     // Before anybody goes to the background with it.
     let mut options = wishes.options(rustix::process::geteuid().is_root())?;
     if background::is_wanted(arguments.background) {
         // The user that named the file may mean a device, or a link.
         let open = |options: &mut OpenOptions, log: &Path| options.open(log);
-        return match &log {
+        return match &file {
             Some(log) => background::start(log, !log.exists(), open),
+            None if log::is_journal() => background::start_with_journal(),
             None => background::start(&background::new_log("mount")?, true, open),
         };
     }
+    log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     let config = arguments.source.read()?;
@@ -187,11 +201,13 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience, &stop)?;
     announce!("mounted on {}", mounted.path().display());
     background::ready(&stop)?;
+    notify::ready(&format!("mounted on {}", mounted.path().display()));
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }
+    notify::stopping();
     mounted.stop_unused(&stop)?;
-    if log.is_none() {
+    if file.is_none() {
         background::drop_empty_log();
     }
     Ok(())

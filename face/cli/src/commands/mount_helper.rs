@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::mount::{MountArguments, mount};
+use super::mount::{DEFAULTS, FSTAB, MountArguments, mount};
+use super::mount_options::{MountOption, OPTIONS};
+use crate::report::{self, wrapped};
 
 /// The arguments after the program's name, if the program was called as a helper.
 pub fn called() -> Option<Vec<OsString>> {
@@ -24,6 +26,49 @@ fn is_helper(name: &OsStr, first: Option<&OsStr>) -> bool {
     name.as_encoded_bytes().starts_with(b"mount.") || names_source()
 }
 
+/// How the helper is called.
+pub const SYNOPSIS: &[&str] = &[
+    "mount -t ropewalk [-o OPTIONS] ADDRESS DIRECTORY",
+    "mount.ropewalk ADDRESS DIRECTORY [-sfnv] [-o OPTIONS]",
+];
+
+/// The flags of the helper, for its help and its manual page.
+pub const FLAGS: &[(&str, &str)] = &[
+    ("-o OPTIONS", "Use these mount options, separated by commas."),
+    ("-s", "Pass over mount options that are not known."),
+    ("-f", "Check the arguments, and mount nothing."),
+    ("-n", "Has no effect: no program writes /etc/mtab any more."),
+    ("-v", "Has no effect."),
+    ("-t TYPE", "Has no effect."),
+    ("-h, --help", "Print this help."),
+];
+
+/// The text of `mount.ropewalk --help`.
+fn help() -> String {
+    let mut text = String::from("Mounts a Ropewalk cluster; mount(8) calls this program.\n\n");
+    for (number, line) in SYNOPSIS.iter().enumerate() {
+        text += &format!("{} {line}\n", if number == 0 { "Usage:" } else { "      " });
+    }
+    let mut list = |title: &str, entries: Vec<(String, &str)>| {
+        text += &format!("\n{title}\n");
+        for (name, about) in entries {
+            let about = wrapped(about, 58, "");
+            let about = about.replace('\n', &format!("\n{:22}", ""));
+            text += &format!("  {name:18}  {about}\n");
+        }
+    };
+    list("Flags:", FLAGS.iter().map(|(flag, about)| ((*flag).to_string(), *about)).collect());
+    let option = |it: &MountOption| {
+        let value = if it.value.is_empty() { "" } else { "=" };
+        (format!("{}{value}{}", it.name, it.value), it.about)
+    };
+    list("Mount options:", OPTIONS.iter().map(option).collect());
+    text + &format!(
+        "\n{}\n\nExample of a line in /etc/fstab:\n  {FSTAB}\n",
+        wrapped(DEFAULTS, 80, "")
+    )
+}
+
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Order {
     source: Option<String>,
@@ -33,6 +78,8 @@ struct Order {
     sloppy: bool,
     /// Everything but the mount.
     fake: bool,
+    /// Only the help.
+    help: bool,
 }
 
 fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
@@ -56,10 +103,15 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
             continue;
         }
         let flags = text(word)?;
+        if flags == "--help" {
+            order.help = true;
+            continue;
+        }
         for (at, letter) in flags[1..].char_indices() {
             match letter {
                 's' => order.sloppy = true,
                 'f' => order.fake = true,
+                'h' => order.help = true,
                 'n' | 'v' | 'i' => {}
                 'o' | 't' | 'N' => {
                     let behind = &flags[at + 2..];
@@ -81,7 +133,9 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
                     }
                     break;
                 }
-                _ => bail!("unknown option -{letter}"),
+                _ => {
+                    bail!("unknown option -{letter}: 'mount.ropewalk --help' lists the known ones")
+                }
             }
         }
     }
@@ -91,6 +145,9 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
 /// Mounts as mount(8) asks for it, and goes on in the background.
 pub fn run(words: Vec<OsString>) -> anyhow::Result<()> {
     let order = parse(words)?;
+    if order.help {
+        return report::print(help().as_bytes());
+    }
     let usage = "call it as 'mount -t ropewalk tcp://HOST:PORT DIRECTORY [-o OPTIONS]'";
     let source = order.source.context(usage)?;
     let directory = order.directory.context(usage)?;
@@ -119,6 +176,17 @@ mod tests {
         for bad in ["tcp://h:1 /m more", "tcp://h:1 /m -o", "tcp://h:1 /m -x", "-N 7 tcp://h:1 /m"]
         {
             assert!(order(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_flag_and_fits_on_a_terminal() {
+        let help = help();
+        assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        assert!(help.contains("Example") && order("--help").unwrap().help);
+        for (flag, _) in FLAGS {
+            let words = flag.replace(", ", " ").replace("OPTIONS", "ro");
+            assert!(order(&words).is_ok() && help.contains(flag), "{flag}");
         }
     }
 

@@ -32,8 +32,55 @@ const ALWAYS: [&str; 2] = ["default_permissions", "noiversion"];
 /// Options that the kernel adds to a mount of ours. Without a line in /etc/fstab mount(8) hands them back at a
 /// remount.
 const OF_KERNEL: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
-const KNOWN: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, allow_other, remount, \
-                     patience=SECONDS, log=FILE";
+
+/// An option of a mount, as its users read of it.
+pub struct MountOption {
+    pub name: &'static str,
+    /// The word for its value; empty where it has none.
+    pub value: &'static str,
+    pub about: &'static str,
+}
+
+const fn option(name: &'static str, value: &'static str, about: &'static str) -> MountOption {
+    MountOption { name, value, about }
+}
+
+/// All options of a mount: for help, manual page, errors and the parser, which takes no other.
+pub const OPTIONS: &[MountOption] = &[
+    option("ro", "", "Refuse all changes. Such a mount cannot be remounted rw."),
+    option("rw", "", "Allow changes (the default)."),
+    option("suid", "", "Honour set-user-ID and set-group-ID bits. Only root can use it."),
+    option("nosuid", "", "Ignore set-user-ID and set-group-ID bits."),
+    option("dev", "", "Let device nodes work. Only root can use it."),
+    option("nodev", "", "Let device nodes have no effect."),
+    option("exec", "", "Let programs run (the default)."),
+    option("noexec", "", "Let no program on the mount run."),
+    option("noatime", "", "Never change access times (always on)."),
+    option("allow_other", "", "Let other users use a mount of a plain user."),
+    option("remount", "", "Change the options of the mount that is there."),
+    option(
+        "patience",
+        "SECONDS",
+        "Let an operation wait this long for a server that does not \
+        answer, then fail with EIO [default: 60].",
+    ),
+    option(
+        "log",
+        "FILE",
+        "Write the log of the mount to this file [default: the journal under \
+        systemd, else a new file in $TMPDIR].",
+    ),
+];
+
+/// The names of all options, with their values.
+pub fn known() -> String {
+    let mut names = Vec::new();
+    for option in OPTIONS {
+        let value = if option.value.is_empty() { "" } else { "=" };
+        names.push(format!("{}{value}{}", option.name, option.value));
+    }
+    names.join(", ")
+}
 
 /// The mount options that the words ask for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -84,6 +131,9 @@ impl Wishes {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
         };
+        if !OPTIONS.iter().any(|option| option.name == name) {
+            return of_others(word, name, sloppy);
+        }
         match (name, value) {
             ("ro", None) => self.read_only = Some(true),
             ("rw", None) => self.read_only = Some(false),
@@ -96,10 +146,6 @@ impl Wishes {
             ("noatime", None) => {}
             ("allow_other", None) => self.allow_other = true,
             ("remount", None) => self.remount = true,
-            ("atime" | "relatime" | "strictatime" | "lazytime" | "diratime", None) => bail!(
-                "mount option '{name}' is not supported, since reading never changes access times \
-                 (noatime): leave it out"
-            ),
             ("patience", Some(value)) => match seconds(value) {
                 Ok(patience) => self.patience = Some(patience),
                 Err(cause) => bail!("mount option '{word}': {cause}"),
@@ -108,8 +154,6 @@ impl Wishes {
             ("patience" | "log", _) => {
                 bail!("mount option '{name}' needs a value: write {name}=VALUE")
             }
-            _ if OF_FSTAB.contains(&name) || ALWAYS.contains(&word) => {}
-            _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             _ if sloppy => {}
             _ => bail!(unknown(word)),
         }
@@ -142,8 +186,22 @@ impl Wishes {
     }
 }
 
+/// A word that is none of ours: passed over, or refused.
+fn of_others(word: &str, name: &str, sloppy: bool) -> anyhow::Result<()> {
+    match name {
+        "atime" | "relatime" | "strictatime" | "lazytime" | "diratime" if name == word => bail!(
+            "mount option '{name}' is not supported, since reading never changes access times \
+             (noatime): leave it out"
+        ),
+        _ if OF_FSTAB.contains(&name) || ALWAYS.contains(&word) => Ok(()),
+        _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => Ok(()),
+        _ if sloppy => Ok(()),
+        _ => bail!(unknown(word)),
+    }
+}
+
 fn unknown(word: &str) -> String {
-    format!("unknown mount option '{word}'; the known options are {KNOWN}")
+    format!("unknown mount option '{word}'; the known options are {}", known())
 }
 
 #[cfg(test)]
@@ -180,6 +238,16 @@ mod tests {
         let again = "remount,ro,user_id=0,group_id=0,default_permissions,allow_other";
         assert_eq!(wishes(again).unwrap().read_only, Some(true));
         assert!(wishes("user_id=0").unwrap_err().to_string().contains("mount option 'user_id=0'"));
+    }
+
+    #[test]
+    fn every_option_that_is_described_is_taken() {
+        for option in OPTIONS {
+            let value = if option.value.is_empty() { "" } else { "=7" };
+            let word = format!("{}{value}", option.name);
+            assert!(wishes(&word).is_ok(), "{word}");
+            assert!(option.about.ends_with('.'), "{}", option.about);
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::network::{self, Listen, complete_address, server_rails};
 use crate::node::NodeThread;
 use crate::report::announce;
 use crate::stop::Stop;
+use crate::{log, notify};
 
 /// Which server to run.
 #[derive(Debug, clap::Subcommand)]
@@ -294,6 +295,7 @@ impl Servers {
             let data = self.data.iter().map(|(_, thread)| thread);
             failed = data.chain([&self.meta]).find_map(NodeThread::failure);
         }
+        notify::stopping();
         let ended = mounted.map_or(Ok(()), Mounted::stop);
         self.data.iter_mut().for_each(|(_, thread)| thread.stop());
         self.meta.stop();
@@ -306,6 +308,7 @@ impl Servers {
 
 /// Runs what was asked for until a signal comes.
 pub fn serve(what: &Serve) -> anyhow::Result<()> {
+    log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     match what {
         Serve::Meta { place, term, accept_loss, number, join } => {
@@ -360,6 +363,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let servers = Servers::start(plan, place.insecure(&config))?;
             let _exporter = servers.export(metrics)?;
             announce!("cluster {cluster} serves at {}", servers.address());
+            notify::ready(&format!("serving at {}", servers.address()));
             servers.run_until(&stop, None)
         }
     }
@@ -403,6 +407,7 @@ fn serve_one(
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
     let _exporter = Exporter::start(metrics, vec![(name, thread.inquiry())])?;
     announce!("serving at {}", thread.address);
+    notify::ready(&format!("serving at {}", thread.address));
     while !stop.is_asked() {
         if let Some(error) = thread.failure() {
             bail!(error);
@@ -414,6 +419,7 @@ fn serve_one(
         }
         std::thread::sleep(LOOK);
     }
+    notify::stopping();
     thread.stop();
     Ok(())
 }

@@ -13,7 +13,7 @@ use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
-use crate::{background, beside, cluster, metrics};
+use crate::{background, beside, cluster, log, metrics, notify};
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
@@ -84,6 +84,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
             }
         });
     }
+    log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
     // Held to the end.
@@ -115,6 +116,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
         None => None,
     };
     background::ready(&stop)?;
+    notify::ready(&format!("serving at {}", servers.address()));
     servers.run_until(&stop, mounted)
 }
 

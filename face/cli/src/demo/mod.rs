@@ -21,6 +21,7 @@ pub use child::work_if_child;
 
 use crate::cluster::Cluster;
 use crate::copy;
+use crate::log;
 use crate::mounted::Mounted;
 use crate::node;
 use crate::remote::{self, Session, join};
@@ -241,11 +242,8 @@ fn with_session<T>(
 ) -> anyhow::Result<T> {
     let (reactor, world, endpoint) =
         node::calling(cluster.id, cluster.client_rails()?, &cluster.address)?;
-    let config = ClientConfig {
-        name: "demo".into(),
-        log: Rc::new(|line| complain!("client: {line}")),
-        ..ClientConfig::default()
-    };
+    let config =
+        ClientConfig { name: "demo".into(), log: log::of("client"), ..ClientConfig::default() };
     let client = reactor.block_on(Client::connect(&world, &endpoint, &cluster.address, config))?;
     let caller = remote::caller()?;
     let session = Rc::new(Session { client: client.clone(), caller, world });

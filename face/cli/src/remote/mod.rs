@@ -25,6 +25,7 @@ use ropewalk_client::operator::Operator;
 use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 
 use crate::commands::seconds;
+use crate::log;
 use crate::network::client_rails;
 use crate::node;
 use crate::operate::Target;
@@ -88,7 +89,7 @@ impl Reach {
         let config = ClientConfig {
             name: format!("ropewalk {name}"),
             patience: self.patience,
-            log: Rc::new(|line| complain!("ropewalk: {line}")),
+            log: log::of("ropewalk"),
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {

@@ -60,7 +60,7 @@ pub fn exact_time(at: Timestamp) -> String {
 }
 
 /// The date of a day counted from 1970-01-01 on, in the Gregorian calendar.
-fn date(days: i64) -> (i64, i64, i64) {
+pub fn date(days: i64) -> (i64, i64, i64) {
     // Counted from 0000-03-01 on, leap days come last in their year, and in 400 years there are
     // always as many days.
     let days = days + 719_468;

@@ -9,6 +9,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::task::race;
 use ropewalk_rpc::Connection;
 use ropewalk_store::{JournaledStore, MetaStore, Position, StoreCopy, StoreError, Value};
@@ -204,7 +205,8 @@ impl MetaNode {
             }
         };
         (self.config.log)(&format!(
-            "copies the rows of the active metadata server into {}",
+            "{}copies the rows of the active metadata server into {}",
+            Level::Note.mark(),
             self.config.directory.display()
         ));
         self.close().await?;

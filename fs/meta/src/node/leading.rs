@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::task::race;
 use ropewalk_base::time::Time;
 use ropewalk_store::superblock::Expect;
@@ -55,7 +56,8 @@ impl MetaNode {
         feed.set_members(&self.candidacy.electable(), self.config.server.0);
         *self.feed.borrow_mut() = Some(feed.clone());
         (self.config.log)(&format!(
-            "this is the active metadata server now, in term {term}, from record {}",
+            "{}this is the active metadata server now, in term {term}, from record {}",
+            Level::Note.mark(),
             store.position()
         ));
         let serving = self.serve(store.clone(), term, followed);
@@ -163,7 +165,8 @@ impl MetaNode {
     fn tell_standbys(&self, told: &mut BTreeSet<u32>, set: &BTreeSet<u32>) {
         let own = self.config.server.0;
         for server in set.difference(told).filter(|server| **server != own) {
-            (self.config.log)(&format!("metadata server {server} may take over from now on"));
+            let note = Level::Note.mark();
+            (self.config.log)(&format!("{note}metadata server {server} may take over from now on"));
         }
         for server in told.difference(set).filter(|server| **server != own) {
             (self.config.log)(&format!("metadata server {server} may not take over any more"));

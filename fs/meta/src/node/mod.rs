@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 use ropewalk_election::{Ballot, Record, Set, VoterKeeper};
@@ -246,7 +247,8 @@ impl MetaNode {
 
     fn fail(&self, error: &MetaError) {
         (self.config.log)(&format!(
-            "the metadata server in {} neither serves nor follows any more: {error}; restart it",
+            "{}the metadata server in {} neither serves nor follows any more: {error}; restart it",
+            Level::Error.mark(),
             self.config.directory.display()
         ));
         *self.failure.borrow_mut() = Some(error.to_string());

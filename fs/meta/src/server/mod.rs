@@ -38,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::level::Level;
 use ropewalk_base::random::Random;
 use ropewalk_base::task::Notify;
 use ropewalk_base::time::Time;
@@ -361,7 +362,8 @@ impl MetaServer {
         if failure.is_none() {
             let text = error.to_string();
             (self.config.log)(&format!(
-                "the metadata server in {} has stopped serving: {text}; restart it",
+                "{}the metadata server in {} has stopped serving: {text}; restart it",
+                Level::Error.mark(),
                 self.config.directory.display()
             ));
             *failure = Some(text);
@@ -417,7 +419,8 @@ impl MetaServer {
     fn tell_damage(&self, text: String) {
         let mut told = self.damage_told.borrow_mut();
         if told.len() < DAMAGE_TOLD_MAX && !told.contains(&text) {
-            (self.config.log)(&format!("{text}; operations that need it fail with EIO"));
+            let error = Level::Error.mark();
+            (self.config.log)(&format!("{error}{text}; operations that need it fail with EIO"));
             told.insert(text);
         }
     }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ropewalk_base::ids::Origin;
+use ropewalk_base::level::Level;
 use ropewalk_net::PeerId;
 use ropewalk_rpc::trust::recognised;
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
@@ -169,8 +170,12 @@ impl MetaServer {
     fn tell_room(&self, room: Room, full: Option<&StoreError>) {
         let directory = self.config.directory.display();
         (self.config.log)(&match (full, room) {
-            (Some(error), _) => format!("{error}; nothing changes until then"),
-            (None, Room::Ample) => format!("there is room for new files in {directory} again"),
+            (Some(error), _) => {
+                format!("{}{error}; nothing changes until then", Level::Error.mark())
+            }
+            (None, Room::Ample) => {
+                format!("{}there is room for new files in {directory} again", Level::Note.mark())
+            }
             (None, Room::Short { missing }) => format!(
                 "the disk of {directory} is nearly full: nothing new is created until {} more are \
                  free there; files can still be removed and truncated",

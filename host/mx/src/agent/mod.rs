@@ -36,7 +36,7 @@ use std::time::Duration;
 pub use client::{AgentClient, AgentError, Map};
 pub use known::KnownPeer;
 use mapped::Mapped;
-use ropewalk_net::Teller;
+use ropewalk_net::{Teller, notice};
 use ropewalk_rail::Account;
 use ropewalk_rail_ether::{Interface, RAW_ENDPOINT, interfaces};
 use ropewalk_wire::mxoe::Dialect;
@@ -130,10 +130,10 @@ pub(crate) fn join(
             Err(error) => {
                 static SAID: Once = Once::new();
                 SAID.call_once(|| {
-                    eprintln!(
-                        "ropewalk: cannot run an agent for {}: {error}; continuing without it",
+                    notice::tell(&format!(
+                        "cannot run an agent for {}: {error}; continuing without it",
                         interface.name
-                    );
+                    ));
                 });
                 return None;
             }
@@ -273,7 +273,7 @@ pub(crate) fn say_stranger(index: u32, error: &AgentError) {
     if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
         let name = interfaces().into_iter().find(|it| it.index == index);
         let name = name.map_or_else(|| format!("interface {index}"), |it| it.name);
-        eprintln!("ropewalk: {name}: {error}; peers there are not known by their names");
+        notice::tell(&format!("{name}: {error}; peers there are not known by their names"));
     }
 }
 
