@@ -221,6 +221,24 @@ This data server keeps its data here.",
     )
     .usually("'data0', 'data1' and so on below the cluster's directory")
     .like(&["\"/disk0/ropewalk\"", "\"/disk1/ropewalk\""]),
+    key(
+        "domain",
+        Form::Text,
+        "\
+The failure domain of this data server, such as its rack: copies of a file lie in different \
+domains. With \"each\", the server is a domain of its own.",
+    )
+    .usually("the name of the host")
+    .like(&["\"rack1\"", "\"rack2\""]),
+    key(
+        "scrub_mib_per_second",
+        Form::Whole,
+        "\
+Once a day the server reads its data again at this rate, compares them with checksums and copies, \
+and restores damaged blocks from copies. 0 turns that off.",
+    )
+    .usually("8")
+    .like(&["8", "8"]),
 ];
 
 const METRICS_ABOUT: &str = "\
