@@ -225,24 +225,40 @@ fn check_units(root: &Path) {
     std::fs::remove_dir_all(units).expect("they were ours");
 }
 
-/// A program in C finds headers and libraries in the root directory.
-fn build_program(root: &Path) {
-    let flags = |package: &str| {
-        let mut command = Command::new("pkg-config");
-        command.args(["--cflags", "--libs", package]).env("PKG_CONFIG_SYSROOT_DIR", root);
-        command.env("PKG_CONFIG_LIBDIR", root.join("usr/lib/pkgconfig"));
-        // These folders are no matter of course in another root directory.
-        command.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1").env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
-        let told = text(&mut command);
-        told.split_whitespace().map(String::from).collect::<Vec<String>>()
-    };
-    let source = root.join("program.c");
-    std::fs::write(&source, PROGRAM).expect("the source");
-    let folder = format!("-I{}", root.join("usr/include").display());
-    let flags = flags("libbmi");
-    assert!(flags.contains(&folder), "{flags:?}");
-    let program = root.join("program");
-    succeed(Command::new("gcc").arg("-Wall").arg("-o").arg(&program).arg(&source).args(flags));
+/// The packages of pkg-config, and a header of each.
+const LIBRARIES: &[(&str, &str)] = &[
+    ("libbmi", "bmi.h"),
+    ("libmyriexpress", "myriexpress.h"),
+    ("libopen-mx", "open-mx.h"),
+    ("libropewalk-rma", "ropewalk_rma.h"),
+];
+
+/// Compiles a program in C with what pkg-config finds in the root directory.
+fn compile(root: &Path, package: &str, text_of_it: &str) {
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags", "--libs", package]).env("PKG_CONFIG_SYSROOT_DIR", root);
+    command.env("PKG_CONFIG_LIBDIR", root.join("usr/lib/pkgconfig"));
+    // These folders are no matter of course in another root directory.
+    command.env("PKG_CONFIG_ALLOW_SYSTEM_CFLAGS", "1").env("PKG_CONFIG_ALLOW_SYSTEM_LIBS", "1");
+    let flags = text(&mut command);
+    assert!(flags.contains(&format!("-I{}", root.join("usr/include").display())), "{flags}");
+    let source = root.join(format!("{package}.c"));
+    std::fs::write(&source, text_of_it).expect("the source");
+    let mut compile = Command::new("gcc");
+    // Each library has to be found when the program starts, also if it calls nothing of it.
+    compile.args(["-Wall", "-Wl,--no-as-needed", "-o"]).arg(root.join(package)).arg(&source);
+    succeed(compile.args(flags.split_whitespace()));
+}
+
+/// Programs in C find headers and libraries in the root directory, and run there.
+fn check_programs(fresh: &Fresh) {
+    for (package, header) in LIBRARIES {
+        let plain = format!("#include <{header}>\nint main(void) {{ return 0; }}\n");
+        let text = if *package == "libbmi" { PROGRAM } else { &plain };
+        compile(fresh.path(), package, text);
+    }
+    let said = fresh.run("/libbmi; /libmyriexpress; /libopen-mx; /libropewalk-rma");
+    assert_eq!(said, "tcp://h:1\n");
 }
 
 const PROGRAM: &str = r#"
@@ -302,10 +318,10 @@ fn both_packages_have_all_files_and_an_administrator_can_use_them() {
     }
     let fresh = Fresh::new(&folder.path().join("fresh"));
     fresh.install(deb);
-    build_program(fresh.path());
-    assert_eq!(fresh.run("/program"), "tcp://h:1\n");
+    check_programs(&fresh);
     fresh.use_cluster();
     fresh.remove();
+    fresh.unpack(tarball);
 }
 
 /// The same files of this build make the same bytes.

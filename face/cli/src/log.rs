@@ -53,7 +53,7 @@ pub fn line(level: Level, text: &str) {
     write(form(), level, text);
 }
 
-/// Writes what a person reads who waits for it: on a terminal without time and level.
+/// Writes an answer to the person at the terminal, without time and level; elsewhere a line of the log.
 pub fn answer(level: Level, text: &str) {
     let is_person = std::io::stderr().is_terminal();
     write(if is_person { Form::Plain } else { form() }, level, text);

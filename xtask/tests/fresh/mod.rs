@@ -134,6 +134,16 @@ impl Fresh {
         assert!(self.0.join("var/lib/ropewalk/kept").exists());
     }
 
+    /// Unpacks the tarball, which changes no folder that is there.
+    pub fn unpack(&self, tarball: &Path) {
+        let usr = self.0.join("usr");
+        fs::set_permissions(&usr, fs::Permissions::from_mode(0o711)).expect("ours");
+        succeed(Command::new("tar").arg("-xf").arg(tarball).arg("-C").arg(&self.0));
+        assert_eq!(fs::metadata(&usr).expect("it is there").permissions().mode() & 0o777, 0o711);
+        let said = self.run("cd /usr/local; bin/ropewalk --version; sbin/mount.ropewalk --help");
+        assert!(said.starts_with("ropewalk 0.1.0\n") && said.contains("/etc/fstab"), "{said}");
+    }
+
     fn dpkg(&self) -> Command {
         let mut dpkg = Command::new("dpkg");
         dpkg.arg(format!("--root={}", self.0.display())).env("DEBIAN_FRONTEND", "noninteractive");
