@@ -84,6 +84,27 @@ pub struct Calling {
     node: Option<NodeName>,
 }
 
+/// A call that has the key, and waits for our answer.
+pub struct Heard {
+    noise: Noise,
+    ring: Arc<Keyring>,
+    node: Option<NodeName>,
+    head: Head,
+}
+
+impl Heard {
+    /// The node that the caller is, if it then uses the key; `None`: a member.
+    pub fn node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
+    }
+}
+
+impl fmt::Debug for Heard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Heard(..)")
+    }
+}
+
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Guard(..)")
@@ -138,13 +159,8 @@ impl Guard {
         Ok((block, Calling { noise, ring, node }))
     }
 
-    /// Judges the block of a caller; the block of our answer, and what was proven if the caller then uses the key.
-    pub fn answer(
-        &self,
-        block: &[u8],
-        greeting: &[u8],
-        our_greeting: &[u8],
-    ) -> Result<(Vec<u8>, Proven), Untrusted> {
+    /// Judges the block of a caller. `greeting`: all that the caller's greeting says.
+    pub fn hear(&self, block: &[u8], greeting: &[u8]) -> Result<Heard, Untrusted> {
         if block.is_empty() {
             return Err(Untrusted::NoKeys);
         }
@@ -152,7 +168,7 @@ impl Guard {
         let (head, head_bytes, message) = Head::decode(block).ok_or(Untrusted::Malformed)?;
         let psk = psk_for(&ring, &head).ok_or(Untrusted::WrongKey)?;
         let prologue = prologue(head_bytes, greeting);
-        let (private, payload) = own_payload(&ring);
+        let (private, _) = own_payload(&ring);
         let chance = self.world.chance();
         let terms = Terms { psk: &psk, private, prologue: &prologue, chance };
         let mut noise = Noise::answering(terms).ok_or(Untrusted::Malformed)?;
@@ -162,12 +178,18 @@ impl Guard {
             Keyring::Cluster(_) => head.name.clone(),
             _ => None,
         };
-        let payload = [Sha256::digest(our_greeting).as_slice(), &payload].concat();
-        let head = Head { name: None, ..head };
-        let mut answer = head.encode();
-        answer.extend(noise.write(&payload).ok_or(Untrusted::Malformed)?);
+        Ok(Heard { noise, ring, node, head: Head { name: None, ..head } })
+    }
+
+    /// The block of our answer, and what is proven if the caller then uses the key. `greeting`: all that our answer says.
+    pub fn reply(&self, heard: Heard, greeting: &[u8]) -> Result<(Vec<u8>, Proven), Untrusted> {
+        let Heard { mut noise, ring, node, head } = heard;
+        let (_, payload) = own_payload(&ring);
+        let payload = [Sha256::digest(greeting).as_slice(), &payload].concat();
+        let mut block = head.encode();
+        block.extend(noise.write(&payload).ok_or(Untrusted::Malformed)?);
         let key = noise.session_key().ok_or(Untrusted::Malformed)?;
-        Ok((answer, Proven { key, node }))
+        Ok((block, Proven { key, node }))
     }
 
     /// Judges the block of an answer to our call. `greeting`: all that the answer's greeting says.

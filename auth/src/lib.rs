@@ -27,7 +27,7 @@ mod secret;
 pub use block::BLOCK_BYTES_MAX;
 pub use certificate::{Certificate, Doubt};
 pub use file::{FILE_BYTES_MAX, FileError};
-pub use guard::{Calling, Guard, Proven, Untrusted, World};
+pub use guard::{Calling, Guard, Heard, Proven, Untrusted, World};
 pub use keyring::{Authority, Keyring, NodeKeys, PskKeys};
 pub use name::{NameError, NodeName};
 pub use secret::{Secret, SessionKey};

@@ -55,13 +55,17 @@ fn signed(by: &Authority, node: &str, epoch: u32) -> NodeKeys {
     by.sign(name(node), private, epoch, (NOW - DAY, NOW + DAY))
 }
 
+fn answer(guard: &Guard, block: &[u8], greeting: &[u8]) -> Result<(Vec<u8>, Proven), Untrusted> {
+    guard.reply(guard.hear(block, greeting)?, ANSWER)
+}
+
 type Judged = Result<(Proven, Proven), Untrusted>;
 
 /// One handshake: what the caller has proven of the other side, and the other way round.
 fn meet(caller: &Guard, other: &Guard, known: Option<&NodeName>) -> Judged {
     let (block, calling) = caller.call(known, CALL)?;
-    let (answer, of_caller) = other.answer(&block, CALL, ANSWER)?;
-    let of_other = caller.answered(calling, &answer, ANSWER)?;
+    let (reply, of_caller) = answer(other, &block, CALL)?;
+    let of_other = caller.answered(calling, &reply, ANSWER)?;
     Ok((of_other, of_caller))
 }
 
@@ -180,21 +184,21 @@ fn no_bit_of_a_block_or_a_greeting_can_be_changed_nor_can_it_be_cut() {
         for bit in 0..block.len() * 8 {
             let mut spoiled = block.clone();
             spoiled[bit / 8] ^= 1 << (bit % 8);
-            other.answer(&spoiled, CALL, ANSWER).unwrap_err();
+            answer(&other, &spoiled, CALL).unwrap_err();
         }
         for length in 0..block.len() {
-            other.answer(&block[..length], CALL, ANSWER).unwrap_err();
+            answer(&other, &block[..length], CALL).unwrap_err();
         }
         for longer in [1, 16, 600] {
             let longer = [block.as_slice(), &vec![0; longer]].concat();
-            other.answer(&longer, CALL, ANSWER).unwrap_err();
+            answer(&other, &longer, CALL).unwrap_err();
         }
-        other.answer(&block, b"another greeting", ANSWER).unwrap_err();
+        answer(&other, &block, b"another greeting").unwrap_err();
         let tried = |spoil: &dyn Fn(&mut Vec<u8>), greeting: &[u8]| {
             let (block, calling) = caller.call(None, CALL).unwrap();
-            let (mut answer, _) = other.answer(&block, CALL, ANSWER).unwrap();
-            spoil(&mut answer);
-            caller.answered(calling, &answer, greeting).map(|_| answer.len())
+            let (mut reply, _) = answer(&other, &block, CALL).unwrap();
+            spoil(&mut reply);
+            caller.answered(calling, &reply, greeting).map(|_| reply.len())
         };
         let length = tried(&|_| (), ANSWER).unwrap();
         // The open head of an answer repeats what the caller said, and nothing depends on it.
@@ -213,13 +217,13 @@ fn an_old_block_does_not_give_its_sender_the_key() {
     for (caller, other) in pairs() {
         let (caller, other) = (guard(caller, 1), guard(other, 2));
         let (block, calling) = caller.call(None, CALL).unwrap();
-        let (answer, first) = other.answer(&block, CALL, ANSWER).unwrap();
-        let (again, second) = other.answer(&block, CALL, ANSWER).unwrap();
-        assert!(answer != again && first.key != second.key);
+        let (reply, first) = answer(&other, &block, CALL).unwrap();
+        let (again, second) = answer(&other, &block, CALL).unwrap();
+        assert!(reply != again && first.key != second.key);
         // An answer to another call is none to this one.
         let (_, later) = caller.call(None, CALL).unwrap();
-        caller.answered(later, &answer, ANSWER).unwrap_err();
-        assert_eq!(caller.answered(calling, &answer, ANSWER).unwrap().key, first.key);
+        caller.answered(later, &reply, ANSWER).unwrap_err();
+        assert_eq!(caller.answered(calling, &reply, ANSWER).unwrap().key, first.key);
     }
 }
 
