@@ -75,6 +75,8 @@ pub struct Proven {
 pub struct Guard {
     ring: Mutex<Arc<Keyring>>,
     world: Box<dyn World>,
+    /// How many peers were not believed, and why the last one was not.
+    refused: Mutex<(u64, Option<Untrusted>)>,
 }
 
 /// A call whose answer is awaited.
@@ -119,7 +121,18 @@ impl fmt::Debug for Calling {
 
 impl Guard {
     pub fn new(ring: Keyring, world: Box<dyn World>) -> Guard {
-        Guard { ring: Mutex::new(Arc::new(ring)), world }
+        Guard { ring: Mutex::new(Arc::new(ring)), world, refused: Mutex::default() }
+    }
+
+    /// A peer was not believed: for our own operator.
+    pub fn note(&self, why: Untrusted) {
+        let mut refused = self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        *refused = (refused.0 + 1, Some(why));
+    }
+
+    /// How many peers were not believed, and why the last one was not.
+    pub fn refused(&self) -> (u64, Option<Untrusted>) {
+        *self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Other keys from now on. Sessions go on: each has a key of its own.

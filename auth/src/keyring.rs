@@ -70,6 +70,28 @@ impl PskKeys {
         PskKeys::new(key, self.keys.first().cloned())
     }
 
+    /// A new key counts beside the present one, which calls still use.
+    pub fn with_next(&self, key: Secret) -> PskKeys {
+        self.rotate(key).swapped()
+    }
+
+    /// Only the key that calls use.
+    pub fn first_alone(&self) -> PskKeys {
+        PskKeys { keys: self.keys.iter().take(1).cloned().collect() }
+    }
+
+    /// How many keys count.
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn describe(&self, lines: &mut Vec<String>) {
+        for (index, key) in self.keys.iter().enumerate() {
+            let used = if index == 0 { "calls use it" } else { "it counts, too" };
+            lines.push(format!("key {}: {used}", shown(&key.key_id())));
+        }
+    }
+
     /// The same keys, but calls use the other one.
     pub fn swapped(&self) -> PskKeys {
         PskKeys { keys: self.keys.iter().rev().cloned().collect() }
@@ -130,6 +152,10 @@ impl NodeKeys {
     }
 }
 
+fn shown(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 impl Keyring {
     /// The name of the node that the ring proves, if it proves one.
     pub fn node(&self) -> Option<&NodeName> {
@@ -138,6 +164,37 @@ impl Keyring {
             Keyring::Derived(_, name) => Some(name),
             Keyring::Node(keys) => Some(&keys.certificate.name),
         }
+    }
+
+    /// What it is for, in lines for people: no secret is among them.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        match self {
+            Keyring::Cluster(keys) => {
+                lines.push("a cluster's key: whoever has it is a member".to_string());
+                keys.describe(&mut lines);
+            }
+            Keyring::Derived(keys, name) => {
+                lines.push(format!("the derived key of node {name}"));
+                keys.describe(&mut lines);
+            }
+            Keyring::Authority(authority) => {
+                lines.push("a signing key: for 'ropewalk key sign' alone".to_string());
+                lines.push(format!("public key {}", shown(&authority.trusted().public)));
+            }
+            Keyring::Node(keys) => {
+                let Certificate { name, epoch, valid_from, valid_until, .. } = &keys.certificate;
+                lines.push(format!("the own key of node {name}"));
+                lines.push(format!(
+                    "epoch {epoch}, from {valid_from} until {valid_until} (seconds since 1970)"
+                ));
+                lines.push(format!("refuses keys of epochs below {}", keys.epoch_min));
+                for trusted in &keys.trusted {
+                    lines.push(format!("believes the signing key {}", shown(&trusted.public)));
+                }
+            }
+        }
+        lines
     }
 
     /// Whether an endpoint can open with it.

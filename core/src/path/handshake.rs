@@ -18,7 +18,7 @@ use super::calls::PATIENCE;
 use super::carrying::CarryingProof;
 use super::trusting::Answerer;
 use super::{Link, LinkStage, Links, Peer, Told};
-use crate::api::{Mode, Output, PeerId};
+use crate::api::{Mode, Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 use crate::session::{Session, SessionId};
@@ -461,7 +461,9 @@ impl Core {
         if !agreed {
             return self.violation("an unexpected confirmation");
         }
-        if self.links.get(link).is_some_and(|state| state.proof == CarryingProof::Demanded) {
+        let is_omitted = self.config.plant == Plant::ProofOmitted;
+        let demands = |state: &Link| state.proof == CarryingProof::Demanded && !is_omitted;
+        if self.links.get(link).is_some_and(demands) {
             self.refuse_carrying(link);
             return Placement::Drop;
         }

@@ -31,8 +31,6 @@ pub(crate) struct Trust {
     guard: Arc<Guard>,
     /// The text of our addresses, which greetings are about.
     addresses: Vec<u8>,
-    /// Why a peer was not believed last.
-    last: Option<Untrusted>,
 }
 
 /// How far both sides of a link have proven that they have keys.
@@ -66,19 +64,19 @@ impl Core {
     #[must_use]
     pub fn with_guard(mut self, guard: Arc<Guard>, addresses: Vec<u8>) -> Core {
         assert_eq!(addresses.len() as u64, self.greeting.len, "the text of the greeting");
-        self.trust = Some(Box::new(Trust { guard, addresses, last: None }));
+        self.trust = Some(Box::new(Trust { guard, addresses }));
         self
     }
 
     /// Why a peer was not believed last.
     pub fn last_untrusted(&self) -> Option<Untrusted> {
-        self.trust.as_ref()?.last
+        self.trust.as_ref()?.guard.refused().1
     }
 
     fn note_untrusted(&mut self, why: Untrusted) {
         self.counters.untrusted += 1;
-        if let Some(trust) = &mut self.trust {
-            trust.last = Some(why);
+        if let Some(trust) = &self.trust {
+            trust.guard.note(why);
         }
     }
 

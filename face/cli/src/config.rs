@@ -56,7 +56,9 @@ impl Source {
                 path.display()
             )
         })?;
-        Ok(parse(path, &text)?)
+        let config = parse(path, &text)?;
+        crate::security::name_file(config.key_file.clone());
+        Ok(config)
     }
 }
 
@@ -72,6 +74,8 @@ pub struct Config {
     /// The metadata server's address, as data servers and mounts reach it; several servers of which one serves, with semicolons.
     pub address: Option<String>,
     pub insecure: Option<bool>,
+    /// The keys by which this host proves that it belongs to the cluster.
+    pub key_file: Option<PathBuf>,
     #[serde(default)]
     pub meta: MetaSection,
     pub election: Option<ElectionSection>,
@@ -415,7 +419,7 @@ mod tests {
         assert!(
             config.directory.is_some() && config.cluster.is_some() && config.cluster_file.is_some()
         );
-        assert!(config.address.is_some() && config.insecure.is_some());
+        assert!(config.address.is_some() && config.insecure.is_some() && config.key_file.is_some());
         assert!(config.meta.directory.is_some() && !config.meta.listen.is_empty());
         assert!(config.term().is_some() && config.data.len() == 2);
         assert!(config.data.iter().all(|s| s.directory.is_some() && !s.listen.is_empty()));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ropewalk_core::Plant;
 use ropewalk_net::auth::{
     Authority, Guard, Keyring, NodeName, PskKeys, Secret, Untrusted, World as Surroundings,
 };
@@ -12,7 +13,7 @@ use ropewalk_net::{Fault, Security};
 use ropewalk_wire::frame::{self, Body, Envelope, HelloBody, JoinBody, Refusal};
 use zerocopy::IntoBytes;
 
-use super::common::{Medium, World, keyed};
+use super::common::{Medium, World, bound_rails, keyed};
 use super::stranger::{Stranger, honest, receive, send};
 
 /// Media over which greetings go. A rail that loses frames is among them.
@@ -165,12 +166,8 @@ fn a_session_with_keys_begins_with_as_many_frames_as_one_without() {
 fn keys_change_while_sessions_run_and_begin() {
     let old = cluster(1);
     let both = old.rotate(Secret::new([2; 32]));
-    let guards: Vec<Arc<Guard>> = (0..3)
-        .map(|_| match Security::with(Keyring::Cluster(old.clone())) {
-            Security::Keys(guard) => guard,
-            Security::None => unreachable!("it has keys"),
-        })
-        .collect();
+    let guards: Vec<Arc<Guard>> =
+        (0..3).map(|_| guard_of(Security::with(Keyring::Cluster(old.clone())))).collect();
     let mut world = World::new(Medium::SimStream);
     for guard in &guards {
         world.add_with(|config| config.security = Security::Keys(guard.clone()));
@@ -245,52 +242,86 @@ fn hangs_up(world: &mut World, mut stranger: Stranger) {
     world.until("end of the link", |_| !stranger.hear(&mut bytes));
 }
 
-#[test]
-fn an_old_greeting_begins_no_session_nor_does_any_confirmation() {
-    let mut world = pair(Medium::Tcp, [member(1), member(1)]);
-    let guard = match member(1) {
-        Security::Keys(guard) => guard,
-        Security::None => unreachable!("it has keys"),
-    };
+/// Says an old greeting again, and follows it by each kind of confirmation; the sessions that begin.
+fn old_greetings(plant: Plant) -> u64 {
+    let mut world = World::new(Medium::Tcp);
+    for _ in 0..2 {
+        world.add_with(|config| (config.security, config.core.plant) = (member(1), plant));
+    }
+    let guard = guard_of(member(1));
     let hello = greeting(77, 40);
     let (block, _) = guard.call(None, &said(&hello)).unwrap();
-    // It was heard on its way, and is said again: it is answered, and no more.
+    let join = JoinBody {
+        path: 0.into(),
+        counter: 0.into(),
+        rail: 0,
+        reserved: 0,
+        entropy: 0.into(),
+        reserved_too: [0; 4],
+        proof: [7; 32],
+    };
+    let begun = |world: &World| world.nodes[0].endpoint.counters().0.sessions;
+    let mut open = Vec::new();
     for round in 0..4 {
+        // It was heard on its way, and is said again: it is answered, and no more.
         let (mut stranger, refusal) = greet(&mut world, hello, &block);
         assert_eq!(refusal, Refusal::None);
-        match round {
-            0 => assert!(stranger.say(Body::Confirm, &[])),
-            1 => {
-                let proof = [7; 32];
-                let join = JoinBody {
-                    path: 0.into(),
-                    counter: 0.into(),
-                    rail: 0,
-                    reserved: 0,
-                    entropy: 0.into(),
-                    reserved_too: [0; 4],
-                    proof,
-                };
-                assert!(stranger.say(Body::Join(join), &[]));
-            }
-            2 => assert!(stranger.eager(0, b"no session")),
-            _ => continue,
+        assert!(match round {
+            0 => stranger.say(Body::Confirm, &[]),
+            1 => stranger.say(Body::Join(join), &[]),
+            2 => stranger.eager(0, b"no session"),
+            _ => true,
+        });
+        if plant != Plant::Nothing {
+            world.until("session", |world| begun(world) > 0);
+            return begun(&world);
         }
-        if round != 2 {
-            hangs_up(&mut world, stranger);
+        match round {
+            0 | 1 => hangs_up(&mut world, stranger),
+            _ => open.push(stranger),
         }
     }
-    assert_eq!(world.nodes[0].endpoint.counters().0.sessions, 0);
+    let before = begun(&world);
     assert_eq!(try_message(&mut world), Ok(()));
+    before
+}
+
+fn guard_of(security: Security) -> Arc<Guard> {
+    match security {
+        Security::Keys(guard) => guard,
+        Security::None => unreachable!("it has keys"),
+    }
+}
+
+#[test]
+fn an_old_greeting_begins_no_session_nor_does_any_confirmation() {
+    assert_eq!(old_greetings(Plant::Nothing), 0);
+    assert!(old_greetings(Plant::ProofOmitted) > 0, "a planted bug is not found");
+}
+
+#[test]
+fn further_paths_join_under_the_key_of_the_handshake() {
+    for kind in ["psk", "keys"] {
+        let mut world = World::new(Medium::Tcp);
+        for number in 0..2 {
+            world.add_over_all(bound_rails(2), |config| config.security = keyed(kind, number));
+        }
+        assert_eq!(try_message(&mut world), Ok(()));
+        world.until("second path", |world| {
+            world.nodes.iter().all(|node| node.endpoint.counters().0.paths_joined > 0)
+        });
+        for node in &world.nodes {
+            let counters = node.endpoint.counters().0;
+            assert_eq!((counters.untrusted, counters.joins_refused), (0, 0), "{kind}");
+        }
+        assert_eq!(try_message(&mut world), Ok(()));
+    }
 }
 
 #[test]
 fn forged_greetings_are_refused_and_keep_nothing() {
     let mut world = pair(Medium::Tcp, [member(1), member(1)]);
-    let guard = match member(1) {
-        Security::Keys(guard) => guard,
-        Security::None => unreachable!("it has keys"),
-    };
+    let guard = guard_of(member(1));
     honest(&mut world, 1, || ());
     let hello = greeting(77, 40);
     let (block, _) = guard.call(None, &said(&hello)).unwrap();

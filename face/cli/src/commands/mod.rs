@@ -2,6 +2,7 @@
 
 pub mod down;
 pub mod format;
+pub mod key;
 pub mod meta;
 pub mod mount;
 pub mod mount_helper;
