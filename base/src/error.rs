@@ -35,6 +35,11 @@ pub enum Fault {
     /// The peer that was reached belongs to another cluster.
     #[error("the peer belongs to another cluster")]
     OtherCluster,
+    /// This endpoint and the peer did not prove to each other that they have keys of one cluster.
+    #[error(
+        "this endpoint and its peer did not prove who they are: give both key files of one cluster, and compare their clocks"
+    )]
+    Untrusted,
     /// The user, here or at the peer, cancelled the operation.
     #[error("the operation was cancelled")]
     Cancelled,
@@ -79,7 +84,9 @@ impl Fault {
                 Class::Operation
             }
             Fault::Busy | Fault::Closed | Fault::NotPermitted => Class::Node,
-            Fault::Invalid | Fault::OtherCluster | Fault::NameTaken => Class::Caller,
+            Fault::Invalid | Fault::OtherCluster | Fault::Untrusted | Fault::NameTaken => {
+                Class::Caller
+            }
             Fault::Corrupt => Class::Data,
         }
     }

@@ -7,7 +7,7 @@ use ropewalk_base::health::SuspicionCounts;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{BufferId, Change, Slice, Update};
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
+use ropewalk_base::verb::{Header, LinkId, RemoteKey, RemoteLayout, Verb};
 
 use crate::apm::{PathEvent, Policy};
 pub use crate::plant::Plant;
@@ -353,6 +353,9 @@ pub enum Next {
 /// The rarer things that the core wants done or known.
 #[derive(Debug)]
 pub enum Output {
+    /// Send this greeting: put its payload into a buffer, which is released like staged ones, and call
+    /// `greeting_staged` with it, which gives the frame for the rail.
+    Greet { link: LinkId, header: Box<Header>, payload: Vec<u8> },
     /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`], or for those that
     /// have a rail let go to [`Core::took_back`].
     ///
@@ -575,6 +578,8 @@ pub struct Counters {
     /// while others carried on.
     pub paths_joined: u64,
     pub joins_refused: u64,
+    /// Greetings, answers and proofs of peers that did not prove that they have keys of our cluster.
+    pub untrusted: u64,
     pub paths_lost: u64,
     /// Paths from which traffic was moved since they delivered nothing, or their rails said so; and those of them that were
     /// given up.

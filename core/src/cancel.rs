@@ -370,7 +370,9 @@ impl Core {
             }
             Order::ServeFrame { region, .. } => self.release_region(region),
             Order::Answer { .. } => self.answer_released(order),
-            Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
+            Order::Kept { buffer, .. } | Order::Greeting { buffer } => {
+                self.outputs.push(Output::Release(buffer));
+            }
             Order::Native { .. }
             | Order::Part { .. }
             | Order::Span { .. }

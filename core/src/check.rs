@@ -37,8 +37,8 @@ impl Holds {
         let Entry { order, link } = entry;
         self.order(order);
         // Eager ones are counted by their operations' stages, whoever has the frames.
-        let uncounted =
-            order.is_native() || matches!(order, Order::Span { .. } | Order::Shared { .. });
+        let uncounted = order.is_native()
+            || matches!(order, Order::Span { .. } | Order::Shared { .. } | Order::Greeting { .. });
         if !uncounted && !matches!(order, Order::Eager { .. }) {
             count(self.frames.entry(*link).or_default(), order.is_bulk());
         }
@@ -63,6 +63,7 @@ impl Holds {
             | Order::Span { .. }
             | Order::Shared { .. }
             | Order::Detached { .. }
+            | Order::Greeting { .. }
             | Order::Kept { .. } => {}
         }
     }

@@ -19,7 +19,7 @@ use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
-use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers};
+use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers, Trust};
 use crate::rails::{RailLabel, Rails};
 use crate::remote::{Groups, Jobs, Locks, Marks, PutFrame, Regions};
 use crate::session::{self, History, PathId};
@@ -71,6 +71,8 @@ pub struct Core {
     pub(crate) history: History,
     pub(crate) pathless: session::Pathless,
     pub(crate) counters: Counters,
+    /// Where the endpoint has keys.
+    pub(crate) trust: Option<Box<Trust>>,
     /// Part of each time-out of a path, and whether such were judged since that was asked.
     pub(crate) floor: Duration,
     pub(crate) has_judged: bool,
@@ -126,6 +128,7 @@ impl Core {
             history: History::default(),
             pathless: session::Pathless::new(),
             counters: Counters::default(),
+            trust: None,
             floor: session::FLOOR_FIRST,
             has_judged: false,
             config,
@@ -379,6 +382,7 @@ impl Core {
                 self.pump(peer);
             }
             Order::Detached { peer, .. } => self.pump(peer),
+            Order::Greeting { buffer } => self.outputs.push(Output::Release(buffer)),
             Order::Kept { peer, buffer, .. } => {
                 self.outputs.push(Output::Release(buffer));
                 self.pump(peer);

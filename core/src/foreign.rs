@@ -27,6 +27,9 @@ impl Core {
     /// A link carries messages with a foreign peer: its session begins. `name` tells it apart from all other
     /// endpoints; `accepted`: it connected to us.
     pub fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
+        if self.trust.is_some() {
+            return self.refuse_foreign(link, accepted);
+        }
         let mut id = if accepted {
             self.link_up(link, true);
             let Some(id) = self.peer_of(name) else { return self.close_link(link) };
@@ -57,6 +60,19 @@ impl Core {
         self.begin_lengths(id);
         self.links.begin_carrying(link);
         self.pump(id);
+    }
+
+    /// A foreign peer proves nothing: an endpoint with keys does without.
+    fn refuse_foreign(&mut self, link: LinkId, accepted: bool) {
+        if accepted {
+            self.link_up(link, true);
+        }
+        self.counters.untrusted += 1;
+        let asked = self.links.get(link).and_then(|state| state.peer);
+        self.close_link(link);
+        if let Some(asked) = asked {
+            self.end_session(self.resolve(asked), Fault::Untrusted);
+        }
     }
 
     /// A link that is being made is one that there is already: a foreign peer has one link, whoever began it.

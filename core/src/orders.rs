@@ -31,6 +31,8 @@ pub(crate) enum Order {
     Shared { with: SlotId },
     /// The answer to an update of a peer's.
     Answer { peer: PeerId, session: u32, buffer: BufferId, bytes: u32, bulk: bool },
+    /// A greeting with a block.
+    Greeting { buffer: BufferId },
     /// A frame whose payload its user has back.
     Detached { peer: PeerId, bulk: bool },
     /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.
@@ -41,7 +43,7 @@ impl Order {
     /// The peer that the order's frame went to; an eager message's operation has it.
     pub fn peer(&self) -> Option<PeerId> {
         match *self {
-            Order::Eager { .. } | Order::Shared { .. } => None,
+            Order::Eager { .. } | Order::Shared { .. } | Order::Greeting { .. } => None,
             Order::Fragment { peer, .. }
             | Order::PutFrame { peer, .. }
             | Order::ServeFrame { peer, .. }
@@ -68,7 +70,7 @@ impl Order {
             | Order::Detached { bulk, .. }
             | Order::Kept { bulk, .. } => bulk,
             Order::Eager { .. } | Order::Native { .. } | Order::Part { .. } => false,
-            Order::Span { .. } | Order::Shared { .. } => false,
+            Order::Span { .. } | Order::Shared { .. } | Order::Greeting { .. } => false,
         }
     }
 }

@@ -45,6 +45,8 @@ pub enum Plant {
     UnlockTwice,
     /// An origin lets each operation leave at once, whatever it has to follow.
     OrderLost,
+    /// A session with keys begins by a confirmation that proves nothing.
+    ProofOmitted,
     /// A session with spans that comes to rest forgets that the peer lacks some of them.
     ForgottenSpans,
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use ropewalk_auth::Untrusted;
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
@@ -26,6 +27,7 @@ use crate::on_demand::OnDemandRails;
 use crate::paths;
 pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
+use crate::security::Security;
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
 use crate::teller::{Door, StartTeller};
@@ -55,6 +57,8 @@ pub struct EndpointConfig {
     pub virtual_time: bool,
     /// Seeds keys and nonces.
     pub seed: u64,
+    /// Who may talk to it.
+    pub security: Security,
 }
 
 impl EndpointConfig {
@@ -78,6 +82,7 @@ impl EndpointConfig {
             clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),
             virtual_time: false,
             seed: random.next_u64(),
+            security: Security::None,
         }
     }
 
@@ -147,6 +152,10 @@ impl Endpoint {
         let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
             .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
+        let core = match &config.security {
+            Security::None => core,
+            Security::Keys(guard) => core.with_guard(guard.clone(), addresses.clone().into_bytes()),
+        };
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core,
@@ -219,6 +228,11 @@ impl Endpoint {
     /// The identity of this endpoint.
     pub fn identity(&self) -> Identity {
         Identity { cluster: self.locked().core.cluster(), ..self.shared.identity }
+    }
+
+    /// Why a peer was not believed last, if one was not. The peer is not told it.
+    pub fn last_untrusted(&self) -> Option<Untrusted> {
+        self.locked().core.last_untrusted()
     }
 
     /// The addresses under which peers reach this endpoint.

@@ -43,6 +43,7 @@ mod posts;
 mod probe;
 pub mod reactor;
 mod requests;
+pub mod security;
 mod service;
 mod shared;
 mod spin;
@@ -61,6 +62,7 @@ pub use group::{Group, GroupError};
 pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
 pub use probe::Offered;
+pub use ropewalk_auth as auth;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
     Access, Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
@@ -70,4 +72,5 @@ pub use ropewalk_core::{
 pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_rail::{Account, RailOption};
 pub use ropewalk_rail_shm::arena as shared_memory;
+pub use security::Security;
 pub use teller::{Door, StartTeller, Teller};

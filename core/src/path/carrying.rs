@@ -119,6 +119,9 @@ impl Core {
         body: &JoinBody,
     ) -> Placement {
         let Some(state) = self.links.get(link) else { return Placement::Drop };
+        if !state.outbound && state.proven().is_some() {
+            return self.arrive_beginning(link, id, prefix, body);
+        }
         let (outbound, stage, hello) = (state.outbound, state.stage, state.hello);
         let is_awaited = match outbound {
             true => state.proof == CarryingProof::Follows && stage == LinkStage::Greeting,
@@ -156,7 +159,9 @@ impl Core {
         if proof == Some(CarryingProof::Given) {
             return self.emit_proof_as(link, id, Prover::CarryingCaller, NOTHING_NAMED);
         }
-        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+        if !self.emit_beginning(link) {
+            self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+        }
     }
 
     /// Somebody who has not proven it would carry a session on.

@@ -16,8 +16,9 @@ use ropewalk_wire::frame::{
 
 use super::calls::PATIENCE;
 use super::carrying::CarryingProof;
+use super::trusting::Answerer;
 use super::{Link, LinkStage, Links, Peer, Told};
-use crate::api::{Mode, Output, PeerId};
+use crate::api::{Mode, Output, PeerId, Plant};
 use crate::engine::Core;
 use crate::incoming::IncomingKind;
 use crate::session::{Session, SessionId};
@@ -112,7 +113,7 @@ impl Core {
         }
         state.windows = windows;
         let (nonce, session) = (state.nonce, state.ours.map_or(0, SessionId::name));
-        let body = Body::Hello(HelloBody {
+        let body = HelloBody {
             endpoint: self.identity.endpoint.0.to_le_bytes(),
             cluster: self.identity.cluster.0.to_le_bytes(),
             incarnation: self.identity.incarnation.0.into(),
@@ -125,13 +126,18 @@ impl Core {
             request_credit: ((windows.request / 1024) as u16).into(),
             rts_credit: (self.config.rts_window as u16).into(),
             eager_max: ((self.eager_bytes_over(link, false) / 1024) as u16).into(),
-        });
+        };
         let slice = self.greeting;
         let payload_bytes = slice.len as u32;
         let envelope = Envelope { flags, payload_bytes, session, ..Envelope::default() };
+        match self.block_for(link, (flags, session), &body) {
+            Ok(block) if block.is_empty() => {}
+            Ok(block) => return self.greet_with(link, envelope, body, &block),
+            Err(_) => return self.close_link(link),
+        }
         // The greeting lives as long as the endpoint: nobody waits for the rail to let go of it.
         *self.outputs.push_frame(link, slice, Urgency::Urgent, Token::NONE) =
-            frame::encode(envelope, &body);
+            frame::encode(envelope, &Body::Hello(body));
     }
 
     /// The mode in our greeting on a link (`MODE_RESUME`, `MODE_PATHS`).
@@ -163,6 +169,7 @@ impl Core {
         }
         state.hello = Some(hello);
         state.theirs = SessionId::named(prefix.session.get());
+        state.their_flags = prefix.flags.get();
         if !answer {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
@@ -184,8 +191,9 @@ impl Core {
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
         state.told = (!addresses.is_empty()).then(|| Box::new(Told(addresses.to_vec())));
         if outbound {
-            self.answered(link, hello);
+            self.answered(link, hello, payload);
         } else {
+            self.note_block(link, payload.get(addresses.len()..).unwrap_or(&[]));
             self.asked(link, hello);
         }
     }
@@ -196,18 +204,25 @@ impl Core {
         if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
         }
+        if self.links.get(link).is_some_and(|state| state.asks_to_join) {
+            return self.asked_to_join(link, &hello);
+        }
+        // Before anything is kept of the caller.
+        if !self.hears(link, &hello) {
+            return self.refuse_link(link, Refusal::Untrusted);
+        }
         if endpoint == self.identity.endpoint.0 {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
-        }
-        if self.links.get(link).is_some_and(|state| state.asks_to_join) {
-            return self.asked_to_join(link, &hello);
         }
         let known = self.peer_of(endpoint).filter(|id| self.has_credit_for(*id, link));
         // Its record may have ended, so that there was credit for it.
         let Some(id) = known.and_then(|_| self.peer_of(endpoint)) else {
             return self.refuse_link(link, Refusal::Full);
         };
+        if !self.may_be(id, link) {
+            return self.refuse_link(link, Refusal::Untrusted);
+        }
         let (upgrade, insist) = match self.links.get(link) {
             Some(state) => (state.upgrade, state.insist),
             None => return,
@@ -264,7 +279,7 @@ impl Core {
     }
 
     /// The peer to whom we connected answered.
-    fn answered(&mut self, link: LinkId, hello: HelloBody) {
+    fn answered(&mut self, link: LinkId, hello: HelloBody, payload: &[u8]) {
         let Some(state) = self.links.get(link) else { return };
         if let Some(id) = state.joins {
             return self.join_answered(link, id, &hello);
@@ -288,13 +303,25 @@ impl Core {
             }
             return self.close_link(link);
         }
+        let refusal = Refusal::from_u8(hello.refusal);
+        match self.judge_answer(link, &hello, payload) {
+            Answerer::Known => {}
+            Answerer::Follows if self.is_same_endpoint(asked, &hello) => {}
+            Answerer::Stranger => {
+                self.close_link(link);
+                return self.refused(asked, link, refusal);
+            }
+            Answerer::Follows | Answerer::Untrusted => {
+                self.close_link(link);
+                return self.refused(asked, link, Refusal::Untrusted);
+            }
+        }
         if endpoint == self.identity.endpoint.0 {
             self.close_link(link);
             return self.begin_loop(asked);
         }
         // Also one that refuses us says who it is: perhaps one that is connected to us already.
         let id = self.identify(asked, endpoint);
-        let refusal = Refusal::from_u8(hello.refusal);
         if refusal != Refusal::None {
             self.close_link(link);
             return self.refused(id, link, refusal);
@@ -303,9 +330,14 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id) else { return };
         (peer.identity.cluster, peer.identity.other_cluster) =
             (u128::from_le_bytes(hello.cluster), 0);
-        if !self.awaits_carrying_proof(link, id) {
-            self.accepted(link, id, &hello);
+        if self.awaits_carrying_proof(link, id) {
+            return;
         }
+        if !self.may_begin(link) || !self.may_be(id, link) {
+            self.close_link(link);
+            return self.refused(id, link, Refusal::Untrusted);
+        }
+        self.accepted(link, id, &hello);
     }
 
     /// The peer accepts our call, and has proven what it has to prove.
@@ -375,6 +407,7 @@ impl Core {
                 self.wake_by(id, until);
             }
             Refusal::Cluster => self.end_session(id, Fault::OtherCluster),
+            Refusal::Untrusted => self.end_session(id, Fault::Untrusted),
             Refusal::None | Refusal::Full | Refusal::Version => {
                 self.end_session(id, Fault::Unreachable);
             }
@@ -428,7 +461,9 @@ impl Core {
         if !agreed {
             return self.violation("an unexpected confirmation");
         }
-        if self.links.get(link).is_some_and(|state| state.proof == CarryingProof::Demanded) {
+        let is_omitted = self.config.plant == Plant::ProofOmitted;
+        let demands = |state: &Link| state.proof == CarryingProof::Demanded && !is_omitted;
+        if self.links.get(link).is_some_and(demands) {
             self.refuse_carrying(link);
             return Placement::Drop;
         }

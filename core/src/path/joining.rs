@@ -208,7 +208,7 @@ impl Core {
         let claim = self.claim(link, id, prover, (body.rail, entropy), named);
         let holds = claim.is_some_and(|claim| {
             let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
-            let key = session.and_then(|session| session.bundle()?.key());
+            let key = session.and_then(|session| session.key());
             key.is_some_and(|key| key.holds(&claim, &body.proof))
         });
         if !holds {
@@ -374,7 +374,7 @@ impl Core {
             state.entropy = entropy;
         }
         let Some(session) = self.peers.session(id) else { return };
-        let Some(key) = session.bundle().and_then(Bundle::key) else { return };
+        let Some(key) = session.key() else { return };
         let body = JoinBody {
             path: named.0.name().into(),
             counter: named.1.into(),

@@ -23,6 +23,7 @@ mod records;
 mod resting;
 mod routes;
 mod timers;
+mod trusting;
 mod unconfirmed;
 mod waking;
 
@@ -35,6 +36,7 @@ pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
 pub(crate) use routes::{RouteNews, Routes};
 pub(crate) use timers::Timers;
+pub(crate) use trusting::Trust;
 pub(crate) use waking::Waking;
 
 pub(crate) use calls::CallStage;
@@ -43,7 +45,9 @@ use calls::Calls;
 use carrying::CarryingProof;
 use evictable::EvictionMarks;
 use timers::PeerTimer;
+use trusting::LinkTrust;
 
+use ropewalk_auth::NodeName;
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
@@ -81,6 +85,9 @@ pub(crate) struct Link {
     pub asks_to_join: bool,
     /// How far both sides have proven that the link may carry the session on.
     pub proof: CarryingProof,
+    /// How far both sides have proven that they have keys, and the flags of the peer's greeting.
+    pub trust: Option<Box<LinkTrust>>,
+    pub their_flags: u16,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
@@ -165,6 +172,8 @@ pub(crate) struct PeerIdentity {
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
     pub incarnation: Incarnation,
+    /// The node that it has proven to be; `Some(None)`: a member with the cluster's key.
+    pub node: Option<Option<NodeName>>,
     /// The cluster that it named when it answered us last; 0: none.
     pub cluster: u128,
     /// The cluster of an endpoint that answered at its address and is not one of ours; 0: none did.
@@ -193,6 +202,8 @@ impl Link {
             insist: false,
             asks_to_join: false,
             proof: CarryingProof::default(),
+            trust: None,
+            their_flags: 0,
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,

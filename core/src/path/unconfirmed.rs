@@ -44,6 +44,8 @@ impl Core {
     /// A link is lost that its caller may have confirmed.
     pub(super) fn note_unconfirmed(&mut self, id: PeerId, link: LinkId, state: &Link) {
         let agreed = state.stage == LinkStage::Agreed && !state.outbound && state.joins.is_none();
+        // One that has a key ends with the link: it was not proven that the caller has it, too.
+        let agreed = agreed && state.trust.is_none();
         let Some(hello) = state.hello.filter(|_| agreed && state.goes_on_with().is_none()) else {
             return;
         };

@@ -63,6 +63,7 @@ impl Core {
         self.links.begin_carrying(link);
         if !goes_on {
             self.begin_afresh(id, link);
+            self.take_proven(id, link);
         }
         self.begin_lengths(id);
         match goes_on {

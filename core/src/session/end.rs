@@ -154,6 +154,7 @@ impl Core {
             outlives_links: _,
             mut paths,
             bundle,
+            proven: _,
         } = session;
         self.counters.resets += 1;
         self.forget_without(number);

@@ -1,7 +1,8 @@
 //! The key of a session, under which a link proves that it comes from the session's other side.
 //!
-//! Both sides tell a share in the session's own frames. So whoever read none of these cannot make the key; whoever reads
-//! all frames can, as it can read and forge the frames themselves.
+//! Without keys of their own both sides tell a share in the session's own frames. So whoever read none of these cannot make
+//! the key; whoever reads all frames can, as it can read and forge the frames themselves. With keys it comes from the
+//! handshake of their greetings, and only these two have it.
 //!
 //! Invariants: a proof holds for one session, one link, one direction, and what it says of the path; proofs are
 //! compared in constant time.
@@ -31,6 +32,8 @@ pub(crate) enum Prover {
     Acceptor,
     CarryingCaller,
     CarryingAcceptor,
+    /// In place of `Confirm`, where both sides have keys.
+    BeginningCaller,
 }
 
 /// Everything that a link's proof is about.
@@ -58,6 +61,13 @@ impl Key {
         Key(mac.finalize().into_bytes().into())
     }
 
+    /// The key of a session whose sides have proven themselves: they made `bytes` in their handshake.
+    pub fn proven(session: SessionId, bytes: &[u8; 32]) -> Key {
+        let mut mac = keyed(bytes, b"ropewalk proven session key");
+        mac.update(&session.name().to_le_bytes());
+        Key(mac.finalize().into_bytes().into())
+    }
+
     pub fn prove(&self, claim: &Claim) -> Proof {
         self.mac(claim).finalize().into_bytes().into()
     }
@@ -72,6 +82,7 @@ impl Key {
             Prover::Acceptor => b"ropewalk join answer",
             Prover::CarryingCaller => b"ropewalk carry on",
             Prover::CarryingAcceptor => b"ropewalk carry on answer",
+            Prover::BeginningCaller => b"ropewalk begin",
         };
         let mut mac = keyed(&self.0, prover);
         let words = [
@@ -128,6 +139,7 @@ mod tests {
             Claim { prover: Prover::Acceptor, ..claim() },
             Claim { prover: Prover::CarryingCaller, ..claim() },
             Claim { prover: Prover::CarryingAcceptor, ..claim() },
+            Claim { prover: Prover::BeginningCaller, ..claim() },
             Claim { session: SessionId::own(79), ..claim() },
             Claim { caller_nonce: 2, acceptor_nonce: 1, ..claim() },
             Claim { caller_nonce: 9, ..claim() },

@@ -30,7 +30,7 @@ pub(crate) use bundle::Bundle;
 pub(crate) use controllers::{Controllers, Route};
 pub(crate) use health::{FLOOR_FIRST, floor_of};
 pub(crate) use history::History;
-pub(crate) use key::{Claim, Prover};
+pub(crate) use key::{Claim, Key, Prover};
 pub(crate) use migration::{Left, Migrating, Step as ProofStep};
 pub(crate) use model::Acknowledged;
 pub use pathless::PathLoss;
@@ -39,7 +39,7 @@ pub(crate) use paths::{Going, Path, PathId, PathView, Paths};
 pub(crate) use promise::PROMISED_MIN;
 pub(crate) use status::PathCause;
 
-use key::{Key, Share};
+use key::Share;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -125,6 +125,8 @@ pub(crate) struct Session {
     pub outlives_links: bool,
     /// It may have further paths.
     bundle: Option<Box<Bundle>>,
+    /// The key that both sides made before it began, where they have keys of their own.
+    proven: Option<Box<Key>>,
 }
 
 const _: () = assert!(size_of::<Option<Session>>() == size_of::<Session>(), "see `PeerKind`");
@@ -174,6 +176,7 @@ impl Session {
             one_sided: None,
             outlives_links,
             bundle: None,
+            proven: None,
         };
         session.choose();
         session
@@ -299,13 +302,21 @@ impl Session {
         self.bundle().map_or(Duration::MAX, |bundle| bundle.standing.every())
     }
 
-    /// Its key, once both sides have told their shares.
+    /// Its key: that of the handshake, or the one that both sides have told shares of.
     pub fn key(&self) -> Option<&Key> {
-        self.bundle()?.key()
+        self.proven.as_deref().or_else(|| self.bundle()?.key())
+    }
+
+    /// It began with a handshake, which made this key.
+    pub fn set_proven(&mut self, key: Key) {
+        self.proven = Some(Box::new(key));
     }
 
     /// Whether the peer is known to have the key, too.
     pub fn is_key_shared(&self) -> bool {
+        if self.proven.is_some() {
+            return true;
+        }
         let answered = self.reliable.as_ref().map_or(0, |reliable| reliable.sent.answered());
         self.bundle().is_some_and(|bundle| bundle.is_shared(answered))
     }

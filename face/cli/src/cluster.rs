@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
-use ropewalk_data::{DataConfig, DataServer, WitnessConfig};
+use ropewalk_data::{DataConfig, DataServer, Scrub, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rail::Rail;
@@ -21,7 +21,6 @@ use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::beside;
-use crate::commands::data_options::DataSettings;
 use crate::identity::{self, Identity};
 use crate::log;
 use crate::node::{self, Node, NodeThread};
@@ -187,6 +186,14 @@ async fn serve_elected(node: Node, config: MetaConfig, others: NodeConfig) {
         }
         Err(error) => node.ready.failed(&error),
     }
+}
+
+/// Settings of a data server that follow from options and the config file.
+#[derive(Debug, Clone)]
+pub struct DataSettings {
+    /// Its failure domain.
+    pub domain: String,
+    pub scrub: Option<Scrub>,
 }
 
 /// A data server, and the place of its objects.

@@ -18,7 +18,6 @@ use ropewalk_base::ids::ClusterId;
 use serde::{Deserialize, Deserializer};
 
 use crate::commands::checked_seconds;
-use crate::commands::data_options::checked_name;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
@@ -59,7 +58,9 @@ impl Source {
                 path.display()
             )
         })?;
-        Ok(parse(path, &text)?)
+        let config = parse(path, &text)?;
+        crate::security::name_file(config.key_file.clone());
+        Ok(config)
     }
 }
 
@@ -75,6 +76,8 @@ pub struct Config {
     /// The metadata server's address, as data servers and mounts reach it; several servers of which one serves, with semicolons.
     pub address: Option<String>,
     pub insecure: Option<bool>,
+    /// The keys by which this host proves that it belongs to the cluster.
+    pub key_file: Option<PathBuf>,
     #[serde(default)]
     pub meta: MetaSection,
     pub election: Option<ElectionSection>,
@@ -203,6 +206,20 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
+/// The longest name of a failure domain, in bytes.
+const DOMAIN_BYTES_MAX: usize = 64;
+
+/// A name of a failure domain that a user gives.
+pub fn checked_domain(name: &str) -> Result<String, String> {
+    let fits = (1..=DOMAIN_BYTES_MAX).contains(&name.len());
+    match fits && !name.chars().any(char::is_control) {
+        true => Ok(name.to_string()),
+        false => Err(format!(
+            "a failure domain has a name of 1 to {DOMAIN_BYTES_MAX} bytes without control characters"
+        )),
+    }
+}
+
 /// The name of a failure domain.
 #[derive(Debug, Clone)]
 pub struct DomainName(pub String);
@@ -210,7 +227,7 @@ pub struct DomainName(pub String);
 impl<'de> Deserialize<'de> for DomainName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<DomainName, D::Error> {
         let name = String::deserialize(deserializer)?;
-        checked_name(&name).map(DomainName).map_err(serde::de::Error::custom)
+        checked_domain(&name).map(DomainName).map_err(serde::de::Error::custom)
     }
 }
 
@@ -348,6 +365,14 @@ fn unknown_key(message: &str) -> Option<Cause> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn names_are_short_and_steer_no_terminal() {
+        assert!(checked_domain("rack 7").is_ok() && checked_domain(&"x".repeat(64)).is_ok());
+        for bad in ["", "a\u{1b}b", &"x".repeat(65)] {
+            assert!(checked_domain(bad).is_err(), "{bad:?}");
+        }
+    }
+
     fn error(text: &str) -> String {
         parse(Path::new("site.toml"), text).expect_err("it is wrong").to_string()
     }
@@ -437,7 +462,7 @@ mod tests {
         assert!(
             config.directory.is_some() && config.cluster.is_some() && config.cluster_file.is_some()
         );
-        assert!(config.address.is_some() && config.insecure.is_some());
+        assert!(config.address.is_some() && config.insecure.is_some() && config.key_file.is_some());
         assert!(config.meta.directory.is_some() && !config.meta.listen.is_empty());
         assert!(config.term().is_some() && config.data.len() == 2);
         assert!(config.data.iter().all(|s| s.directory.is_some() && !s.listen.is_empty()));

@@ -22,6 +22,7 @@ mod operate;
 mod paths;
 mod remote;
 mod report;
+mod security;
 mod status;
 mod stop;
 mod told;
@@ -43,6 +44,10 @@ use ropewalk_base::level::Level;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
+    /// Prove by the keys in this file that this process belongs to the cluster, and talk to nobody
+    /// who does not prove it; 'ropewalk key' makes such files [default: $ROPEWALK_KEY_FILE].
+    #[arg(long, global = true, value_name = "FILE")]
+    key_file: Option<std::path::PathBuf>,
 }
 
 const TOUR: &str = "\
@@ -86,6 +91,9 @@ enum Command {
     /// standby serve.
     #[command(subcommand, after_help = "Example: ropewalk meta switch")]
     Meta(commands::meta::MetaCommand),
+    /// Makes the keys by which the nodes of a cluster prove to each other that they belong to it.
+    #[command(subcommand, after_help = "Example: ropewalk key create /etc/ropewalk/key")]
+    Key(commands::key::KeyCommand),
     /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
     /// Unmounts a cluster, also after the mounting process was killed.
@@ -149,6 +157,8 @@ fn main() -> std::process::ExitCode {
         return ended(commands::mount_helper::run(words));
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refused(error).exit());
+    security::name_file(arguments.key_file);
+    security::name_file_of_environment();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Up(arguments) => commands::up::up(&arguments),
@@ -157,6 +167,7 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Server(command) => commands::server::run(&command),
         Command::Meta(command) => commands::meta::run(&command),
+        Command::Key(command) => commands::key::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

@@ -13,6 +13,8 @@ use ropewalk_rail::Rail;
 use ropewalk_rail::binding::Binding;
 use ropewalk_rpc::servers;
 
+use crate::security;
+
 /// The usual address on which a metadata server listens, and at which clients look for it.
 pub const LISTEN: &str = "tcp://127.0.0.1:7700";
 /// The scheme of an address that names none.
@@ -152,10 +154,11 @@ pub fn list(listen: &[Listen]) -> String {
 
 /// The rails of a server. Peers try its addresses in this order: those of this host by memory first.
 pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
-    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !insecure) {
+    let is_guarded = insecure || security::is_keyed();
+    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !is_guarded) {
         bail!(
             "{open} can be reached by other hosts, and the servers do not authenticate clients: \
-             listen on 127.0.0.1 or [::1], or allow it by --insecure"
+             listen on 127.0.0.1 or [::1], give keys by --key-file, or allow it by --insecure"
         );
     }
     let memory = Listen::Named { scheme: "shm".to_string(), place: String::new() };
@@ -166,6 +169,11 @@ pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box
 /// The others that can get in if a cluster listens at these places, one sentence each. The kernel tells a
 /// server the user of a process that calls it by TCP from its own host. Nobody tells a server more.
 pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
+    if security::is_keyed() {
+        let who = "whoever has a key of the cluster can use it, and a host with a key speaks for \
+                   its users";
+        return vec![who.to_string()];
+    }
     let told = ropewalk_net::host::tells_users();
     let mut sentences: Vec<String> = Vec::new();
     for at in listen {

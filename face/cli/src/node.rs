@@ -19,6 +19,7 @@ use ropewalk_rpc::servers;
 use ropewalk_store::HostDisk;
 
 use crate::report::complain;
+use crate::security;
 use crate::told::Told;
 
 /// Threads for blocking disk work of one server.
@@ -142,7 +143,7 @@ pub fn local(
     if std::env::var_os(KEEP_AWAKE).is_none_or(|value| value != "never") {
         reactor.keep_processors_awake();
     }
-    let endpoint = reactor.open_endpoint(cluster, rails)?;
+    let endpoint = reactor.open_endpoint_with(cluster, rails, security::of_process()?)?;
     endpoint.endpoint().open_rails_by_need(|error| {
         complain!("ropewalk: skipping a network of the address: {error}")
     });

@@ -48,6 +48,11 @@ pub enum CallError {
     )]
     Untrusted,
     #[error(
+        "this program and the server did not prove who they are: give both key files of one cluster \
+         (--key-file), and compare the clocks of both hosts"
+    )]
+    OtherKeys,
+    #[error(
         "only servers of the cluster may make this call, and this program does not know the \
          cluster's secret"
     )]
@@ -491,8 +496,10 @@ impl Connection {
                 }
                 Err(Attempt::Truncated) => return Err(CallError::TooLong),
                 Err(Attempt::Final(error)) => {
-                    let is_stranger =
-                        matches!(error, CallError::OtherCluster(_) | CallError::Untrusted);
+                    let is_stranger = matches!(
+                        error,
+                        CallError::OtherCluster(_) | CallError::Untrusted | CallError::OtherKeys
+                    );
                     strangers.insert(turn);
                     if !is_stranger || strangers.len() >= inner.peers.len() {
                         return Err(error);
@@ -670,6 +677,12 @@ impl Connection {
                 {
                     let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
                     Err(Attempt::Final(CallError::OtherCluster(found)))
+                }
+                // Later its keys may be about to change: it is waited for.
+                Err(Fault::Untrusted)
+                    if inner.options.refuses_strangers && inner.session.get() == 0 =>
+                {
+                    Err(Attempt::Final(CallError::OtherKeys))
                 }
                 Err(Fault::Oversize) => Err(Attempt::Final(CallError::TooLong)),
                 Err(_) => Err(Attempt::Lost),

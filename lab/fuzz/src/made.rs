@@ -45,6 +45,12 @@ const MAKERS: &[(&str, Make)] = &[
 
 /// Valid inputs for a target; none if nothing is made for it.
 pub fn inputs(target: &str, seed: u64) -> Vec<Vec<u8>> {
+    // Of these there are a few good ones.
+    match target {
+        "key_handshake" => return ropewalk_auth::attack::handshakes(),
+        "key_file" => return ropewalk_auth::attack::key_files(),
+        _ => {}
+    }
     let Some((_, make)) = MAKERS.iter().find(|(name, _)| *name == target) else {
         return Vec::new();
     };

@@ -78,6 +78,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("standby_result", message!(StandbyResult<'_>)),
     ("trust_words", trust_words),
     ("trust_channel", ropewalk_rpc::trust::attack::channel),
+    ("key_handshake", ropewalk_auth::attack::handshake),
+    ("key_file", ropewalk_auth::attack::key_file),
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
     ("mxoe_packet", mxoe_packet),

@@ -3,7 +3,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::PoolBuffer;
-use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, Token, Verb};
+use ropewalk_base::verb::{FrameOrder, Header, LinkId, Ordered, Placement, Token, Verb};
 use ropewalk_core::apm::PathEvent;
 use ropewalk_core::{LOOP_LINK, Next, Output, PeerId};
 use ropewalk_rail::{Rail, Report};
@@ -111,6 +111,7 @@ impl Engine {
     fn act(&mut self) {
         match self.core.take_output() {
             Output::Verb(verb) => self.order(&verb),
+            Output::Greet { link, header, payload } => self.greet(link, &header, &payload),
             Output::Copy { from, to } => {
                 self.buffers.copy(from, to);
             }
@@ -143,6 +144,23 @@ impl Engine {
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
             Output::Path(event) => self.path_event(event),
         }
+    }
+
+    /// A greeting whose payload differs from link to link.
+    #[cold]
+    fn greet(&mut self, link: LinkId, header: &Header, payload: &[u8]) {
+        let copy = self.pool.copy_of(payload);
+        let buffer = copy.and_then(|copy| self.buffers.insert(Memory::pooled(copy)).ok());
+        let len = payload.len() as u64;
+        let slice = buffer.map(|buffer| Slice { buffer, offset: 0, len });
+        let Some(mut frame) = self.core.greeting_staged(link, *header, slice) else { return };
+        if !self.batch.is_empty() {
+            self.push_frames();
+        }
+        let checked = self.checked(link);
+        let rail = self.rails.at(link.rail.into());
+        let answer = hand_over(rail, &mut frame, checked, false, &self.buffers);
+        self.core.ordered(frame.token, answer);
     }
 
     /// An order that is no frame to a peer.

@@ -15,7 +15,7 @@ use ropewalk_net::endpoint::SharedClock;
 use ropewalk_net::modules::{self, Listen};
 use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{
-    Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
+    Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted, Security,
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
@@ -72,6 +72,27 @@ pub const WITH_TAGS: [Medium; 10] = [
 ];
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// With `ROPEWALK_TEST_KEYS` set to `psk` or `keys`, all endpoints of these tests have keys of one cluster.
+fn security(number: u64) -> Security {
+    let kind = std::env::var("ROPEWALK_TEST_KEYS").unwrap_or_default();
+    keyed(&kind, number)
+}
+
+/// The keys of an endpoint: of the kind `psk` or `keys`, or none.
+pub fn keyed(kind: &str, number: u64) -> Security {
+    use ropewalk_net::auth::{Authority, Keyring, NodeName, PskKeys, Secret};
+    match kind {
+        "psk" => Security::with(Keyring::Cluster(PskKeys::new(Secret::new([7; 32]), None))),
+        "keys" => {
+            let name = NodeName::new(&format!("node-{number}")).unwrap();
+            let private = ropewalk_net::security::random_secret();
+            let authority = Authority::new(Secret::new([7; 32]));
+            Security::with(Keyring::Node(authority.sign(name, private, 1, (0, u64::MAX))))
+        }
+        _ => Security::None,
+    }
+}
 
 /// Endpoints that one thread drives.
 pub struct World {
@@ -149,6 +170,10 @@ impl World {
         config.incarnation = Incarnation(number + 1);
         config.service_thread = false;
         config.core.mode = self.mode;
+        // Foreign peers prove nothing.
+        if self.medium != Medium::Mxoe {
+            config.security = security(number);
+        }
         if self.simulated() {
             let clock = self.clock.clone();
             config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));

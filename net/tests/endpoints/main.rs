@@ -21,6 +21,7 @@ mod fragments;
 mod group;
 mod idle_links;
 mod interrupted;
+mod keys;
 mod locks;
 mod messages;
 mod names;

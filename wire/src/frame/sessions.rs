@@ -130,6 +130,8 @@ pub enum Refusal {
     Full = 3,
     /// Another version.
     Version = 4,
+    /// One side has not proven that it has a key of the other one's cluster.
+    Untrusted = 5,
 }
 
 impl Refusal {
@@ -140,6 +142,7 @@ impl Refusal {
             1 => Refusal::Duplicate,
             2 => Refusal::Cluster,
             4 => Refusal::Version,
+            5 => Refusal::Untrusted,
             _ => Refusal::Full,
         }
     }

@@ -37,7 +37,13 @@ const fn room(
 const ROOMS: &[Room] = &[
     room("base", &[], &[], "base stands on std alone"),
     room("wire", &["base"], &[], "wire stands on base"),
-    room("core", &["base", "wire"], &["sim"], "core stands on wire and base and names no rail"),
+    room("auth", &[], &[], "auth stands on libraries alone: it knows neither frames nor files"),
+    room(
+        "core",
+        &["base", "wire", "auth"],
+        &["sim"],
+        "core stands on wire, base and auth and names no rail",
+    ),
     room(
         "transport",
         &["base", "wire"],
@@ -53,7 +59,7 @@ const ROOMS: &[Room] = &[
     ),
     room(
         "net",
-        &["base", "wire", "core", "transport", "rail", "rail-*"],
+        &["base", "wire", "auth", "core", "transport", "rail", "rail-*"],
         &["sim", "netns"],
         "net joins core and rails, and knows nothing above",
     ),
@@ -100,8 +106,8 @@ const ROOMS: &[Room] = &[
     room(
         "cli",
         &[
-            "base", "wire", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store", "meta",
-            "data", "client", "mount", "bench",
+            "base", "wire", "auth", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store",
+            "meta", "data", "client", "mount", "bench",
         ],
         &["sim", "netns", "rma-face"],
         "cli alone assembles a cluster; of lab it may use bench only, and its tests run programs for windows",
@@ -218,6 +224,8 @@ mod tests {
     fn arrows_of_the_table_pass_and_all_others_are_named() {
         let good = [
             ("net", "core"),
+            ("core", "auth"),
+            ("net", "auth"),
             ("net", "rail-tcp"),
             ("meta", "rpc"),
             ("mount", "client"),
@@ -238,6 +246,8 @@ mod tests {
         }
         let bad = [
             ("core", "rail"),
+            ("auth", "wire"),
+            ("store", "auth"),
             ("store", "rpc"),
             ("client", "meta"),
             ("data", "client"),

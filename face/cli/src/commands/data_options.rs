@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use ropewalk_data::Scrub;
 
-use crate::config::DataSection;
+use crate::cluster::DataSettings;
+use crate::config::{DataSection, checked_domain};
 
-/// The longest name of a failure domain, in bytes.
-const NAME_BYTES_MAX: usize = 64;
 /// The name with which each data server is a domain of its own.
 const EACH: &str = "each";
 
@@ -22,21 +21,13 @@ pub struct DataOptions {
     /// Name the failure domain of the data servers, such as their rack: copies of a file lie in
     /// different domains. With the name 'each', each data server is a domain of its own [default:
     /// the name of this host].
-    #[arg(long, value_name = "NAME", value_parser = checked_name)]
+    #[arg(long, value_name = "NAME", value_parser = checked_domain)]
     domain: Option<String>,
     /// Let each data server read its data again, once a day, at this rate in MiB per second, and
     /// compare it with checksums and copies. It restores damaged blocks from copies. 0: never
     /// [default: 8].
     #[arg(long, value_name = "MIB", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     scrub: Option<u32>,
-}
-
-/// Settings of a data server that follow from options and the config file.
-#[derive(Debug, Clone)]
-pub struct DataSettings {
-    /// Its failure domain.
-    pub domain: String,
-    pub scrub: Option<Scrub>,
 }
 
 impl DataOptions {
@@ -63,28 +54,9 @@ impl DataOptions {
     }
 }
 
-/// A name that a user gives.
-pub fn checked_name(name: &str) -> Result<String, String> {
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
-    match fits && !name.chars().any(char::is_control) {
-        true => Ok(name.to_string()),
-        false => Err(format!(
-            "a failure domain has a name of 1 to {NAME_BYTES_MAX} bytes without control characters"
-        )),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_short_and_steer_no_terminal() {
-        assert!(checked_name("rack 7").is_ok() && checked_name(&"x".repeat(64)).is_ok());
-        for bad in ["", "a\u{1b}b", &"x".repeat(65)] {
-            assert!(checked_name(bad).is_err(), "{bad:?}");
-        }
-    }
 
     #[test]
     fn the_domain_is_the_host_unless_somebody_says_another_one() {

@@ -3,6 +3,7 @@
 pub mod data_options;
 pub mod down;
 pub mod format;
+pub mod key;
 pub mod meta;
 pub mod mount;
 pub mod mount_helper;

@@ -141,6 +141,11 @@ Servers listen only at loopback addresses unless this is true. They do not authe
 everybody who reaches another address can read and change all files.")
     .usually("false")
     .like(&["false"]),
+    key("key_file", Form::Path, "\
+The keys by which this host proves that it belongs to the cluster ('ropewalk key create'). Nobody \
+else may be able to read the file (mode 600). Servers with keys talk to nobody who has none, and \
+may listen at other addresses.")
+    .like(&["\"/etc/ropewalk/key\""]),
 ];
 
 const META: &[Key] = &[

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use ropewalk_rpc::slots::Verdict;
 use ropewalk_rpc::{Incoming, Responder};
-use ropewalk_store::objects::{GroupTag, Grouped, ObjectId, WriteEpoch};
+use ropewalk_store::objects::{GroupTag, Grouped, ObjectId};
 use ropewalk_wire::fs::data::{
     BLOCK_BYTES, DataReply, DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectName, ObjectRange,
     Order, Source,
@@ -21,16 +21,13 @@ use ropewalk_wire::fs::trust::Role;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::Open;
-use super::mend::is_head_damage;
+use super::blocks::{BY, is_head_damage};
 use crate::bulk::Region;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner};
 use crate::write::object;
-
-/// Nobody's: the orderer has judged the client's session.
-pub(super) const BY: WriteEpoch = WriteEpoch { session: 0, epoch: 0 };
 
 /// A change that a sender has done.
 struct Copied {

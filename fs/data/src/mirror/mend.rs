@@ -16,8 +16,7 @@ use ropewalk_wire::fs::meta::Step;
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
-use super::copies::BY;
-use super::level::{range_of, runs};
+use super::blocks::{BY, Target, is_head_damage, range_of, runs};
 use super::order::blocks_of;
 use super::peers::Sent;
 use crate::failure::Failure;
@@ -43,14 +42,6 @@ pub(super) struct Mended {
     pub mended: u64,
     /// No member gave them.
     pub lost: u64,
-}
-
-/// Whether an object as a whole is not what was acknowledged, so that no write heals it.
-pub(super) fn is_head_damage(error: &ObjectError) -> bool {
-    matches!(
-        error,
-        ObjectError::Header { .. } | ObjectError::Older { .. } | ObjectError::Gone { .. }
-    )
 }
 
 impl Inner {
@@ -169,7 +160,7 @@ impl Inner {
 
     /// Gets a few blocks from another member and writes them here; whether it did.
     async fn fetch(&self, own: Own, blocks: Range<u32>) -> bool {
-        let target = super::level::Target { group: own.group, object: own.object, server: 0 };
+        let target = Target { group: own.group, object: own.object, server: 0 };
         let (file, range) = range_of(target, blocks);
         let request = DataRequest::Read { file, pieces: vec![range], bulk: None, verify: true };
         let mut body = Vec::new();

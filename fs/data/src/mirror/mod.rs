@@ -4,6 +4,7 @@
 //! others, [`level`] makes objects equal, [`mend`] and [`scrub`] heal damaged blocks, and [`settle`] uses that for a group that this server begins to order, and
 //! for its newcomers.
 
+mod blocks;
 mod copies;
 mod level;
 mod locks;

@@ -11,7 +11,7 @@ use ropewalk_store::objects::{ObjectId, ObjectInfo, UNKNOWN};
 use ropewalk_wire::fs::data::BLOCK_BYTES;
 use ropewalk_wire::fs::group::Group;
 
-use super::level::Target;
+use super::blocks::Target;
 use super::mend::{Mended, Own};
 use crate::config::Scrub;
 use crate::failure::Failure;

@@ -15,7 +15,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::Pass;
-use super::level::Target;
+use super::blocks::Target;
 use super::peers::Sent;
 use crate::failure::Failure;
 use crate::server::Inner;

@@ -1,0 +1,365 @@
+//! Greetings of an endpoint that has keys: a session begins only with a peer that has proven itself.
+//!
+//! The caller's greeting carries a block behind its addresses, and so does the answer; `ropewalk_auth` makes and judges them.
+//! Both sides then have a key. The caller's first block may be an old one that somebody sends again, so the caller proves
+//! in place of `Confirm` that it has the key. The session has this key from its beginning: further paths, and links that
+//! carry it on, prove themselves under it, and need no block.
+//!
+//! Invariants: nothing is kept of a caller whose block is not good; who answers is identified by a good block alone, or by
+//! the proof of a session that goes on; the record of an endpoint belongs to one node.
+
+use std::sync::Arc;
+
+use ropewalk_auth::{Calling, Guard, Heard, NodeName, Proven, Untrusted};
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{FrameOrder, Header, LinkId, Placement, Token, Urgency};
+use ropewalk_wire::frame::{
+    self, Body, Envelope, FLAG_ANSWER, FLAG_JOIN, FLAG_PAYLOAD_CHECKSUM, HelloBody, JoinBody,
+    Prefix, Refusal,
+};
+use zerocopy::IntoBytes;
+
+use super::carrying::CarryingProof;
+use super::{Link, LinkStage};
+use crate::api::{Output, PeerId};
+use crate::engine::Core;
+use crate::orders::{Order, Orders};
+use crate::session::{Claim, Key, Prover, SessionId};
+
+/// What an endpoint with keys has.
+pub(crate) struct Trust {
+    guard: Arc<Guard>,
+    /// The text of our addresses, which greetings are about.
+    addresses: Vec<u8>,
+}
+
+/// How far both sides of a link have proven that they have keys.
+#[derive(Debug)]
+pub(crate) enum LinkTrust {
+    /// The block of the peer's greeting, not judged yet.
+    Told(Vec<u8>),
+    /// We called.
+    Called(Calling),
+    /// The peer called; our answer is still to come.
+    Heard(Heard),
+    /// Both blocks are good.
+    Proven(Proven),
+}
+
+/// What the answer to our call proves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answerer {
+    /// The peer has proven itself, or we ask for no proof.
+    Known,
+    /// It refuses us, and proves nothing.
+    Stranger,
+    /// It says that its proof follows, for a session that we have with it.
+    Follows,
+    /// It proves nothing, or something wrong.
+    Untrusted,
+}
+
+impl Core {
+    /// Sessions begin only with peers that prove themselves to this guard. `addresses`: the text of the greeting.
+    #[must_use]
+    pub fn with_guard(mut self, guard: Arc<Guard>, addresses: Vec<u8>) -> Core {
+        assert_eq!(addresses.len() as u64, self.greeting.len, "the text of the greeting");
+        self.trust = Some(Box::new(Trust { guard, addresses }));
+        self
+    }
+
+    /// Why a peer was not believed last.
+    pub fn last_untrusted(&self) -> Option<Untrusted> {
+        self.trust.as_ref()?.guard.refused().1
+    }
+
+    fn note_untrusted(&mut self, why: Untrusted) {
+        self.counters.untrusted += 1;
+        if let Some(trust) = &self.trust {
+            trust.guard.note(why);
+        }
+    }
+
+    /// The block that goes with a greeting of ours, where one is due. `Err`: none can be made.
+    pub(super) fn block_for(
+        &mut self,
+        link: LinkId,
+        (flags, session): (u16, u32),
+        hello: &HelloBody,
+    ) -> Result<Vec<u8>, Untrusted> {
+        let Some(trust) = &self.trust else { return Ok(Vec::new()) };
+        let Some(state) = self.links.get_mut(link) else { return Ok(Vec::new()) };
+        if flags & FLAG_JOIN != 0 {
+            // The session's key proves it.
+            state.trust = None;
+            return Ok(Vec::new());
+        }
+        let said = said(flags, session, hello, &trust.addresses);
+        if flags & FLAG_ANSWER == 0 {
+            let peer = state.peer.and_then(|id| self.peers.get(id));
+            let node = peer.and_then(|peer| peer.identity.node.as_ref());
+            let (block, calling) = trust.guard.call(node.and_then(|it| it.as_ref()), &said)?;
+            state.trust = Some(Box::new(LinkTrust::Called(calling)));
+            return Ok(block);
+        }
+        // A refusal proves who refuses, where we have heard who calls.
+        match state.trust.take().map(|it| *it) {
+            Some(LinkTrust::Heard(heard)) => {
+                let (block, proven) = trust.guard.reply(heard, &said)?;
+                state.trust = Some(Box::new(LinkTrust::Proven(proven)));
+                if hello.refusal == Refusal::None as u8 {
+                    state.proof = CarryingProof::Demanded;
+                }
+                Ok(block)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// A greeting with a block leaves: the driver has to put its payload somewhere first.
+    pub(super) fn greet_with(
+        &mut self,
+        link: LinkId,
+        envelope: Envelope,
+        body: HelloBody,
+        block: &[u8],
+    ) {
+        let addresses = self.trust.as_ref().map_or(&[][..], |trust| &trust.addresses);
+        let payload = [addresses, block].concat();
+        let envelope = Envelope { payload_bytes: payload.len() as u32, ..envelope };
+        let header = frame::encode(envelope, &Body::Hello(body));
+        self.outputs.push(Output::Greet { link, header: Box::new(header), payload });
+    }
+
+    /// The driver has put a greeting's payload into a buffer of its own, which it gives up at `Release`. The frame is for
+    /// its rail at once, since the end of the link may follow in the queue.
+    pub fn greeting_staged(
+        &mut self,
+        link: LinkId,
+        header: Header,
+        slice: Option<Slice>,
+    ) -> Option<FrameOrder> {
+        let Some(payload) = slice else {
+            self.close_link(link);
+            return None;
+        };
+        match self.orders.insert(Order::Greeting { buffer: payload.buffer }, link) {
+            Ok(slot) => {
+                let (urgency, token) = (Urgency::Urgent, Orders::token(slot));
+                Some(FrameOrder { link, header, payload, urgency, token })
+            }
+            Err(order) => {
+                self.order_ended(order, Ok(()));
+                self.close_link(link);
+                None
+            }
+        }
+    }
+
+    /// Notes what a peer's greeting says beside its addresses.
+    pub(super) fn note_block(&mut self, link: LinkId, block: &[u8]) {
+        let Some(state) = self.links.get_mut(link) else { return };
+        if !block.is_empty() && !state.outbound {
+            state.trust = Some(Box::new(LinkTrust::Told(block.to_vec())));
+        }
+    }
+
+    /// Whether a caller has the key that it needs. `told`: its addresses.
+    pub(super) fn hears(&mut self, link: LinkId, hello: &HelloBody) -> bool {
+        let Some(state) = self.links.get_mut(link) else { return false };
+        let block = match state.trust.take().map(|it| *it) {
+            Some(LinkTrust::Told(block)) => block,
+            Some(judged) => {
+                state.trust = Some(Box::new(judged));
+                return true;
+            }
+            None => Vec::new(),
+        };
+        let told = state.told.as_ref().map_or(&[][..], |told| &told.0);
+        let session = state.theirs.map_or(0, SessionId::name);
+        let said = said(state.their_flags, session, hello, told);
+        let Some(trust) = &self.trust else {
+            // It wants a proof that we cannot give.
+            if !block.is_empty() {
+                self.counters.untrusted += 1;
+            }
+            return block.is_empty();
+        };
+        match trust.guard.hear(&block, &said) {
+            Ok(heard) => {
+                state.trust = Some(Box::new(LinkTrust::Heard(heard)));
+                true
+            }
+            Err(why) => {
+                self.note_untrusted(why);
+                false
+            }
+        }
+    }
+
+    /// Whether the record of an endpoint may be that of the node which calls: no node takes another one's place.
+    pub(super) fn may_be(&self, id: PeerId, link: LinkId) -> bool {
+        if self.trust.is_none() {
+            return true;
+        }
+        let known = self.peers.get(id).and_then(|peer| peer.identity.node.as_ref());
+        let shown = self.links.get(link).and_then(Link::node);
+        known.is_none() || shown.is_none() || known == shown.as_ref()
+    }
+
+    /// Judges the answer to our call: its block, behind the addresses in `payload`.
+    pub(super) fn judge_answer(
+        &mut self,
+        link: LinkId,
+        hello: &HelloBody,
+        payload: &[u8],
+    ) -> Answerer {
+        let Some(trust) = &self.trust else { return Answerer::Known };
+        let Some(state) = self.links.get_mut(link) else { return Answerer::Untrusted };
+        let Some((addresses, block)) = payload.split_at_checked(hello.address_bytes.get().into())
+        else {
+            return Answerer::Untrusted;
+        };
+        let calling = state.trust.take().map(|it| *it);
+        if block.is_empty() && hello.refusal != Refusal::None as u8 {
+            return Answerer::Stranger;
+        }
+        if block.is_empty() && state.proof == CarryingProof::Follows {
+            return Answerer::Follows;
+        }
+        let session = state.theirs.map_or(0, SessionId::name);
+        let said = said(state.their_flags, session, hello, addresses);
+        let judged = match calling {
+            Some(LinkTrust::Called(calling)) => trust.guard.answered(calling, block, &said),
+            _ => Err(Untrusted::Malformed),
+        };
+        match judged {
+            Ok(proven) => {
+                // A block and the promise of a session's proof do not go together.
+                state.proof = CarryingProof::None;
+                state.trust = Some(Box::new(LinkTrust::Proven(proven)));
+                Answerer::Known
+            }
+            Err(why) => {
+                self.note_untrusted(why);
+                Answerer::Untrusted
+            }
+        }
+    }
+
+    /// Whether an answer whose proof follows comes from the peer that we called, as far as it says.
+    pub(super) fn is_same_endpoint(&self, asked: PeerId, hello: &HelloBody) -> bool {
+        let endpoint = u128::from_le_bytes(hello.endpoint);
+        let peer = self.peers.get(asked).filter(|peer| peer.identity.endpoint == endpoint);
+        peer.and_then(|peer| peer.session.as_ref()).is_some_and(|session| session.key().is_some())
+    }
+
+    /// Whether a session may begin over a link: both sides have the key, or we ask for none.
+    pub(super) fn may_begin(&self, link: LinkId) -> bool {
+        let state = self.links.get(link);
+        self.trust.is_none() || state.is_some_and(|state| state.proven().is_some())
+    }
+
+    /// What the caller proves in place of `Confirm`, and the key that it proves it by.
+    fn beginning(&self, link: LinkId, rail: u8) -> Option<(Claim, Key)> {
+        let state = self.links.get(link)?;
+        let (ours, theirs) = (state.nonce, state.hello?.nonce.get());
+        let (caller_nonce, acceptor_nonce) =
+            if state.outbound { (ours, theirs) } else { (theirs, ours) };
+        let session = SessionId::agreed(ours, theirs);
+        let prover = Prover::BeginningCaller;
+        let (path, counter, entropy) = (0, 0, 0);
+        let claim =
+            Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy };
+        Some((claim, Key::proven(session, state.proven()?.key.bytes())))
+    }
+
+    /// Our proof in place of `Confirm`, where the link has a key of its own. False where it has none.
+    pub(super) fn emit_beginning(&mut self, link: LinkId) -> bool {
+        let Some((claim, key)) = self.beginning(link, link.rail) else { return false };
+        let body = JoinBody {
+            path: 0.into(),
+            counter: 0.into(),
+            rail: link.rail,
+            reserved: 0,
+            entropy: 0.into(),
+            reserved_too: [0; 4],
+            proof: key.prove(&claim),
+        };
+        let envelope = Envelope { session: claim.session.name(), ..Envelope::default() };
+        self.emit_on(link, envelope, &Body::Join(body), None, Token::NONE);
+        true
+    }
+
+    /// The caller's proof in place of `Confirm`: the session begins.
+    pub(super) fn arrive_beginning(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: &JoinBody,
+    ) -> Placement {
+        let Some(state) = self.links.get(link) else { return Placement::Drop };
+        let awaits = state.stage == LinkStage::Agreed && !state.outbound;
+        if !awaits && self.is_lossy(link) {
+            // It came again: what we answered to the first one was lost.
+            if self.peers.session(id).is_some_and(|session| session.paths.is_up_over(link)) {
+                self.acknowledge_now(id);
+            }
+            return Placement::Drop;
+        }
+        if !awaits {
+            return self.violation("an unexpected proof");
+        }
+        let holds = self.beginning(link, body.rail).is_some_and(|(claim, key)| {
+            claim.session.name() == prefix.session.get() && key.holds(&claim, &body.proof)
+        });
+        if !holds {
+            self.note_untrusted(Untrusted::WrongKey);
+            self.close_link(link);
+            return Placement::Drop;
+        }
+        if let Some(state) = self.links.get_mut(link) {
+            state.proof = CarryingProof::None;
+        }
+        self.begin_session(id, link);
+        Placement::Drop
+    }
+
+    /// A session began over a link: it has the link's key, and its peer is the node that has proven it.
+    pub(crate) fn take_proven(&mut self, id: PeerId, link: LinkId) {
+        let Some((claim, key)) = self.beginning(link, link.rail) else { return };
+        let node = self.links.get(link).and_then(Link::node);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        peer.identity.node = node;
+        if let Some(session) = peer.session.as_mut() {
+            debug_assert_eq!(session.id, claim.session, "the session of this link's greetings");
+            session.set_proven(key);
+        }
+    }
+}
+
+impl Link {
+    /// What both sides have proven on it, where that is for a session that begins over it.
+    pub(super) fn proven(&self) -> Option<&Proven> {
+        match self.trust.as_deref()? {
+            LinkTrust::Proven(proven) => Some(proven),
+            _ => None,
+        }
+    }
+
+    /// The node that the peer has shown to be, or `Some(None)` for a member; `None`: it has shown nothing.
+    fn node(&self) -> Option<Option<NodeName>> {
+        match self.trust.as_deref()? {
+            LinkTrust::Proven(proven) => Some(proven.node.clone()),
+            LinkTrust::Heard(heard) => Some(heard.node().cloned()),
+            LinkTrust::Told(_) | LinkTrust::Called(_) => None,
+        }
+    }
+}
+
+/// All that a greeting says, as both sides see it. A rail's driver may add a checksum, and says so in the flags.
+fn said(flags: u16, session: u32, hello: &HelloBody, addresses: &[u8]) -> Vec<u8> {
+    let flags = flags & !FLAG_PAYLOAD_CHECKSUM;
+    [&flags.to_le_bytes()[..], &session.to_le_bytes(), hello.as_bytes(), addresses].concat()
+}
