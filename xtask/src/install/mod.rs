@@ -121,20 +121,26 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     in_messages(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Links the shared objects of MX, beside their archive.
+/// Links the shared objects of MX, beside their archive. Each is replaced atomically: another process may read it.
 fn link_mx(root: &Path, archive: &Path) -> Result<Vec<PathBuf>> {
-    let folder = archive.parent().context("the archive of MX lies in a folder")?.join("mx");
+    let place = archive.parent().context("the archive of MX lies in a folder")?;
+    let (folder, new) = (place.join("mx"), place.join(format!("mx-{}", std::process::id())));
     std::fs::create_dir_all(&folder)?;
+    std::fs::create_dir_all(&new)?;
     let link = |name: &&str| {
         let mut command = Command::new("sh");
-        command.arg(root.join(plan::MX_LINK)).arg(archive).arg(&folder).arg(name);
+        command.arg(root.join(plan::MX_LINK)).arg(archive).arg(&new).arg(name);
         let status = command.status().context("sh cannot be started")?;
         if !status.success() {
             bail!("{name} could not be linked; nothing was installed");
         }
+        std::fs::rename(new.join(name), folder.join(name))?;
         Ok(folder.join(name))
     };
-    plan::MX_OBJECTS.iter().map(link).collect()
+    let linked = plan::MX_OBJECTS.iter().map(link).collect();
+    // Empty, unless the linker left something.
+    let _ = std::fs::remove_dir_all(&new);
+    linked
 }
 
 /// Finds what was built in cargo's messages, one JSON object a line.

@@ -48,10 +48,9 @@ pub const FSTAB: &str = "tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0";
 fn help() -> String {
     format!(
         "{EXAMPLES}\n\nOptions of -o: {}. A mount that was made with ro cannot be remounted rw. \
-         mount.ropewalk(8) explains them. {DEFAULTS}\n\nTo mount by /etc/fstab, install \
-         mount.ropewalk in /sbin (the package has it; cargo xtask install), and add a line:\n  \
-         {FSTAB}\n\nAll mounts of a cluster, on one host or on many, see each other's changes at \
-         once.",
+         mount.ropewalk(8) explains them. {DEFAULTS}\n\nTo mount by /etc/fstab, mount.ropewalk \
+         has to be in /sbin; the package has it there. Add a line:\n  {FSTAB}\n\nAll mounts of a cluster, on one host or on many, see each other's changes \
+         at once.",
         known()
     )
 }
