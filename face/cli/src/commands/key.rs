@@ -48,7 +48,8 @@ sign'; keep the signing key on no node.")]
     /// Makes the key of one node, and signs it for some days.
     #[command(after_help = "Examples:
   ropewalk key sign rope.sign --node n1 n1.key
-  ropewalk key sign rope.sign --node n1 n1.key --days 7 --epoch 3 --refuse-below 3
+  ropewalk key sign rope.sign --node n1 n1.key --days 7
+  ropewalk key sign rope.sign --node n1 n1.key --epoch 3 --refuse-below 3
 
 To revoke keys, sign those of the nodes that stay with a higher epoch, and have them refuse \
 earlier ones by --refuse-below.")]
@@ -135,7 +136,7 @@ pub fn run(command: &KeyCommand) -> anyhow::Result<()> {
         KeyCommand::Rotate { file, step } => rotate(file, *step),
         KeyCommand::Show { file } => {
             for line in read_key_file(file)?.describe() {
-                say!("{line}");
+                say!("{line}")?;
             }
             Ok(())
         }
@@ -182,9 +183,9 @@ fn write(file: &Path, ring: &Keyring, new: bool) -> anyhow::Result<()> {
         let _ = std::fs::remove_file(&beside);
     }
     written.with_context(cannot)?;
-    say!("{}", file.display());
+    say!("{}", file.display())?;
     for line in ring.describe() {
-        say!("{line}");
+        say!("{line}")?;
     }
     Ok(())
 }
