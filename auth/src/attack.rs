@@ -66,11 +66,12 @@ fn good(kind: u8) -> &'static Good {
 /// The first byte chooses the kind of keys and the message, the rest is the block.
 pub fn handshake(bytes: &[u8]) {
     let Some((choice, block)) = bytes.split_first() else { return };
-    let Good { call, reply, key } = good(choice / 2);
+    let Good { reply, key, .. } = good(choice / 2);
     let [caller, other] = pair(choice / 2);
     if choice % 2 == 0 {
         if other.hear(block, CALL).is_ok() {
-            assert_eq!(block, call, "a forged call was taken");
+            // A member takes the calls of members, and those of nodes with derived keys.
+            assert!((0..3).any(|kind| good(kind).call == block), "a forged call was taken");
         }
         return;
     }

@@ -33,6 +33,11 @@ pub enum ClientError {
     )]
     OtherCluster { address: String, found: ClusterId, own: ClusterId },
     #[error(
+        "the metadata server at {address} and this program did not prove who they are: name a key \
+         file of the server's cluster (--key-file FILE), and compare the clocks of both hosts"
+    )]
+    OtherKeys { address: String },
+    #[error(
         "this process already has as many peers as it can have: it cannot connect to another \
          server"
     )]

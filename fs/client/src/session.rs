@@ -37,6 +37,7 @@ impl Client {
                 let own = inner.endpoint.endpoint().identity().cluster;
                 ClientError::OtherCluster { address: address(), found, own }
             }
+            CallError::OtherKeys => ClientError::OtherKeys { address: address() },
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {

@@ -48,7 +48,8 @@ sign'; keep the signing key on no node.")]
     /// Makes the key of one node, and signs it for some days.
     #[command(after_help = "Examples:
   ropewalk key sign rope.sign --node n1 n1.key
-  ropewalk key sign rope.sign --node n1 n1.key --days 7 --epoch 3 --refuse-below 3
+  ropewalk key sign rope.sign --node n1 n1.key --days 7
+  ropewalk key sign rope.sign --node n1 n1.key --epoch 3 --refuse-below 3
 
 To revoke keys, sign those of the nodes that stay with a higher epoch, and have them refuse \
 earlier ones by --refuse-below.")]

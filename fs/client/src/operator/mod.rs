@@ -65,6 +65,11 @@ pub enum OperatorError {
          'cluster' from the metadata server's host again"
     )]
     OtherSecret { server: String },
+    #[error(
+        "{server} and this command did not prove who they are: name a key file of the server's cluster \
+         (--key-file FILE), and compare the clocks of both hosts"
+    )]
+    OtherKeys { server: String },
     #[error("{server} serves another cluster ({found}): check the address")]
     OtherCluster { server: String, found: ClusterId },
     #[error(
@@ -288,6 +293,9 @@ impl Operator {
             }
             Some(Err(CallError::Untrusted)) => {
                 Err(OperatorError::OtherSecret { server: server.name.clone() })
+            }
+            Some(Err(CallError::OtherKeys)) => {
+                Err(OperatorError::OtherKeys { server: server.name.clone() })
             }
             Some(Err(CallError::OtherCluster(found))) => {
                 Err(OperatorError::OtherCluster { server: server.name.clone(), found })
