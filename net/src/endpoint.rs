@@ -152,13 +152,9 @@ impl Endpoint {
         let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
             .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
-        let core = match &config.security {
-            Security::None => core,
-            Security::Keys(guard) => core.with_guard(guard.clone(), addresses.clone().into_bytes()),
-        };
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
-            core,
+            core: config.security.applied_to(core, &addresses),
             rails,
             buffers,
             pool,

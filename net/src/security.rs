@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ropewalk_auth::{FILE_BYTES_MAX, FileError, Guard, Keyring, Secret, World};
+use ropewalk_core::Core;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -56,6 +57,14 @@ impl Security {
     /// Peers have to prove that they have keys of this ring's cluster; with the host's clock and chance.
     pub fn with(ring: Keyring) -> Security {
         Security::Keys(Arc::new(Guard::new(ring, Box::new(HostWorld))))
+    }
+
+    /// A core that asks peers for what this demands. `addresses`: the text of its greeting.
+    pub(crate) fn applied_to(&self, core: Core, addresses: &str) -> Core {
+        match self {
+            Security::None => core,
+            Security::Keys(guard) => core.with_guard(guard.clone(), addresses.as_bytes().to_vec()),
+        }
     }
 
     /// The same with the keys of a file that opens endpoints.
