@@ -143,6 +143,9 @@ impl Core {
             return Placement::Drop;
         }
         if !outbound {
+            if self.links.get(link).is_some_and(|state| state.trust.is_some()) {
+                self.expose_existing(id, link);
+            }
             self.begin_session(id, link);
             return Placement::Drop;
         }

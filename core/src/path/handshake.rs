@@ -249,8 +249,11 @@ impl Core {
         }
         self.links.set_peer(link, id);
         self.links.agree(link);
-        // The rail knows the regions of this peer before the peer can ask for them.
-        self.expose_existing(id, link);
+        // The rail knows the regions of this peer before the peer can ask for them; where keys are to be proven, not before
+        // they are.
+        if self.links.get(link).is_some_and(|state| state.trust.is_none()) {
+            self.expose_existing(id, link);
+        }
         self.answer_call(link, id);
     }
 
@@ -319,6 +322,12 @@ impl Core {
         if endpoint == self.identity.endpoint.0 {
             self.close_link(link);
             return self.begin_loop(asked);
+        }
+        // The record of an endpoint is that of the node which has proven it.
+        let known = self.peers.of_endpoint(endpoint);
+        if known.is_some_and(|known| !self.may_be(known, link)) {
+            self.close_link(link);
+            return self.refused(asked, link, Refusal::Untrusted);
         }
         // Also one that refuses us says who it is: perhaps one that is connected to us already.
         let id = self.identify(asked, endpoint);

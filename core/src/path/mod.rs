@@ -27,6 +27,7 @@ mod trusting;
 mod unconfirmed;
 mod waking;
 
+pub(crate) use carrying::CarryingProof;
 pub(crate) use evictable::Evictable;
 pub(crate) use links::Links;
 pub(crate) use migrating::PathRequests;
@@ -42,7 +43,6 @@ pub(crate) use waking::Waking;
 pub(crate) use calls::CallStage;
 
 use calls::Calls;
-use carrying::CarryingProof;
 use evictable::EvictionMarks;
 use timers::PeerTimer;
 use trusting::LinkTrust;

@@ -322,6 +322,13 @@ impl Core {
         if let Some(state) = self.links.get_mut(link) {
             state.proof = CarryingProof::None;
         }
+        if !self.may_be(id, link) {
+            // Another node has proven this endpoint meanwhile.
+            self.note_untrusted(Untrusted::WrongKey);
+            self.close_link(link);
+            return Placement::Drop;
+        }
+        self.expose_existing(id, link);
         self.begin_session(id, link);
         Placement::Drop
     }

@@ -10,7 +10,7 @@ use ropewalk_base::verb::{LinkId, RemoteKey, Verb};
 use super::regions::Region;
 use crate::api::*;
 use crate::engine::Core;
-use crate::path::{Link, LinkStage};
+use crate::path::{CarryingProof, Link, LinkStage};
 
 impl Core {
     /// Makes memory accessible. The key is what a peer needs.
@@ -132,7 +132,8 @@ impl Core {
             return;
         }
         let greeted = |state: &Link| {
-            let agreed = state.stage == LinkStage::Agreed && !state.outbound;
+            let proves = state.proof == CarryingProof::Demanded && state.trust.is_some();
+            let agreed = state.stage == LinkStage::Agreed && !state.outbound && !proves;
             (state.peer.is_some() && (agreed || state.stage == LinkStage::Up)) || state.is_proven()
         };
         let links = match audience {

@@ -154,11 +154,16 @@ pub fn list(listen: &[Listen]) -> String {
 
 /// The rails of a server. Peers try its addresses in this order: those of this host by memory first.
 pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
-    let is_guarded = insecure || security::is_keyed();
-    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !is_guarded) {
+    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !insecure) {
         bail!(
-            "{open} can be reached by other hosts, and the servers do not authenticate clients: \
-             listen on 127.0.0.1 or [::1], give keys by --key-file, or allow it by --insecure"
+            "{open} can be reached by other hosts, and {}: listen on 127.0.0.1 or [::1], or allow it \
+             by --insecure",
+            match security::is_keyed() {
+                true =>
+                    "who can change packets on the way can change what is read and written, also \
+                         with keys",
+                false => "the servers do not authenticate clients",
+            }
         );
     }
     let memory = Listen::Named { scheme: "shm".to_string(), place: String::new() };
@@ -171,7 +176,8 @@ pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box
 pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
     if security::is_keyed() {
         let who = "whoever has a key of the cluster can use it, and a host with a key speaks for \
-                   its users";
+                   its users; keys prove who begins a session, and do not protect the bytes on the \
+                   network";
         return vec![who.to_string()];
     }
     let told = ropewalk_net::host::tells_users();

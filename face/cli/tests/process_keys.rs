@@ -43,6 +43,7 @@ fn serve(place: &Path, key: &str) -> (Process, String) {
         directory.to_str().unwrap(),
         "--listen",
         &listen,
+        "--insecure",
         "--key-file",
         key.to_str().unwrap(),
     ];

@@ -23,8 +23,9 @@ pub enum KeyCommand {
   ropewalk key create --signing /root/rope.sign    a key that signs nodes' keys
 
 With one key for all nodes, copy the file to each node (mode 600), and name it by --key-file. \
-Whoever has it is a member. With a signing key, each node gets a key of its own by 'ropewalk key \
-sign'; keep the signing key on no node.")]
+Each process that can read it is a member. With a signing key, each node gets a key of its own by \
+'ropewalk key sign'; keep the signing key on no node. Keys prove who begins a session. They do not \
+protect the bytes on the network yet.")]
     Create {
         /// Write the key to this file, which does not exist yet.
         file: PathBuf,

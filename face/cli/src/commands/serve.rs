@@ -14,7 +14,9 @@ use ropewalk_store::superblock::Expect;
 
 use super::data_options::DataOptions;
 use super::{LOOK, number, seconds};
-use crate::cluster::{self, DataPlace, DataSettings, Election, MetaPlace, known_below, serve_data, serve_meta};
+use crate::cluster::{
+    self, DataPlace, DataSettings, Election, MetaPlace, known_below, serve_data, serve_meta,
+};
 use crate::config::{Config, Source};
 use crate::identity::{self, Identity};
 use crate::metrics::{self, Exporter};

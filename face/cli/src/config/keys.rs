@@ -137,14 +137,15 @@ The address at which data servers and mounts reach the metadata server.")
     .usually("the address at which [meta] listens")
     .like(&["\"tcp://127.0.0.1:7700\""]),
     key("insecure", Form::Truth, "\
-Servers listen only at loopback addresses unless this is true. They do not authenticate clients: \
-everybody who reaches another address can read and change all files.")
+Servers listen only at loopback addresses unless this is true. Without 'key_file', everybody who \
+reaches another address can read and change all files; with it, those who can change packets on the \
+way.")
     .usually("false")
     .like(&["false"]),
     key("key_file", Form::Path, "\
 The keys by which this host proves that it belongs to the cluster ('ropewalk key create'). Nobody \
-else may be able to read the file (mode 600). Servers with keys talk to nobody who has none, and \
-may listen at other addresses.")
+else may be able to read the file (mode 600). Servers with keys begin sessions only with those who \
+prove one. Keys do not protect the bytes on the network.")
     .like(&["\"/etc/ropewalk/key\""]),
 ];
 
