@@ -21,11 +21,9 @@ use crate::config::Config;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 
-mod moving;
 mod placement;
 mod rows;
 
-pub use moving::Moves;
 pub use placement::Shortage;
 pub use rows::{decode_band, decode_pool, encode_band, encode_pool};
 
@@ -180,11 +178,6 @@ pub struct Pools {
     newest: BTreeMap<u8, u32>,
     /// The servers of all groups; None in the first format, whose groups are the servers.
     banded: Option<Banded>,
-    /// Servers that are to leave.
-    leaving: BTreeSet<u32>,
-    /// When groups that have to move were looked at last, and what was found.
-    moved: Time,
-    moves: Moves,
     /// New lives of servers that were not answered yet: boot id, and since when.
     knocks: BTreeMap<u32, (u64, Time)>,
     /// Of the first format.
@@ -290,36 +283,20 @@ impl Pools {
     pub fn replace_store(&mut self, server: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
         let Some(mut banded) = self.banded.take() else { return Vec::new() };
         let rows = banded.change(|_, group| {
-            if group.servers != [server] {
-                return without(group, &[server]);
-            }
-            let mut newcomers = group.newcomers.clone();
-            let heir = newcomers.pop()?;
-            newcomers.push(server);
-            let losses = group.losses + 1;
-            Some(Membership { servers: vec![heir], newcomers, losses, ..group.clone() })
-        });
-        self.banded = Some(banded);
-        rows
-    }
-
-    /// Groups that have all members go back to the server for which they were made: it orders them, as others order theirs.
-    /// Returns the rows that say so.
-    pub fn send_home(&mut self, now: Time) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let Some(mut banded) = self.banded.take() else { return Vec::new() };
-        let homes: BTreeMap<u32, u32> = (banded.map.bands(0))
-            .filter_map(|band| Some((band.number, band.mirroring?.home)))
-            .filter(|(_, home)| self.is_heard(*home, now) && !self.leaving.contains(home))
-            .collect();
-        let rows = banded.change(|group, membership| {
-            let home = *homes.get(&group.band()?.0)?;
-            let at = membership.servers.iter().position(|server| *server == home)?;
-            if at == 0 || !membership.newcomers.is_empty() {
+            if !group.holders().any(|it| it == server) {
                 return None;
             }
-            let mut new = membership.clone();
-            new.servers[..=at].rotate_right(1);
-            Some(new)
+            // It has nothing any more: whoever else left comes nearer.
+            let others = |all: &[u32]| all.iter().copied().filter(|it| *it != server).collect();
+            let (mut servers, left): (Vec<u32>, Vec<u32>) =
+                (others(&group.servers), others(&group.newcomers));
+            let mut newcomers: Vec<u32> = [server].into_iter().chain(left).collect();
+            let mut losses = group.losses;
+            if servers.is_empty() {
+                losses += 1;
+                servers.extend(newcomers.pop());
+            }
+            Some(Membership { servers, newcomers, losses, ..group.clone() })
         });
         self.banded = Some(banded);
         rows
@@ -522,11 +499,7 @@ impl Pools {
         let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
         let (mut usable, mut full) = (Vec::new(), Vec::new());
         for (id, server) in alive {
-            match server.has_room() {
-                _ if self.leaving.contains(id) => {}
-                true => usable.push(*id),
-                false => full.push(*id),
-            }
+            if server.has_room() { usable.push(*id) } else { full.push(*id) }
         }
         if newest.is_none() && usable.is_empty() {
             usable = full;

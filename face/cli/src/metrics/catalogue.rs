@@ -86,8 +86,6 @@ pub const METRICS: &[Metric] = &[
     gauge("meta_groups_last_copy", "Groups among them of which one copy is left."),
     gauge("meta_groups_together", "Groups among them with two copies in one failure domain."),
     gauge("meta_group_losses", "How often the last copy of a group lost power or its disk, ever."),
-    gauge("meta_groups_entering", "Groups with a server that is brought into step."),
-    gauge("meta_groups_stuck", "Groups that lack a member for long, and no server can be one."),
     gauge("meta_standby_lag_records", "Records that a standby lacks."),
     gauge("meta_standby_ready", "Whether a standby has all, and may take over."),
     gauge("meta_standbys_ready", "Standby servers that have all, and may take over."),

@@ -12,8 +12,9 @@ use ropewalk_wire::fs::data::{
     BLOCK_BYTES, DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId, Found, ObjectRange,
 };
 use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::Step;
-use ropewalk_wire::fs::value::Bytes;
+use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::blocks::{BY, Target, is_head_damage, range_of, runs};
@@ -34,6 +35,19 @@ pub(super) struct Own {
     pub group: Group,
     pub object: ObjectId,
 }
+
+/// What became of blocks that another member was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fetched {
+    Written,
+    /// All members answered, and none has them.
+    Nowhere,
+    /// A member did not answer, or another server orders the group by now.
+    Unknown,
+}
+
+/// The caller comes again, and soon.
+const LATER: Failure = Failure::Status(Status::Unavailable);
 
 /// The blocks of an object that were damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,6 +71,9 @@ impl Inner {
             return Ok(false);
         }
         let _guard = self.lock(file, pieces).await;
+        if !pieces.iter().all(|piece| self.groups.borrow().serves(piece.group)) {
+            return Err(LATER);
+        }
         let mut all = Mended::default();
         for piece in pieces {
             let (object, blocks) = blocks_of(file, piece);
@@ -87,12 +104,19 @@ impl Inner {
         let unknown = |it: &u32| table[*it as usize] == UNKNOWN;
         let damaged: Vec<u32> = (blocks.start.min(end)..end).filter(unknown).collect();
         let mut found = Mended::default();
+        let ObjectId { inode, generation, .. } = own.object;
+        let cut = (ObjectId { inode, generation, stripe: 0 }, 0..1);
+        if !damaged.is_empty() && !self.mirror.cuts.are_free(&[cut]) {
+            // The other members may still have what is being cut away.
+            return Err(LATER);
+        }
         for run in runs(&damaged) {
             for some in run.clone().collect::<Vec<_>>().chunks(FETCHED_BLOCKS) {
                 let some = some[0]..some[some.len() - 1] + 1;
                 match self.fetch(own, some.clone()).await {
-                    true => found.mended += some.len() as u64,
-                    false => found.lost += some.len() as u64,
+                    Fetched::Written => found.mended += some.len() as u64,
+                    Fetched::Nowhere => found.lost += some.len() as u64,
+                    Fetched::Unknown => return Err(LATER),
                 }
             }
         }
@@ -158,8 +182,8 @@ impl Inner {
         Ok(Some(table))
     }
 
-    /// Gets a few blocks from another member and writes them here; whether it did.
-    async fn fetch(&self, own: Own, blocks: Range<u32>) -> bool {
+    /// Gets a few blocks from another member and writes them here.
+    async fn fetch(&self, own: Own, blocks: Range<u32>) -> Fetched {
         let target = Target { group: own.group, object: own.object, server: 0 };
         let (file, range) = range_of(target, blocks);
         let request = DataRequest::Read { file, pieces: vec![range], bulk: None, verify: true };
@@ -170,8 +194,11 @@ impl Inner {
         let begun = since();
         for server in self.members(own.group) {
             let asked = self.send(own.group, server, body.clone().into());
-            let Some(Some(Sent::Done(body))) = self.world.timeout(FETCH_LIMIT, asked).await else {
-                continue;
+            let body = match self.world.timeout(FETCH_LIMIT, asked).await {
+                Some(Some(Sent::Done(body))) => body,
+                // It has the object, and cannot read it.
+                Some(Some(Sent::Refused(Errno::EIO))) => continue,
+                _ => return Fetched::Unknown,
             };
             let Ok(Ok(DataReply::Read { found, bytes, checksums })) =
                 decode::<DataResult<'_>>(&body)
@@ -184,16 +211,16 @@ impl Inner {
                 continue;
             }
             if since() != begun {
-                return false;
+                return Fetched::Unknown;
             }
             let group = GroupTag::new(own.group.number());
             let object = Grouped { object: own.object, group };
             match self.store.write(object, u64::from(range.offset), &[bytes.0], &sums, BY) {
-                Ok(_) => return true,
+                Ok(_) => return Fetched::Written,
                 Err(error) => drop(self.failed("mend", &error)),
             }
         }
-        false
+        Fetched::Nowhere
     }
 
     /// Leaves a group of which this server has lost an object as a whole: as a newcomer it gets all of it again.
@@ -209,6 +236,6 @@ impl Inner {
         }
         self.map_wanted.notify_all();
         // Whoever asked comes again, and soon knows where to.
-        Failure::Status(ropewalk_wire::fs::head::Status::Unavailable)
+        LATER
     }
 }

@@ -28,6 +28,11 @@ impl Inner {
         let anywhere = ObjectId { inode, generation: 0, stripe: 0 };
         let mut from = Some(anywhere);
         while !self.stopping.get() {
+            if self.groups.borrow().epoch() == 0 {
+                // Nobody knows yet which groups have other members.
+                self.world.sleep(PAUSE_MIN).await;
+                continue;
+            }
             self.scrub_from(from, scrub).await;
             if from.take().is_none() {
                 self.activities.scrubbed_round();
@@ -83,9 +88,16 @@ impl Inner {
             (true, true) => {}
             // The orderer has it done.
             (false, true) => return Ok(Mended::default()),
-            (_, false) => return self.look_for_damage(object, blocks).await,
+            (_, false) if group.band().is_none() || self.groups.borrow().serves(group) => {
+                return self.look_for_damage(object, blocks).await;
+            }
+            // Of a group that is elsewhere by now.
+            (_, false) => return Ok(Mended::default()),
         }
         let _guard = self.mirror.locks.lock(vec![(object, 0..blocks)]).await;
+        if !self.groups.borrow().serves(group) {
+            return Err(Failure::Superseded);
+        }
         let mut all = self.mend(Own { group, object }, 0..blocks, true).await?.1;
         for server in self.members(group) {
             let target = Target { group, object, server };

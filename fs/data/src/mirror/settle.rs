@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ropewalk_base::task::{join_all, race, yield_now};
 use ropewalk_base::time::Time;
-use ropewalk_store::objects::{ObjectError, ObjectId};
+use ropewalk_store::objects::{ObjectError, ObjectId, UNKNOWN};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectInfo, ObjectName};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
@@ -176,7 +176,14 @@ impl Inner {
                 }
                 Err(error) => return Err(self.failed("list", &error)),
             };
-            let Some(group) = info.group.get().map(Group::from_number) else { continue };
+            let Some(group) = info.group.get().map(Group::from_number) else {
+                let table = self.store.table(info.object);
+                if table.is_ok_and(|table| table.is_some_and(|it| it.contains(&UNKNOWN))) {
+                    // A cut has made its head anew, without its group.
+                    unreadable.extend(groups);
+                }
+                continue;
+            };
             let target = Target { group, object: info.object, server };
             if !wanted.contains(&group) || self.has_missed(group, server) {
                 continue;

@@ -104,18 +104,6 @@ impl<R: Rows> Operation<'_, R> {
         self.change_map(rows);
     }
 
-    /// Gives groups that are complete back to the servers for which they were made.
-    pub fn send_home(&mut self) {
-        let rows = self.shard.pools.send_home(self.now.time);
-        self.change_map(rows);
-    }
-
-    /// Takes the next steps of groups that have to move.
-    pub fn move_groups(&mut self) {
-        let rows = self.shard.pools.move_groups(self.now.time);
-        self.change_map(rows);
-    }
-
     /// Takes the word of the orderer of groups about another server of them.
     pub fn set_step(&mut self, step: &wire::Step<'_>) -> Step<()> {
         let rows = self.shard.pools.set_step(step, self.now.time).ok_or(Errno::ESTALE)?;

@@ -111,8 +111,7 @@ impl Pools {
     fn domains(&self, now: Time) -> Domains<'_> {
         let mut domains = Domains::new();
         for (number, server) in &self.servers {
-            let heard = now.since(server.heard) < FIRST_SILENCE;
-            if server.has_room() && heard && !self.leaving.contains(number) {
+            if server.has_room() && now.since(server.heard) < FIRST_SILENCE {
                 domains.entry(&server.domain).or_default().push(*number);
             }
         }

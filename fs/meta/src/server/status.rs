@@ -95,9 +95,8 @@ impl MetaServer {
         let (now, silence) = (self.world.now(), self.config.shard.server_silence);
         let known = shard.pools.known(0);
         let silent = known.iter().filter(|id| !shard.pools.is_alive(**id, now, silence)).count();
-        let moves = shard.pools.moves();
         let Shortage { groups, short, last, together, losses } = shard.pools.shortage();
-        let figures: [(&str, u64); 16] = [
+        let figures: [(&str, u64); 14] = [
             ("meta_leases", shard.leases.len() as u64),
             ("meta_backlog_calls", self.backlog.borrow().len() as u64),
             ("meta_unwritten_replies", self.until_written.len() as u64),
@@ -112,8 +111,6 @@ impl MetaServer {
             ("meta_groups_last_copy", last),
             ("meta_groups_together", together),
             ("meta_group_losses", losses),
-            ("meta_groups_entering", moves.under_way),
-            ("meta_groups_stuck", moves.stuck),
         ];
         figures.map(|(name, value)| Figure { name: Bytes(name.as_bytes()), value }).into()
     }

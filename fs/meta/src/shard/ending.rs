@@ -93,8 +93,6 @@ impl<R: Rows> Shard<R> {
         self.collect_kept(now);
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.drop_silent();
-        operation.send_home();
-        operation.move_groups();
         operation.renew_pool();
         let (batch, ..) = operation.finish();
         if let Err(error) = self.commit(batch) {

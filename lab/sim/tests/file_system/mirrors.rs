@@ -175,27 +175,3 @@ fn all_members_may_be_started_again_at_once() {
         assert_equal(&cluster, 3);
     }
 }
-
-#[test]
-fn a_member_that_is_gone_for_long_is_replaced_by_another_server() {
-    let (mut simulation, cluster) = cluster(50, 4, 2);
-    cluster.run(&mut simulation, 0, write_file);
-    let (group, first) = cluster.run(&mut simulation, 0, orderer);
-    cluster.kill(&mut simulation, &format!("data{first}"), Kill::Power);
-    let members = |cluster: &Cluster| cluster.meta().map().expect("it serves").members(group);
-    simulation.run_for(Duration::from_secs(300));
-    assert_eq!(members(&cluster).len(), 1, "it has time to come back");
-    simulation.run_for(Duration::from_secs(420));
-    let new = members(&cluster);
-    assert!(new.len() == 2 && !new.contains(&first), "{new:?}");
-    let others = (0..4).filter(|server| *server != first as usize - 1);
-    let differences = cluster.copy_differences_among(2, others);
-    assert!(differences.is_empty(), "{differences:#?}");
-    cluster.run(&mut simulation, 1, |client| check_file(client, Vec::new()));
-    // It comes back, and has nothing to say about these groups any more.
-    cluster.restart(&mut simulation, &format!("data{first}"));
-    cluster.await_start(&mut simulation);
-    simulation.run_for(Duration::from_secs(20));
-    assert_eq!(members(&cluster), new);
-    cluster.run(&mut simulation, 1, |client| check_file(client, Vec::new()));
-}

@@ -5,8 +5,6 @@ use std::time::Duration;
 use super::super::Banded;
 use super::super::tests::{beat, seconds};
 use super::*;
-use ropewalk_wire::fs::group::Group;
-use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::Step;
 use ropewalk_wire::fs::value::Bytes;
 
@@ -112,37 +110,6 @@ fn pools_of_each_number_of_copies_follow_their_own_bands() {
 }
 
 #[test]
-fn groups_go_home_when_they_are_complete_again() {
-    let mut pools = pools_of(&[10, 20, 30]);
-    pools.begin_copies(2, seconds(1)).expect("three hosts");
-    let before = pools.map().clone();
-    assert_eq!(pools.send_home(seconds(1)), []);
-    for server in [20, 30] {
-        beat(&mut pools, server, 1, 900, seconds(12));
-    }
-    pools.drop_silent(seconds(12));
-    assert_eq!(pools.send_home(seconds(12)), [], "10 is away");
-    beat(&mut pools, 10, 1, 900, seconds(12));
-    let map = pools.map().epoch;
-    for by in [20, 30] {
-        let ordered = pools.map().mirrored_bands().flat_map(Band::groups);
-        let mine = ordered.filter(|(_, it)| it.servers == [by] && it.newcomers == [10]);
-        let groups: Vec<Group> = mine.map(|(group, _)| group).collect();
-        for some in groups.chunks(100) {
-            let groups = Step::numbers(some);
-            let step = Step { groups: Bytes(&groups), by, map: map + 9, server: 10, in_step: true };
-            pools.set_step(&step, seconds(12)).expect("it counts");
-        }
-    }
-    assert!(!pools.send_home(seconds(12)).is_empty());
-    let members = |map: &Map| -> Vec<Vec<u32>> {
-        map.mirrored_bands().flat_map(|it| &it.groups).map(|it| it.servers.clone()).collect()
-    };
-    assert_eq!(members(pools.map()), members(&before));
-    assert_eq!(pools.send_home(seconds(12)), []);
-}
-
-#[test]
 fn a_store_that_is_given_up_leaves_its_groups_to_those_that_have_something() {
     let mut pools = pools_of(&[10, 20, 30]);
     pools.begin_copies(2, seconds(1)).expect("three hosts");
@@ -158,6 +125,20 @@ fn a_store_that_is_given_up_leaves_its_groups_to_those_that_have_something() {
     for band in bands(&pools, 2) {
         assert!(band.groups.iter().all(|it| !it.servers.contains(&10)), "{band:?}");
     }
+    // Given up once more as the last one, the emptied store is nobody's heir.
+    let map = pools.map().epoch;
+    pools.set_group(group, &[20]).expect("it is there");
+    let groups = Step::numbers(&[group]);
+    assert!(map < pools.map().epoch);
+    pools.set_group(group, &[20, 30]).expect("it is there");
+    let map = pools.map().epoch;
+    let step = Step { groups: Bytes(&groups), by: 20, map, server: 30, in_step: false };
+    pools.set_step(&step, seconds(1)).expect("it counts");
+    pools.replace_store(30);
+    assert_eq!(pools.map().membership(group).map(|it| it.newcomers.clone()), Some(vec![30]));
+    pools.replace_store(20);
+    let left = pools.map().membership(group).expect("it is there");
+    assert_eq!((&left.servers[..], &left.newcomers[..]), (&[30][..], &[20][..]), "nobody has more");
 }
 
 #[test]
