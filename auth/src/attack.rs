@@ -1,4 +1,4 @@
-//! What a fuzzer says to a guard, and what it has in place of a key file.
+//! Inputs of a fuzzer to a guard, and its keys in place of a key file.
 //!
 //! The keys, the clock and chance are the same each time, so there is one good block of each kind: whatever else is
 //! accepted was forged.

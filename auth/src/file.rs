@@ -39,7 +39,7 @@ pub enum FileError {
     Mismatch,
 }
 
-/// What the lines of a file say.
+/// The lines of a key file, read.
 #[derive(Default)]
 struct Lines {
     secrets: Vec<Secret>,

@@ -19,7 +19,7 @@ use crate::name::NodeName;
 use crate::noise::{Noise, Terms};
 use crate::secret::{Secret, SessionKey};
 
-/// What a guard needs from outside.
+/// Clock and randomness, which a guard gets from outside.
 pub trait World: Send + Sync {
     /// 32 bytes that nobody can guess.
     fn chance(&self) -> Secret;
@@ -63,7 +63,7 @@ impl From<Doubt> for Untrusted {
     }
 }
 
-/// What both sides of a handshake have afterwards.
+/// The result of a handshake at both of its ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proven {
     pub key: SessionKey,

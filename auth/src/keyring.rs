@@ -166,7 +166,7 @@ impl Keyring {
         }
     }
 
-    /// What it is for, in lines for people: no secret is among them.
+    /// Its purpose in lines for people, without a secret.
     pub fn describe(&self) -> Vec<String> {
         let mut lines = Vec::new();
         match self {

@@ -17,7 +17,7 @@ use crate::secret::{Secret, SessionKey};
 const SHARED: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 const OWN: &str = "Noise_IXpsk0_25519_ChaChaPoly_SHA256";
 
-/// What a handshake is made of.
+/// The parts of a handshake.
 pub(crate) struct Terms<'a> {
     pub psk: &'a Secret,
     /// Our own key, where each side has one.

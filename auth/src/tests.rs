@@ -1,4 +1,4 @@
-//! What a handshake takes, and what it refuses.
+//! Handshakes that are taken, and those that are refused.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! What this library tells people by itself: once, where it goes on without something that was wanted.
+//! Notices of this library to people: once, where it goes on without something that was wanted.
 //!
 //! Invariant: a program that has a log gives its function before it opens an endpoint; else notices go to standard error.
 

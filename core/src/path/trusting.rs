@@ -26,7 +26,7 @@ use crate::engine::Core;
 use crate::orders::{Order, Orders};
 use crate::session::{Claim, Key, Prover, SessionId};
 
-/// What an endpoint with keys has.
+/// The guard of an endpoint with keys, and its own addresses.
 pub(crate) struct Trust {
     guard: Arc<Guard>,
     /// The text of our addresses, which greetings are about.
@@ -46,7 +46,7 @@ pub(crate) enum LinkTrust {
     Proven(Proven),
 }
 
-/// What the answer to our call proves.
+/// The side that answered our call, as far as its answer proves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
     /// The peer has proven itself, or we ask for no proof.
@@ -260,7 +260,7 @@ impl Core {
         self.trust.is_none() || state.is_some_and(|state| state.proven().is_some())
     }
 
-    /// What the caller proves in place of `Confirm`, and the key that it proves it by.
+    /// The claim that the caller proves in place of `Confirm`, and the key of the proof.
     fn beginning(&self, link: LinkId, rail: u8) -> Option<(Claim, Key)> {
         let state = self.links.get(link)?;
         let (ours, theirs) = (state.nonce, state.hello?.nonce.get());
@@ -347,7 +347,7 @@ impl Core {
 }
 
 impl Link {
-    /// What both sides have proven on it, where that is for a session that begins over it.
+    /// The proof of both sides on it, where that is for a session that begins over it.
     pub(super) fn proven(&self) -> Option<&Proven> {
         match self.trust.as_deref()? {
             LinkTrust::Proven(proven) => Some(proven),

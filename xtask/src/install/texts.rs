@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::plan::{Item, What};
 
-/// What is printed by which arguments, and its place below the prefix.
+/// A text that the program prints, its arguments, and its place below the prefix.
 const TEXTS: &[(&str, &[&str])] = &[
     ("share/man/man1/ropewalk.1", &["manual", "ropewalk.1"]),
     ("share/man/man5/ropewalk.toml.5", &["manual", "ropewalk.toml.5"]),

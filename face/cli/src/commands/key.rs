@@ -14,7 +14,7 @@ use crate::report::say;
 
 const DAY_SECONDS: u64 = 86_400;
 
-/// What is done with keys.
+/// The actions on keys.
 #[derive(Debug, clap::Subcommand)]
 pub enum KeyCommand {
     /// Makes a new key of a cluster, in a file that only you can read.
