@@ -118,7 +118,7 @@ enum Command {
     /// Makes directories in a cluster.
     Mkdir(remote::mkdir::Mkdir),
     /// Shows or sets how many copies of the files in a directory the data servers keep.
-    Policy(remote::policy::Policy),
+    Policy(remote::policy::PolicyArguments),
     /// Removes files and, with -r, directories with everything in them.
     Rm(remote::rm::Rm),
     /// Shows and measures this host's Ethernet and MX networks: interfaces, endpoints, peers,

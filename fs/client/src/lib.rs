@@ -58,5 +58,6 @@ pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{
     Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,
 };
+pub use ropewalk_wire::fs::policy::{POLICY, Policy};
 pub use ropewalk_wire::fs::value::{Errno, Timestamp};
 pub use write::How;

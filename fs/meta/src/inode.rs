@@ -14,8 +14,8 @@ use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::value::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::policy::Policy;
 use crate::runs::Runs;
+use ropewalk_wire::fs::policy::Policy;
 
 /// Version of the row's encoding. Inodes with the default policy have it, so that former programs read them.
 const VERSION: u8 = 2;

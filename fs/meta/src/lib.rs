@@ -35,7 +35,6 @@ mod numbers;
 mod operate;
 mod parking;
 pub mod permission;
-pub mod policy;
 pub mod pools;
 mod questions;
 pub mod rows;

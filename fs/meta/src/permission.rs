@@ -113,7 +113,7 @@ mod tests {
             inline_bytes: 0,
             xattr_bytes: 0,
             capable: false,
-            policy: crate::policy::Policy::default(),
+            policy: ropewalk_wire::fs::policy::Policy::default(),
         }
     }
 

@@ -131,21 +131,14 @@ impl Banded {
         &mut self,
         change: impl Fn(Group, &Membership) -> Option<Membership>,
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let bands: Vec<u32> = self.map.mirrored_bands().map(|band| band.number).collect();
-        self.change_in(&bands, |group, it| it.is_mirrored().then(|| change(group, it)).flatten())
-    }
-
-    /// As [`Banded::change`], of any groups of these bands.
-    fn change_in(
-        &mut self,
-        bands: &[u32],
-        change: impl Fn(Group, &Membership) -> Option<Membership>,
-    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         let epoch = self.map.epoch + 1;
         let mut changed = Vec::new();
-        for band in bands.iter().filter_map(|number| self.map.band(*number)) {
+        for band in self.map.mirrored_bands() {
             let mut new = None;
             for (index, (group, membership)) in band.groups().enumerate() {
+                if !membership.is_mirrored() {
+                    continue;
+                }
                 if let Some(next) = change(group, membership) {
                     let band: &mut Band = new.get_or_insert_with(|| band.clone());
                     band.groups[index] = Membership { since: epoch, ..next };

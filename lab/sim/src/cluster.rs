@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, ServerId};
-use ropewalk_client::{Caller, Client, ClientConfig};
+use ropewalk_client::{Caller, Client, ClientConfig, POLICY, Policy};
 use ropewalk_data::{DataConfig, DataServer, Defect, Scrub, WitnessConfig};
 use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
 use ropewalk_net::Address;
@@ -393,9 +393,9 @@ impl Cluster {
         // All data servers are heard by then.
         simulation.run_for(Duration::from_secs(2));
         let done = self.spawn(simulation, 0, move |client| async move {
-            let value = format!("copies={copies}");
+            let value = Policy::Copies(copies as u8).text();
             let (root, create) = (Caller::root(), (false, false));
-            client.set_xattr(&root, ROOT, b"ropewalk.policy", value.as_bytes(), create).await
+            client.set_xattr(&root, ROOT, POLICY, value.as_bytes(), create).await
         });
         let set = simulation.run_until(PROGRAM_LIMIT, |_| done.borrow().is_some());
         assert!(set, "the policy is not set");

@@ -172,11 +172,6 @@ impl Map {
         self.bands.range(from..).map(|(_, known)| &known.band)
     }
 
-    /// A band.
-    pub fn band(&self, number: u32) -> Option<&Band> {
-        self.bands.get(&number).map(|known| &known.band)
-    }
-
     /// Bands of which a group has, or may come to have, several members.
     pub fn mirrored_bands(&self) -> impl Iterator<Item = &Band> {
         self.bands.values().filter(|known| known.is_mirrored).map(|known| &known.band)

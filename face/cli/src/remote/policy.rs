@@ -4,14 +4,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context, bail};
-use ropewalk_client::{Errno, InodeKind};
+use ropewalk_client::{Errno, InodeKind, POLICY, Policy};
 use serde_json::json;
 
 use super::{Reach, Session, for_each, of, shown};
 use crate::report::{print_json, say};
-
-/// The extended attribute that has the policy.
-const POLICY: &[u8] = b"ropewalk.policy";
 
 /// Arguments of `ropewalk policy`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +27,7 @@ small files lie with the metadata: a standby metadata server has the copy of tho
 A file of two copies outlives any one host, and needs twice the space. The owner of a directory \
 and root can set its policy. Of each number of copies, the first policy has to be set by root, or \
 by the owner of the root directory.")]
-pub struct Policy {
+pub struct PolicyArguments {
     /// Paths in the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -45,7 +42,7 @@ pub struct Policy {
 }
 
 /// Shows policies, or sets them.
-pub fn run(arguments: &Policy) -> anyhow::Result<()> {
+pub fn run(arguments: &PolicyArguments) -> anyhow::Result<()> {
     arguments.reach.run("policy", async |session| {
         let failed = if arguments.copies.is_some() { "set" } else { "shown" };
         for_each(&arguments.paths, failed, async |path| {
@@ -60,7 +57,7 @@ pub fn run(arguments: &Policy) -> anyhow::Result<()> {
 
 async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<()> {
     let inode = session.find(path, true).await?.inode;
-    let value = format!("copies={copies}");
+    let value = Policy::Copies(copies).text();
     let Session { client, caller, .. } = &**session;
     let done = client.set_xattr(caller, inode, POLICY, value.as_bytes(), (false, false)).await;
     let shown = shown(path);
@@ -98,10 +95,8 @@ async fn show(session: &Rc<Session>, path: &[u8], as_json: bool) -> anyhow::Resu
         }
         value => value.map_err(of(path))?,
     };
-    let copies = (std::str::from_utf8(&value).ok())
-        .and_then(|text| text.strip_prefix("copies=")?.parse::<u8>().ok());
     let newer = || "the cluster has a policy that this version does not know: install a newer one";
-    let copies = copies.with_context(newer)?;
+    let copies = Policy::parse(&value).with_context(newer)?.copies();
     if as_json {
         let kind = if found.kind == InodeKind::Directory { "directory" } else { "file" };
         return print_json(&json!({ "path": shown(path), "kind": kind, "copies": copies }));

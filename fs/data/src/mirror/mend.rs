@@ -36,7 +36,7 @@ pub(super) struct Own {
     pub object: ObjectId,
 }
 
-/// What became of blocks that another member was asked for.
+/// The fate of blocks that another member was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fetched {
     Written,

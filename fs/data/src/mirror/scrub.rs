@@ -12,7 +12,7 @@ use ropewalk_wire::fs::data::BLOCK_BYTES;
 use ropewalk_wire::fs::group::Group;
 
 use super::blocks::Target;
-use super::mend::{Mended, Own};
+use super::mend::Own;
 use crate::config::Scrub;
 use crate::failure::Failure;
 use crate::server::Inner;
@@ -56,11 +56,8 @@ impl Inner {
             }
             let begin = self.world.now();
             let bytes = match info {
-                Ok(info) => {
-                    let found = self.scrub_object(&info).await;
-                    // What cannot be compared now is met again in the next round.
-                    found.map_or(0, |_| info.bytes)
-                }
+                // An object that cannot be compared now is met again in the next round.
+                Ok(info) => self.scrub_object(&info).await.unwrap_or(0),
                 Err(error) => {
                     // Nobody knows its group here. The orderer misses it when it compares the copies.
                     self.failed("scrub", &error);
@@ -73,12 +70,12 @@ impl Inner {
         }
     }
 
-    /// Compares an object with its checksums, and with the other members' copies.
-    async fn scrub_object(&self, info: &ObjectInfo) -> Result<Mended, Failure> {
+    /// Compares an object with its checksums, and with the other members' copies. Returns the bytes that were read here.
+    async fn scrub_object(&self, info: &ObjectInfo) -> Result<u64, Failure> {
         let object = info.object;
         let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
         let Some(group) = info.group.get().map(Group::from_number) else {
-            return self.look_for_damage(object, blocks).await;
+            return self.look_for_damage(info, blocks).await;
         };
         let (serves, mirrored) = {
             let groups = self.groups.borrow();
@@ -87,18 +84,18 @@ impl Inner {
         match (serves, mirrored) {
             (true, true) => {}
             // The orderer has it done.
-            (false, true) => return Ok(Mended::default()),
+            (false, true) => return Ok(0),
             (_, false) if group.band().is_none() || self.groups.borrow().serves(group) => {
-                return self.look_for_damage(object, blocks).await;
+                return self.look_for_damage(info, blocks).await;
             }
             // Of a group that is elsewhere by now.
-            (_, false) => return Ok(Mended::default()),
+            (_, false) => return Ok(0),
         }
         let _guard = self.mirror.locks.lock(vec![(object, 0..blocks)]).await;
         if !self.groups.borrow().serves(group) {
             return Err(Failure::Superseded);
         }
-        let mut all = self.mend(Own { group, object }, 0..blocks, true).await?.1;
+        self.mend(Own { group, object }, 0..blocks, true).await?;
         for server in self.members(group) {
             let target = Target { group, object, server };
             let leveled = self.level(target, 0..blocks, true).await?;
@@ -109,14 +106,14 @@ impl Inner {
                     leveled.changed
                 ));
                 self.activities.mended(leveled.changed, 0);
-                all.mended += leveled.changed;
             }
         }
-        Ok(all)
+        Ok(info.bytes)
     }
 
     /// Reads an object of which there is one copy.
-    async fn look_for_damage(&self, object: ObjectId, blocks: u32) -> Result<Mended, Failure> {
+    async fn look_for_damage(&self, info: &ObjectInfo, blocks: u32) -> Result<u64, Failure> {
+        let object = info.object;
         let table = self.table_here(object, 0..blocks, true).await;
         let table = table.map_err(|error| self.failed("scrub", &error))?.unwrap_or_default();
         let lost = table.iter().filter(|it| **it == UNKNOWN).count() as u64;
@@ -127,6 +124,6 @@ impl Inner {
             ));
             self.activities.mended(0, lost);
         }
-        Ok(Mended { mended: 0, lost })
+        Ok(info.bytes)
     }
 }

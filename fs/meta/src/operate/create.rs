@@ -13,10 +13,10 @@ use crate::keys::{self, Table};
 use crate::leases::Need;
 use crate::parking::WaitOn;
 use crate::permission::{self, GROUP_EXECUTE, SEARCH, SET_GROUP, WRITE};
-use crate::policy::Policy;
 use crate::rows::Rows;
 use crate::runs::Runs;
 use crate::shard::Admission;
+use ropewalk_wire::fs::policy::Policy;
 
 impl<R: Rows> Operation<'_, R> {
     #[allow(clippy::too_many_arguments)]

@@ -7,8 +7,8 @@ use super::{Operation, Step};
 use crate::inode::Inode;
 use crate::leases::Need;
 use crate::permission;
-use crate::policy::Policy;
 use crate::rows::Rows;
+use ropewalk_wire::fs::policy::Policy;
 
 impl<R: Rows> Operation<'_, R> {
     /// The policy of a directory, or the copies of a file.

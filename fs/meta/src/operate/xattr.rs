@@ -10,8 +10,8 @@ use crate::inode::Inode;
 use crate::keys::{self, Table};
 use crate::leases::Need;
 use crate::permission::{self, READ, STICKY, WRITE};
-use crate::policy::{POLICY, Policy};
 use crate::rows::Rows;
+use ropewalk_wire::fs::policy::{POLICY, Policy};
 
 /// Most bytes of a listing: the limit of `listxattr`.
 const LIST_BYTES_MAX: usize = 64 * 1024;

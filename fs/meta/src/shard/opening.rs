@@ -24,7 +24,6 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
-use crate::policy::Policy;
 use crate::pools::{
     Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_band, decode_pool, map_key,
 };
@@ -34,6 +33,7 @@ use crate::runs::Runs;
 use crate::sessions::{
     REPLY_VERSION, ReplyRow, Session, SessionOwner, SessionRow, Sessions, kept_name,
 };
+use ropewalk_wire::fs::policy::Policy;
 
 /// Versions of the superblock and of everything in the rows: pools name servers, or bands of groups.
 const FIRST_FORMAT: u8 = 1;

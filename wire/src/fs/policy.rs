@@ -3,8 +3,9 @@
 //! A directory has the policy of the directory in which it is made, until its owner gives it another one. Files keep the
 //! number of copies with which they were made, also where they are truncated or move to another directory.
 
-use ropewalk_wire::fs::group::COPIES_MAX;
 use serde::{Deserialize, Serialize};
+
+use super::group::COPIES_MAX;
 
 /// The extended attribute by which people see and set policies.
 pub const POLICY: &[u8] = b"ropewalk.policy";
