@@ -292,7 +292,8 @@ impl Core {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             if let Some(peer) = self.peers.get_mut(asked) {
-                peer.identity.other_cluster = u128::from_le_bytes(hello.cluster);
+                let cluster = u128::from_le_bytes(hello.cluster);
+                peer.identity.set_other_cluster(Some(cluster));
             }
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
@@ -337,8 +338,8 @@ impl Core {
         }
         self.links.set_peer(link, id);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        (peer.identity.cluster, peer.identity.other_cluster) =
-            (u128::from_le_bytes(hello.cluster), 0);
+        peer.identity.cluster = u128::from_le_bytes(hello.cluster);
+        peer.identity.set_other_cluster(None);
         if self.awaits_carrying_proof(link, id) {
             return;
         }

@@ -45,9 +45,8 @@ pub(crate) use calls::CallStage;
 use calls::Calls;
 use evictable::EvictionMarks;
 use timers::PeerTimer;
-use trusting::LinkTrust;
+use trusting::{LinkTrust, ProvenNode};
 
-use ropewalk_auth::NodeName;
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
@@ -172,14 +171,45 @@ pub(crate) struct PeerIdentity {
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
     pub incarnation: Incarnation,
-    /// The node that it has proven to be; `Some(None)`: a member with the cluster's key.
-    pub node: Option<Option<NodeName>>,
     /// The cluster that it named when it answered us last; 0: none.
     pub cluster: u128,
-    /// The cluster of an endpoint that answered at its address and is not one of ours; 0: none did.
-    pub other_cluster: u128,
+    /// Few peers have some.
+    notes: Option<Box<PeerNotes>>,
     /// Its address list, as it told us over the link that carried its session last.
     pub addresses: Box<[u8]>,
+}
+
+/// Rare facts about a peer.
+#[derive(Debug, Default)]
+struct PeerNotes {
+    /// The node that it has proven to be.
+    node: Option<ProvenNode>,
+    /// The cluster of an endpoint that answered at its address and is not one of ours.
+    other_cluster: Option<u128>,
+}
+
+impl PeerIdentity {
+    /// The node that it has proven to be.
+    fn node(&self) -> Option<&ProvenNode> {
+        self.notes.as_ref()?.node.as_ref()
+    }
+
+    fn set_node(&mut self, node: Option<ProvenNode>) {
+        if node.is_some() || self.notes.is_some() {
+            self.notes.get_or_insert_default().node = node;
+        }
+    }
+
+    /// The cluster of a stranger who answered at its address.
+    fn other_cluster(&self) -> Option<u128> {
+        self.notes.as_ref()?.other_cluster
+    }
+
+    fn set_other_cluster(&mut self, cluster: Option<u128>) {
+        if cluster.is_some() || self.notes.is_some() {
+            self.notes.get_or_insert_default().other_cluster = cluster;
+        }
+    }
 }
 
 impl Link {

@@ -230,8 +230,7 @@ impl Core {
 
     /// The cluster of a stranger who answered at the peer's address.
     pub fn peer_stranger(&self, id: PeerId) -> Option<u128> {
-        let stranger = self.peers.get(self.resolve(id))?.identity.other_cluster;
-        (stranger != 0).then_some(stranger)
+        self.peers.get(self.resolve(id))?.identity.other_cluster()
     }
 
     /// Whether a session with the peer runs.

@@ -46,6 +46,14 @@ pub(crate) enum LinkTrust {
     Proven(Proven),
 }
 
+/// The node that a peer has proven to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum ProvenNode {
+    /// It has the cluster's key, which has no name.
+    Member,
+    Named(NodeName),
+}
+
 /// The side that answered our call, as far as its answer proves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answerer {
@@ -97,8 +105,9 @@ impl Core {
         let said = said(flags, session, hello, &trust.addresses);
         if flags & FLAG_ANSWER == 0 {
             let peer = state.peer.and_then(|id| self.peers.get(id));
-            let node = peer.and_then(|peer| peer.identity.node.as_ref());
-            let (block, calling) = trust.guard.call(node.and_then(|it| it.as_ref()), &said)?;
+            let node = peer.and_then(|peer| peer.identity.node());
+            let node = node.and_then(ProvenNode::name);
+            let (block, calling) = trust.guard.call(node, &said)?;
             state.trust = Some(Box::new(LinkTrust::Called(calling)));
             return Ok(block);
         }
@@ -202,7 +211,7 @@ impl Core {
         if self.trust.is_none() {
             return true;
         }
-        let known = self.peers.get(id).and_then(|peer| peer.identity.node.as_ref());
+        let known = self.peers.get(id).and_then(|peer| peer.identity.node());
         let shown = self.links.get(link).and_then(Link::node);
         known.is_none() || shown.is_none() || known == shown.as_ref()
     }
@@ -338,11 +347,26 @@ impl Core {
         let Some((claim, key)) = self.beginning(link, link.rail) else { return };
         let node = self.links.get(link).and_then(Link::node);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.identity.node = node;
+        peer.identity.set_node(node);
         if let Some(session) = peer.session.as_mut() {
             debug_assert_eq!(session.id, claim.session, "the session of this link's greetings");
             session.set_proven(key);
         }
+    }
+}
+
+impl ProvenNode {
+    fn name(&self) -> Option<&NodeName> {
+        match self {
+            ProvenNode::Member => None,
+            ProvenNode::Named(name) => Some(name),
+        }
+    }
+}
+
+impl From<Option<&NodeName>> for ProvenNode {
+    fn from(name: Option<&NodeName>) -> ProvenNode {
+        name.map_or(ProvenNode::Member, |name| ProvenNode::Named(name.clone()))
     }
 }
 
@@ -355,11 +379,11 @@ impl Link {
         }
     }
 
-    /// The node that the peer has shown to be, or `Some(None)` for a member; `None`: it has shown nothing.
-    fn node(&self) -> Option<Option<NodeName>> {
+    /// The node that the peer has shown to be; `None`: it has shown nothing.
+    fn node(&self) -> Option<ProvenNode> {
         match self.trust.as_deref()? {
-            LinkTrust::Proven(proven) => Some(proven.node.clone()),
-            LinkTrust::Heard(heard) => Some(heard.node().cloned()),
+            LinkTrust::Proven(proven) => Some(proven.node.as_ref().into()),
+            LinkTrust::Heard(heard) => Some(heard.node().into()),
             LinkTrust::Told(_) | LinkTrust::Called(_) => None,
         }
     }
