@@ -299,8 +299,7 @@ impl DataCall {
             DataRequest::Sync { groups, .. } => groups.clone(),
             _ => Vec::new(),
         };
-        let mirrored = |group: &Group| map.membership(*group).is_some_and(|it| it.is_mirrored());
-        let groups = all.into_iter().filter(mirrored).collect();
+        let groups = all.into_iter().filter(|it| map.membership(*it).is_some()).collect();
         let (session, answered, reply) = (None, false, None);
         let map = map.epoch;
         DataCall { server, map, body, groups, inode, holds_much, session, answered, reply }

@@ -5,8 +5,8 @@ use ropewalk_wire::fs::group::Group;
 /// The place of bytes that are not durable yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Home {
-    /// They are lost with the server's era.
+    /// Of the first format: they are lost with the server's era.
     Server(u32),
-    /// They are lost when all members of the group have lost theirs.
+    /// They are lost when its last member has lost them: the map counts that.
     Group(Group),
 }

@@ -70,25 +70,24 @@ impl Places {
         }
     }
 
-    /// The place of bytes of a group that are not durable yet, and, of a group of several members, its losses.
+    /// The place of bytes of a group that are not durable yet, and its losses. Of the first format: the server, which tells of its
+    /// losses by its era.
     pub fn home(&self, group: Group) -> (Home, Option<u64>) {
         match self.map.membership(group) {
-            Some(it) if it.is_mirrored() => (Home::Group(group), Some(u64::from(it.losses))),
-            _ => (Home::Server(self.server_of(group)), None),
+            Some(it) => (Home::Group(group), Some(u64::from(it.losses))),
+            None => (Home::Server(self.server_of(group)), None),
         }
     }
 
     /// The places of all bytes of the pool's groups that are not durable yet.
     pub fn homes(&self) -> BTreeSet<Home> {
-        let bands: &[u32] = match &self.pool.members {
-            Members::Bands(bands) => bands,
-            Members::Servers(_) => &[],
+        let bands = match &self.pool.members {
+            Members::Servers(servers) => {
+                return servers.iter().copied().map(Home::Server).collect();
+            }
+            Members::Bands(bands) => bands.iter().filter_map(|band| self.map.band(*band)),
         };
-        let bands: BTreeSet<u32> = bands.iter().copied().collect();
-        let own = self.map.bands(0).filter(|band| bands.contains(&band.number));
-        let mirrored = own.flat_map(|band| band.groups()).filter(|(_, it)| it.is_mirrored());
-        let mirrored = mirrored.map(|(group, _)| Home::Group(group));
-        self.servers().into_iter().map(Home::Server).chain(mirrored).collect()
+        bands.flat_map(|band| band.groups()).map(|(group, _)| Home::Group(group)).collect()
     }
 
     /// All servers of the pool, in its order.

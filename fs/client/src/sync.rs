@@ -6,6 +6,7 @@ use std::time::Duration;
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::data::{DataRequest, FileId, GROUPS_MAX, ObjectRange};
 use ropewalk_wire::fs::group::Group;
+use ropewalk_wire::fs::map::Membership;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::client::Client;
@@ -13,8 +14,10 @@ use crate::home::Home;
 use crate::inode::Inode;
 use crate::places::Places;
 
-/// The pause before the map is asked for while a group's server does not answer.
+/// The pause before the map is asked for while a server does not answer, of a group with other members.
 const MAP_PAUSE: Duration = Duration::from_millis(250);
+/// The same of a group without.
+const LONE_PAUSE: Duration = Duration::from_secs(2);
 
 impl Places {
     /// Notes that ranges were written by a server of this era, and are not durable yet.
@@ -95,7 +98,11 @@ impl Client {
     /// Completes when the map gives one of these groups another first server than this one.
     pub(crate) async fn deposed(&self, server: u32, groups: &[Group]) {
         loop {
-            self.inner.world.sleep(MAP_PAUSE).await;
+            let map = self.map();
+            let is_mirrored =
+                |group: &Group| map.membership(*group).is_some_and(Membership::is_mirrored);
+            let mirrored = groups.iter().any(is_mirrored);
+            self.inner.world.sleep(if mirrored { MAP_PAUSE } else { LONE_PAUSE }).await;
             // While the metadata server cannot be asked, nobody knows.
             let _ = self.fetch_map(self.map().epoch + 1).await;
             let map = self.map();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::task::{join, join_all};
+use ropewalk_base::task::{join, join_all, race};
 use ropewalk_store::objects::{GroupTag, ObjectError, WriteEpoch};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, FileId, ObjectRange};
 use ropewalk_wire::fs::group::Group;
@@ -18,6 +18,8 @@ type Outcome = Result<DataReply<'static>, Failure>;
 const REAPED_AT_ONCE: usize = 64;
 /// Tombstones older than this are forgotten: no request of that time can still be on its way.
 const TOMBSTONE_SECONDS: u64 = 24 * 60 * 60;
+/// A cut waits so long for the map by which it is wanted.
+const MAP_LIMIT: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(60 * 60);
 
 impl Inner {
@@ -73,17 +75,24 @@ impl Inner {
         offset: u32,
     ) -> Outcome {
         let free = call.head.session == 0;
+        if free {
+            self.knows_map_for_cut(call.head.map).await?;
+        }
+        self.room().await?;
         let mirrored = self.groups.borrow().has_mirrored();
         if !free && mirrored {
             // Such a cut names no group whose order it could be in.
             return Err(Errno::EINVAL.into());
         }
-        self.room().await?;
         let _guard = match mirrored {
             true => Some(self.lock_cut(file).await),
             false => None,
         };
         self.admit_change(call, file, &[])?;
+        if free {
+            // Nothing may have changed before it is done.
+            self.groups.borrow().judge_cut(call.head.map).map_err(Failure::Status)?;
+        }
         if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
             // A repeated call: bytes written since the first one must stay.
             return self.settle(call).await;
@@ -99,6 +108,20 @@ impl Inner {
             self.epochs.borrow_mut().note_cut(file, (stripe, offset));
         }
         self.settle(call).await
+    }
+
+    /// Waits until this server knows the map by which the metadata server has a file cut.
+    async fn knows_map_for_cut(&self, map: u32) -> Result<(), Failure> {
+        let until = self.world.now() + MAP_LIMIT;
+        loop {
+            let changed = self.mirror.changed.notified();
+            let judged = self.groups.borrow().judge_cut(map);
+            if judged.is_ok() || self.groups.borrow().epoch() > map || self.world.now() >= until {
+                return judged.map_err(Failure::Status);
+            }
+            self.map_wanted.notify_all();
+            let _ = race(changed, self.world.sleep_until(until)).await;
+        }
     }
 
     /// Cuts a file's objects: those from `stripe` on go, the one before keeps `offset` bytes where `offset` is not 0.

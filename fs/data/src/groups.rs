@@ -31,6 +31,8 @@ pub(crate) struct Groups {
     /// Of the map; 0: it is not known yet.
     epoch: u32,
     own: BTreeMap<Group, Own>,
+    /// Groups that this server is about to leave, and serves no more: the epoch of the map when it said so.
+    withheld: BTreeMap<Group, u32>,
     /// Until then this server is a member of the groups of its map.
     lease: Time,
     defect: Option<Defect>,
@@ -39,7 +41,8 @@ pub(crate) struct Groups {
 impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
-        Groups { server, epoch: 0, own: BTreeMap::new(), lease: Time::ZERO, defect: None }
+        let (own, withheld) = Default::default();
+        Groups { server, epoch: 0, own, withheld, lease: Time::ZERO, defect: None }
     }
 
     /// As these, with a planted bug.
@@ -70,6 +73,32 @@ impl Groups {
             let settled = first && (ordered || membership.servers.len() == 1 || careless);
             self.own.insert(group, Own { membership: membership.clone(), settled });
         }
+        let own = &self.own;
+        self.withheld.retain(|group, epoch| {
+            own.get(group).is_some_and(|own| own.membership.since <= *epoch)
+        });
+    }
+
+    /// Serves nobody in these groups from now on, until a later change of them.
+    pub(crate) fn withhold(&mut self, groups: &[Group]) {
+        let epoch = self.epoch;
+        self.withheld.extend(groups.iter().map(|group| (*group, epoch)));
+    }
+
+    /// Of these groups those that this server still withholds.
+    pub(crate) fn withheld(&self, groups: &[Group]) -> Vec<Group> {
+        groups.iter().copied().filter(|group| self.withheld.contains_key(group)).collect()
+    }
+
+    /// Groups that this server orders and is to leave, and that it has not begun to leave.
+    pub(crate) fn to_leave(&self) -> Vec<Group> {
+        let is_to_leave = |(group, own): (&Group, &Own)| {
+            let Membership { servers, leaving, .. } = &own.membership;
+            let orders = own.settled && servers.first() == Some(&self.server);
+            let goes = orders && leaving.contains(&self.server);
+            (goes && !self.withheld.contains_key(group)).then_some(*group)
+        };
+        self.own.iter().filter_map(is_to_leave).collect()
     }
 
     /// A heartbeat was answered: until `until` this server is a member of its groups.
@@ -168,7 +197,7 @@ impl Groups {
             match own {
                 Some(own) if own.membership.servers.first() == Some(&self.server) => {
                     let leased = writes || !own.membership.is_mirrored() || now < self.lease;
-                    if !own.settled || !leased {
+                    if !own.settled || !leased || self.withheld.contains_key(&group) {
                         return Err(Status::Unavailable);
                     }
                 }
@@ -176,6 +205,13 @@ impl Groups {
             }
         }
         Ok(())
+    }
+
+    /// Whether to cut a file, as a metadata server wants it that knows the map of epoch `map`. Else the bytes that are cut could come back
+    /// from a server that this one still listens to, or a late cut could take bytes that were written after it.
+    pub(crate) fn judge_cut(&self, map: u32) -> Result<(), Status> {
+        let changed = self.own.values().any(|own| own.membership.since > map);
+        if self.epoch < map || changed { Err(Status::Unavailable) } else { Ok(()) }
     }
 
     /// Whether to take what `sender` has done to these groups by its map of epoch `map`.

@@ -58,7 +58,8 @@ impl Inner {
             let patience = if period == PERIOD { PATIENCE } else { MIRROR_PATIENCE };
             let beat = self.world.timeout(patience, self.beat(&herald, history, replace));
             let heard = beat.await.unwrap_or(Heard::No);
-            if let Heard::Taken { history: told, start, map } = heard {
+            if let Heard::Taken { history: told, start, map, mib_per_second } = heard {
+                self.mirror.pace.set(u64::from(mib_per_second) << 20);
                 (history, replace) = (told, false);
                 match herald.note(told, start).await {
                     Err(error) if noted => self.lines.say(&error.to_string()),
@@ -85,6 +86,9 @@ impl Inner {
                 silent = Some(heard);
             }
             let asked = race(self.lost(&herald), self.map_asked_for());
+            // It may have come into a group of several members by this answer.
+            let hurries = self.groups.borrow().has_mirrored();
+            let next = if hurries { next.min(sent + MIRROR_PERIOD) } else { next };
             let _ = race(asked, self.world.sleep_until(next)).await;
         }
     }
@@ -100,13 +104,17 @@ impl Inner {
         if self.groups.borrow().epoch() == epoch {
             return true;
         }
-        let map = herald.map().await;
-        if let Some(map) = &map {
-            self.groups.borrow_mut().take(map);
-            let groups = self.groups.borrow();
-            self.mirror.leave(|group| groups.ordered(group).is_some());
-        }
+        self.fetch_map(herald).await;
         self.groups.borrow().epoch() >= epoch
+    }
+
+    /// Fetches the map; whether it came.
+    pub(crate) async fn fetch_map(&self, herald: &Herald) -> bool {
+        let Some(map) = herald.map().await else { return false };
+        self.groups.borrow_mut().take(&map);
+        let groups = self.groups.borrow();
+        self.mirror.leave(|group| groups.ordered(group).is_some());
+        true
     }
 
     /// Serves nobody any more.

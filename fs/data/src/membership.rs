@@ -119,6 +119,8 @@ pub(crate) enum Heard {
         start: u64,
         /// The epoch of the map.
         map: u32,
+        /// What newcomers are sent at most; 0: no limit.
+        mib_per_second: u32,
     },
     /// It was known by this start before.
     KnownBy(u64),
@@ -326,8 +328,8 @@ impl Herald {
     fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { history, map } => {
-                return Heard::Taken { history, start, map };
+            Registration::Taken { history, map, mib_per_second } => {
+                return Heard::Taken { history, start, map, mib_per_second };
             }
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },

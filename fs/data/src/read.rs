@@ -95,7 +95,6 @@ impl Inner {
         read: &Read,
         region: Region,
     ) -> Result<Vec<u8>, Failure> {
-        let mirrored = self.are_mirrored(&read.plan.pieces);
         let mut outcome = Outcome::new(&read.plan);
         let mut before: Option<Moving> = None;
         for chunk in read.plan.chunks() {
@@ -109,6 +108,8 @@ impl Inner {
                     self.transfers.buffer(chunk.len).await?
                 }
             };
+            // The groups may have got another member since the last chunk.
+            let mirrored = self.are_mirrored(&read.plan.pieces);
             if mirrored {
                 self.readable(read.file, &read.plan.pieces).await;
             }
@@ -130,10 +131,8 @@ impl Inner {
         if let Some(moving) = before {
             self.transfers.end(moving).await?;
         }
-        if mirrored {
-            // It is, so it was when the bytes were read.
-            self.check_reader(call, read)?;
-        }
+        // It is, so it was when the bytes were read: also where the group got another member meanwhile.
+        self.check_reader(call, read)?;
         Ok(outcome.encode(&[]))
     }
 

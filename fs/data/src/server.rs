@@ -211,6 +211,7 @@ impl DataServer {
             world.spawn(inner.clone().heartbeat(herald, history, replace));
             world.spawn(inner.clone().settle_groups());
             world.spawn(inner.clone().bring_newcomers());
+            world.spawn(inner.clone().leave_on_order());
             if let Some(scrub) = config.scrub {
                 world.spawn(inner.clone().scrub(scrub));
             }

@@ -41,9 +41,12 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         M::Release { open, .. } => open.is_some_and(|open| open.write),
         M::Report { report, .. } => tells_of_writes(report),
         // Servers and administrators send these, not sessions.
-        M::Heartbeat(_) | M::Discard { .. } | M::Admit { .. } | M::SetStep(_) | M::Vouch { .. } => {
-            false
-        }
+        M::Heartbeat(_)
+        | M::Discard { .. }
+        | M::Admit { .. }
+        | M::Order(_)
+        | M::SetStep(_)
+        | M::Vouch { .. } => false,
         M::Lookup { .. }
         | M::GetAttributes { .. }
         | M::ReadDirectory { .. }
@@ -123,6 +126,7 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::ListServers { .. }
         | M::Discard { .. }
         | M::Admit { .. }
+        | M::Order(_)
         | M::SetStep(_)
         | M::Vouch { .. } => [None, None],
     }
@@ -221,6 +225,7 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::ListServers { .. }
         | M::Discard { .. }
         | M::Admit { .. }
+        | M::Order(_)
         | M::SetStep(_)
         | M::Vouch { .. }
         | M::Inspect { .. } => Asks::Nothing,

@@ -241,6 +241,7 @@ impl Standing<'_> {
             | R::Sessions { .. }
             | R::Servers { .. }
             | R::Discarded { .. }
+            | R::Orders { .. }
             | R::Vouched { .. }
             | R::Inspected { .. } => {}
         }

@@ -18,6 +18,8 @@ pub enum Table {
     Reap = b'G',
     Inode = b'I',
     Inline = b'J',
+    /// One row: the orders about the servers of groups.
+    Orders = b'K',
     /// The terms of the history.
     Term = b'L',
     /// The store of each data server's number.

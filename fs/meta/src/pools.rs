@@ -15,15 +15,18 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::layout::{Layout, Members, POOL_SERVERS_MAX, Pool};
 use ropewalk_wire::fs::map::{Band, COPY_SILENCE, Map, Membership};
 use ropewalk_wire::fs::meta::{Heartbeat, Step};
+use ropewalk_wire::fs::orders::{Moves, Orders};
 use ropewalk_wire::fs::status::Room;
 
 use crate::config::Config;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 
+mod moving;
 mod placement;
 mod rows;
 
+pub use moving::{ORDERS_VERSION, Refusal};
 pub use placement::Shortage;
 pub use rows::{decode_band, decode_pool, encode_band, encode_pool};
 
@@ -75,14 +78,15 @@ impl Server {
     }
 }
 
-/// The group without these members, who become newcomers. At least one other member stays.
+/// The group without these members, who become newcomers, or go for good where they are to leave. At least one other member stays.
 fn without(group: &Membership, leavers: &[u32]) -> Option<Membership> {
     let leaves = |server: &u32| leavers.contains(server);
     let (gone, servers): (Vec<u32>, Vec<u32>) = group.servers.iter().partition(|it| leaves(it));
     if gone.is_empty() || servers.is_empty() {
         return None;
     }
-    let newcomers = group.newcomers.iter().chain(&gone).copied().collect();
+    let missed = gone.iter().filter(|it| !group.leaving.contains(it));
+    let newcomers = group.newcomers.iter().chain(missed).copied().collect();
     Some(Membership { servers, newcomers, ..group.clone() })
 }
 
@@ -102,6 +106,8 @@ fn with(group: &Membership, server: u32) -> Option<Membership> {
 pub struct Banded {
     pub map: Map,
     pub next: u32,
+    /// Groups have changed in this life.
+    pub restless: bool,
 }
 
 impl Banded {
@@ -131,17 +137,32 @@ impl Banded {
         &mut self,
         change: impl Fn(Group, &Membership) -> Option<Membership>,
     ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let bands: Vec<u32> = self.map.mirrored_bands().map(|band| band.number).collect();
+        self.change_in(&bands, |group, membership| {
+            membership.is_mirrored().then(|| change(group, membership)).flatten()
+        })
+    }
+
+    /// As [`Banded::change`], all groups of these bands.
+    fn change_in(
+        &mut self,
+        bands: &[u32],
+        change: impl Fn(Group, &Membership) -> Option<Membership>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         let epoch = self.map.epoch + 1;
         let mut changed = Vec::new();
-        for band in self.map.mirrored_bands() {
+        for band in bands.iter().filter_map(|number| self.map.band(*number)) {
             let mut new = None;
             for (index, (group, membership)) in band.groups().enumerate() {
-                if !membership.is_mirrored() {
-                    continue;
-                }
                 if let Some(next) = change(group, membership) {
                     let band: &mut Band = new.get_or_insert_with(|| band.clone());
-                    band.groups[index] = Membership { since: epoch, ..next };
+                    let mut next = Membership { since: epoch, ..next };
+                    next.leaving.retain(|it| next.servers.contains(it));
+                    next.takers.retain(|it| next.newcomers.contains(it));
+                    if !next.has_enough(band.copies()) {
+                        next.leaving.clear();
+                    }
+                    band.groups[index] = next;
                 }
             }
             changed.extend(new);
@@ -149,10 +170,16 @@ impl Banded {
         if changed.is_empty() {
             return Vec::new();
         }
+        self.restless = true;
         self.map.epoch = epoch;
         let mut rows: Vec<_> = changed.into_iter().map(|band| self.put(band)).collect();
         rows.push(self.head());
         rows
+    }
+
+    /// The bands of which a server is a member or a newcomer.
+    fn bands_with(&self, server: u32) -> Vec<u32> {
+        self.map.bands(0).filter(|band| band.has(server)).map(|band| band.number).collect()
     }
 }
 
@@ -176,6 +203,11 @@ pub struct Pools {
     /// Of the first format.
     no_bands: Map,
     started: Time,
+    /// Of people, about the servers of groups.
+    orders: Orders,
+    /// The last look at all groups: when, and its outcome.
+    looked: Time,
+    moves: Moves,
 }
 
 impl Pools {
@@ -251,6 +283,11 @@ impl Pools {
         self.servers.contains_key(&server) && !self.is_missed(server, now)
     }
 
+    /// Whether what is told of the map may not be durable yet where nobody waits for it.
+    pub fn is_map_young(&self) -> bool {
+        self.has_mirrored() || self.banded.as_ref().is_some_and(|it| it.restless)
+    }
+
     /// Whether there is a group that has, or may come to have, several members.
     pub fn has_mirrored(&self) -> bool {
         self.map().mirrored_bands().next().is_some()
@@ -275,7 +312,8 @@ impl Pools {
     /// nearest to what was acknowledged. Returns the rows that say so.
     pub fn replace_store(&mut self, server: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
         let Some(mut banded) = self.banded.take() else { return Vec::new() };
-        let rows = banded.change(|_, group| {
+        let bands = banded.bands_with(server);
+        let rows = banded.change_in(&bands, |_, group| {
             if !group.holders().any(|it| it == server) {
                 return None;
             }
@@ -287,7 +325,9 @@ impl Pools {
             let mut losses = group.losses;
             if servers.is_empty() {
                 losses += 1;
-                servers.extend(newcomers.pop());
+                // One that never was a member would give parts of objects for the whole: nothing at all is an error at least.
+                let heir = newcomers.iter().rposition(|it| !group.takers.contains(it));
+                servers.extend(heir.map(|at| newcomers.remove(at)));
             }
             Some(Membership { servers, newcomers, losses, ..group.clone() })
         });
@@ -295,8 +335,9 @@ impl Pools {
         rows
     }
 
-    /// A server of mirrored groups begins a new life, without its memory: what it has to leave, it leaves before it is
-    /// answered. Returns the rows that say so. `None`: not yet, since nobody knows whether another member lives.
+    /// A server begins a new life, without its memory: what it has to leave, it leaves before it is answered. Where nobody else
+    /// has the bytes of its groups, a loss of power is one of theirs. Returns the rows that say so. `None`: not yet, since nobody knows
+    /// whether another member lives.
     pub fn begin_life(
         &mut self,
         server: u32,
@@ -322,7 +363,8 @@ impl Pools {
             return None;
         }
         let Some(mut banded) = self.banded.take() else { return Some(Vec::new()) };
-        let rows = banded.change(|_, group| {
+        let bands = banded.bands_with(server);
+        let rows = banded.change_in(&bands, |_, group| {
             if group.newcomers.contains(&server) {
                 // The pass that brings it into step begins anew.
                 return Some(group.clone());
@@ -352,12 +394,17 @@ impl Pools {
             let membership = self.map().membership(*group);
             membership.is_some_and(|it| it.servers.first() == Some(&by) && it.since <= map)
         };
-        // One that leaves by its own word leaves another one that lives.
-        let stays = |group: &Group| {
-            let others = self.map().members(*group).into_iter().filter(|it| *it != by);
-            server != by || others.into_iter().any(|other| self.is_heard(other, now))
+        // One that leaves by its own word leaves another one that lives. Else its word is void, also if it comes once more: that is
+        // a change, too.
+        let is_void = |membership: &Membership| {
+            let mut others = membership.servers.iter().filter(|it| **it != by);
+            server == by && !others.any(|other| self.is_heard(*other, now))
         };
-        let groups: BTreeSet<Group> = step.groups().filter(counts).filter(stays).collect();
+        let groups: BTreeSet<Group> = step.groups().filter(counts).collect();
+        let memberships =
+            groups.iter().filter_map(|group| Some((*group, self.map().membership(*group)?)));
+        let void: BTreeSet<Group> =
+            memberships.filter(|(_, it)| is_void(it)).map(|(group, _)| group).collect();
         if groups.is_empty() || in_step && (server == by || !self.is_heard(server, now)) {
             return None;
         }
@@ -365,6 +412,9 @@ impl Pools {
         let rows = banded.change(|group, membership| {
             if !groups.contains(&group) {
                 return None;
+            }
+            if void.contains(&group) {
+                return Some(Membership { leaving: Vec::new(), ..membership.clone() });
             }
             match in_step {
                 true => with(membership, server),
@@ -376,10 +426,12 @@ impl Pools {
         Some(rows)
     }
 
-    /// Whether a server is in a group that has, or may come to have, several members.
-    pub fn is_in_mirrored(&self, server: u32) -> bool {
-        let mut groups = self.map().mirrored_bands().flat_map(|band| &band.groups);
-        groups.any(|group| group.is_mirrored() && group.holders().any(|it| it == server))
+    /// Whether a new life of a server changes groups: those of several members, or any after a loss of power.
+    pub fn is_touched_by_life(&self, server: u32, lost_power: bool) -> bool {
+        let mut groups = self.map().bands(0).flat_map(|band| &band.groups);
+        groups.any(|group| {
+            (lost_power || group.is_mirrored()) && group.holders().any(|it| it == server)
+        })
     }
 
     /// Whether a number may register its first store.
@@ -489,7 +541,9 @@ impl Pools {
     /// that are nearly full: a file that cannot grow says more than one that never comes to be.
     pub fn successor(&self, copies: u8, now: Time, silence: Duration) -> Option<Pool> {
         let newest = self.newest(copies);
+        let stays = |id: &u32| !self.is_leaving(*id);
         let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
+        let alive = alive.filter(|(id, _)| stays(id));
         let (mut usable, mut full) = (Vec::new(), Vec::new());
         for (id, server) in alive {
             if server.has_room() { usable.push(*id) } else { full.push(*id) }
@@ -500,7 +554,7 @@ impl Pools {
         // Right after the start a server that was not heard of yet is not dead.
         if now.since(self.started) < silence {
             let unheard = newest.iter().flat_map(|pool| self.map().servers_of(pool));
-            usable.extend(unheard.filter(|id| !self.servers.contains_key(id)));
+            usable.extend(unheard.filter(|id| !self.servers.contains_key(id) && stays(id)));
             usable.sort_unstable();
         }
         let members = self.members_on(copies, usable);

@@ -214,7 +214,8 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::Discard { .. }
                 | MetaRequest::Vouch { .. }
                 | MetaRequest::SetStep(_)
-                | MetaRequest::Admit { .. } => {
+                | MetaRequest::Admit { .. }
+                | MetaRequest::Order(_) => {
                     let ticket = self.parking.ticket();
                     let mut groups = Vec::new();
                     match Standing::OUTSIDE.admit(&call.request, &mut groups) {

@@ -426,6 +426,24 @@ impl Connection {
         self.call_free_with(service, body, REPLY_BYTES).await
     }
 
+    /// As [`Connection::call_free`], by the map of this epoch.
+    pub async fn call_free_by(
+        &self,
+        map: u32,
+        service: Service,
+        body: &[u8],
+    ) -> Result<Reply, CallError> {
+        let head = CallHead { map, ..self.free_head(service) };
+        self.exchange(head, body, REPLY_BYTES, self.inner.options.limit).await
+    }
+
+    fn free_head(&self, service: Service) -> CallHead {
+        let (reply_bits, epoch) = (self.next_bits(), self.inner.epoch.get());
+        // Calls about the session itself are its own, too.
+        let (token, term) = (self.inner.token.get(), self.inner.options.term.0);
+        CallHead { reply_bits, epoch, token, term, ..CallHead::free(service) }
+    }
+
     /// As [`Connection::call_free`], where the reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_free_with(
         &self,
@@ -433,10 +451,7 @@ impl Connection {
         body: &[u8],
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
-        let (reply_bits, epoch) = (self.next_bits(), self.inner.epoch.get());
-        // Calls about the session itself are its own, too.
-        let (token, term) = (self.inner.token.get(), self.inner.options.term.0);
-        let head = CallHead { reply_bits, epoch, token, term, ..CallHead::free(service) };
+        let head = self.free_head(service);
         self.exchange(head, body, reply_bytes, self.inner.options.limit).await
     }
 

@@ -29,7 +29,7 @@ pub enum Service {
 }
 
 /// Version of everything in this folder; peers of different versions refuse each other.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// Slots of a session: calls that one client may have in flight at one server.
 pub const SLOTS_MAX: u16 = 64;
 /// Longest body of a call, in bytes; more goes as bulk.

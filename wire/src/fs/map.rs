@@ -33,17 +33,27 @@ pub struct Membership {
     pub newcomers: Vec<u32>,
     /// How often the last member came back after a loss of power.
     pub losses: u32,
+    /// Members that are to leave by their own word, since there are enough without them.
+    pub leaving: Vec<u32>,
+    /// Newcomers that never were members: they have nothing of their own.
+    pub takers: Vec<u32>,
 }
 
 impl Membership {
     /// Without newcomers.
     pub fn new(since: u32, servers: Vec<u32>) -> Membership {
-        Membership { since, servers, newcomers: Vec::new(), losses: 0 }
+        let (newcomers, leaving, takers) = Default::default();
+        Membership { since, servers, newcomers, losses: 0, leaving, takers }
     }
 
     /// Members and newcomers.
     pub fn holders(&self) -> impl Iterator<Item = u32> + '_ {
         self.servers.iter().chain(&self.newcomers).copied()
+    }
+
+    /// Whether as many members as that stay without those that are to leave.
+    pub fn has_enough(&self, copies: u8) -> bool {
+        self.servers.len() >= usize::from(copies) + self.leaving.len()
     }
 
     /// Whether the group has, or may come to have, more than one member.
@@ -87,6 +97,10 @@ impl Band {
     pub fn is_valid(&self) -> bool {
         self.groups.len() == BAND_GROUPS as usize
             && self.groups.iter().all(|group| !group.servers.is_empty())
+            && self
+                .groups
+                .iter()
+                .all(|group| group.leaving.is_empty() || group.has_enough(self.copies()))
             && self.mirroring.is_none_or(|it| (2..=COPIES_MAX).contains(&it.copies))
     }
 
@@ -170,6 +184,11 @@ impl Map {
     /// Bands from number `from` on, in order.
     pub fn bands(&self, from: u32) -> impl Iterator<Item = &Band> {
         self.bands.range(from..).map(|(_, known)| &known.band)
+    }
+
+    /// A band, if the map has it.
+    pub fn band(&self, number: u32) -> Option<&Band> {
+        self.bands.get(&number).map(|known| &known.band)
     }
 
     /// Bands of which a group has, or may come to have, several members.

@@ -22,6 +22,7 @@ use super::group::Group;
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
 use super::map::Band;
+use super::orders::{Moves, Orders, ServerOrder};
 use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
 use super::value::{Bytes, Errno, Timestamp};
 
@@ -560,6 +561,8 @@ pub enum MetaRequest<'a> {
     Admit {
         server: u32,
     },
+    /// From an administrator: about the servers that groups are on.
+    Order(ServerOrder),
     /// From a data server that orders a group: another one is out of step, or in step.
     SetStep(#[serde(borrow)] Step<'a>),
     /// From a data server: which of these sessions there are, and what the write epochs of these inodes
@@ -630,6 +633,7 @@ impl<'a> MetaRequest<'a> {
             | M::ListServers { .. }
             | M::Discard { .. }
             | M::Admit { .. }
+            | M::Order(_)
             | M::SetStep(_)
             | M::Vouch { .. }
             | M::Inspect { .. } => None,
@@ -705,6 +709,8 @@ pub enum Registration<'a> {
         history: u128,
         /// The epoch of the map. Before the server knows that map it serves nobody.
         map: u32,
+        /// What it sends at most to bring newcomers into step; 0: no limit.
+        mib_per_second: u32,
     },
     /// The number belongs to another store, whose objects would be lost.
     OtherStore,
@@ -903,6 +909,11 @@ pub enum MetaReply<'a> {
         #[serde(borrow)]
         servers: Vec<KnownServer<'a>>,
         end: bool,
+    },
+    /// Order: those that hold now.
+    Orders {
+        orders: Orders,
+        moves: Moves,
     },
     /// Discard: the number of objects that will be removed.
     Discarded {

@@ -11,6 +11,7 @@ pub mod head;
 pub mod layout;
 pub mod map;
 pub mod meta;
+pub mod orders;
 pub mod policy;
 pub mod runs;
 pub mod session;

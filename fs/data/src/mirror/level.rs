@@ -53,11 +53,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes an object equal at a server; whether it is, as far as the server is in the group.
-    pub(super) async fn even_out(&self, target: Target) -> Result<bool, Failure> {
+    /// Makes an object equal at a server, as far as the server is in the group.
+    pub(super) async fn even_out(&self, target: Target) -> Result<Leveled, Failure> {
         let blocks = (self.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
         let _guard = self.mirror.locks.lock(vec![(target.object, 0..blocks)]).await;
-        Ok(self.level(target, 0..blocks, false).await?.readable)
+        self.level(target, 0..blocks, false).await
     }
 
     /// Makes blocks, which are locked, equal at a server. `read`: the server compares its blocks with their checksums.

@@ -13,8 +13,7 @@ use ropewalk_wire::fs::data::{
 };
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::meta::Step;
-use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
 use super::blocks::{BY, Target, is_head_damage, range_of, runs};
@@ -95,7 +94,7 @@ impl Inner {
         let table = match self.table_here(own.object, blocks.clone(), read).await {
             Ok(table) => table,
             Err(error) if is_head_damage(&error) && !self.members(own.group).is_empty() => {
-                return Err(self.step_down(own.group, &error).await);
+                return Err(self.step_down(own.group, &error));
             }
             Err(error) => return Err(self.failed("compare", &error)),
         };
@@ -224,17 +223,13 @@ impl Inner {
     }
 
     /// Leaves a group of which this server has lost an object as a whole: as a newcomer it gets all of it again.
-    async fn step_down(&self, group: Group, error: &ObjectError) -> Failure {
+    fn step_down(&self, group: Group, error: &ObjectError) -> Failure {
         self.lines.say(&format!(
             "{error}; the other data servers of its group go on, and this one gets the object again"
         ));
-        if let Some(herald) = &self.herald {
-            let map = self.groups.borrow().epoch();
-            let numbers = Step::numbers(&[group]);
-            let (groups, by) = (Bytes(&numbers), self.server);
-            herald.set_step(Step { groups, by, map, server: by, in_step: false }).await;
-        }
-        self.map_wanted.notify_all();
+        // The caller has locks: nobody waits for the metadata server under them.
+        let inner = self.this();
+        self.world.spawn(async move { inner.leave_groups(&[group]).await });
         // Whoever asked comes again, and soon knows where to.
         LATER
     }

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod copies;
+mod leave;
 mod level;
 mod locks;
 mod mend;
@@ -14,7 +15,7 @@ mod peers;
 mod scrub;
 mod settle;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_base::task::Notify;
@@ -58,6 +59,8 @@ pub(crate) struct Mirror {
     passes: RefCell<BTreeMap<(Group, u32), Pass>>,
     /// The map, a pass or the number of outstanding calls is another.
     pub changed: Notify,
+    /// Bytes a second that newcomers are sent at most; 0: no limit.
+    pub pace: Cell<u64>,
     defect: Option<Defect>,
 }
 
@@ -106,6 +109,7 @@ impl Mirror {
             outstanding: RefCell::default(),
             passes: RefCell::default(),
             changed: Notify::new(),
+            pace: Cell::new(0),
             defect,
         }
     }

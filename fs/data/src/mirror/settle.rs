@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ropewalk_base::task::{join_all, race, yield_now};
 use ropewalk_base::time::Time;
-use ropewalk_store::objects::{ObjectError, ObjectId, UNKNOWN};
-use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult, ObjectInfo, ObjectName};
+use ropewalk_store::objects::{ObjectError, ObjectId};
+use ropewalk_wire::fs::data::{
+    BLOCK_BYTES, DataReply, DataRequest, DataResult, ObjectInfo, ObjectName,
+};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::meta::{STEP_GROUPS_MAX, Step};
@@ -177,9 +179,15 @@ impl Inner {
                 Err(error) => return Err(self.failed("list", &error)),
             };
             let Some(group) = info.group.get().map(Group::from_number) else {
+                // A former program wrote it, or a cut has made its head anew.
                 let table = self.store.table(info.object);
-                if table.is_ok_and(|table| table.is_some_and(|it| it.contains(&UNKNOWN))) {
-                    // A cut has made its head anew, without its group.
+                let is_empty = |table: Vec<u32>| table.iter().all(|entry| *entry == 0);
+                if !table.is_ok_and(|table| table.is_none_or(is_empty)) {
+                    self.lines.say(&format!(
+                        "object {} does not say its group: no server is brought into step until \
+                         the file is written anew",
+                        info.object
+                    ));
                     unreadable.extend(groups);
                 }
                 continue;
@@ -188,9 +196,11 @@ impl Inner {
             if !wanted.contains(&group) || self.has_missed(group, server) {
                 continue;
             }
-            if !self.even_out(target).await? {
+            let leveled = self.even_out(target).await?;
+            if !leveled.readable {
                 unreadable.insert(group);
             }
+            self.keep_pace(leveled.changed).await;
         }
         self.clear_surplus(server, groups, &wanted).await?;
         // All that was made durable here before has to be durable there.
@@ -207,6 +217,15 @@ impl Inner {
         }
         self.map_wanted.notify_all();
         Ok(())
+    }
+
+    /// Waits as long as the wanted pace of moves says after so many blocks.
+    async fn keep_pace(&self, blocks: u64) {
+        let pace = self.mirror.pace.get();
+        if pace > 0 && blocks > 0 {
+            let bytes = blocks * u64::from(BLOCK_BYTES);
+            self.world.sleep(Duration::from_micros(bytes * 1_000_000 / pace)).await;
+        }
     }
 
     /// Empties objects of a newcomer that are not here.

@@ -204,6 +204,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::Inspect { from, cookie, whole } => self.inspect(from, cookie, whole),
             M::Discard { server, objects } => self.discard(server, objects.0),
             M::Admit { server } => self.admit(server),
+            M::Order(order) => self.order(order),
             M::Vouch { sessions, inodes } => self.vouch(sessions.0, inodes.0),
             M::SetStep(step) => self.set_step(&step),
             // They tell of more than rows: the server answers them, and not within a session's slots.

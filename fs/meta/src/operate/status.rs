@@ -3,6 +3,7 @@
 use ropewalk_store::superblock::Starts;
 use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::{self as wire, Heartbeat, MetaReply, Registration, ServerInfo};
+use ropewalk_wire::fs::orders::ServerOrder;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{encode, head};
 
@@ -10,7 +11,7 @@ use super::{Operation, Step};
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
-use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, NO_STORE, encode_pool};
+use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, NO_STORE, Refusal, encode_pool};
 use crate::rows::Rows;
 
 /// Bytes of a reply that its bands leave to the rest of it.
@@ -66,12 +67,14 @@ impl<R: Rows> Operation<'_, R> {
             return self.registered(Registration::KnownBy { start: met });
         }
         let begins = beat.boot != met && Starts::is_counted(beat.boot);
-        if begins && self.shard.is_full() && self.shard.pools.is_in_mirrored(beat.server) {
+        // A server that was never met has nothing to lose.
+        let lost = met != 0 && Starts::is_later(beat.era, met);
+        let touches = begins && self.shard.pools.is_touched_by_life(beat.server, lost);
+        if touches && self.shard.is_full() {
             // It may have missed what was written, and that has to be noted first.
             return Err(Errno::ENOSPC.into());
         }
         if begins {
-            let lost = Starts::is_later(beat.era, met);
             let (server, boot, now) = (beat.server, beat.boot, self.now.time);
             match self.shard.pools.begin_life(server, boot, lost, now) {
                 Some(rows) => self.change_map(rows),
@@ -87,12 +90,14 @@ impl<R: Rows> Operation<'_, R> {
         }
         let is_news = self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.drop_silent();
+        self.move_groups();
         if is_news || self.shard.pools.map().epoch != before {
             self.renew_pool();
         }
-        self.durable |= self.shard.pools.has_mirrored();
+        self.durable |= self.shard.pools.is_map_young();
         let map = self.shard.pools.map().epoch;
-        self.registered(Registration::Taken { history, map })
+        let mib_per_second = self.shard.pools.orders().mib_per_second;
+        self.registered(Registration::Taken { history, map, mib_per_second })
     }
 
     /// Takes members that were silent out of groups that have another member.
@@ -102,6 +107,58 @@ impl<R: Rows> Operation<'_, R> {
         }
         let rows = self.shard.pools.drop_silent(self.now.time);
         self.change_map(rows);
+    }
+
+    /// Takes the next steps of groups that have to move.
+    fn move_groups(&mut self) {
+        if self.shard.is_full() {
+            return;
+        }
+        let rows = self.shard.pools.move_groups(self.now.time);
+        self.change_map(rows);
+    }
+
+    /// Takes an order about the servers of groups.
+    pub fn order(&mut self, order: ServerOrder) -> Step<()> {
+        if let ServerOrder::Remove { server } = order {
+            self.forget_server(server)?;
+        }
+        if order != ServerOrder::Show {
+            let row = self.shard.pools.take_order(order).map_err(|refusal| match refusal {
+                Refusal::Unknown => Errno::ENOENT,
+                Refusal::NobodyElse => Errno::ENODEV,
+                Refusal::FirstFormat => Errno::EOPNOTSUPP,
+            })?;
+            self.batch.put(keys::key(Table::Orders, &[]), row);
+            self.durable = true;
+            self.move_groups();
+            self.renew_pool();
+        }
+        let pools = &self.shard.pools;
+        let reply = MetaReply::Orders { orders: pools.orders().clone(), moves: pools.moves() };
+        self.answer(&reply)
+    }
+
+    /// Forgets a data server that has no groups.
+    fn forget_server(&mut self, server: u32) -> Result<(), Errno> {
+        let pools = &mut self.shard.pools;
+        if pools.member(server).is_none() {
+            return Err(Errno::ENOENT);
+        }
+        if !pools.has_bands() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if pools.is_needed(server) {
+            return Err(Errno::EBUSY);
+        }
+        pools.forget(server);
+        for key in [&[u64::from(server)][..], &[u64::from(server), 0]] {
+            self.batch.remove(keys::key(Table::Member, key));
+        }
+        for session in self.shard.fences_owed_by(server).map_err(|_| Errno::EIO)? {
+            self.batch.remove(keys::key(Table::Owed, &[u64::from(server), session]));
+        }
+        Ok(())
     }
 
     /// Takes the word of the orderer of groups about another server of them.
@@ -194,7 +251,7 @@ impl<R: Rows> Operation<'_, R> {
         bytes_max: u32,
     ) -> Step<()> {
         // A map that a loss of power takes back must not have been told.
-        self.durable |= self.shard.pools.has_mirrored();
+        self.durable |= self.shard.pools.is_map_young();
         let map = self.shard.pools.map();
         let wanted = |band: &&Band| match server {
             Some(server) => band.has(server),

@@ -77,9 +77,10 @@ impl Pools {
             return Vec::new();
         }
         let have: BTreeSet<u32> = (self.map().bands(0))
-            .filter_map(|band| band.mirroring)
-            .filter(|mirroring| mirroring.copies == copies)
-            .map(|mirroring| mirroring.home)
+            .filter_map(|band| Some((band, band.mirroring?)))
+            // A number that was given to another server needs a band of its own.
+            .filter(|(band, it)| it.copies == copies && band.has(it.home))
+            .map(|(_, mirroring)| mirroring.home)
             .collect();
         if self.servers.keys().all(|server| have.contains(server)) {
             return Vec::new();
@@ -111,7 +112,8 @@ impl Pools {
     fn domains(&self, now: Time) -> Domains<'_> {
         let mut domains = Domains::new();
         for (number, server) in &self.servers {
-            if server.has_room() && now.since(server.heard) < FIRST_SILENCE {
+            let is_heard = now.since(server.heard) < FIRST_SILENCE;
+            if server.has_room() && is_heard && !self.is_leaving(*number) {
                 domains.entry(&server.domain).or_default().push(*number);
             }
         }

@@ -3,7 +3,7 @@
 //! A row has the oldest version that can say what it says: a store without copies is one that former programs read.
 
 use ropewalk_wire::fs::layout::{Members, Pool};
-use ropewalk_wire::fs::map::{Band, Membership};
+use ropewalk_wire::fs::map::{Band, Membership, Mirroring};
 use serde::{Deserialize, Serialize};
 
 use crate::inode::{Damaged, decode_row, encode_row};
@@ -18,8 +18,10 @@ const POOL_VERSION: u8 = 3;
 pub(super) const PLAIN_BAND_VERSION: u8 = 1;
 /// Version of the rows of bands for files of one copy.
 const SINGLE_BAND_VERSION: u8 = 2;
-/// Version of the rows of bands.
-const BAND_VERSION: u8 = 3;
+/// Version of the rows of bands for files of several copies.
+const MIRRORED_BAND_VERSION: u8 = 3;
+/// Version of the rows of bands of which groups move.
+const BAND_VERSION: u8 = 4;
 
 /// A pool's row in the first format.
 #[derive(Serialize, Deserialize)]
@@ -72,22 +74,54 @@ pub(super) struct PlainBand {
     pub groups: Vec<(u32, Vec<u32>)>,
 }
 
+/// A group that does not move.
+#[derive(Serialize, Deserialize)]
+struct SteadyGroup {
+    since: u32,
+    servers: Vec<u32>,
+    newcomers: Vec<u32>,
+    losses: u32,
+}
+
+impl From<&Membership> for SteadyGroup {
+    fn from(group: &Membership) -> SteadyGroup {
+        let Membership { since, servers, newcomers, losses, .. } = group.clone();
+        SteadyGroup { since, servers, newcomers, losses }
+    }
+}
+
+impl From<SteadyGroup> for Membership {
+    fn from(group: SteadyGroup) -> Membership {
+        let SteadyGroup { since, servers, newcomers, losses } = group;
+        Membership { newcomers, losses, ..Membership::new(since, servers) }
+    }
+}
+
 /// The row of a band for files of one copy.
 #[derive(Serialize, Deserialize)]
 struct SingleBand {
     number: u32,
-    groups: Vec<Membership>,
+    groups: Vec<SteadyGroup>,
+}
+
+/// The row of a band for files of several copies.
+#[derive(Serialize, Deserialize)]
+struct MirroredBand {
+    number: u32,
+    groups: Vec<SteadyGroup>,
+    mirroring: Option<Mirroring>,
 }
 
 /// The row of a band.
 pub fn encode_band(band: &Band) -> Vec<u8> {
-    let Band { number, groups, mirroring } = band;
+    let (number, mirroring) = (band.number, band.mirroring);
+    if band.groups.iter().any(|group| !group.leaving.is_empty() || !group.takers.is_empty()) {
+        return encode_row(BAND_VERSION, band);
+    }
+    let groups = band.groups.iter().map(SteadyGroup::from).collect();
     match mirroring {
-        None => {
-            let (number, groups) = (*number, groups.clone());
-            encode_row(SINGLE_BAND_VERSION, &SingleBand { number, groups })
-        }
-        Some(_) => encode_row(BAND_VERSION, band),
+        None => encode_row(SINGLE_BAND_VERSION, &SingleBand { number, groups }),
+        Some(_) => encode_row(MIRRORED_BAND_VERSION, &MirroredBand { number, groups, mirroring }),
     }
 }
 
@@ -102,7 +136,14 @@ pub fn decode_band(bytes: &[u8]) -> Result<Band, Damaged> {
         }
         Some(&SINGLE_BAND_VERSION) => {
             let SingleBand { number, groups } = decode_row(SINGLE_BAND_VERSION, bytes)?;
+            let groups = groups.into_iter().map(Membership::from).collect();
             Band { number, groups, mirroring: None }
+        }
+        Some(&MIRRORED_BAND_VERSION) => {
+            let MirroredBand { number, groups, mirroring } =
+                decode_row(MIRRORED_BAND_VERSION, bytes)?;
+            let groups = groups.into_iter().map(Membership::from).collect();
+            Band { number, groups, mirroring }
         }
         _ => decode_row(BAND_VERSION, bytes)?,
     };

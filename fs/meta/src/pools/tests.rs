@@ -157,7 +157,12 @@ fn the_orderer_says_who_is_in_step() {
     assert_eq!(pools.set_step(&Step { map: 1, ..step }, late), None, "an older map");
     let itself = Step { server: 1, ..step };
     assert_eq!(pools.set_step(&Step { in_step: true, ..itself }, late), None);
-    assert_eq!(pools.set_step(&itself, seconds(9)), None, "nobody else is heard");
+    // Nobody else is heard: all stays as it is, and the word is void for good.
+    assert!(pools.set_step(&itself, seconds(9)).is_some());
+    assert_eq!(servers(&pools, first), (vec![1, 2], vec![]));
+    assert_eq!(pools.set_step(&itself, late), None);
+    let map = pools.map().epoch;
+    let step = Step { map, ..step };
     assert!(pools.set_step(&step, late).is_some());
     assert_eq!(servers(&pools, first), (vec![1], vec![2]));
     // A word of before counts no more; nor does one after a report of the newcomer.

@@ -66,6 +66,7 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Inspect { .. }
             | MetaRequest::Discard { .. }
             | MetaRequest::Admit { .. }
+            | MetaRequest::Order(_)
             | MetaRequest::Vouch { .. }
     )
 }

@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 54] = [
+pub(super) const KINDS: [&str; 55] = [
     "open session",
     "renew session",
     "close session",
@@ -80,6 +80,7 @@ pub(super) const KINDS: [&str; 54] = [
     "inspect",
     "get map",
     "set step",
+    "order",
     "recognise",
     REFUSED,
 ];
@@ -208,6 +209,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::Inspect { .. } => 49,
         M::GetMap { .. } => 50,
         M::SetStep(_) => 51,
+        M::Order(_) => 52,
     }
 }
 
@@ -221,7 +223,7 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::meta::Step;
+    use ropewalk_wire::fs::orders::ServerOrder;
 
     use super::*;
 
@@ -229,9 +231,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let groups = Bytes(b"");
-        let last = MetaRequest::SetStep(Step { groups, by: 1, map: 1, server: 2, in_step: true });
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("set step", KINDS.len() - 3));
+        let last = MetaRequest::Order(ServerOrder::Show);
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("order", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -23,9 +23,10 @@ use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::marks::Position;
 use ropewalk_store::{JournaledStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Service;
-use ropewalk_wire::fs::layout::{Layout, Pool};
-use ropewalk_wire::fs::map::Map;
+use ropewalk_wire::fs::layout::{Layout, Members, Pool};
+use ropewalk_wire::fs::map::{Band, Map};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
@@ -137,6 +138,9 @@ impl DataServers {
             servers.insert(server, DataServer::new(now));
         }
         for (server, session, epoch) in shard.fences_owed()? {
+            if shard.pools.member(server).is_none() {
+                continue;
+            }
             let server = servers.entry(server).or_insert_with(|| DataServer::new(now));
             server.owed.add(session, epoch);
         }
@@ -280,7 +284,8 @@ impl MetaServer {
         };
         let connection = connection?;
         *count(&mut self.counters.data.borrow_mut()) += 1;
-        let reply = match connection.call_free(Service::Data, body).await {
+        let map = self.shard()?.pools.map().epoch;
+        let reply = match connection.call_free_by(map, Service::Data, body).await {
             Err(CallError::OlderTerm) => {
                 self.fail(&format!(
                     "data server {server} has met a metadata server that began to serve later"
@@ -306,6 +311,11 @@ impl MetaServer {
 
     async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
         let (mut ids, mut forgotten) = (Vec::new(), Vec::new());
+        if let Some(shard) = self.shard() {
+            // Those that were removed are asked nothing.
+            let is_member = |id: &u32| shard.pools.member(*id).is_some();
+            self.data_servers.servers.borrow_mut().retain(|id, _| is_member(id));
+        }
         for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
             ids.push(*id);
             forgotten.extend(server.owed.add(session, epoch).map(|session| (*id, session)));
@@ -417,12 +427,13 @@ impl MetaServer {
     }
 
     async fn cut_everywhere(&self, cut: Cut) -> bool {
-        let asked = self.shard().map(|shard| {
-            let pool = shard.pools.get(cut.layout.pool_version);
-            let servers = pool.map(|pool| servers_of(&cut.layout, pool, shard.pools.map()));
-            (shard.position(), servers)
-        });
-        let Some((position, Some(servers))) = asked else { return false };
+        let places = || {
+            let shard = self.shard()?;
+            let (pool, map) = (shard.pools.get(cut.layout.pool_version)?, shard.pools.map());
+            Some((shard.position(), Asked::of(&cut.layout, pool, map)))
+        };
+        let Some((position, before)) = places() else { return false };
+        let servers = &before.servers;
         if self.store.wait_durable(Position(position)).await.is_err() {
             return false;
         }
@@ -438,7 +449,9 @@ impl MetaServer {
                 self.tell_of_cut(&cut, *id, *errno);
             }
         }
+        // A group that has another member by now may have it from before the cut.
         answers.into_iter().all(|answer| answer == Some(Ok(())))
+            && places().is_some_and(|(_, now)| now == before)
     }
 
     /// A data server that answers has already discarded damaged data. A cut that it refuses it will do when
@@ -505,24 +518,15 @@ impl MetaServer {
         if self.store.wait_durable(Position(position)).await.is_err() {
             return reaps.to_vec();
         }
-        let mut unknown = BTreeSet::new();
-        let mut by_server: BTreeMap<u32, Vec<Reap>> = BTreeMap::new();
+        let (mut failed, mut by_server) = (BTreeSet::new(), BTreeMap::<u32, BTreeSet<Reap>>::new());
         for reap in reaps {
-            let shard = self.shard();
-            match shard.as_ref().and_then(|shard| shard.pools.get(reap.pool_version)) {
-                Some(pool) => {
-                    let map = shard.as_ref().map(|shard| shard.pools.map());
-                    let holders = map.map(|map| map.holders_of(pool)).unwrap_or_default();
-                    let members = map.map(|map| map.servers_of(pool)).unwrap_or_default();
-                    // A server that is down, and no member of anything, gets what it lacks when it comes back.
-                    let asked = |id: &u32| members.contains(id) || !self.is_silent(*id);
-                    for server in holders.into_iter().filter(asked) {
-                        by_server.entry(server).or_default().push(*reap);
+            match self.reapers(reap) {
+                Some(servers) => {
+                    for server in servers {
+                        by_server.entry(server).or_default().insert(*reap);
                     }
                 }
-                None => {
-                    unknown.insert(*reap);
-                }
+                None => drop(failed.insert(*reap)),
             }
         }
         let asked = by_server.iter().map(|(id, reaps)| async move {
@@ -533,10 +537,15 @@ impl MetaServer {
                 && self.ask(*id, &body, |count| &mut count.reaps).await == Some(Ok(()))
         });
         let answers = join_all(asked).await;
-        let mut failed = unknown;
         for (reaps, _) in by_server.values().zip(answers).filter(|(_, done)| !done) {
             failed.extend(reaps.iter().copied());
         }
+        // A server that came into a group meanwhile may have got an object before the others removed it.
+        let missed = |reap: &&Reap| {
+            let asked = |server: &u32| by_server.get(server).is_some_and(|it| it.contains(*reap));
+            self.reapers(reap).is_none_or(|all| !all.iter().all(asked))
+        };
+        failed.extend(reaps.iter().filter(missed).copied());
         for (number, reap) in reaps.iter().enumerate() {
             if failed.contains(reap) {
                 continue;
@@ -553,6 +562,18 @@ impl MetaServer {
     }
 }
 
+impl MetaServer {
+    /// The servers that may have objects of a removed file; None where its pool is not known.
+    fn reapers(&self, reap: &Reap) -> Option<Vec<u32>> {
+        let shard = self.shard()?;
+        let (pool, map) = (shard.pools.get(reap.pool_version)?, shard.pools.map());
+        let members = map.servers_of(pool);
+        // A server that is down, and no member of anything, gets what it lacks when it comes back.
+        let asked = |id: &u32| members.contains(id) || !self.is_silent(*id);
+        Some(map.holders_of(pool).into_iter().filter(asked).collect())
+    }
+}
+
 /// The line for people about a server with an invalid address. The error quotes from it.
 fn no_address(name: &str, address: &[u8], error: &str) -> String {
     let address = printable(address, ADDRESS_BYTES_MAX);
@@ -560,11 +581,30 @@ fn no_address(name: &str, address: &[u8], error: &str) -> String {
     format!("{name} says that its address is '{address}': {error}")
 }
 
-/// The servers whose word is needed that stripes of a file of this layout are cut: those tell newcomers.
-fn servers_of(layout: &Layout, pool: &Pool, map: &Map) -> BTreeSet<u32> {
-    match layout.groups(pool) {
-        Some(groups) => groups.into_iter().flat_map(|group| map.members(group)).collect(),
-        None => map.servers_of(pool).into_iter().collect(),
+/// The servers whose word is needed that stripes of a file are cut: those tell newcomers.
+#[derive(Debug, PartialEq, Eq)]
+struct Asked {
+    servers: BTreeSet<u32>,
+    /// The epoch of the last change of the file's groups.
+    since: u32,
+}
+
+impl Asked {
+    fn of(layout: &Layout, pool: &Pool, map: &Map) -> Asked {
+        let Some(groups) = layout.groups(pool) else {
+            let bands = match &pool.members {
+                Members::Bands(bands) => &bands[..],
+                Members::Servers(_) => &[],
+            };
+            let bands = bands.iter().filter_map(|band| map.band(*band));
+            let servers = map.servers_of(pool).into_iter().collect();
+            return Asked { servers, since: bands.map(Band::since).max().unwrap_or(0) };
+        };
+        let since = |group: &Group| map.membership(*group).map_or(0, |it| it.since);
+        Asked {
+            servers: groups.iter().flat_map(|group| map.members(*group)).collect(),
+            since: groups.iter().map(since).max().unwrap_or(0),
+        }
     }
 }
 

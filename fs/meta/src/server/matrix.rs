@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ropewalk_wire::fs::meta::*;
+use ropewalk_wire::fs::orders::ServerOrder;
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 
@@ -185,6 +186,7 @@ fn about_the_cluster() -> Vec<Row> {
         M::ListServers { from: 0, bytes_max },
         M::Discard { server: 1, objects: NONE },
         M::Admit { server: 1 },
+        M::Order(ServerOrder::Show),
         M::SetStep(step),
         M::Vouch { sessions: NONE, inodes: NONE },
         M::Inspect { from, cookie: 0, whole: true },

@@ -180,6 +180,12 @@ impl<R: Rows> Shard<R> {
         Ok(owed)
     }
 
+    /// The sessions of fences that one data server has yet to be told.
+    pub fn fences_owed_by(&self, server: u32) -> Result<Vec<u64>, RowsError> {
+        let owed = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == server);
+        Ok(owed.map(|(_, session, _)| session).collect())
+    }
+
     /// The store's durable mark moved.
     pub fn handle_durable(&mut self, now: Moment) {
         self.parking.wake(WaitOn::Durable);

@@ -6,6 +6,7 @@ use ropewalk_base::random::Random;
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::orders::Orders;
 use ropewalk_wire::fs::value::Errno;
 use serde::de::DeserializeOwned;
 
@@ -25,7 +26,8 @@ use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
 use crate::pools::{
-    Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, Pools, decode_band, decode_pool, map_key,
+    Banded, MAP_VERSION, MEMBER_VERSION, NO_STORE, ORDERS_VERSION, Pools, decode_band, decode_pool,
+    map_key,
 };
 use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
@@ -389,7 +391,13 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
     if damaged {
         return Err(RowsError::Failed("a row of the pools does not decode".to_owned()));
     }
-    Ok(Pools::new(members, versions, now.time).admitting(admitted).started(starts))
+    let orders = match rows.get(&keys::key(Table::Orders, &[]))? {
+        Some(row) => decode_row(ORDERS_VERSION, &row)
+            .map_err(|_| RowsError::Failed("the row of orders does not decode".to_owned()))?,
+        None => Orders::default(),
+    };
+    let pools = Pools::new(members, versions, now.time).admitting(admitted).started(starts);
+    Ok(pools.with_orders(orders))
 }
 
 fn read_exports<R: Rows>(rows: &R) -> Result<Exports, RowsError> {
@@ -430,7 +438,7 @@ fn read_map<R: Rows>(rows: &R) -> Result<Banded, RowsError> {
     })?;
     match damaged {
         Some(number) => Err(failed(&format!("band {number} of the map"))),
-        None => Ok(Banded { map, next }),
+        None => Ok(Banded { map, next, restless: false }),
     }
 }
 

@@ -153,11 +153,16 @@ impl ObjectStore {
             if object.generation != generation || object.stripe < stripe {
                 continue;
             }
-            if let Some(of) = of
-                && let Ok(Some(info)) = self.info(object)
-                && !of(info.group)
-            {
-                continue;
+            if let Some(of) = of {
+                match self.info(object) {
+                    Ok(Some(info)) if of(info.group) => {}
+                    Ok(_) => continue,
+                    Err(error) => {
+                        // Nobody knows whether it is one of those.
+                        result = result.and(Err(error));
+                        continue;
+                    }
+                }
             }
             let from = if object.stripe == stripe { offset } else { 0 };
             match self.cut(object, from, by) {

@@ -350,7 +350,8 @@ impl Handler for Listener {
                 assert_eq!(first, room.available_bytes == 0);
                 let address = String::from_utf8(beat.address.0.to_vec()).unwrap();
                 self.heard.borrow_mut().push((server, boot, room.available_bytes, address));
-                let taken = Registration::Taken { history: HISTORY, map: FIRST_EPOCH };
+                let taken =
+                    Registration::Taken { history: HISTORY, map: FIRST_EPOCH, mib_per_second: 0 };
                 MetaReply::Registered(taken)
             }
             Ok(MetaRequest::GetMap { server: Some(3), .. }) => {

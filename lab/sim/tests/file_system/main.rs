@@ -16,6 +16,7 @@ mod locks;
 mod mends;
 mod messages;
 mod mirrors;
+mod moves;
 mod opens;
 mod pages;
 mod parts;

@@ -19,6 +19,7 @@ use ropewalk_sim::{
 };
 use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::orders::ServerOrder;
 
 const OPERATIONS: u64 = 60;
 const BORDERS: [usize; 6] = [0, 4096, 16 << 10, 64 << 10, 128 << 10, 320 << 10];
@@ -158,8 +159,34 @@ impl Run<'_> {
         }
     }
 
+    /// An operator gives an order. It may be refused.
+    fn order(&mut self, order: ServerOrder) {
+        say(self.simulation, || format!("{order:?}"));
+        self.cluster.await_start(self.simulation);
+        self.cluster.run(self.simulation, 0, move |client| async move {
+            let operator = client.operator(Duration::from_secs(5)).expect("an address");
+            // A server that was just started may not know who serves.
+            let _ = operator.order(order).await;
+        });
+    }
+
+    fn any_order(&mut self) -> ServerOrder {
+        let servers = self.cluster.data_count() as u64;
+        let server = 1 + self.random.below(servers) as u32;
+        match self.random.below(8) {
+            0..=3 => ServerOrder::Drain { server, heir: None },
+            4 => ServerOrder::Keep { server },
+            5 | 6 => ServerOrder::Rebalance,
+            _ => ServerOrder::Cancel,
+        }
+    }
+
     /// One operation on one client, with events meanwhile and after it.
     fn step(&mut self) {
+        if self.setting.moving && self.random.below(6) == 0 {
+            let order = self.any_order();
+            self.order(order);
+        }
         // It looks that no two of them serve.
         let _ = self.cluster.active();
         let client = self.random.below(self.cluster.client_count() as u64) as usize;
@@ -540,11 +567,15 @@ struct Setting {
     paired: bool,
     /// Groups have several members.
     mirrored: bool,
+    /// An operator has servers drained, and groups spread.
+    moving: bool,
 }
 
-const PAIRED: Setting = Setting { paired: true, mirrored: false };
-const MIRRORED: Setting = Setting { paired: false, mirrored: true };
-const BOTH: Setting = Setting { paired: true, mirrored: true };
+const PAIRED: Setting = Setting { paired: true, mirrored: false, moving: false };
+const MIRRORED: Setting = Setting { paired: false, mirrored: true, moving: false };
+const BOTH: Setting = Setting { paired: true, mirrored: true, moving: false };
+const MOVING: Setting = Setting { paired: false, mirrored: false, moving: true };
+const ALL: Setting = Setting { paired: true, mirrored: true, moving: true };
 
 fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
     let mut random = simulation.fork_random();
@@ -554,8 +585,10 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
         ..if setting.paired { ClusterConfig::paired() } else { ClusterConfig::default() }
     };
     let copies = 2 + (simulation.seed() % 2) as u32;
-    if setting.mirrored {
+    if setting.mirrored || setting.moving {
         config.data_servers = config.data_servers.max(2);
+    }
+    if setting.mirrored {
         let scrub = Scrub { bytes_per_second: 4 << 20, pause: Duration::from_secs(1) };
         config.data_scrub = simulation.seed().is_multiple_of(3).then_some(scrub);
     }
@@ -564,7 +597,8 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     }
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
-    config.meta.shard.first_format = simulation.seed() % 4 == 1 && !setting.mirrored;
+    config.meta.shard.first_format =
+        simulation.seed() % 4 == 1 && !setting.mirrored && !setting.moving;
     if let Plant::Data(defect) = plant {
         config.data_defect = Some(defect);
     }
@@ -611,8 +645,13 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
             }
         });
     }
-    if setting.mirrored {
-        run.check_copies(copies);
+    if setting.moving {
+        // Members that left for good are replaced, if servers are left for that.
+        run.order(ServerOrder::Cancel);
+        run.order(ServerOrder::Pause { paused: false });
+    }
+    if setting.mirrored || setting.moving {
+        run.check_copies(if setting.mirrored { copies } else { 1 });
     }
 }
 
@@ -650,6 +689,27 @@ fn clients_see_one_file_system_whichever_member_of_a_group_dies() {
         scenario_of(simulation, false, Plant::Nothing, MIRRORED);
     };
     run_seeds(seeds(50_000, 30), scenario);
+}
+
+#[test]
+fn clients_see_one_file_system_while_groups_move() {
+    run_seeds(seeds(80_000, 30), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, MOVING);
+    });
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_while_groups_move() {
+    run_seeds(seeds(81_000, 30), |simulation| {
+        scenario_of(simulation, true, Plant::Nothing, MOVING);
+    });
+}
+
+#[test]
+fn clients_see_one_file_system_while_copies_move_and_anybody_dies() {
+    run_seeds(seeds(82_000, 20), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, ALL);
+    });
 }
 
 #[test]
