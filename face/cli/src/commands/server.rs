@@ -1,12 +1,25 @@
-//! `ropewalk server`: which data servers belong to a cluster.
+//! `ropewalk server`: the data servers that belong to a cluster, and the groups that are on them.
 
 use std::time::Duration;
 
+use anyhow::{Context, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ropewalk_base::world::World;
+use ropewalk_client::Errno;
+use ropewalk_client::operator::{Operator, OperatorError};
+use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
+use serde_json::json;
+
 use super::{number, seconds};
 use crate::operate::{Keys, Target};
-use crate::report::say;
+use crate::report::{print_json, say, table};
 
-/// What is done with a server.
+/// The pause between two looks at moves.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Files that are named at most.
+const NAMED: usize = 10;
+
+/// Work on the servers of a cluster.
 #[derive(Debug, clap::Subcommand)]
 pub enum ServerCommand {
     /// Admits a data server with a new number to the cluster, permanently.
@@ -16,29 +29,325 @@ pub enum ServerCommand {
 
 Then start the new server with 'ropewalk serve data --server 4 --directory DIR'. 'ropewalk up' \
 and 'ropewalk serve all' admit their data servers themselves.")]
-    Add {
-        /// The number of the new data server.
-        #[arg(value_parser = number, allow_negative_numbers = true)]
-        number: u32,
+    Add(One),
+    /// Shows the groups of each data server, the orders that hold, and the groups on their way.
+    #[command(after_help = "Example: ropewalk server status
+
+Files are divided among groups, 64 for each server and number of copies. A server 'orders' the \
+writes of some groups, and has 'copies' of others. 'Alone' counts groups of which it has the only \
+copy. A group that is 'stuck' waits for a server that can take it: one that answers, has room, \
+and is in a failure domain without another copy.")]
+    Status {
+        /// Print a JSON object.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        keys: Keys,
-        /// Wait this long for the metadata server's answer.
-        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
-        patience: Duration,
+        asking: Asking,
     },
+    /// Moves all groups of a data server to others, while clients go on.
+    #[command(after_help = "Examples:
+  ropewalk server drain 3 --wait     ends when nothing is left on server 3
+  ropewalk server drain 3            gives the order; 'ropewalk server status' shows the rest
+  ropewalk server keep 3             takes the order back
+
+The order outlives the death of every server. Afterwards 'ropewalk server remove 3' makes the \
+cluster forget the server.")]
+    Drain {
+        #[command(flatten)]
+        one: One,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Moves all groups of a data server to one other server.
+    #[command(after_help = "Example: ropewalk server replace 3 7 --wait
+
+Admit and start server 7 before. If server 3 is dead, groups of which others have copies are \
+brought to server 7 from those. A group whose only copy was on server 3 needs it back.")]
+    Replace {
+        #[command(flatten)]
+        one: One,
+        /// The number of the data server that takes its place.
+        #[arg(value_name = "NEW", value_parser = number, allow_negative_numbers = true)]
+        heir: u32,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Takes the order back by which a data server is drained or replaced.
+    #[command(after_help = "Example: ropewalk server keep 3")]
+    Keep(One),
+    /// Makes the cluster forget a data server that has no groups.
+    #[command(after_help = "Example: ropewalk server remove 3
+
+It is refused while the server has groups. Files whose only copy is there are named.")]
+    Remove(One),
+    /// Spreads groups evenly over all data servers, by the size of their disks.
+    #[command(after_help = "Example: ropewalk server rebalance --wait
+
+Servers that joined get their share of the files that are there. The order holds, so the spread \
+stays even, until 'ropewalk server cancel'. Servers that gave groups away keep the bytes for now: \
+'ropewalk check' lists them as misplaced.")]
+    Rebalance {
+        #[command(flatten)]
+        asking: Asking,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+    /// Takes all orders to drain, replace and rebalance back.
+    #[command(after_help = "Example: ropewalk server cancel")]
+    Cancel(Asking),
+    /// Begins no further moves. Those under way end.
+    #[command(after_help = "Example: ropewalk server pause")]
+    Pause(Asking),
+    /// Goes on with moves after 'pause'.
+    #[command(after_help = "Example: ropewalk server resume")]
+    Resume(Asking),
+    /// Limits the bytes that each data server sends for moves.
+    #[command(after_help = "Examples:
+  ropewalk server rate 100     100 MiB a second at most
+  ropewalk server rate 0       no limit")]
+    Rate {
+        /// MiB a second; 0: no limit.
+        #[arg(value_name = "MIB", value_parser = number, allow_negative_numbers = true)]
+        rate: u32,
+        #[command(flatten)]
+        asking: Asking,
+    },
+}
+
+/// How the metadata server is asked.
+#[derive(Debug, clap::Args)]
+pub struct Asking {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    keys: Keys,
+    /// Wait this long for the metadata server's answer.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
+    patience: Duration,
+}
+
+/// One data server.
+#[derive(Debug, clap::Args)]
+pub struct One {
+    /// The number of the data server.
+    #[arg(value_parser = number, allow_negative_numbers = true)]
+    number: u32,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+/// Whether to wait.
+#[derive(Debug, clap::Args)]
+pub struct Waiting {
+    /// Wait until nothing is left to be moved. Ctrl-C ends the waiting, and the order holds.
+    #[arg(long)]
+    wait: bool,
+}
+
+impl Asking {
+    fn run<T>(
+        &self,
+        work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.target.run_with(&self.keys, self.patience, work)
+    }
+
+    fn order(&self, order: ServerOrder) -> anyhow::Result<()> {
+        self.run(async |_, operator| give(operator, order).await.map(drop))
+    }
+
+    /// Gives an order, and waits until its moves are over where that is wanted.
+    fn move_groups(&self, order: ServerOrder, waiting: &Waiting) -> anyhow::Result<()> {
+        self.run(async |world, operator| {
+            give(operator, order).await?;
+            match waiting.wait {
+                true => wait(world, operator).await,
+                false => say!("ordered: 'ropewalk server status' shows how far it is"),
+            }
+        })
+    }
 }
 
 /// Does it.
 pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
-    let ServerCommand::Add { number, target, keys, patience } = command;
-    let new =
-        target.run_with(keys, *patience, async |_, operator| Ok(operator.admit(*number).await?));
-    match new? {
+    use ServerCommand as C;
+    match command {
+        C::Add(One { number, asking }) => add(*number, asking),
+        C::Status { json, asking } => asking.run(async |_, operator| show(operator, *json).await),
+        C::Drain { one: One { number, asking }, waiting } => {
+            asking.move_groups(ServerOrder::Drain { server: *number, heir: None }, waiting)
+        }
+        C::Replace { one: One { number, asking }, heir, waiting } => {
+            asking.move_groups(ServerOrder::Drain { server: *number, heir: Some(*heir) }, waiting)
+        }
+        C::Keep(One { number, asking }) => {
+            asking.order(ServerOrder::Keep { server: *number })?;
+            say!("data server {number} stays")
+        }
+        C::Remove(One { number, asking }) => {
+            asking.run(async |_, operator| remove(operator, *number).await)?;
+            say!("data server {number} does not belong to the cluster any more: stop it")
+        }
+        C::Rebalance { asking, waiting } => asking.move_groups(ServerOrder::Rebalance, waiting),
+        C::Cancel(asking) => {
+            asking.order(ServerOrder::Cancel)?;
+            say!("no server is drained, and groups stay where they are")
+        }
+        C::Pause(asking) => {
+            asking.order(ServerOrder::Pause { paused: true })?;
+            say!("no further moves begin: 'ropewalk server resume' goes on")
+        }
+        C::Resume(asking) => {
+            asking.order(ServerOrder::Pause { paused: false })?;
+            say!("moves go on")
+        }
+        C::Rate { rate, asking } => {
+            asking.order(ServerOrder::Rate { mib_per_second: *rate })?;
+            match rate {
+                0 => say!("moves have no limit"),
+                rate => say!("each data server sends at most {rate} MiB a second for moves"),
+            }
+        }
+    }
+}
+
+fn add(number: u32, asking: &Asking) -> anyhow::Result<()> {
+    match asking.run(async |_, operator| Ok(operator.admit(number).await?))? {
         true => say!(
             "data server {number} may join: start it with 'ropewalk serve data --server {number}'"
         ),
         false => say!("data server {number} belongs to the cluster already"),
     }
+}
+
+/// Gives an order; a refusal in words.
+async fn give(operator: &Operator, order: ServerOrder) -> anyhow::Result<(Orders, Moves)> {
+    let error = match operator.order(order).await {
+        Err(OperatorError::Refused { errno, server }) => (errno, server),
+        other => return Ok(other?),
+    };
+    match error.0 {
+        Errno::ENOENT => bail!(
+            "the cluster has no data server of this number: 'ropewalk server status' lists them, and \
+             'ropewalk server add' admits a new one"
+        ),
+        Errno::ENODEV => {
+            bail!("there is no other data server that could take the groups: start one first")
+        }
+        Errno::EOPNOTSUPP => bail!(
+            "this cluster has files of the first format of metadata, which stay on their servers: \
+             copy them into a new cluster"
+        ),
+        errno => Err(OperatorError::Refused { errno, server: error.1 }.into()),
+    }
+}
+
+/// Has a server forgotten. Where that is refused, files whose only copy is there are named.
+async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
+    match operator.order(ServerOrder::Remove { server: number }).await {
+        Err(OperatorError::Refused { errno: Errno::EBUSY, .. }) => {}
+        _ => return give(operator, ServerOrder::Remove { server: number }).await.map(drop),
+    }
+    let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
+    let mut words = format!("data server {number} has {} groups", share.groups());
+    if share.alone > 0 {
+        let named = operator.last_copies(number, NAMED).await;
+        let (paths, count) = named.context("the files whose only copy is there are unknown")?;
+        words.push_str(&format!(
+            ", of {} of which there is no other copy; {count} files have bytes only there",
+            share.alone
+        ));
+        for path in &paths {
+            words.push_str(&format!("\n  /{}", path.escape_ascii()));
+        }
+        if count > paths.len() as u64 {
+            words.push_str(&format!("\n  and {} more", count - paths.len() as u64));
+        }
+        words.push('\n');
+    }
+    bail!("{words}: move them by 'ropewalk server drain {number} --wait' first")
+}
+
+/// Shows moves until none is left.
+async fn wait(world: &World, operator: &Operator) -> anyhow::Result<()> {
+    let style = ProgressStyle::with_template("{msg:24} [{bar:30}] {pos}/{len} {eta}");
+    let bar = ProgressBar::new(0).with_message("groups to move");
+    let bar = style.map_or(bar.clone(), |style| bar.with_style(style));
+    let (mut most, mut quiet) = (0, 0);
+    loop {
+        let (_, moves) = give(operator, ServerOrder::Show).await?;
+        let Moves { under_way, waiting, stuck } = moves;
+        let left = under_way + waiting + stuck;
+        most = most.max(left);
+        bar.set_length(most);
+        bar.set_position(most - left);
+        // A look may be from before the order, or between two steps.
+        quiet = if moves.are_over() { quiet + 1 } else { 0 };
+        if quiet > 2 {
+            bar.finish_and_clear();
+            return say!("done: no group has to move");
+        }
+        if stuck > 0 && under_way == 0 {
+            bar.set_message("stuck: see server status");
+        }
+        world.sleep(PAUSE).await;
+    }
+}
+
+async fn show(operator: &Operator, as_json: bool) -> anyhow::Result<()> {
+    let (orders, moves) = give(operator, ServerOrder::Show).await?;
+    let (shares, servers) = (operator.shares().await?, operator.servers().await?);
+    let departure = |server: u32| orders.departures.iter().find(|it| it.server == server);
+    if as_json {
+        let servers: Vec<_> = servers
+            .iter()
+            .map(|known| {
+                let share = shares.get(&known.server).copied().unwrap_or_default();
+                json!({
+                    "server": known.server, "alive": known.alive, "full": known.full,
+                    "domain": known.domain, "orders": share.orders, "copies": share.copies,
+                    "coming": share.coming, "alone": share.alone,
+                    "leaves": departure(known.server).is_some(),
+                    "replaced_by": departure(known.server).and_then(|it| it.heir),
+                })
+            })
+            .collect();
+        let Moves { under_way, waiting, stuck } = moves;
+        return print_json(&json!({
+            "servers": servers, "spread": orders.spread, "paused": orders.paused,
+            "mib_per_second": orders.mib_per_second,
+            "moves": { "under_way": under_way, "waiting": waiting, "stuck": stuck },
+        }));
+    }
+    let rows = servers.iter().map(|known| {
+        let share = shares.get(&known.server).copied().unwrap_or_default();
+        let state = match (departure(known.server), known.alive) {
+            (Some(it), _) => match it.heir {
+                Some(heir) => format!("goes to {heir}"),
+                None => "leaves".to_owned(),
+            },
+            (None, true) if known.full => "full".to_owned(),
+            (None, true) => "in use".to_owned(),
+            (None, false) => "silent".to_owned(),
+        };
+        let counts = [share.orders, share.copies, share.coming, share.alone];
+        let counts = counts.iter().map(u64::to_string);
+        [known.server.to_string(), state].into_iter().chain(counts).collect()
+    });
+    let header = ["data server", "state", "orders", "copies", "coming", "alone"];
+    say!("{}", table(&header, rows.collect()))?;
+    if orders.spread {
+        say!("groups are spread evenly ('ropewalk server cancel' ends that)")?;
+    }
+    if orders.mib_per_second > 0 {
+        say!("each server sends at most {} MiB a second", orders.mib_per_second)?;
+    }
+    if orders.paused {
+        say!("moves are paused ('ropewalk server resume' goes on)")?;
+    }
+    let Moves { under_way, waiting, stuck } = moves;
+    if moves.are_over() {
+        return say!("no group has to move");
+    }
+    say!("groups to move: {under_way} under way, {waiting} waiting, {stuck} stuck")
 }

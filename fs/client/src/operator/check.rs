@@ -518,7 +518,7 @@ impl Check<'_> {
         for suspect in certain {
             let ObjectName { inode, generation, stripe } = suspect.name;
             let path = match suspect.version {
-                Some(_) => self.path(inode).await?,
+                Some(_) => self.operator.path_of(inode).await?,
                 None => None,
             };
             let Suspect { problem, bytes, .. } = *suspect;
@@ -560,20 +560,6 @@ impl Check<'_> {
         let ordered = ordered.await?;
         self.summary.borrow_mut().discarded += u64::from(ordered);
         Ok(())
-    }
-
-    async fn path(&self, inode: u64) -> Result<Option<Vec<u8>>, OperatorError> {
-        let request = MetaRequest::GetPath { inode };
-        let path = self.operator.ask_meta(&request, |reply, _| match reply {
-            MetaReply::Content { bytes } => Some(bytes.0.to_vec()),
-            _ => None,
-        });
-        match path.await {
-            Ok(path) => Ok(Some(path)),
-            // It has no name (any more), or too long a one.
-            Err(OperatorError::Refused { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 
     async fn pause(&self) {

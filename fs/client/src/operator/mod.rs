@@ -10,6 +10,7 @@
 pub mod check;
 mod judge;
 pub mod metas;
+mod moves;
 pub mod status;
 
 use std::cell::RefCell;
@@ -27,7 +28,6 @@ use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::layout::{Layout, Pool};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
-use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
 use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
@@ -163,15 +163,6 @@ impl Operator {
             Err(OperatorError::Refused { errno: Errno::EEXIST, .. }) => Ok(false),
             Err(error) => Err(error),
         }
-    }
-
-    /// Gives an order about the servers of groups. Returns the orders that hold now, and the state of the moves.
-    pub async fn order(&self, order: ServerOrder) -> Result<(Orders, Moves), OperatorError> {
-        self.ask_meta(&MetaRequest::Order(order), |reply, _| match reply {
-            MetaReply::Orders { orders, moves } => Some((orders, moves)),
-            _ => None,
-        })
-        .await
     }
 
     /// Has the standby metadata server serve. False where there is none that has all.

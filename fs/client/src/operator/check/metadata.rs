@@ -47,7 +47,7 @@ impl Check<'_> {
             }
             self.damaged.borrow_mut().insert(inode, count);
             let problem = Problem::Metadata { inodes: count };
-            let path = if count == 1 { self.path(inode).await? } else { None };
+            let path = if count == 1 { self.operator.path_of(inode).await? } else { None };
             let (server, generation, stripe, bytes) = (0, 0, 0, 0);
             self.tell(&Finding { problem, server, inode, generation, stripe, bytes, path });
         }
