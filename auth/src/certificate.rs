@@ -26,6 +26,31 @@ pub struct Certificate {
     pub(crate) signature: [u8; SIGNATURE_BYTES],
 }
 
+/// What the proof of a session with a node depends on, after the handshake: it may be revoked, or expire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// The beginning of the key that signed the certificate.
+    pub(crate) authority: [u8; 8],
+    pub(crate) epoch: u32,
+    pub(crate) valid_until: u64,
+}
+
+impl Standing {
+    /// The first second, since 1970, at which the certificate counts for nothing.
+    pub fn ends_at(&self) -> u64 {
+        self.valid_until.saturating_add(CLOCK_SKEW_SECONDS).saturating_add(1)
+    }
+
+    /// Whether a certificate of this standing still counts.
+    pub(crate) fn check(&self, now_seconds: u64, epoch_min: u32) -> Result<(), Doubt> {
+        match self.epoch < epoch_min {
+            true => Err(Doubt::Revoked),
+            false if now_seconds >= self.ends_at() => Err(Doubt::Expired),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Why a certificate proves nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doubt {
@@ -95,6 +120,12 @@ impl Certificate {
         })
     }
 
+    /// What it depends on, if this cluster's key signed it.
+    pub(crate) fn standing(&self, authority: &[u8; 32]) -> Standing {
+        let Certificate { epoch, valid_until, .. } = *self;
+        Standing { authority: beginning_of(authority), epoch, valid_until }
+    }
+
     /// Whether this cluster's key signed it, and it holds now.
     pub(crate) fn check(
         &self,
@@ -105,15 +136,16 @@ impl Certificate {
         let key = VerifyingKey::from_bytes(authority).map_err(|_| Doubt::Signature)?;
         let signature = Signature::from_bytes(&self.signature);
         key.verify_strict(&self.signed_bytes(), &signature).map_err(|_| Doubt::Signature)?;
-        if self.epoch < epoch_min {
-            return Err(Doubt::Revoked);
-        }
-        if now_seconds > self.valid_until.saturating_add(CLOCK_SKEW_SECONDS) {
-            return Err(Doubt::Expired);
-        }
+        self.standing(authority).check(now_seconds, epoch_min)?;
         if now_seconds.saturating_add(CLOCK_SKEW_SECONDS) < self.valid_from {
             return Err(Doubt::Early);
         }
         Ok(())
     }
+}
+
+/// The beginning of a cluster's public key.
+pub(crate) fn beginning_of(authority: &[u8; 32]) -> [u8; 8] {
+    let [a, b, c, d, e, f, g, h, ..] = *authority;
+    [a, b, c, d, e, f, g, h]
 }

@@ -6,6 +6,7 @@
 //! Invariants: each block covers what its greeting says; the answer also covers the caller's block.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sha2::{Digest, Sha256};
@@ -13,7 +14,7 @@ use subtle::ConstantTimeEq;
 use thiserror::Error;
 
 use crate::block::{Head, KeyKind};
-use crate::certificate::{Certificate, Doubt};
+use crate::certificate::{Certificate, Doubt, Standing, beginning_of};
 use crate::keyring::{Keyring, NodeKeys, PskKeys};
 use crate::name::NodeName;
 use crate::noise::{Noise, Terms};
@@ -48,6 +49,14 @@ pub enum Untrusted {
     Early,
     #[error("the peer's certificate is of a revoked epoch: sign it anew if the node may come back")]
     Revoked,
+    #[error(
+        "the peer is another node than its address names: compare the address with `ropewalk key show`"
+    )]
+    OtherNode,
+    #[error(
+        "peers of one host greet again and again, and prove nothing then: they have to wait for answers"
+    )]
+    TooMany,
     #[error("our own key file opens no endpoint: make one by `ropewalk key sign`")]
     NoEndpointKey,
 }
@@ -69,11 +78,15 @@ pub struct Proven {
     pub key: SessionKey,
     /// The node that the peer proved to be; `None`: a member that has the cluster's key.
     pub node: Option<NodeName>,
+    /// What this depends on afterwards; `None`: nothing, as shared keys have no epoch.
+    pub standing: Option<Standing>,
 }
 
 /// Makes the blocks of an endpoint's greetings, and judges those of peers.
 pub struct Guard {
     ring: Mutex<Arc<Keyring>>,
+    /// How often the keys were replaced.
+    changes: AtomicU64,
     world: Box<dyn World>,
     /// How many peers were not believed, and why the last one was not.
     refused: Mutex<(u64, Option<Untrusted>)>,
@@ -91,6 +104,7 @@ pub struct Heard {
     noise: Noise,
     ring: Arc<Keyring>,
     node: Option<NodeName>,
+    standing: Option<Standing>,
     head: Head,
 }
 
@@ -121,7 +135,8 @@ impl fmt::Debug for Calling {
 
 impl Guard {
     pub fn new(ring: Keyring, world: Box<dyn World>) -> Guard {
-        Guard { ring: Mutex::new(Arc::new(ring)), world, refused: Mutex::default() }
+        let ring = Mutex::new(Arc::new(ring));
+        Guard { ring, changes: AtomicU64::new(0), world, refused: Mutex::default() }
     }
 
     /// A peer was not believed: for our own operator.
@@ -135,17 +150,45 @@ impl Guard {
         *self.refused.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Other keys from now on. Sessions go on: each has a key of its own.
+    /// Other keys from now on. Sessions go on, as each has a key of its own, except those with nodes that the new keys do not
+    /// believe any more: see [`Guard::stands`].
     pub fn replace(&self, ring: Keyring) {
         *self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Arc::new(ring);
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often the keys were replaced.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Seconds since 1970.
+    pub fn unix_seconds(&self) -> u64 {
+        self.world.unix_seconds()
+    }
+
+    /// Whether this process would believe now what a node has proven in an earlier handshake.
+    pub fn stands(&self, standing: &Standing) -> Result<(), Untrusted> {
+        let ring = self.ring();
+        let Keyring::Node(keys) = &*ring else { return Err(Untrusted::WrongKey) };
+        let signed = |public: &[u8; 32]| beginning_of(public) == standing.authority;
+        if !keys.trusted.iter().any(|trusted| signed(&trusted.public)) {
+            return Err(Untrusted::Unsigned);
+        }
+        Ok(standing.check(self.world.unix_seconds(), keys.epoch_min)?)
+    }
+
+    /// Whether our own keys prove this node.
+    pub fn is_node(&self, node: &NodeName) -> bool {
+        self.ring().node() == Some(node)
     }
 
     fn ring(&self) -> Arc<Keyring> {
         self.ring.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
     }
 
-    /// The block of our call. `greeting`: all that the call's greeting says. `node`: who the peer is, if that was proven
-    /// before.
+    /// The block of our call. `greeting`: all that the call's greeting says. `node`: who the peer is or has to be, if that is
+    /// known. A member of a `psk` cluster needs it, to use that node's key.
     pub fn call(
         &self,
         node: Option<&NodeName>,
@@ -174,6 +217,17 @@ impl Guard {
 
     /// Judges the block of a caller. `greeting`: all that the caller's greeting says.
     pub fn hear(&self, block: &[u8], greeting: &[u8]) -> Result<Heard, Untrusted> {
+        self.hear_if(block, greeting, || true)
+    }
+
+    /// The same. `admits` is asked once keyed hashes have shown that the caller, or whoever made its block, has the key, and
+    /// before anything on the curve.
+    pub fn hear_if(
+        &self,
+        block: &[u8],
+        greeting: &[u8],
+        admits: impl FnOnce() -> bool,
+    ) -> Result<Heard, Untrusted> {
         if block.is_empty() {
             return Err(Untrusted::NoKeys);
         }
@@ -186,23 +240,30 @@ impl Guard {
         let terms = Terms { psk: &psk, private, prologue: &prologue, chance };
         let mut noise = Noise::answering(terms).ok_or(Untrusted::Malformed)?;
         let told = noise.read(message).ok_or(Untrusted::WrongKey)?;
-        let node = match &*ring {
-            Keyring::Node(keys) => Some(self.certified(keys, &noise, &told)?),
-            Keyring::Cluster(_) => head.name.clone(),
-            _ => None,
+        if !admits() {
+            return Err(Untrusted::TooMany);
+        }
+        let (node, standing) = match &*ring {
+            Keyring::Node(keys) => {
+                let (node, standing) = self.certified(keys, &noise, &told)?;
+                (Some(node), Some(standing))
+            }
+            Keyring::Cluster(_) => (head.name, None),
+            _ => (None, None),
         };
-        Ok(Heard { noise, ring, node, head: Head { name: None, ..head } })
+        let head = Head { name: None, is_called: false, ..head };
+        Ok(Heard { noise, ring, node, standing, head })
     }
 
     /// The block of our answer, and what is proven if the caller then uses the key. `greeting`: all that our answer says.
     pub fn reply(&self, heard: Heard, greeting: &[u8]) -> Result<(Vec<u8>, Proven), Untrusted> {
-        let Heard { mut noise, ring, node, head } = heard;
+        let Heard { mut noise, ring, node, standing, head } = heard;
         let (_, payload) = own_payload(&ring);
         let payload = [Sha256::digest(greeting).as_slice(), &payload].concat();
         let mut block = head.encode();
         block.extend(noise.write(&payload).ok_or(Untrusted::Malformed)?);
         let key = noise.session_key().ok_or(Untrusted::Malformed)?;
-        Ok((block, Proven { key, node }))
+        Ok((block, Proven { key, node, standing }))
     }
 
     /// Judges the block of an answer to our call. `greeting`: all that the answer's greeting says.
@@ -222,12 +283,15 @@ impl Guard {
         if !bool::from(digest.ct_eq(&Sha256::digest(greeting))) {
             return Err(Untrusted::Malformed);
         }
-        let node = match &*ring {
-            Keyring::Node(keys) => Some(self.certified(keys, &noise, told)?),
-            _ => node,
+        let (node, standing) = match &*ring {
+            Keyring::Node(keys) => {
+                let (node, standing) = self.certified(keys, &noise, told)?;
+                (Some(node), Some(standing))
+            }
+            _ => (node, None),
         };
         let key = noise.session_key().ok_or(Untrusted::Malformed)?;
-        Ok(Proven { key, node })
+        Ok(Proven { key, node, standing })
     }
 
     /// The node of a certificate, if it holds and its key is the one that the handshake proved.
@@ -236,7 +300,7 @@ impl Guard {
         keys: &NodeKeys,
         noise: &Noise,
         certificate: &[u8],
-    ) -> Result<NodeName, Untrusted> {
+    ) -> Result<(NodeName, Standing), Untrusted> {
         let certificate = Certificate::decode(certificate).ok_or(Untrusted::Malformed)?;
         let public = noise.peer_public().ok_or(Untrusted::Malformed)?;
         if !bool::from(public.ct_eq(&certificate.public)) {
@@ -246,7 +310,10 @@ impl Guard {
         let mut doubt = Doubt::Signature;
         for trusted in &keys.trusted {
             match certificate.check(&trusted.public, now, keys.epoch_min) {
-                Ok(()) => return Ok(certificate.name),
+                Ok(()) => {
+                    let standing = certificate.standing(&trusted.public);
+                    return Ok((certificate.name, standing));
+                }
                 Err(Doubt::Signature) => {}
                 Err(other) => doubt = other,
             }
@@ -267,12 +334,14 @@ fn head_of(
         Some(_) => key.clone(),
         None => key.derive("ropewalk members", &[]),
     };
-    Ok((Head { kind: KeyKind::Shared, key_id: psk.key_id(), name: name.cloned() }, psk))
+    let (key_id, name) = (psk.key_id(), name.cloned());
+    Ok((Head { kind: KeyKind::Shared, key_id, name, is_called: derives }, psk))
 }
 
 fn own_head(keys: &NodeKeys) -> Result<(Head, Secret), Untrusted> {
     let door = &keys.trusted.first().ok_or(Untrusted::NoEndpointKey)?.door;
-    Ok((Head { kind: KeyKind::Own, key_id: door.key_id(), name: None }, door.clone()))
+    let head = Head { kind: KeyKind::Own, key_id: door.key_id(), name: None, is_called: false };
+    Ok((head, door.clone()))
 }
 
 /// Our own key, and the certificate that our messages carry.
@@ -285,6 +354,10 @@ fn own_payload(ring: &Keyring) -> (Option<&Secret>, Vec<u8>) {
 
 /// The key that a caller's head names, if we have it.
 fn psk_for(ring: &Keyring, head: &Head) -> Option<Secret> {
+    if head.is_called && !matches!(ring, Keyring::Derived(..)) {
+        // Members have no names, and signed keys need none here.
+        return None;
+    }
     let candidates: Vec<Secret> = match (ring, head.kind, &head.name) {
         (Keyring::Cluster(keys), KeyKind::Shared, Some(name)) => keys.derive(name).keys,
         (Keyring::Cluster(keys), KeyKind::Shared, None) => {

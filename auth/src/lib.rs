@@ -27,7 +27,7 @@ mod noise;
 mod secret;
 
 pub use block::BLOCK_BYTES_MAX;
-pub use certificate::{Certificate, Doubt};
+pub use certificate::{Certificate, Doubt, Standing};
 pub use file::{FILE_BYTES_MAX, FileError};
 pub use guard::{Calling, Guard, Heard, Proven, Untrusted, World};
 pub use keyring::{Authority, Keyring, NodeKeys, PskKeys};

@@ -103,6 +103,50 @@ fn a_node_with_a_derived_key_is_known_to_members_and_to_nobody_else() {
         meet(&guard(member(), 1), &guard(derived(&keys, "n1"), 2), Some(&name("n1"))).unwrap();
     assert_eq!(of_other.node, Some(name("n1")));
     assert_eq!(refusal(member(), derived(&keys, "n1")), Untrusted::WrongKey);
+    // A member has no name: one that is called by a name refuses, and does not take the caller for that node.
+    let called = meet(&guard(member(), 1), &guard(member(), 2), Some(&name("n1")));
+    assert_eq!(called.unwrap_err(), Untrusted::WrongKey);
+}
+
+#[test]
+fn what_a_node_has_proven_stands_until_it_is_revoked_or_expires() {
+    let by = authority(1);
+    let keys = |epoch_min| signed(&by, "server", 5).refusing_below(epoch_min);
+    let server = guard(Keyring::Node(keys(5)), 2);
+    let caller = guard(Keyring::Node(signed(&by, "n1", 5)), 1);
+    let (_, of_caller) = meet(&caller, &server, None).unwrap();
+    let standing = of_caller.standing.unwrap();
+    assert_eq!((server.stands(&standing), server.changes()), (Ok(()), 0));
+    assert_eq!(standing.ends_at(), NOW + DAY + 301);
+    for (seconds, expected) in
+        [(NOW + DAY + 300, Ok(())), (NOW + DAY + 301, Err(Untrusted::Expired))]
+    {
+        assert_eq!(guard_at(Keyring::Node(keys(5)), seconds, 3).stands(&standing), expected);
+    }
+    let other = Keyring::Node(signed(&authority(2), "server", 5));
+    let both = Keyring::Node(signed(&authority(2), "server", 5).trusting(&by));
+    let steps = [
+        (Keyring::Node(keys(6)), Err(Untrusted::Revoked)),
+        (both, Ok(())),
+        (other, Err(Untrusted::Unsigned)),
+        (Keyring::Cluster(cluster(1)), Err(Untrusted::WrongKey)),
+    ];
+    for (count, (ring, expected)) in (1..).zip(steps) {
+        server.replace(ring);
+        assert_eq!((server.stands(&standing), server.changes()), (expected, count));
+    }
+}
+
+#[test]
+fn a_host_without_a_token_costs_keyed_hashes_alone() {
+    let (caller, other) =
+        (guard(Keyring::Cluster(cluster(1)), 1), guard(Keyring::Cluster(cluster(1)), 2));
+    let (block, _) = caller.call(None, CALL).unwrap();
+    assert_eq!(other.hear_if(&block, CALL, || false).err(), Some(Untrusted::TooMany));
+    // A stranger is not counted.
+    let stranger = guard(Keyring::Cluster(cluster(2)), 3);
+    let asked = stranger.hear_if(&block, CALL, || unreachable!("it has no key"));
+    assert_eq!(asked.err(), Some(Untrusted::WrongKey));
 }
 
 #[test]
@@ -332,7 +376,7 @@ fn nothing_shows_a_key() {
     let shown = format!("{:?}", signed(&by, "n1", 1).private);
     assert_eq!(shown, "Secret(..)");
     let (_, proven) = meet(&guard(rings[0].clone(), 1), &guard(rings[0].clone(), 2), None).unwrap();
-    assert_eq!(format!("{proven:?}"), "Proven { key: SessionKey(..), node: None }");
+    assert_eq!(format!("{proven:?}"), "Proven { key: SessionKey(..), node: None, standing: None }");
 }
 
 #[test]

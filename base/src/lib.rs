@@ -14,6 +14,7 @@
 
 pub mod abandon;
 pub mod checksum;
+pub mod cipher_random;
 pub mod descriptor;
 pub mod disk;
 pub mod error;

@@ -1,7 +1,8 @@
 //! Randomness as an argument. Production seeds from the operating system, the simulator from its
 //! seed; the generator is the same, so a run is reproduced by its seed alone.
 
-/// A small, fast, seedable generator (xoshiro256**, seeded through SplitMix64). Not for secrets.
+/// A small, fast, seedable generator (xoshiro256**, seeded through SplitMix64). Not for secrets: for these
+/// [`crate::cipher_random`] is there.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: [u64; 4],

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ropewalk_base::cipher_random::CipherRandom;
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::HashSeed;
 use ropewalk_base::memory::Slice;
@@ -34,7 +35,8 @@ pub struct Core {
     /// The payload of long probes.
     pub(crate) probe_bytes: Slice,
     pub(crate) rails: Rails,
-    pub(crate) random: Random,
+    /// For all that peers are told.
+    pub(crate) random: CipherRandom,
     pub(crate) now: Time,
     pub(crate) peers: Peers,
     pub(crate) links: Links,
@@ -81,7 +83,8 @@ pub struct Core {
 const ORDERS_MAX: usize = 1 << 22;
 
 impl Core {
-    /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
+    /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint. `random` determines
+    /// all that is left to chance: see [`Core::with_random`].
     pub fn new(
         config: Config,
         identity: Identity,
@@ -98,7 +101,7 @@ impl Core {
             greeting,
             probe_bytes: Slice::NONE,
             rails: Rails::new(rails),
-            random,
+            random: CipherRandom::peek(&random),
             now: Time::ZERO,
             peers: Peers::new(config.peers_max, hash.clone()),
             links: Links::default(),
@@ -134,6 +137,13 @@ impl Core {
             config,
             identity,
         }
+    }
+
+    /// Nonces and secrets come from this generator, whose key is the operating system's: a seed is short.
+    #[must_use]
+    pub fn with_random(mut self, random: CipherRandom) -> Core {
+        self.random = random;
+        self
     }
 
     /// Takes the next thing to do or to know, in order; the three functions below have it. What it is

@@ -27,7 +27,7 @@ use crate::on_demand::OnDemandRails;
 use crate::paths;
 pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
-use crate::security::Security;
+use crate::security::{Security, with_chance};
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
 use crate::teller::{Door, StartTeller};
@@ -55,7 +55,7 @@ pub struct EndpointConfig {
     pub clock: SharedClock,
     /// The clock is one of virtual time: the endpoint looks at no other one, so that a run can be repeated.
     pub virtual_time: bool,
-    /// Seeds keys and nonces.
+    /// Seeds the order of hashes, and in virtual time keys and nonces: else these come from the operating system.
     pub seed: u64,
     /// Who may talk to it.
     pub security: Security,
@@ -155,7 +155,7 @@ impl Endpoint {
             .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
-            core: config.security.applied_to(core, &addresses),
+            core: config.security.applied_to(with_chance(core, config.virtual_time), &addresses),
             rails,
             buffers,
             pool,

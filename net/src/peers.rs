@@ -27,7 +27,8 @@ pub enum PeerUser {
 }
 
 impl Endpoint {
-    /// A peer for an address. No connection is made before something is posted.
+    /// A peer for an address. No connection is made before something is posted. Where the address names a node, no other one is
+    /// let in: operations with it end as [`Fault::Untrusted`].
     pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
         self.reach_by_need(address);
         let mut engine = self.locked();
@@ -101,6 +102,11 @@ impl Endpoint {
     /// The peer's own endpoint id, once it greeted us.
     pub fn peer_endpoint(&self, peer: PeerId) -> Option<EndpointId> {
         self.locked().core.peer_endpoint(peer).map(EndpointId)
+    }
+
+    /// The node that a peer has proven to be, where both sides have keys and its keys have a name.
+    pub fn peer_node(&self, peer: PeerId) -> Option<String> {
+        self.locked().core.peer_node(peer).map(|node| node.as_str().to_string())
     }
 
     /// The origin of the peer, its endpoint and incarnation, once it has greeted us.

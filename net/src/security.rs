@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ropewalk_auth::{FILE_BYTES_MAX, FileError, Guard, Keyring, Secret, World};
+use ropewalk_base::cipher_random::CipherRandom;
 use ropewalk_core::Core;
 use thiserror::Error;
 use zeroize::Zeroizing;
@@ -104,10 +105,22 @@ pub fn read_key_file(path: &Path) -> Result<Keyring, KeyFileError> {
 
 /// 32 bytes of the kernel's randomness.
 pub fn random_secret() -> Secret {
+    Secret::new(*random_key())
+}
+
+/// A core whose nonces and secrets the kernel's randomness determines; in virtual time its seed does.
+pub(crate) fn with_chance(core: Core, virtual_time: bool) -> Core {
+    match virtual_time {
+        true => core,
+        false => core.with_random(CipherRandom::from_key(*random_key())),
+    }
+}
+
+fn random_key() -> Zeroizing<[u8; 32]> {
     let mut bytes = Zeroizing::new([0u8; 32]);
     let filled = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
     assert_eq!(filled, Ok(bytes.len()), "the kernel has randomness for a key");
-    Secret::new(*bytes)
+    bytes
 }
 
 /// The host's clock and chance.

@@ -268,6 +268,9 @@ pub trait Report {
     /// A link can carry frames. `accepted`: the peer began it.
     fn link_up(&mut self, link: LinkId, accepted: bool);
 
+    /// A link that was accepted comes from this host, where its rail knows that: what identifies the host, or its network.
+    fn link_from(&mut self, _link: LinkId, _host: &[u8]) {}
+
     /// A link is gone, or a connect failed: the last word about it.
     fn link_down(&mut self, link: LinkId, fault: Fault);
 

@@ -13,6 +13,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// How long an attempt may take while there are other ways to try, in the first rounds over all of them. Later it has all
 /// the time that its rail gives it.
 const HURRY: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(1500)];
+/// For how many milliseconds our call gives way to one that proves nothing yet, at least and at most.
+const WAY_MILLIS: (u128, u128) = (10, 200);
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 
@@ -45,6 +47,17 @@ pub(crate) struct Calls {
     crowded: bool,
     /// A link over which it called before its last frames over the old one were here.
     caller: Option<LinkId>,
+    way: Way,
+}
+
+/// Whether a call of ours gave way to one of the peer's that proved nothing yet, and then for how many milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Way(u8);
+
+impl Way {
+    const OURS: Way = Way(0);
+    /// An earlier call did.
+    const WAS_GIVEN: Way = Way(u8::MAX);
 }
 
 /// One round over all ways to a peer, each of which is given little time while others are left.
@@ -88,6 +101,7 @@ impl Calls {
         crowded_since: Time::NEVER,
         crowded: false,
         caller: None,
+        way: Way::OURS,
     };
 
     pub fn stage(&self) -> CallStage {
@@ -227,8 +241,31 @@ impl Calls {
         self.crowded = false;
     }
 
+    /// Lets a call of the peer's that proves nothing yet take the place of ours, for as long as its proof may take: twice as
+    /// long as our greeting's answer took. False where an earlier call of ours did so.
+    pub fn give_way(&mut self, now: Time, lossy: bool) -> bool {
+        if self.way != Way::OURS {
+            return false;
+        }
+        let left = if lossy { Duration::ZERO } else { self.greeted_until.since(now) };
+        let answered = PATIENCE.saturating_sub(left);
+        let millis = (2 * answered).as_millis().clamp(WAY_MILLIS.0, WAY_MILLIS.1);
+        self.way = Way(millis as u8);
+        true
+    }
+
+    /// For how long our next call waits, where this one gave way to such a call.
+    pub fn take_way_given(&mut self) -> Option<Duration> {
+        if matches!(self.way, Way::OURS | Way::WAS_GIVEN) {
+            return None;
+        }
+        let Way(millis) = std::mem::replace(&mut self.way, Way::WAS_GIVEN);
+        Some(Duration::from_millis(millis.into()))
+    }
+
     /// A session began or ended: what went wrong before does not count any more.
     pub fn reset(&mut self) {
+        self.way = Way::OURS;
         self.babbled = false;
         (self.crowded, self.crowded_since) = (false, Time::NEVER);
     }

@@ -118,6 +118,10 @@ impl Core {
         prefix: &Prefix,
         body: &JoinBody,
     ) -> Placement {
+        if self.end_if_revoked(id) {
+            self.close_link(link);
+            return Placement::Drop;
+        }
         let Some(state) = self.links.get(link) else { return Placement::Drop };
         if !state.outbound && state.proven().is_some() {
             return self.arrive_beginning(link, id, prefix, body);
@@ -143,6 +147,7 @@ impl Core {
             return Placement::Drop;
         }
         if !outbound {
+            self.note_proven(link);
             if self.links.get(link).is_some_and(|state| state.trust.is_some()) {
                 self.expose_existing(id, link);
             }

@@ -16,7 +16,6 @@ use ropewalk_wire::frame::{
 
 use super::calls::PATIENCE;
 use super::carrying::CarryingProof;
-use super::trusting::Answerer;
 use super::{Link, LinkStage, Links, Peer, Told};
 use crate::api::{Mode, Output, PeerId, Plant};
 use crate::engine::Core;
@@ -39,7 +38,8 @@ impl Core {
     pub fn link_up(&mut self, link: LinkId, accepted: bool) {
         if accepted {
             let nonce = self.random.next_u64() as u32;
-            self.links.insert(link, Link::new(None, nonce));
+            let source = link.rail;
+            self.links.insert(link, Link { source, ..Link::new(None, nonce) });
             return self.note_newcomer(link);
         }
         let Some(state) = self.links.get_mut(link) else { return };
@@ -173,7 +173,6 @@ impl Core {
         if !answer {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
-            state.asks_to_join = prefix.flags.get() & FLAG_JOIN != 0;
         } else if state.joins.is_none() && prefix.flags.get() & FLAG_JOIN != 0 {
             state.proof = CarryingProof::Follows;
         }
@@ -204,12 +203,12 @@ impl Core {
         if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
         }
-        if self.links.get(link).is_some_and(|state| state.asks_to_join) {
+        if self.links.get(link).is_some_and(Link::asks_to_join) {
             return self.asked_to_join(link, &hello);
         }
         // Before anything is kept of the caller.
-        if !self.hears(link, &hello) {
-            return self.refuse_link(link, Refusal::Untrusted);
+        if let Err(refusal) = self.hears(link, &hello) {
+            return self.refuse_link(link, refusal);
         }
         if endpoint == self.identity.endpoint.0 {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
@@ -223,6 +222,7 @@ impl Core {
         if !self.may_be(id, link) {
             return self.refuse_link(link, Refusal::Untrusted);
         }
+        self.end_if_revoked(id);
         let (upgrade, insist) = match self.links.get(link) {
             Some(state) => (state.upgrade, state.insist),
             None => return,
@@ -289,6 +289,9 @@ impl Core {
         }
         let Some(asked) = state.peer else { return };
         let asked = self.resolve(asked);
+        if self.end_if_revoked(asked) {
+            return self.close_link(link);
+        }
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             if let Some(peer) = self.peers.get_mut(asked) {
@@ -308,17 +311,9 @@ impl Core {
             return self.close_link(link);
         }
         let refusal = Refusal::from_u8(hello.refusal);
-        match self.judge_answer(link, &hello, payload) {
-            Answerer::Known => {}
-            Answerer::Follows if self.is_same_endpoint(asked, &hello) => {}
-            Answerer::Stranger => {
-                self.close_link(link);
-                return self.refused(asked, link, refusal);
-            }
-            Answerer::Follows | Answerer::Untrusted => {
-                self.close_link(link);
-                return self.refused(asked, link, Refusal::Untrusted);
-            }
+        if let Some(refusal) = self.doubts(asked, link, &hello, payload) {
+            self.close_link(link);
+            return self.refused(asked, link, refusal);
         }
         if endpoint == self.identity.endpoint.0 {
             self.close_link(link);
@@ -343,7 +338,7 @@ impl Core {
         if self.awaits_carrying_proof(link, id) {
             return;
         }
-        if !self.may_begin(link) || !self.may_be(id, link) {
+        if !self.may_begin(link) || !self.may_be(id, link) || !self.stands(link) {
             self.close_link(link);
             return self.refused(id, link, Refusal::Untrusted);
         }
@@ -385,7 +380,7 @@ impl Core {
             // Another one of ours is about to carry the session.
             return self.close_link(link);
         }
-        if theirs_survives && self.has_agreed(id, false, link) {
+        if theirs_survives && self.gives_way(id, link) {
             self.close_link(link);
             return self.refused(id, link, Refusal::Duplicate);
         }
@@ -412,7 +407,7 @@ impl Core {
         }
         match refusal {
             Refusal::Duplicate => {
-                let until = self.now + YIELD;
+                let until = self.now + peer.calls.take_way_given().unwrap_or(YIELD);
                 peer.calls.yield_until(until);
                 self.wake_by(id, until);
             }
@@ -429,6 +424,25 @@ impl Core {
         let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
         let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
         others.into_iter().any(|other| self.links.get(other).is_some_and(agreed))
+    }
+
+    /// Whether our call gives way to one of the peer's. One that the peer has not proven itself on may be an old greeting that
+    /// somebody repeats: ours gives way to such calls once, for as long as a proof may take, and then no more.
+    fn gives_way(&mut self, id: PeerId, link: LinkId) -> bool {
+        if !self.has_agreed(id, false, link) {
+            return false;
+        }
+        let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
+        let is_proven = others.filter_map(|other| self.links.get(other)).any(|state| {
+            !state.outbound
+                && state.stage == LinkStage::Agreed
+                && state.proof != CarryingProof::Demanded
+        });
+        if self.trust.is_none() || is_proven {
+            return true;
+        }
+        let (now, lossy) = (self.now, self.is_lossy(link));
+        self.peers.get_mut(id).is_some_and(|peer| peer.calls.give_way(now, lossy))
     }
 
     /// We choose this link; the session begins on our side.
@@ -488,11 +502,12 @@ impl Core {
     }
 }
 
-/// Whether nothing was heard on an accepted link, or no proof on one that is to join a session.
+/// Whether no whole greeting was heard on an accepted link, or no proof on one that is to join a session. A caller that is held
+/// back does not wait longer either.
 fn is_silent(links: &Links, link: LinkId) -> bool {
     let state = links.get(link);
     state.is_some_and(|it| {
-        let greets = it.stage == LinkStage::Greeting && it.hello.is_none();
+        let greets = it.stage == LinkStage::Greeting;
         let proves = it.joins.is_some() || it.proof == CarryingProof::Demanded;
         !it.outbound && (greets || it.stage == LinkStage::Agreed && proves)
     })

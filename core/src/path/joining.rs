@@ -162,8 +162,9 @@ impl Core {
     }
 
     /// The peer whose session may have this link as one more path.
-    fn wanted_by(&self, link: LinkId, hello: &HelloBody) -> Option<PeerId> {
+    fn wanted_by(&mut self, link: LinkId, hello: &HelloBody) -> Option<PeerId> {
         let id = self.peers.of_endpoint(u128::from_le_bytes(hello.endpoint))?;
+        self.end_if_revoked(id);
         let theirs = self.links.get(link)?.theirs?;
         let peer = self.peers.get(id)?;
         let session = peer.session.as_ref()?;
@@ -202,6 +203,10 @@ impl Core {
             return self.violation("an unexpected proof");
         };
         let outbound = state.outbound;
+        if self.end_if_revoked(id) {
+            self.close_link(link);
+            return Placement::Drop;
+        }
         let prover = if outbound { Prover::Acceptor } else { Prover::Caller };
         let (their_rail, entropy) = (body.rail, body.entropy.get());
         let named = (PathId::named(body.path.get()), body.counter.get());

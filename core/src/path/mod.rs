@@ -4,6 +4,7 @@
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
 //! with its link, unless both sides closed it as idle; in mode `Resume` it goes on over the next link.
 
+mod answers;
 mod arming;
 mod calls;
 mod carrying;
@@ -21,6 +22,7 @@ mod peers;
 mod proving;
 mod records;
 mod resting;
+mod revoking;
 mod routes;
 mod timers;
 mod trusting;
@@ -47,10 +49,11 @@ use evictable::EvictionMarks;
 use timers::PeerTimer;
 use trusting::{LinkTrust, ProvenNode};
 
+use ropewalk_auth::{NodeName, Standing};
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::LinkId;
-use ropewalk_wire::frame::HelloBody;
+use ropewalk_wire::frame::{FLAG_JOIN, HelloBody};
 
 use crate::api::{CHANNELS, PeerId};
 use crate::credit::Windows;
@@ -80,13 +83,13 @@ pub(crate) struct Link {
     pub is_told: bool,
     pub upgrade: bool,
     pub insist: bool,
-    /// It was accepted, and its greeting asks to join a session.
-    pub asks_to_join: bool,
     /// How far both sides have proven that the link may carry the session on.
     pub proof: CarryingProof,
     /// How far both sides have proven that they have keys, and the flags of the peer's greeting.
     pub trust: Option<Box<LinkTrust>>,
     pub their_flags: u16,
+    /// Stands for the host from which the peer called, or for our rail, where answers are counted.
+    pub source: u8,
     pub stage: LinkStage,
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
@@ -184,6 +187,10 @@ pub(crate) struct PeerIdentity {
 struct PeerNotes {
     /// The node that it has proven to be.
     node: Option<ProvenNode>,
+    /// The node that its address names.
+    wanted: Option<NodeName>,
+    /// What the proof of its session depends on.
+    standing: Option<Standing>,
     /// The cluster of an endpoint that answered at its address and is not one of ours.
     other_cluster: Option<u128>,
 }
@@ -197,6 +204,22 @@ impl PeerIdentity {
     fn set_node(&mut self, node: Option<ProvenNode>) {
         if node.is_some() || self.notes.is_some() {
             self.notes.get_or_insert_default().node = node;
+        }
+    }
+
+    /// The node that its address names.
+    fn wanted(&self) -> Option<&NodeName> {
+        self.notes.as_ref()?.wanted.as_ref()
+    }
+
+    /// What the proof of its session depends on.
+    fn standing(&self) -> Option<Standing> {
+        self.notes.as_ref()?.standing
+    }
+
+    fn set_standing(&mut self, standing: Option<Standing>) {
+        if standing.is_some() || self.notes.is_some() {
+            self.notes.get_or_insert_default().standing = standing;
         }
     }
 
@@ -230,10 +253,10 @@ impl Link {
             is_told: false,
             upgrade: false,
             insist: false,
-            asks_to_join: false,
             proof: CarryingProof::default(),
             trust: None,
             their_flags: 0,
+            source: 0,
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
             nonce,
             hello: None,
@@ -252,6 +275,11 @@ impl Link {
             spared: 0,
             spared_next: 0,
         }
+    }
+
+    /// Whether it was accepted, and its greeting asks to join a session.
+    pub fn asks_to_join(&self) -> bool {
+        !self.outbound && self.their_flags & FLAG_JOIN != 0
     }
 
     /// The session that both sides would go on with over this link.

@@ -1,5 +1,6 @@
 //! Records of peers: looked up, learnt from a call, forgotten; what is known of a peer.
 
+use ropewalk_auth::Untrusted;
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::verb::LinkId;
@@ -142,6 +143,10 @@ impl Core {
 
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
     pub(crate) fn begin_loop(&mut self, asked: PeerId) {
+        if !self.are_wanted(asked) {
+            self.note_untrusted(Untrusted::OtherNode);
+            return self.end_session(asked, Fault::Untrusted);
+        }
         let own = self.identity.endpoint.0;
         let id = match self.peers.of_endpoint(own) {
             Some(id) if id == asked => id,

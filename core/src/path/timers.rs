@@ -137,8 +137,10 @@ impl Core {
         self.timers.looked_at(due);
         let sweep = self.run_sweep();
         let silent = self.close_silent();
-        self.timers.rest(sweep.min(silent));
+        let review = self.review_standings();
+        self.timers.rest(sweep.min(silent).min(review));
     }
+
     /// Does what is due for the session with a peer, and for its paths.
     fn run_session_timers(&mut self, id: PeerId) {
         let Some(session) = self.peers.session(id) else { return };

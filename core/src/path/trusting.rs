@@ -8,6 +8,7 @@
 //! Invariants: nothing is kept of a caller whose block is not good; who answers is identified by a good block alone, or by
 //! the proof of a session that goes on; the record of an endpoint belongs to one node.
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 use ropewalk_auth::{Calling, Guard, Heard, NodeName, Proven, Untrusted};
@@ -19,7 +20,9 @@ use ropewalk_wire::frame::{
 };
 use zerocopy::IntoBytes;
 
+use super::answers::Answers;
 use super::carrying::CarryingProof;
+use super::revoking::Review;
 use super::{Link, LinkStage};
 use crate::api::{Output, PeerId};
 use crate::engine::Core;
@@ -28,9 +31,11 @@ use crate::session::{Claim, Key, Prover, SessionId};
 
 /// The guard of an endpoint with keys, and its own addresses.
 pub(crate) struct Trust {
-    guard: Arc<Guard>,
+    pub(super) guard: Arc<Guard>,
     /// The text of our addresses, which greetings are about.
     addresses: Vec<u8>,
+    answers: Answers,
+    pub(super) review: Review,
 }
 
 /// How far both sides of a link have proven that they have keys.
@@ -56,7 +61,7 @@ pub(super) enum ProvenNode {
 
 /// The side that answered our call, as far as its answer proves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answerer {
+enum Answerer {
     /// The peer has proven itself, or we ask for no proof.
     Known,
     /// It refuses us, and proves nothing.
@@ -72,7 +77,8 @@ impl Core {
     #[must_use]
     pub fn with_guard(mut self, guard: Arc<Guard>, addresses: Vec<u8>) -> Core {
         assert_eq!(addresses.len() as u64, self.greeting.len, "the text of the greeting");
-        self.trust = Some(Box::new(Trust { guard, addresses }));
+        let (answers, review) = (Answers::new(), Review::new(guard.changes()));
+        self.trust = Some(Box::new(Trust { guard, addresses, answers, review }));
         self
     }
 
@@ -81,7 +87,7 @@ impl Core {
         self.trust.as_ref()?.guard.refused().1
     }
 
-    fn note_untrusted(&mut self, why: Untrusted) {
+    pub(super) fn note_untrusted(&mut self, why: Untrusted) {
         self.counters.untrusted += 1;
         if let Some(trust) = &self.trust {
             trust.guard.note(why);
@@ -105,8 +111,9 @@ impl Core {
         let said = said(flags, session, hello, &trust.addresses);
         if flags & FLAG_ANSWER == 0 {
             let peer = state.peer.and_then(|id| self.peers.get(id));
-            let node = peer.and_then(|peer| peer.identity.node());
-            let node = node.and_then(ProvenNode::name);
+            let identity = peer.map(|peer| &peer.identity);
+            let known = identity.and_then(|it| it.node()).and_then(ProvenNode::name);
+            let node = identity.and_then(|it| it.wanted()).or(known);
             let (block, calling) = trust.guard.call(node, &said)?;
             state.trust = Some(Box::new(LinkTrust::Called(calling)));
             return Ok(block);
@@ -173,35 +180,40 @@ impl Core {
         }
     }
 
-    /// Whether a caller has the key that it needs. `told`: its addresses.
-    pub(super) fn hears(&mut self, link: LinkId, hello: &HelloBody) -> bool {
-        let Some(state) = self.links.get_mut(link) else { return false };
+    /// Whether a caller has the key that it needs; `Err`: what it is told.
+    pub(super) fn hears(&mut self, link: LinkId, hello: &HelloBody) -> Result<(), Refusal> {
+        let now = self.now;
+        let Some(state) = self.links.get_mut(link) else { return Err(Refusal::Untrusted) };
         let block = match state.trust.take().map(|it| *it) {
             Some(LinkTrust::Told(block)) => block,
             Some(judged) => {
                 state.trust = Some(Box::new(judged));
-                return true;
+                return Ok(());
             }
             None => Vec::new(),
         };
         let told = state.told.as_ref().map_or(&[][..], |told| &told.0);
         let session = state.theirs.map_or(0, SessionId::name);
         let said = said(state.their_flags, session, hello, told);
-        let Some(trust) = &self.trust else {
-            // It wants a proof that we cannot give.
-            if !block.is_empty() {
-                self.counters.untrusted += 1;
+        let Some(trust) = &mut self.trust else {
+            if block.is_empty() {
+                return Ok(());
             }
-            return block.is_empty();
+            // It wants a proof that we cannot give.
+            self.counters.untrusted += 1;
+            return Err(Refusal::Untrusted);
         };
-        match trust.guard.hear(&block, &said) {
+        let Trust { guard, answers, .. } = &mut **trust;
+        match guard.hear_if(&block, &said, || answers.take(state.source, now)) {
             Ok(heard) => {
                 state.trust = Some(Box::new(LinkTrust::Heard(heard)));
-                true
+                Ok(())
             }
             Err(why) => {
                 self.note_untrusted(why);
-                false
+                // It may call again where it only came too early.
+                let again = why == Untrusted::TooMany;
+                Err(if again { Refusal::Duplicate } else { Refusal::Untrusted })
             }
         }
     }
@@ -213,16 +225,75 @@ impl Core {
         }
         let known = self.peers.get(id).and_then(|peer| peer.identity.node());
         let shown = self.links.get(link).and_then(Link::node);
-        known.is_none() || shown.is_none() || known == shown.as_ref()
+        shown.is_none() || (known.is_none() || known == shown.as_ref()) && self.is_wanted(id, link)
     }
 
-    /// Judges the answer to our call: its block, behind the addresses in `payload`.
-    pub(super) fn judge_answer(
+    /// Whether the node that has shown itself over a link is the one that a peer's address names, if it names one.
+    pub(super) fn is_wanted(&self, id: PeerId, link: LinkId) -> bool {
+        let wanted = self.peers.get(id).and_then(|peer| peer.identity.wanted());
+        let shown = self.links.get(link).and_then(Link::node);
+        wanted.is_none() || wanted == shown.as_ref().and_then(ProvenNode::name)
+    }
+
+    /// Whether we are the node that a peer's address names, if it names one.
+    pub(super) fn are_wanted(&self, id: PeerId) -> bool {
+        let wanted = self.peers.get(id).and_then(|peer| peer.identity.wanted());
+        let is_ours = |wanted| self.trust.as_ref().is_some_and(|trust| trust.guard.is_node(wanted));
+        wanted.is_none_or(is_ours)
+    }
+
+    /// This name of a peer stands for this node alone: no other one is let in by its address.
+    pub fn want_node(&mut self, name: PeerId, node: NodeName) {
+        if let Some(peer) = self.peers.get_mut(name) {
+            peer.identity.notes.get_or_insert_default().wanted = Some(node);
+        }
+    }
+
+    /// The node that a peer has proven to be, if it has a name.
+    pub fn peer_node(&self, id: PeerId) -> Option<&NodeName> {
+        self.peers.get(self.resolve(id))?.identity.node()?.name()
+    }
+
+    /// The host from which the caller of an accepted link comes: answers that are followed by no proof are counted by hosts.
+    pub fn came_from(&mut self, link: LinkId, host: &[u8]) {
+        let source = self.peers.hash().hash_one(host) as u8;
+        if let Some(state) = self.links.get_mut(link) {
+            state.source = source;
+        }
+    }
+
+    /// A caller has proven itself: our answer to it does not count any more.
+    pub(super) fn note_proven(&mut self, link: LinkId) {
+        let source = self.links.get(link).map_or(0, |state| state.source);
+        if let Some(trust) = &mut self.trust {
+            trust.answers.give_back(source);
+        }
+    }
+
+    /// Why the answer to our call does not count, if it does not: its sender proves too little, or is not whom we meant.
+    pub(super) fn doubts(
         &mut self,
+        asked: PeerId,
         link: LinkId,
         hello: &HelloBody,
         payload: &[u8],
-    ) -> Answerer {
+    ) -> Option<Refusal> {
+        match self.judge_answer(link, hello, payload) {
+            Answerer::Stranger => return Some(Refusal::from_u8(hello.refusal)),
+            Answerer::Follows if self.is_same_endpoint(asked, hello) => return None,
+            Answerer::Follows | Answerer::Untrusted => return Some(Refusal::Untrusted),
+            Answerer::Known => {}
+        }
+        let is_ourselves = hello.endpoint == self.identity.endpoint.0.to_le_bytes();
+        if is_ourselves || self.is_wanted(asked, link) {
+            return None;
+        }
+        self.note_untrusted(Untrusted::OtherNode);
+        Some(Refusal::Untrusted)
+    }
+
+    /// Judges the answer to our call: its block, behind the addresses in `payload`.
+    fn judge_answer(&mut self, link: LinkId, hello: &HelloBody, payload: &[u8]) -> Answerer {
         let Some(trust) = &self.trust else { return Answerer::Known };
         let Some(state) = self.links.get_mut(link) else { return Answerer::Untrusted };
         let Some((addresses, block)) = payload.split_at_checked(hello.address_bytes.get().into())
@@ -257,7 +328,7 @@ impl Core {
     }
 
     /// Whether an answer whose proof follows comes from the peer that we called, as far as it says.
-    pub(super) fn is_same_endpoint(&self, asked: PeerId, hello: &HelloBody) -> bool {
+    fn is_same_endpoint(&self, asked: PeerId, hello: &HelloBody) -> bool {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         let peer = self.peers.get(asked).filter(|peer| peer.identity.endpoint == endpoint);
         peer.and_then(|peer| peer.session.as_ref()).is_some_and(|session| session.key().is_some())
@@ -331,9 +402,14 @@ impl Core {
         if let Some(state) = self.links.get_mut(link) {
             state.proof = CarryingProof::None;
         }
+        self.note_proven(link);
+        if !self.stands(link) {
+            self.close_link(link);
+            return Placement::Drop;
+        }
         if !self.may_be(id, link) {
             // Another node has proven this endpoint meanwhile.
-            self.note_untrusted(Untrusted::WrongKey);
+            self.note_untrusted(Untrusted::OtherNode);
             self.close_link(link);
             return Placement::Drop;
         }
@@ -348,6 +424,10 @@ impl Core {
         let node = self.links.get(link).and_then(Link::node);
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.identity.set_node(node);
+        let standing = self.links.get(link).and_then(Link::proven).and_then(|it| it.standing);
+        peer.identity.set_standing(standing);
+        self.watch_standing(standing);
+        let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some(session) = peer.session.as_mut() {
             debug_assert_eq!(session.id, claim.session, "the session of this link's greetings");
             session.set_proven(key);

@@ -240,6 +240,7 @@ fn complete_part(part: &str) -> String {
     if !matches!(scheme, "tcp" | "udp") {
         return part.to_string();
     }
+    let (place, options) = place.split_at(place.find('?').unwrap_or(place.len()));
     let place = place.trim_end_matches('/');
     let bare = place.trim_start_matches('[').trim_end_matches(']');
     let place = match bare.parse::<IpAddr>() {
@@ -247,7 +248,7 @@ fn complete_part(part: &str) -> String {
         _ if place.is_empty() || place.contains(':') => place.to_string(),
         _ => format!("{place}:{PORT}"),
     };
-    format!("{scheme}://{place}")
+    format!("{scheme}://{place}{options}")
 }
 
 /// Fails where nothing can come of an address, however long one waits: no part of it has a network
@@ -339,6 +340,7 @@ mod tests {
             ("[::1]:8", "tcp://[::1]:8"),
             ("udp://127.0.0.1", "udp://127.0.0.1:7700"),
             ("tcp://127.0.0.1:9/\n", "tcp://127.0.0.1:9"),
+            ("127.0.0.1?node=n1", "tcp://127.0.0.1:7700?node=n1"),
             ("127.0.0.1, shm://here", "tcp://127.0.0.1:7700,shm://here"),
             (
                 "127.0.0.1,[::1]; 127.0.0.1:8;",

@@ -1,6 +1,6 @@
 //! The keys of this process: every endpoint that it opens proves itself by them.
 //!
-//! The key file is named by --key-file, else by $ROPEWALK_KEY_FILE, else by the config file. A process that runs for long looks
+//! The key file is named by --key-file or the mount option keyfile=, else by $ROPEWALK_KEY_FILE, else by the config file. A process that runs for long looks
 //! for another version of it now and then, so that keys can be changed without a restart.
 
 use std::os::unix::fs::MetadataExt;
@@ -28,6 +28,11 @@ static SECURITY: OnceLock<Security> = OnceLock::new();
 pub fn name_file(path: Option<PathBuf>) {
     let mut named = NAMED.lock().expect("replaced whole");
     *named = named.take().or(path);
+}
+
+/// Names the key file of this process, whatever was named before.
+pub fn prefer_file(path: PathBuf) {
+    *NAMED.lock().expect("replaced whole") = Some(path);
 }
 
 /// Names the key file of the environment, unless one was named before.

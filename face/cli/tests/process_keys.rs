@@ -118,3 +118,37 @@ fn keys_are_rotated_while_the_cluster_serves() {
     refused(&run(place, Some("old"), &ls), "did not prove who they are");
     up.stop();
 }
+
+#[test]
+fn clients_insist_on_the_nodes_that_an_address_names_and_that_data_servers_have_proven() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    well(&run(place, None, &["key", "create", "--signing", "sign"]));
+    for node in ["meta", "data-0", "client"] {
+        well(&run(place, None, &["key", "sign", "sign", "--node", node, node]));
+    }
+    well(&run(place, None, &["format", "rope"]));
+    let path = |name: &str| place.join(name).to_str().unwrap().to_string();
+    let serve = |part: &str, key: &str, more: &[&str]| {
+        let (directory, key) = (path(&format!("rope/{part}")), path(key));
+        let cluster = path("rope/cluster");
+        let words = ["--directory", &directory, "--key-file", &key, "--cluster-file", &cluster];
+        Process::start(&[more, &words[..]].concat(), "serving at")
+    };
+    let meta = serve("meta", "meta", &["serve", "meta", "--listen", "127.0.0.1:0"]);
+    let address = meta.line.split("serving at ").nth(1).unwrap().to_string();
+    let called = format!("{address}?node=meta");
+    let words = ["serve", "data", "--admit", "--server", "0", "--meta", &called];
+    let _data = serve("data0", "data-0", &[&words[..], &["--listen", "127.0.0.1:0"]].concat());
+    fs::write(place.join("file"), vec![7; 300_000]).unwrap();
+    well(&run(place, Some("client"), &["cp", "-A", &called, "file", ":/copy"]));
+    well(&run(place, Some("client"), &["cp", "-A", &called, ":/copy", "back"]));
+    assert!(fs::read(place.join("back")).unwrap() == vec![7; 300_000]);
+    let wrong = format!("{address}?node=data-0");
+    refused(&run(place, Some("client"), &["ls", "-A", &wrong, ":/"]), "did not prove who they are");
+    let words = ["status", "--json", "--interval", "0", "--address", &called];
+    let status = run(place, Some("client"), &words);
+    well(&status);
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    assert!(said.contains("?node=data-0"), "{said}");
+}

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use ropewalk_auth::NodeName;
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::LinkId;
 use ropewalk_core::{Called, PeerId};
@@ -37,6 +38,7 @@ impl Engine {
     /// of one peer: under several their messages would go in the order in which the peers are found.
     pub fn add_peer(&mut self, address: Address) -> Result<PeerId, Fault> {
         let core = &self.core;
+        let node = address.node().map(NodeName::new).transpose().map_err(|_| Fault::Invalid)?;
         let unknown = |peer: &PeerId| core.is_known(*peer) && core.peer_endpoint(*peer).is_none();
         let peer = match self.addresses.looked_up(&address).filter(unknown) {
             Some(same) => self.core.add_name(same)?,
@@ -47,6 +49,9 @@ impl Engine {
                 peer
             }
         };
+        if let Some(node) = node {
+            self.core.want_node(peer, node);
+        }
         self.addresses.set(peer, address);
         Ok(peer)
     }

@@ -84,6 +84,10 @@ impl Report for RailEvents<'_> {
         self.core.link_up(link, accepted);
     }
 
+    fn link_from(&mut self, link: LinkId, host: &[u8]) {
+        self.core.came_from(link, host);
+    }
+
     fn link_down(&mut self, link: LinkId, fault: Fault) {
         self.core.link_down(link, fault);
     }

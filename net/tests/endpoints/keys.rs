@@ -26,24 +26,24 @@ const MEDIA: [Medium; 6] = [
     Medium::Udp,
 ];
 
-fn cluster(byte: u8) -> PskKeys {
+pub fn cluster(byte: u8) -> PskKeys {
     PskKeys::new(Secret::new([byte; 32]), None)
 }
 
-fn member(byte: u8) -> Security {
+pub fn member(byte: u8) -> Security {
     Security::with(Keyring::Cluster(cluster(byte)))
 }
 
-fn name(text: &str) -> NodeName {
+pub fn name(text: &str) -> NodeName {
     NodeName::new(text).unwrap()
 }
 
-fn derived(byte: u8, node: &str) -> Security {
+pub fn derived(byte: u8, node: &str) -> Security {
     Security::with(Keyring::Derived(cluster(byte).derive(&name(node)), name(node)))
 }
 
 /// A world of two endpoints: the first one calls.
-fn pair(medium: Medium, securities: [Security; 2]) -> World {
+pub fn pair(medium: Medium, securities: [Security; 2]) -> World {
     let mut world = World::new(medium);
     for security in securities {
         world.add_with(|config| config.security = security);
@@ -52,7 +52,7 @@ fn pair(medium: Medium, securities: [Security; 2]) -> World {
 }
 
 /// Sends a message from the first endpoint to the second one; how that ended.
-fn try_message(world: &mut World) -> Result<(), Fault> {
+pub fn try_message(world: &mut World) -> Result<(), Fault> {
     let to = world.peer(0, 1);
     receive(world, 1, None, 7, 100, 1);
     send(world, 0, to, 7, 100, 2);
@@ -193,7 +193,7 @@ fn keys_change_while_sessions_run_and_begin() {
 }
 
 /// A greeting of a caller with this nonce that has no addresses.
-fn greeting(endpoint: u128, nonce: u32) -> HelloBody {
+pub fn greeting(endpoint: u128, nonce: u32) -> HelloBody {
     HelloBody {
         endpoint: endpoint.to_le_bytes(),
         cluster: 1u128.to_le_bytes(),
@@ -211,12 +211,12 @@ fn greeting(endpoint: u128, nonce: u32) -> HelloBody {
 }
 
 /// What its block is about: no flags, no session, the greeting, no addresses.
-fn said(hello: &HelloBody) -> Vec<u8> {
+pub fn said(hello: &HelloBody) -> Vec<u8> {
     [&[0; 6][..], hello.as_bytes()].concat()
 }
 
 /// Says a greeting with this block to the first endpoint; the connection, and why it is refused.
-fn greet(world: &mut World, hello: HelloBody, block: &[u8]) -> (Stranger, Refusal) {
+pub fn greet(world: &mut World, hello: HelloBody, block: &[u8]) -> (Stranger, Refusal) {
     let mut stranger = connect(world);
     let envelope = Envelope { payload_bytes: block.len() as u32, ..Envelope::default() };
     let mut header = frame::encode(envelope, &Body::Hello(hello));
@@ -229,7 +229,7 @@ fn greet(world: &mut World, hello: HelloBody, block: &[u8]) -> (Stranger, Refusa
     (stranger, refusal)
 }
 
-fn connect(world: &World) -> Stranger {
+pub fn connect(world: &World) -> Stranger {
     let addresses = world.nodes[0].endpoint.addresses();
     let address = addresses.split(',').next().unwrap().strip_prefix("tcp://").unwrap();
     let socket = std::net::TcpStream::connect(address).unwrap();
@@ -237,7 +237,7 @@ fn connect(world: &World) -> Stranger {
     Stranger { socket, session: 0, message: 0, span: None }
 }
 
-fn hangs_up(world: &mut World, mut stranger: Stranger) {
+pub fn hangs_up(world: &mut World, mut stranger: Stranger) {
     let mut bytes = Vec::new();
     world.until("end of the link", |_| !stranger.hear(&mut bytes));
 }
@@ -286,7 +286,7 @@ fn old_greetings(plant: Plant) -> u64 {
     before
 }
 
-fn guard_of(security: Security) -> Arc<Guard> {
+pub fn guard_of(security: Security) -> Arc<Guard> {
     match security {
         Security::Keys(guard) => guard,
         Security::None => unreachable!("it has keys"),

@@ -26,6 +26,7 @@ mod locks;
 mod messages;
 mod names;
 mod need;
+mod nodes;
 mod ordering;
 mod pathless;
 mod probe;

@@ -8,7 +8,8 @@
 //! a link that ends is reported once, after the outcomes of its orders, and its socket is closed by then.
 
 use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
@@ -249,9 +250,9 @@ impl TcpRail {
             let Some(listener) = &self.listener else { break };
             self.counters.system_calls += 1;
             match socket::accept(listener.socket.as_fd()) {
-                Ok(socket) => {
+                Ok((socket, from)) => {
                     progress = true;
-                    self.welcome(socket, report);
+                    self.welcome(socket, from, report);
                 }
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // The connection stays in the kernel's queue, and the listener readable: without
@@ -269,7 +270,7 @@ impl TcpRail {
         progress
     }
 
-    fn welcome(&mut self, socket: std::os::fd::OwnedFd, report: &mut dyn Report) {
+    fn welcome(&mut self, socket: OwnedFd, from: Option<IpAddr>, report: &mut dyn Report) {
         socket::tune(socket.as_fd(), &self.config);
         let mut link = Link::new(State::Up, Some(socket));
         link.accepted = true;
@@ -290,7 +291,11 @@ impl TcpRail {
         let silent = |slot| links.get(slot).is_some_and(|link| !link.greeted);
         self.greetings.sweep(links.len(), |timer| silent(timer.link));
         self.counters.links_up += 1;
-        report.link_up(self.id(slot), true);
+        let link = self.id(slot);
+        report.link_up(link, true);
+        if let Some(from) = from {
+            report.link_from(link, &socket::host_of(from));
+        }
     }
 
     fn watch_listener(&mut self, wanted: bool) {

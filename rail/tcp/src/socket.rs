@@ -155,9 +155,22 @@ pub fn connect(address: &SocketAddr, config: &TcpConfig) -> Result<OwnedFd, Errn
     }
 }
 
-/// The next connection of a listening socket.
-pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)
+/// The next connection of a listening socket, and from where it comes.
+pub fn accept(listener: BorrowedFd<'_>) -> Result<(OwnedFd, Option<IpAddr>), Errno> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let (socket, from) = net::acceptfrom_with(listener, flags)?;
+    let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+    Ok((socket, from.map(|from| from.ip().to_canonical())))
+}
+
+/// What identifies a caller: its host, or of a long address its network, in which one host may have all addresses.
+pub fn host_of(address: IpAddr) -> [u8; 8] {
+    let mut host = [0; 8];
+    match address {
+        IpAddr::V4(address) => host[..4].copy_from_slice(&address.octets()),
+        IpAddr::V6(address) => host.copy_from_slice(&address.octets()[..8]),
+    }
+    host
 }
 
 /// Chooses the congestion control for a connection within this host. Where the address says so, the call comes before
@@ -260,7 +273,7 @@ mod tests {
             let accepted = loop {
                 match accept(listener.socket.as_fd()) {
                     Err(Errno::AGAIN) => std::thread::yield_now(),
-                    other => break other.unwrap(),
+                    other => break other.unwrap().0,
                 }
             };
             for end in [calling.as_fd(), accepted.as_fd()] {

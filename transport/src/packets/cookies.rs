@@ -8,7 +8,7 @@
 use std::hash::{Hash, Hasher};
 
 use hmac::{Hmac, Mac};
-use ropewalk_base::random::Random;
+use ropewalk_base::cipher_random::CipherRandom;
 use ropewalk_base::time::Time;
 use ropewalk_wire::packets::COOKIE_BYTES;
 use sha2::Sha256;
@@ -30,7 +30,12 @@ pub(super) type Caller<S> = (S, u8, u64);
 
 impl Cookies {
     /// The cookie for a call.
-    pub fn give<S: Hash>(&mut self, caller: Caller<S>, random: &mut Random, now: Time) -> Cookie {
+    pub fn give<S: Hash>(
+        &mut self,
+        caller: Caller<S>,
+        random: &mut CipherRandom,
+        now: Time,
+    ) -> Cookie {
         let key = self.key.get_or_insert_with(|| {
             let mut key = [0; 32];
             key.chunks_exact_mut(8)
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_cookie_holds_for_its_caller_and_call_and_not_for_long() {
-        let (mut cookies, mut random) = (Cookies::default(), Random::from_seed(1));
+        let (mut cookies, mut random) = (Cookies::default(), CipherRandom::from_key([1; 32]));
         let at = |seconds: u64| Time(seconds * 1_000_000_000);
         assert!(!cookies.holds((7u32, 1, 5), &[0; COOKIE_BYTES], at(1)), "none was given");
         let cookie = cookies.give((7u32, 1, 5), &mut random, at(1));

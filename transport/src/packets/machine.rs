@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::Duration;
 
+use ropewalk_base::cipher_random::CipherRandom;
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::random::Random;
@@ -114,7 +115,7 @@ pub const LINKS_MAX: usize = 1 << TAG_SLOT_BITS;
 #[derive(Debug)]
 pub struct Machine<S> {
     pub(super) config: PacketConfig,
-    pub(super) random: Random,
+    pub(super) random: CipherRandom,
     pub(super) driver: Driver<Reply<S>, Event>,
     pub(super) links: Slots<Link<S>>,
     /// Links by who is at the other end: its station and number, and its name for them.
@@ -156,7 +157,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             links: Slots::with_limit(config.links_max),
             budget: PullBudget::new(config.pieces_max, PIECES_PER_ASK),
             config,
-            random,
+            random: CipherRandom::peek(&random),
             driver: Driver::new(),
             by_theirs: HashMap::with_hasher(hash.clone()),
             called: HashMap::with_hasher(hash.clone()),

@@ -18,7 +18,7 @@ use crate::network::{client_rails, complete_address};
 use crate::operate::ADDRESS;
 use crate::report::{announce, complain};
 use crate::stop::Stop;
-use crate::{background, log, notify};
+use crate::{background, log, notify, security};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -161,6 +161,12 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let mut wishes = Wishes::parse(words, arguments.sloppy)?;
     if arguments.of_helper {
         wishes = wishes.completed(rustix::process::geteuid().is_root());
+    }
+    if let Some(file) = &wishes.key_file {
+        security::prefer_file(file.into());
+    }
+    if arguments.of_helper {
+        security::name_file_of_environment();
     }
     if wishes.remount {
         let (address, directory) = (&arguments.address, &arguments.directory);

@@ -70,6 +70,12 @@ pub const OPTIONS: &[MountOption] = &[
         "Write the log of the mount to this file [default: the journal under \
         systemd, else a new file in $TMPDIR].",
     ),
+    option(
+        "keyfile",
+        "FILE",
+        "Prove to servers who this node is by the keys of this file \
+        [default: $ROPEWALK_KEY_FILE, or that of the config file].",
+    ),
 ];
 
 /// The names of all options, with their values.
@@ -93,6 +99,7 @@ pub struct Wishes {
     pub remount: bool,
     pub patience: Option<Duration>,
     pub log: Option<String>,
+    pub key_file: Option<String>,
 }
 
 impl Wishes {
@@ -151,7 +158,10 @@ impl Wishes {
                 Err(cause) => bail!("mount option '{word}': {cause}"),
             },
             ("log", Some(value)) if !value.is_empty() => self.log = Some(value.to_string()),
-            ("patience" | "log", _) => {
+            ("keyfile", Some(value)) if !value.is_empty() => {
+                self.key_file = Some(value.to_string());
+            }
+            ("patience" | "log" | "keyfile", _) => {
                 bail!("mount option '{name}' needs a value: write {name}=VALUE")
             }
             _ if sloppy => {}
@@ -224,6 +234,8 @@ mod tests {
         let timed =
             wishes("patience=2.5,log=/var/log/x,_netdev,nofail,x-systemd.automount").unwrap();
         assert_eq!(timed.patience, Some(Duration::from_millis(2500)));
+        assert_eq!(timed.key_file, None);
+        assert_eq!(wishes("keyfile=/k,ro").unwrap().key_file, Some("/k".to_string()));
         assert_eq!(timed.log.as_deref(), Some("/var/log/x"));
     }
 
@@ -256,6 +268,7 @@ mod tests {
         assert!(said("ro,sudi").contains("'sudi'; the known options are ro, rw, suid"));
         assert!(said("relatime").contains("'relatime' is not supported"));
         assert!(said("patience").contains("needs a value"));
+        assert!(said("keyfile").contains("needs a value"));
         assert!(said("patience=soon").contains("'soon' is not a number of seconds"));
         assert!(said("ro=1").contains("unknown mount option 'ro=1'"));
         assert!(Wishes::parse(["sudi"].into_iter(), true).is_ok());

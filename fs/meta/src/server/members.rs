@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::text::printable;
+use ropewalk_net::{Address, PeerId};
 use ropewalk_rpc::{Connection, Incoming, Options, Responder};
 use ropewalk_wire::fs::data::DataRequest;
 use ropewalk_wire::fs::head::{Service, Status};
@@ -70,7 +71,7 @@ impl MetaServer {
                     encode(&result, &mut body);
                     this.send(responder, Status::Done, body);
                 }
-                None => this.serve_heartbeat(&beat, responder),
+                None => this.serve_heartbeat(&beat, incoming.peer, responder),
             }
             this.drain();
         });
@@ -98,8 +99,15 @@ impl MetaServer {
     }
 
     /// Has the shard judge a heartbeat, and tells people the news.
-    pub(super) fn serve_heartbeat(self: &Rc<Self>, beat: &Heartbeat<'_>, responder: Responder) {
+    pub(super) fn serve_heartbeat(
+        self: &Rc<Self>,
+        beat: &Heartbeat<'_>,
+        peer: PeerId,
+        responder: Responder,
+    ) {
         let now = self.now();
+        let address = self.with_node(peer, beat.address.0);
+        let beat = &Heartbeat { address: Bytes(&address), ..*beat };
         let request = MetaRequest::Heartbeat(*beat);
         let call = Call { session: 0, slot: 0, sequence: 0, request, now };
         let Some(mut shard) = self.shard() else {
@@ -136,6 +144,17 @@ impl MetaServer {
             this.data_servers.note_fenced(server, boot);
             this.finish(responder, 0, 0, outcome);
         });
+    }
+
+    /// The address of a data server with the node that it has proven to be, if it has: whoever gets this address insists on
+    /// that node.
+    fn with_node(&self, peer: PeerId, address: &[u8]) -> Vec<u8> {
+        let text = std::str::from_utf8(address).ok();
+        let parsed = text.and_then(|text| Address::parse(text).ok());
+        let node = self.endpoint.endpoint().peer_node(peer);
+        let named = parsed.zip(node).and_then(|(address, node)| address.of_node(&node));
+        let named = named.map(|address| address.to_string().into_bytes());
+        named.filter(|it| it.len() <= ADDRESS_BYTES_MAX).unwrap_or_else(|| address.to_vec())
     }
 
     fn note_verdict(

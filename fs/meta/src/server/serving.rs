@@ -274,7 +274,7 @@ impl MetaServer {
         if let MetaRequest::Heartbeat(beat) = request {
             return match self.is_contested(&beat) {
                 true => self.start_contest(incoming, responder),
-                false => self.serve_heartbeat(&beat, responder),
+                false => self.serve_heartbeat(&beat, incoming.peer, responder),
             };
         }
         let head = incoming.head;
