@@ -157,3 +157,35 @@ fn files_outlive_the_death_of_any_one_server_and_get_their_copies_back() {
         site.reads_back(name);
     }
 }
+
+#[test]
+fn a_server_is_drained_removed_and_its_files_stay() {
+    let mut site = Site::new(3);
+    site.file("single", 1);
+    site.run(&["cp", "single", ":/"]).well();
+    site.run(&["policy", "--copies", "2", ":/"]).well();
+    site.file("double", 2);
+    site.run(&["cp", "double", ":/"]).well();
+    // The last copy of something is there.
+    let refused = site.run(&["server", "remove", "1"]).badly();
+    assert!(refused.contains("/single") && refused.contains("drain 1 --wait"), "{refused}");
+    let unknown = site.run(&["server", "drain", "9"]).badly();
+    assert!(unknown.contains("no data server of this number"), "{unknown}");
+    let said = site.run(&["server", "drain", "1", "--wait"]).well();
+    assert!(said.contains("no group has to move"), "{said}");
+    let state = site.json(&["server", "status", "--json"]);
+    let first = &state["servers"][0];
+    assert_eq!((&first["server"], &first["leaves"]), (&1.into(), &true.into()), "{state}");
+    assert_eq!((&first["orders"], &first["copies"]), (&0.into(), &0.into()), "{state}");
+    let table = site.run(&["server", "status"]).well();
+    assert!(table.contains("leaves") && table.contains("no group has to move"), "{table}");
+    site.run(&["server", "remove", "1"]).well();
+    site.servers.data[0] = None;
+    for name in ["single", "double"] {
+        site.reads_back(name);
+    }
+    site.file("after", 3);
+    site.run(&["cp", "after", ":/"]).well();
+    site.reads_back("after");
+    assert!(site.run(&["check", "--read"]).well().contains("no problem"));
+}

@@ -32,6 +32,8 @@ const PROBE_LIMIT: Duration = Duration::from_millis(500);
 const TAKE_IN_LIMIT: Duration = Duration::from_secs(4);
 /// Groups that are settled at a time.
 const SETTLED_AT_ONCE: usize = 64;
+/// Objects of a pass that are made equal at a time.
+const EVENED_AT_ONCE: usize = 8;
 /// Objects that are looked at before other tasks run.
 const BETWEEN_YIELDS: usize = 16;
 
@@ -162,7 +164,7 @@ impl Inner {
     async fn bring_newcomer(&self, server: u32, groups: &[Group]) -> Result<(), Failure> {
         let epoch = self.groups.borrow().epoch();
         let wanted: BTreeSet<Group> = groups.iter().copied().collect();
-        let mut unreadable = BTreeSet::new();
+        let (mut unreadable, mut some) = (BTreeSet::new(), Vec::new());
         let listing = self.store.list(None).map_err(|error| self.failed("list", &error))?;
         for (number, info) in listing.enumerate() {
             if number % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
@@ -183,11 +185,13 @@ impl Inner {
                 let table = self.store.table(info.object);
                 let is_empty = |table: Vec<u32>| table.iter().all(|entry| *entry == 0);
                 if !table.is_ok_and(|table| table.is_none_or(is_empty)) {
-                    self.lines.say(&format!(
-                        "object {} does not say its group: no server is brought into step until \
-                         the file is written anew",
-                        info.object
-                    ));
+                    if unreadable.is_empty() {
+                        self.lines.say(&format!(
+                            "object {} does not say its group: no server is brought into step \
+                             until such files are written anew",
+                            info.object
+                        ));
+                    }
                     unreadable.extend(groups);
                 }
                 continue;
@@ -196,12 +200,12 @@ impl Inner {
             if !wanted.contains(&group) || self.has_missed(group, server) {
                 continue;
             }
-            let leveled = self.even_out(target).await?;
-            if !leveled.readable {
-                unreadable.insert(group);
+            some.push(target);
+            if some.len() == EVENED_AT_ONCE {
+                self.even_out_some(&std::mem::take(&mut some), &mut unreadable).await?;
             }
-            self.keep_pace(leveled.changed).await;
         }
+        self.even_out_some(&some, &mut unreadable).await?;
         self.clear_surplus(server, groups, &wanted).await?;
         // All that was made durable here before has to be durable there.
         let request = DataRequest::Sync { files: Vec::new(), groups: Vec::new() };
@@ -216,6 +220,25 @@ impl Inner {
             self.take_in(server, some, epoch).await;
         }
         self.map_wanted.notify_all();
+        Ok(())
+    }
+
+    /// Makes a few objects equal at a newcomer, at the same time. Notes the groups of those that cannot be read.
+    async fn even_out_some(
+        &self,
+        some: &[Target],
+        unreadable: &mut BTreeSet<Group>,
+    ) -> Result<(), Failure> {
+        let leveled = join_all(some.iter().map(|target| self.even_out(*target))).await;
+        let mut changed = 0;
+        for (target, leveled) in some.iter().zip(leveled) {
+            let leveled = leveled?;
+            changed += leveled.changed;
+            if !leveled.readable {
+                unreadable.insert(target.group);
+            }
+        }
+        self.keep_pace(changed).await;
         Ok(())
     }
 
