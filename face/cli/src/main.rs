@@ -87,9 +87,12 @@ enum Command {
     /// Decides which data servers belong to a cluster: 'ropewalk server add' admits a new one.
     #[command(subcommand, after_help = "Example: ropewalk server add 4")]
     Server(commands::server::ServerCommand),
-    /// Looks after several metadata servers, of which one serves: 'ropewalk meta switch' has the
-    /// standby serve.
-    #[command(subcommand, after_help = "Example: ropewalk meta switch")]
+    /// Looks after the metadata: 'dump' and 'restore' keep them in a file, 'switch' has the standby
+    /// of several metadata servers serve.
+    #[command(
+        subcommand,
+        after_help = "Example: ropewalk meta dump tcp://127.0.0.1:7700 meta.dump"
+    )]
     Meta(commands::meta::MetaCommand),
     /// Makes the keys by which the nodes of a cluster prove to each other that they belong to it.
     #[command(subcommand, after_help = "Example: ropewalk key create /etc/ropewalk/key")]
@@ -166,7 +169,7 @@ fn main() -> std::process::ExitCode {
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Server(command) => commands::server::run(&command),
-        Command::Meta(command) => commands::meta::run(&command),
+        Command::Meta(command) => return commands::meta::run(&command),
         Command::Key(command) => commands::key::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),

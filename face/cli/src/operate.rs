@@ -38,7 +38,7 @@ pub struct Keys {
 
 impl Keys {
     /// The secret, if a file was named.
-    fn secret(&self) -> anyhow::Result<Option<Secret>> {
+    pub fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let Some(path) = &self.cluster_file else { return Ok(None) };
         let none =
             || format!("the cluster file {} (--cluster-file) does not exist", path.display());

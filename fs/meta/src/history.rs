@@ -25,6 +25,8 @@ const VERSION: u8 = 2;
 const FIRST_VERSION: u8 = 1;
 /// Terms that are remembered; as many starts as a superblock has.
 const TERMS_MAX: usize = 48;
+/// Terms that a restore passes over.
+const RESTORE_STEP: u64 = 1 << 16;
 
 /// The row of a term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,6 +74,20 @@ impl TermRow {
     /// The value of the row.
     pub fn encode(&self) -> Vec<u8> {
         encode_row(VERSION, self)
+    }
+
+    /// The term that a restore notes. Its number is above those that the former servers of the history can have had
+    /// since the newest one in the dump, and no store has it. None: there are no numbers left.
+    pub fn restored(newest: u64, server: u32, random: u64) -> Option<TermRow> {
+        let number = u32::try_from(newest.checked_add(RESTORE_STEP)?).ok()?;
+        let id = Term::new(number, random).0;
+        let (store, disk_era, era, begin) = (0, 0, 0, 0);
+        Some(TermRow { id, server, store, disk_era, era, begin, is_elected: false })
+    }
+
+    /// Whether a restore has noted the term.
+    fn is_restored(&self) -> bool {
+        (self.store, self.disk_era, self.era, self.begin) == (0, 0, 0, 0)
     }
 
     /// The id of the term.
@@ -131,6 +147,8 @@ pub(crate) struct Beginning {
     pub row: TermRow,
     /// Changes acknowledged before it may be lost in part: a new era begins.
     pub forgetful: bool,
+    /// The rows come from a dump, and this is their first term.
+    pub restored: bool,
     /// The terms and starts of which the history knows, this one included.
     pub starts: Starts,
 }
@@ -185,15 +203,21 @@ impl Terms {
         };
         // The starts of another disk are none of this history: it was only copied there.
         let starts = if boot.history == store { starts } else { Starts::default() };
+        let restored = before.is_some_and(|(_, row)| row.is_restored());
         let known = self.rows.values().fold(starts, |starts, row| starts.with(row.id));
         let (begin, is_elected) = (start.begin, start.elected.is_some());
         let row = TermRow { id: term.0, server, store, disk_era, era, begin, is_elected };
-        Beginning { row, forgetful, starts: known.with(row.id) }
+        Beginning { row, forgetful, restored, starts: known.with(row.id) }
     }
 
     /// The highest number of a term.
     pub fn newest(&self) -> u64 {
         self.rows.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// The id of the newest term; 0 where there is none.
+    pub fn newest_id(&self) -> u64 {
+        self.rows.last_key_value().map_or(0, |(_, row)| row.id)
     }
 
     /// Whether a server of this history was ever elected, as far as these rows go back.

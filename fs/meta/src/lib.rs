@@ -20,6 +20,7 @@
 mod appends;
 pub mod config;
 mod demands;
+pub mod dump;
 pub mod exports;
 mod graves;
 mod growth;

@@ -46,6 +46,10 @@ use crate::rows::{Batch, Rows, RowsError};
 use crate::sessions::{REPLY_VERSION, ReplyRow, Sessions, Verdict};
 
 pub use chores::Reap;
+pub(crate) use opening::{
+    COUNTERS_VERSION, check_foundation, generations_key, generations_row, inode_count_key,
+    inode_count_row, is_superblock,
+};
 
 /// Version of reap rows.
 pub(crate) const REAP_VERSION: u8 = 1;
@@ -182,6 +186,8 @@ pub struct Shard<R> {
     position: u64,
     /// The time until which sessions may reclaim.
     grace: Option<Time>,
+    /// The rows come from a dump, and were not served since.
+    restored: bool,
     stopped: Option<RowsError>,
 }
 

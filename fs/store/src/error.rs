@@ -48,6 +48,13 @@ pub enum StoreError {
         path.display()
     )]
     Unfinished { path: PathBuf },
+    /// A restore from a dump did not come to its end.
+    #[error(
+        "{} holds an unfinished restore, which is no metadata store: run 'ropewalk meta restore' once more, \
+         or empty the directory",
+        path.display()
+    )]
+    HalfRestored { path: PathBuf },
     /// A record of another store is not the next one here.
     #[error("record {got} came from another server, but record {next} is next: ask for that one")]
     Gap { next: u64, got: u64 },
@@ -114,7 +121,8 @@ impl StoreError {
             | StoreError::Lost { .. }
             | StoreError::Index { .. }
             | StoreError::Beyond { .. }
-            | StoreError::Unfinished { .. } => Class::Data,
+            | StoreError::Unfinished { .. }
+            | StoreError::HalfRestored { .. } => Class::Data,
             StoreError::Cut { .. }
             | StoreError::Gap { .. }
             | StoreError::Senseless { .. }

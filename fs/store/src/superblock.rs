@@ -36,6 +36,8 @@ const NAME: &str = "superblock";
 const SECOND_NAME: &str = "superblock.second";
 const NEW_NAME: &str = "superblock.new";
 const LOCK_NAME: &str = "lock";
+/// Says that a copy of another store, or a restore, has begun here and has not ended.
+pub(crate) const UNFINISHED_NAME: &str = "copy.unfinished";
 const MAGIC: &[u8; 8] = b"RWSUPERB";
 /// The formats that this program writes: the second where the history is not the one that began on this store.
 const VERSION: u32 = 2;
@@ -317,6 +319,45 @@ pub fn look(disk: &dyn Disk, path: &Path) -> Result<Option<(ClusterId, ServerId)
     Ok(read(disk, path)?.map(|found| (found.cluster, found.server)))
 }
 
+/// A directory that no other process uses for as long as this lives. It is read only.
+pub struct HeldDirectory {
+    pub identity: Identity,
+    /// As the next start would find it.
+    pub boot: Boot,
+    _lock: Arc<dyn File>,
+}
+
+/// Locks a directory to read it; None where it has no superblock. Counts no start. Blocks.
+pub fn hold(
+    disk: &dyn Disk,
+    path: &Path,
+    role: Role,
+    random: u64,
+) -> Result<Option<HeldDirectory>, ClaimError> {
+    disk.hold(path).map_err(|cause| ClaimError::io("use", path, cause))?;
+    let Some(found) = read(disk, path)? else { return Ok(None) };
+    let (cluster, server) = (found.cluster, found.server);
+    let identity = Identity { cluster, server, role };
+    check(path, &found, identity)?;
+    let lock_path = path.join(LOCK_NAME);
+    let lock = disk
+        .open(&lock_path, Open::Create)
+        .map_err(|cause| ClaimError::io("open", &lock_path, cause))?;
+    lock.lock().map_err(|cause| match cause.kind() {
+        io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
+        _ => ClaimError::io("lock", &lock_path, cause),
+    })?;
+    let memory = disk.memory_of(&lock_path).unwrap_or(0);
+    // A server may have started and ended before the lock was taken.
+    let Some(found) = read(disk, path)? else { return Ok(None) };
+    let Boot { counter, era, store, history, .. } = found.boot;
+    let counter = counter + 1;
+    let id = (counter << 32 | random >> 32).max(1);
+    let era = if memory != 0 && memory == found.memory { era } else { id };
+    let boot = Boot { counter, id, era, store, history };
+    Ok(Some(HeldDirectory { identity, boot, _lock: lock }))
+}
+
 struct Found {
     cluster: ClusterId,
     server: ServerId,
@@ -420,8 +461,8 @@ fn check_empty(
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
         names => names.map_err(|cause| ClaimError::io("list", path, cause))?,
     };
-    // Every new file system of the ext family comes with lost+found.
-    let ours = [LOCK_NAME, NEW_NAME, "lost+found"];
+    // A restore notes that it began before the directory gets its owner. Every new file system of the ext family comes with lost+found.
+    let ours = [LOCK_NAME, NEW_NAME, UNFINISHED_NAME, "lost+found"];
     if let Some((name, _)) = names.iter().find(|(name, _)| !ours.iter().any(|our| name == our)) {
         let found = name.to_string_lossy().into_owned();
         return Err(ClaimError::NotEmpty { path: path.to_path_buf(), found });

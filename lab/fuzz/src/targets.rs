@@ -6,6 +6,7 @@
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::verb::Header;
 use ropewalk_election::record;
+use ropewalk_meta::dump::Parser;
 use ropewalk_meta::exports::{DEFAULT_EXPORT, Export};
 use ropewalk_meta::history::TermRow;
 use ropewalk_meta::inode::Inode;
@@ -127,11 +128,33 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("disk_session", disk_session),
     ("disk_export", disk_export),
     ("map", map),
+    ("meta_dump", meta_dump),
 ];
 
 /// The target of this name.
 pub fn by_name(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(other, _)| *other == name).map(|(_, target)| *target)
+}
+
+/// The file of a dump. Both parsers come to an end; what the strict one accepts, the lax one reads alike.
+fn meta_dump(bytes: &[u8]) {
+    let parse = |mut parser: Parser| {
+        let mut items = Vec::new();
+        for piece in bytes.chunks(100) {
+            parser.push(piece);
+            while let Some(item) = parser.next_item().ok()? {
+                items.push(item);
+            }
+        }
+        while let Some(item) = parser.last_item().ok()? {
+            items.push(item);
+        }
+        Some(items)
+    };
+    let lax = parse(Parser::lax());
+    if let Some(strict) = parse(Parser::strict()) {
+        assert_eq!(lax, Some(strict), "a whole dump has nothing to be passed over");
+    }
 }
 
 /// Bands as the map's news and rows have them, and a pool: each stripe of a pool that the map covers has a server.

@@ -50,6 +50,10 @@ pub enum StandbyRequest {
     Switch,
     /// Somebody wants to know the place of this server among the others. Any of them answers.
     State,
+    /// An administrator wants all metadata in a file. Each server that has them answers, and gives one dump at a time.
+    Dump,
+    /// A part of a dump, counted from 0. The one before has arrived.
+    DumpPart { dump: u64, part: u64 },
 }
 
 /// The part that a metadata server has now.
@@ -152,6 +156,13 @@ pub enum StandbyReply<'a> {
     },
     /// State.
     State(NodeStatus),
+    /// A dump has begun, of the rows after this record.
+    Dumping { dump: u64, position: u64 },
+    /// Bytes of the dump's file, in order; none behind the end.
+    Dumped {
+        #[serde(borrow)]
+        bytes: Bytes<'a>,
+    },
 }
 
 /// The body of a reply of the standby service.

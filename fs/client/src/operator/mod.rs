@@ -3,11 +3,13 @@
 //!
 //! * [`status`]: lives, room, counters, sessions;
 //! * [`metas`]: the metadata servers, where there are several;
-//! * [`check`]: inodes compared with objects.
+//! * [`check`]: inodes compared with objects;
+//! * [`dump`]: all metadata, for a file.
 //!
 //! Invariant: memory is bounded by pages, whatever the cluster holds.
 
 pub mod check;
+pub mod dump;
 mod judge;
 pub mod metas;
 mod moves;

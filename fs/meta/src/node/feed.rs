@@ -89,6 +89,11 @@ pub(super) struct Standing {
 }
 
 impl Feed {
+    /// The store of the active server.
+    pub fn store(&self) -> &JournaledStore {
+        &self.store
+    }
+
     pub fn new(
         world: &World,
         store: JournaledStore,

@@ -72,6 +72,7 @@ impl MetaNode {
             self.hand_over(&feed, &store).await;
         }
         self.feed.borrow_mut().take();
+        self.dumps.end();
         feed.end();
         (self.config.log)("this server is not the active metadata server any more");
         drop((active, feed));

@@ -42,6 +42,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, election as wire, encode};
 
+use crate::dump::{Dumps, Origin};
 use crate::history::Terms;
 use crate::server::{MetaConfig, MetaError, MetaServer, claim_directory};
 use candidacy::Candidacy;
@@ -83,6 +84,7 @@ pub struct MetaNode {
     active: RefCell<Option<Rc<MetaServer>>>,
     /// The term in which this server follows, and how.
     follows: Cell<Option<(u64, NodeRole)>>,
+    dumps: Rc<Dumps>,
     /// The active server has begun, and may be asked.
     serves: Cell<bool>,
     /// An administrator wants the standby to serve.
@@ -150,6 +152,7 @@ impl MetaNode {
             feed: RefCell::default(),
             active: RefCell::default(),
             follows: Cell::new(None),
+            dumps: Rc::default(),
             serves: Cell::new(false),
             switch: Cell::new(false),
             switched: Notify::new(),
@@ -222,6 +225,7 @@ impl MetaNode {
     /// Lets go of the follower's store.
     async fn close(&self) -> Result<(), StoreError> {
         let stored = self.stored.borrow_mut().take();
+        self.dumps.end();
         match stored {
             Some(store) => store.close().await,
             None => Ok(()),
@@ -293,6 +297,9 @@ impl MetaNode {
             encode(&state, &mut body);
             return Self::send(responder, Status::Done, body);
         }
+        if matches!(request, StandbyRequest::Dump | StandbyRequest::DumpPart { .. }) {
+            return self.dump(&request, incoming, responder);
+        }
         let server = match incoming.member {
             Some(Member { role: Role::Metadata, number }) if self.others.contains_key(&number) => {
                 number
@@ -309,9 +316,37 @@ impl MetaNode {
         });
     }
 
-    fn order_switch(self: Rc<Self>, incoming: &Incoming, responder: Responder) {
+    /// Whether somebody looks after the cluster.
+    fn is_administrator(&self, incoming: &Incoming) -> bool {
         let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
-        if incoming.member.is_none() && !own() {
+        incoming.member.is_some() || own()
+    }
+
+    /// An administrator wants all metadata, of the active server or of a standby.
+    fn dump(self: Rc<Self>, request: &StandbyRequest, incoming: &Incoming, responder: Responder) {
+        if !self.is_administrator(incoming) {
+            return Self::send(responder, Status::Unproven, Vec::new());
+        }
+        let world = self.world.clone();
+        if let StandbyRequest::DumpPart { dump, part } = *request {
+            let body = self.dumps.part(&world, dump, part);
+            return Self::send(responder, Status::Done, body);
+        }
+        let led = self.feed.borrow().as_ref().map(|feed| feed.store().clone());
+        let Some(store) = led.or_else(|| self.stored.borrow().clone()) else {
+            return Self::send(responder, Status::Unavailable, Vec::new());
+        };
+        let (cluster, server) = (self.config.cluster.0, self.config.server.0);
+        let origin = Origin { cluster, server, history: self.boot.get().history };
+        let dumps = self.dumps.clone();
+        world.clone().spawn(async move {
+            let body = dumps.begin(&world, store, origin).await;
+            Self::send(responder, Status::Done, body);
+        });
+    }
+
+    fn order_switch(self: Rc<Self>, incoming: &Incoming, responder: Responder) {
+        if !self.is_administrator(incoming) {
             return Self::send(responder, Status::Unproven, Vec::new());
         }
         if self.active().is_none() {

@@ -26,6 +26,7 @@ mod rename;
 mod status;
 mod xattr;
 
+pub(crate) use directory::decode_dentry;
 pub(crate) use lock::decode_lock;
 
 use ropewalk_wire::fs::encode;

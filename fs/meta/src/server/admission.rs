@@ -140,7 +140,7 @@ impl MetaServer {
 
     /// Whether somebody looks after the cluster: a member of it, or a user of this host who could read the
     /// secret, too.
-    fn is_administrator(&self, incoming: &Incoming) -> bool {
+    pub(super) fn is_administrator(&self, incoming: &Incoming) -> bool {
         let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
         incoming.member.is_some() || own()
     }
@@ -175,7 +175,7 @@ impl MetaServer {
         turned
     }
 
-    fn count_stranger(&self) {
+    pub(super) fn count_stranger(&self) {
         if self.counters.refuse() == 0 {
             self.lines.say(
                 "refused calls of programs that are not servers of this cluster: 'ropewalk status \

@@ -7,6 +7,7 @@
 //! * `status`: the server's report on itself;
 //! * `members`: the process that is the data server of a number;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
+//! * `standby`: calls about standbys and dumps, where there is one metadata server;
 //! * `tasks`: the tasks, which end with the server;
 //! * this file: start, stop, and the tasks in between.
 //!
@@ -30,6 +31,7 @@ mod matrix;
 mod members;
 mod release;
 mod serving;
+mod standby;
 mod status;
 mod tasks;
 
@@ -56,6 +58,7 @@ use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::value::Timestamp;
 
+use crate::dump::Dumps;
 use crate::exports::{DEFAULT_EXPORT, Export};
 use crate::history::{Start, TermRow};
 use crate::shard::{Admission, Moment, Shard};
@@ -115,6 +118,7 @@ pub struct MetaServer {
     /// The export of new sessions.
     export: Cell<u32>,
     tasks: Tasks,
+    dumps: Rc<Dumps>,
     may_act: Rc<dyn Fn() -> bool>,
 }
 
@@ -210,6 +214,7 @@ impl MetaServer {
             lines,
             export: Cell::new(DEFAULT_EXPORT),
             tasks: Tasks::default(),
+            dumps: Rc::default(),
             may_act,
         });
         server.task(server.clone().serve_backlog());
@@ -266,6 +271,7 @@ impl MetaServer {
     /// nothing to replay, and the directory is free. Clients that call wait for that start.
     pub async fn stop(&self) -> Result<(), MetaError> {
         drop(self.shard.borrow_mut().take());
+        self.dumps.end();
         self.store.wait_durable(self.store.position()).await?;
         self.store.checkpoint().await?;
         let Some(claimed) = self.claim.borrow_mut().take() else { return Ok(()) };

@@ -21,7 +21,6 @@ use ropewalk_store::{MetaStore, Room, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
-use ropewalk_wire::fs::standby::StandbyResult;
 use ropewalk_wire::fs::trust::Member;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
@@ -233,12 +232,7 @@ impl MetaServer {
                 self.send(responder, Status::Starting, Vec::new());
             }
             Service::Session => self.serve_session(&incoming, responder),
-            // There is no standby.
-            Service::Standby => {
-                let (nobody, mut body): (StandbyResult<'_>, _) = (Err(Errno::ENODEV), Vec::new());
-                encode(&nobody, &mut body);
-                self.send(responder, Status::Done, body);
-            }
+            Service::Standby => self.serve_standby(&incoming, responder),
             Service::Data | Service::Callback | Service::Trust | Service::Election => {
                 self.send(responder, Status::Malformed, Vec::new());
             }

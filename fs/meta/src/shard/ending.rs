@@ -217,8 +217,12 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// Ends the grace period once no session has anything left to reclaim.
+    /// Ends the grace period once no session has anything left to reclaim. Rows that were restored do not know all
+    /// sessions that may still count on leases: then it lasts its whole time.
     pub(super) fn check_grace(&mut self, now: Moment) {
+        if self.restored && self.grace.is_some_and(|until| now.time < until) {
+            return;
+        }
         if self.grace.is_none() || self.sessions.iter().any(|(_, session)| session.reclaiming) {
             return;
         }

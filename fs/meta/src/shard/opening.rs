@@ -41,7 +41,7 @@ use ropewalk_wire::fs::policy::Policy;
 const FIRST_FORMAT: u8 = 1;
 const FORMAT: u8 = 2;
 /// Version of the counters row.
-const COUNTERS_VERSION: u8 = 1;
+pub(crate) const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
 const GRANTS_PER_BOOT: u32 = 40;
 
@@ -112,6 +112,7 @@ impl<R: Rows> Shard<R> {
             boot: boots + 1,
             position: 0,
             grace: Some(now.time + config.term),
+            restored: beginning.restored,
             stopped: None,
         };
         // The boot count goes into the row of the first range of this life, and the term beside it.
@@ -259,21 +260,41 @@ impl<R: Rows> Shard<R> {
 
 /// The row of the number of inodes. It goes with every batch that changes the number, so it is right
 /// whenever the server dies.
-pub(super) fn inode_count_key() -> Vec<u8> {
+pub(crate) fn inode_count_key() -> Vec<u8> {
     keys::key(Table::Counters, &[0])
 }
 
-pub(super) fn inode_count_row(count: u64) -> Vec<u8> {
+pub(crate) fn inode_count_row(count: u64) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &count)
 }
 
 /// The row of the object generations of this era: the first one, and the first that is not reserved.
-pub(super) fn generations_key() -> Vec<u8> {
+pub(crate) fn generations_key() -> Vec<u8> {
     keys::key(Table::Counters, &[1])
 }
 
-pub(super) fn generations_row(first: u32, end: u32) -> Vec<u8> {
+pub(crate) fn generations_row(first: u32, end: u32) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &(first, end))
+}
+
+/// Whether this is the row of a superblock.
+pub(crate) fn is_superblock(bytes: &[u8]) -> bool {
+    let is_first = bytes.first() == Some(&FIRST_FORMAT);
+    let version = if is_first { FIRST_FORMAT } else { FORMAT };
+    decode_row::<(u64, u64)>(version, bytes).is_ok()
+}
+
+/// Whether a shard starts from these rows, as far as one can say without those of files.
+pub(crate) fn check_foundation<R: Rows>(rows: &R, now: Moment) -> Result<(), RowsError> {
+    let (is_first, _) = read_superblock(rows, &keys::key(Table::Superblock, &[]))?;
+    let _: (u64, u64) = read_counter(rows, &keys::key(Table::Counters, &[]), "counters")?;
+    let _: u64 = read_counter(rows, &inode_count_key(), "inode count")?;
+    read_generations(rows)?;
+    Terms::read(rows)?;
+    let banded = if is_first { None } else { Some(read_map(rows)?) };
+    let pools = read_pools(rows, now)?.mapped(banded);
+    pools.check().map_err(RowsError::Failed)?;
+    read_exports(rows).map(drop)
 }
 
 /// Whether the rows have the first format, and the key of the name hash.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::world::World;
 
-use super::open::{FoundStore, JOURNAL_NAME, UNFINISHED_NAME, index_config, take_in};
+use super::open::{self, FoundStore, JOURNAL_NAME, index_config, take_in};
 use super::{JournaledConfig, JournaledStore};
 use crate::batch::Change;
 use crate::error::StoreError;
@@ -20,7 +20,7 @@ use crate::journal::{self, JournalReader, OpenJournal};
 use crate::marks::Position;
 use crate::meta_store::{KeyRange, Row, Value};
 use crate::overlay::Overlay;
-use crate::superblock::Boot;
+use crate::superblock::{Boot, UNFINISHED_NAME};
 
 /// The rows of a store's index, in order, at one position.
 pub struct Snapshot {
@@ -78,6 +78,28 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// The rows of a range that is not empty, up to about so many bytes. Rows in front of an error are there, too.
+    pub fn scan_some(
+        &self,
+        range: KeyRange<'_>,
+        bytes: usize,
+    ) -> (Vec<Row>, Result<(), StoreError>) {
+        let (mut rows, mut sum): (Vec<Row>, usize) = (Vec::new(), 0);
+        let scanned = self.reader.scan(range, false, &mut |key, value| {
+            sum += key.len() + value.len();
+            rows.push((key.to_vec(), Value::from(value)));
+            sum < bytes
+        });
+        (rows, scanned)
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
+        self.reader.get(key)
+    }
+}
+
 /// A copy that is being made.
 pub struct StoreCopy {
     world: World,
@@ -102,6 +124,17 @@ impl StoreCopy {
         let index = Arc::new(made.await.unwrap_or(Err(StoreError::ShuttingDown))?);
         let (world, directory) = (world.clone(), directory.to_path_buf());
         Ok(StoreCopy { world, directory, boot, config, index, position })
+    }
+
+    /// Notes that a restore from a dump begins in a directory, which is made where it does not exist. Until
+    /// the copy ends, no server starts there. To be called before the directory is claimed. Blocks.
+    pub fn note_restore(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+        open::note_restore(disk, directory)
+    }
+
+    /// Whether a restore into this directory began and did not come to its end. Blocks.
+    pub fn is_half_restored(disk: &dyn Disk, directory: &Path) -> Result<bool, StoreError> {
+        open::is_half_restored(disk, directory)
     }
 
     /// Adds rows, durably.

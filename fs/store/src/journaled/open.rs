@@ -7,11 +7,12 @@
 //! and nowhere else.
 
 use std::cell::RefCell;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ropewalk_base::disk::Disk;
+use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
@@ -24,11 +25,11 @@ use crate::journal::{self, FoundJournal, Journal, OpenJournal, RecoveredJournal}
 use crate::marks::Position;
 use crate::meta_store::{KeyRange, Order, Row, Value};
 use crate::overlay::Overlay;
-use crate::superblock::Boot;
+use crate::superblock::{Boot, UNFINISHED_NAME};
 
 pub(super) const JOURNAL_NAME: &str = "journal";
-/// Says that a copy of another store has begun here and has not ended.
-pub(super) const UNFINISHED_NAME: &str = "copy.unfinished";
+/// The content of that file, where the copy comes from a dump.
+const RESTORE: &[u8] = b"restore\n";
 /// Bytes of an index without rows.
 const INDEX_BYTES_MIN: u64 = 2 << 20;
 
@@ -85,6 +86,23 @@ impl FoundStore {
             }
             None => Ok(Vec::new()),
         }
+    }
+
+    /// As `scan`. Rows in front of an error are there, too.
+    pub fn scan_some(
+        &self,
+        range: KeyRange<'_>,
+        limit: usize,
+    ) -> (Vec<Row>, Result<(), StoreError>) {
+        let mut rows = Vec::new();
+        let scanned = match &self.found.reader {
+            Some(reader) if !range.is_empty() && limit > 0 => {
+                let asked = (range, Order::Forward, limit);
+                scan::merge((&self.found.overlay, None), reader, asked, &mut rows)
+            }
+            _ => Ok(()),
+        };
+        (rows, scanned)
     }
 
     /// Goes on from here, or from an earlier record: what is behind it is given up for good.
@@ -225,14 +243,41 @@ fn read(
 /// Whether a directory holds a whole store.
 ///
 /// # Errors
-/// `Unfinished`, where it does not.
+/// `Unfinished` or `HalfRestored`, where it does not.
 fn check_finished(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+    let path = || directory.to_path_buf();
     let mark = directory.join(UNFINISHED_NAME);
     match disk.kind(&mark) {
         Ok(None) => Ok(()),
-        Ok(Some(_)) => Err(StoreError::Unfinished { path: directory.to_path_buf() }),
+        Ok(Some(_)) if is_half_restored(disk, directory)? => {
+            Err(StoreError::HalfRestored { path: path() })
+        }
+        Ok(Some(_)) => Err(StoreError::Unfinished { path: path() }),
         Err(cause) => Err(StoreError::io("cannot look for", &mark, cause)),
     }
+}
+
+/// Whether a restore into this directory began and did not come to its end.
+pub(super) fn is_half_restored(disk: &dyn Disk, directory: &Path) -> Result<bool, StoreError> {
+    let mark = directory.join(UNFINISHED_NAME);
+    let fail = |cause| StoreError::io("cannot read", &mark, cause);
+    let file = match disk.open(&mark, Open::Read) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(fail)?,
+    };
+    let mut bytes = [0; RESTORE.len()];
+    let count = file.read_at(0, &mut bytes).map_err(fail)?;
+    Ok(&bytes[..count] == RESTORE)
+}
+
+/// Notes durably that a restore into this directory begins.
+pub(super) fn note_restore(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+    let mark = directory.join(UNFINISHED_NAME);
+    let noted = disk
+        .open(&mark, Open::Create)
+        .and_then(|file| file.write_at(0, RESTORE).and_then(|_| file.sync_data()))
+        .and_then(|()| disk.sync_directory(directory));
+    noted.map_err(|cause| StoreError::io("cannot make", &mark, cause))
 }
 
 /// Brings the records that were found into the index, and begins a new segment of the journal.

@@ -73,12 +73,23 @@ pub(super) fn merged(
     order: Order,
     limit: usize,
 ) -> Result<Vec<Row>, StoreError> {
+    let mut rows = Vec::new();
+    merge((active, frozen), reader, (range, order, limit), &mut rows)?;
+    Ok(rows)
+}
+
+/// As `merged`. Rows in front of an error are there, too.
+pub(super) fn merge(
+    (active, frozen): (&Overlay, Option<&Overlay>),
+    reader: &IndexReader,
+    (range, order, limit): (KeyRange<'_>, Order, usize),
+    rows: &mut Vec<Row>,
+) -> Result<(), StoreError> {
     let mut layers = Layers {
         newer: Changes { rows: active.range(&range), order }.peekable(),
         older: frozen.map(|frozen| Changes { rows: frozen.range(&range), order }.peekable()),
         order,
     };
-    let mut rows: Vec<Row> = Vec::new();
     reader.scan(range, order == Order::Backward, &mut |key, value| {
         while rows.len() < limit
             && let Some((changed, new)) = layers.peek()
@@ -105,5 +116,5 @@ pub(super) fn merged(
         layers.skip(changed);
         rows.extend(new.map(|new| (changed.to_vec(), new.clone())));
     }
-    Ok(rows)
+    Ok(())
 }
