@@ -597,8 +597,8 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     }
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
-    config.meta.shard.first_format =
-        simulation.seed() % 4 == 1 && !setting.mirrored && !setting.moving;
+    let is_plain = !setting.mirrored && !setting.moving;
+    config.meta.shard.first_format = is_plain && simulation.seed() % 4 == 1;
     if let Plant::Data(defect) = plant {
         config.data_defect = Some(defect);
     }
@@ -646,9 +646,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
         });
     }
     if setting.moving {
-        // Members that left for good are replaced, if servers are left for that.
         run.order(ServerOrder::Cancel);
-        run.order(ServerOrder::Pause { paused: false });
     }
     if setting.mirrored || setting.moving {
         run.check_copies(if setting.mirrored { copies } else { 1 });
