@@ -493,6 +493,17 @@ impl Run<'_> {
         }
     }
 
+    /// Nothing moves any more, and each group has what it should have.
+    fn rest(&mut self, copies: u32) {
+        let Setting { mirrored, moving, .. } = self.setting;
+        if moving {
+            self.order(ServerOrder::Cancel);
+        }
+        if mirrored || moving {
+            self.check_copies(if mirrored { copies } else { 1 });
+        }
+    }
+
     /// Some time after the last fault all members of each group are there, and equal.
     fn check_copies(&mut self, copies: u32) {
         self.cluster.await_start(self.simulation);
@@ -645,12 +656,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
             }
         });
     }
-    if setting.moving {
-        run.order(ServerOrder::Cancel);
-    }
-    if setting.mirrored || setting.moving {
-        run.check_copies(if setting.mirrored { copies } else { 1 });
-    }
+    run.rest(copies);
 }
 
 #[test]
