@@ -317,10 +317,13 @@ impl Inner {
                     Err(failure) => self.answer(call, responder, Err(failure)),
                 }
             }
-            DataRequest::Truncate { file, stripe, offset, .. } => {
+            DataRequest::Truncate { file, stripe, offset, groups } => {
+                if groups.len() > GROUPS_MAX {
+                    return self.answer(call, responder, Err(Errno::EINVAL.into()));
+                }
                 match self.check_file(&call, file) {
                     Ok(()) => self.start(call, responder, async move |inner| {
-                        body_of(inner.truncate(call, file, stripe, offset).await)
+                        body_of(inner.truncate(call, file, (stripe, offset), &groups).await)
                     }),
                     Err(failure) => self.answer(call, responder, Err(failure)),
                 }

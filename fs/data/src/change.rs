@@ -71,12 +71,12 @@ impl Inner {
         &self,
         call: Call,
         file: FileId,
-        stripe: u32,
-        offset: u32,
+        (stripe, offset): (u32, u32),
+        groups: &[Group],
     ) -> Outcome {
         let free = call.head.session == 0;
         if free {
-            self.knows_map_for_cut(call.head.map).await?;
+            self.knows_map_for_cut(call.head.map, groups).await?;
         }
         self.room().await?;
         let mirrored = self.groups.borrow().has_mirrored();
@@ -91,7 +91,7 @@ impl Inner {
         self.admit_change(call, file, &[])?;
         if free {
             // Nothing may have changed before it is done.
-            self.groups.borrow().judge_cut(call.head.map).map_err(Failure::Status)?;
+            self.groups.borrow().judge_cut(call.head.map, groups).map_err(Failure::Status)?;
         }
         if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
             // A repeated call: bytes written since the first one must stay.
@@ -111,11 +111,11 @@ impl Inner {
     }
 
     /// Waits until this server knows the map by which the metadata server has a file cut.
-    async fn knows_map_for_cut(&self, map: u32) -> Result<(), Failure> {
+    async fn knows_map_for_cut(&self, map: u32, groups: &[Group]) -> Result<(), Failure> {
         let until = self.world.now() + MAP_LIMIT;
         loop {
             let changed = self.mirror.changed.notified();
-            let judged = self.groups.borrow().judge_cut(map);
+            let judged = self.groups.borrow().judge_cut(map, groups);
             if judged.is_ok() || self.groups.borrow().epoch() > map || self.world.now() >= until {
                 return judged.map_err(Failure::Status);
             }

@@ -209,8 +209,13 @@ impl Groups {
 
     /// Whether to cut a file, as a metadata server wants it that knows the map of epoch `map`. Else the bytes that are cut could come back
     /// from a server that this one still listens to, or a late cut could take bytes that were written after it.
-    pub(crate) fn judge_cut(&self, map: u32) -> Result<(), Status> {
-        let changed = self.own.values().any(|own| own.membership.since > map);
+    /// `groups`: of the file; none: any.
+    pub(crate) fn judge_cut(&self, map: u32, groups: &[Group]) -> Result<(), Status> {
+        let is_newer = |own: &Own| own.membership.since > map;
+        let changed = match groups {
+            [] => self.own.values().any(is_newer),
+            some => some.iter().filter_map(|group| self.own.get(group)).any(is_newer),
+        };
         if self.epoch < map || changed { Err(Status::Unavailable) } else { Ok(()) }
     }
 

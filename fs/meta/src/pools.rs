@@ -279,7 +279,7 @@ impl Pools {
     }
 
     /// Whether a server was heard just now.
-    fn is_heard(&self, server: u32, now: Time) -> bool {
+    pub fn is_heard(&self, server: u32, now: Time) -> bool {
         self.servers.contains_key(&server) && !self.is_missed(server, now)
     }
 
@@ -541,6 +541,17 @@ impl Pools {
     /// that are nearly full: a file that cannot grow says more than one that never comes to be.
     pub fn successor(&self, copies: u8, now: Time, silence: Duration) -> Option<Pool> {
         let newest = self.newest(copies);
+        let members = self.members_on(copies, self.usable(newest, now, silence));
+        let same = newest.is_some_and(|pool| pool.members == members);
+        if members.numbers().is_empty() || same {
+            return None;
+        }
+        let last = self.versions.last_key_value().map_or(0, |(version, _)| *version);
+        Some(Pool { version: last + 1, members, copies })
+    }
+
+    /// The servers that new files can use.
+    fn usable(&self, newest: Option<&Pool>, now: Time, silence: Duration) -> Vec<u32> {
         let stays = |id: &u32| !self.is_leaving(*id);
         let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
         let alive = alive.filter(|(id, _)| stays(id));
@@ -557,13 +568,22 @@ impl Pools {
             usable.extend(unheard.filter(|id| !self.servers.contains_key(id) && stays(id)));
             usable.sort_unstable();
         }
-        let members = self.members_on(copies, usable);
-        let same = newest.is_some_and(|pool| pool.members == members);
-        if members.numbers().is_empty() || same {
-            return None;
+        usable
+    }
+
+    /// Makes bands of one copy on usable servers, where groups have moved so that hardly any band does without those that are not.
+    /// Returns the rows that say so.
+    pub fn add_fresh_bands(&mut self, now: Time, silence: Duration) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let usable: BTreeSet<u32> = self.usable(self.newest(1), now, silence).into_iter().collect();
+        let is_clean = |all: &&[u32]| all.iter().all(|server| usable.contains(server));
+        let bands = self.map().bands_with_servers(1).map(|(_, servers)| servers);
+        let covered: BTreeSet<u32> = bands.filter(is_clean).flatten().copied().collect();
+        let moved = self.map().bands_with_servers(1).any(|(_, servers)| servers.len() > 1);
+        if !moved || 2 * covered.len() >= usable.len() {
+            return Vec::new();
         }
-        let last = self.versions.last_key_value().map_or(0, |(version, _)| *version);
-        Some(Pool { version: last + 1, members, copies })
+        let bare: Vec<u32> = usable.difference(&covered).copied().collect();
+        bare.into_iter().flat_map(|server| self.add_band(server)).collect()
     }
 
     /// The members of a pool on these servers.

@@ -46,12 +46,13 @@ and is in a failure domain without another copy.")]
     },
     /// Moves all groups of a data server to others, while clients go on.
     #[command(after_help = "Examples:
-  ropewalk server drain 3 --wait     ends when nothing is left on server 3
-  ropewalk server drain 3            gives the order; 'ropewalk server status' shows the rest
+  ropewalk server drain 3 --wait     ends when server 3 has no groups
+  ropewalk server drain 3            gives the order
+  ropewalk server status             shows how far it is
   ropewalk server keep 3             takes the order back
 
-The order outlives the death of every server. Afterwards 'ropewalk server remove 3' makes the \
-cluster forget the server.")]
+The order outlives the death of every server. Then stop the server, and have the cluster \
+forget it by 'ropewalk server remove 3'.")]
     Drain {
         #[command(flatten)]
         one: One,
@@ -78,7 +79,8 @@ brought to server 7 from those. A group whose only copy was on server 3 needs it
     /// Makes the cluster forget a data server that has no groups.
     #[command(after_help = "Example: ropewalk server remove 3
 
-It is refused while the server has groups. Files whose only copy is there are named.")]
+Drain the server, and stop it before. It is refused while the server has groups. Files whose only \
+copy is there are named.")]
     Remove(One),
     /// Spreads groups evenly over all data servers, by the size of their disks.
     #[command(after_help = "Example: ropewalk server rebalance --wait
@@ -95,7 +97,7 @@ stays even, until 'ropewalk server cancel'. Servers that gave groups away keep t
     /// Takes all orders to drain, replace and rebalance back.
     #[command(after_help = "Example: ropewalk server cancel")]
     Cancel(Asking),
-    /// Begins no further moves. Those under way end.
+    /// Begins no further moves, also in place of servers that are gone. Those under way end.
     #[command(after_help = "Example: ropewalk server pause")]
     Pause(Asking),
     /// Goes on with moves after 'pause'.
@@ -158,10 +160,14 @@ impl Asking {
 
     /// Gives an order, and waits until its moves are over where that is wanted.
     fn move_groups(&self, order: ServerOrder, waiting: &Waiting) -> anyhow::Result<()> {
+        let leaver = match order {
+            ServerOrder::Drain { server, .. } => Some(server),
+            _ => None,
+        };
         self.run(async |world, operator| {
             give(operator, order).await?;
             match waiting.wait {
-                true => wait(world, operator).await,
+                true => wait(world, operator, leaver).await,
                 false => say!("ordered: 'ropewalk server status' shows how far it is"),
             }
         })
@@ -186,7 +192,7 @@ pub fn run(command: &ServerCommand) -> anyhow::Result<()> {
         }
         C::Remove(One { number, asking }) => {
             asking.run(async |_, operator| remove(operator, *number).await)?;
-            say!("data server {number} does not belong to the cluster any more: stop it")
+            say!("data server {number} does not belong to the cluster any more")
         }
         C::Rebalance { asking, waiting } => asking.move_groups(ServerOrder::Rebalance, waiting),
         C::Cancel(asking) => {
@@ -238,6 +244,10 @@ async fn give(operator: &Operator, order: ServerOrder) -> anyhow::Result<(Orders
             "this cluster has files of the first format of metadata, which stay on their servers: \
              copy them into a new cluster"
         ),
+        Errno::ETXTBSY => bail!(
+            "the data server still runs: stop it first, since one that admits itself would come back at \
+             once"
+        ),
         errno => Err(OperatorError::Refused { errno, server: error.1 }.into()),
     }
 }
@@ -268,28 +278,36 @@ async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
     bail!("{words}: move them by 'ropewalk server drain {number} --wait' first")
 }
 
-/// Shows moves until none is left.
-async fn wait(world: &World, operator: &Operator) -> anyhow::Result<()> {
+/// Shows moves until a server has no groups, or none is left.
+async fn wait(world: &World, operator: &Operator, leaver: Option<u32>) -> anyhow::Result<()> {
     let style = ProgressStyle::with_template("{msg:24} [{bar:30}] {pos}/{len} {eta}");
     let bar = ProgressBar::new(0).with_message("groups to move");
     let bar = style.map_or(bar.clone(), |style| bar.with_style(style));
     let (mut most, mut quiet) = (0, 0);
     loop {
-        let (_, moves) = give(operator, ServerOrder::Show).await?;
+        let (orders, moves) = give(operator, ServerOrder::Show).await?;
         let Moves { under_way, waiting, stuck } = moves;
-        let left = under_way + waiting + stuck;
+        let left = match leaver {
+            Some(server) => operator.shares().await?.get(&server).map_or(0, |it| it.groups()),
+            None => under_way + waiting + stuck,
+        };
         most = most.max(left);
         bar.set_length(most);
         bar.set_position(most - left);
         // A look may be from before the order, or between two steps.
-        quiet = if moves.are_over() { quiet + 1 } else { 0 };
+        quiet = if left == 0 { quiet + 1 } else { 0 };
         if quiet > 2 {
             bar.finish_and_clear();
-            return say!("done: no group has to move");
+            return match leaver {
+                Some(server) => say!("done: data server {server} has no groups"),
+                None => say!("done: no group has to move"),
+            };
         }
-        if stuck > 0 && under_way == 0 {
-            bar.set_message("stuck: see server status");
-        }
+        bar.set_message(match (orders.paused, stuck > 0 && under_way == 0) {
+            (true, _) => "paused: 'server resume'",
+            (false, true) => "stuck: 'server status'",
+            (false, false) => "groups to move",
+        });
         world.sleep(PAUSE).await;
     }
 }

@@ -30,6 +30,8 @@ const REST_MAX: Duration = Duration::from_secs(30);
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
 /// A newcomer that is not taken in for so long is brought into step once more.
 const TAKE_IN_LIMIT: Duration = Duration::from_secs(4);
+/// A newcomer makes all that it got durable within this time.
+const SYNC_LIMIT: Duration = Duration::from_secs(60);
 /// Groups that are settled at a time.
 const SETTLED_AT_ONCE: usize = 64;
 /// Objects of a pass that are made equal at a time.
@@ -207,19 +209,30 @@ impl Inner {
         }
         self.even_out_some(&some, &mut unreadable).await?;
         self.clear_surplus(server, groups, &wanted).await?;
-        // All that was made durable here before has to be durable there.
-        let request = DataRequest::Sync { files: Vec::new(), groups: Vec::new() };
-        for group in groups {
-            if self.ask_server(*group, server, &request).await?.is_some() {
-                break;
-            }
-        }
+        self.make_durable(server, groups).await?;
         let readable = groups.iter().filter(|group| !unreadable.contains(group));
         let readable: Vec<Group> = readable.copied().collect();
         for some in readable.chunks(STEP_GROUPS_MAX) {
             self.take_in(server, some, epoch).await;
         }
         self.map_wanted.notify_all();
+        Ok(())
+    }
+
+    /// All that was made durable here before has to be durable at a newcomer. Nobody waits for it meanwhile.
+    async fn make_durable(&self, server: u32, groups: &[Group]) -> Result<(), Failure> {
+        let mut body = Vec::new();
+        encode(&DataRequest::Sync { files: Vec::new(), groups: Vec::new() }, &mut body);
+        let body: Rc<[u8]> = body.into();
+        for group in groups {
+            let synced = self.send(*group, server, body.clone());
+            match self.world.timeout(SYNC_LIMIT, synced).await {
+                Some(Some(Sent::Done(_))) => return Ok(()),
+                Some(Some(Sent::Gone)) => {}
+                Some(Some(Sent::Refused(errno))) => return Err(errno.into()),
+                Some(None) | None => return Err(Errno::ETIMEDOUT.into()),
+            }
+        }
         Ok(())
     }
 

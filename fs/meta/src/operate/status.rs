@@ -151,6 +151,10 @@ impl<R: Rows> Operation<'_, R> {
         if pools.is_needed(server) {
             return Err(Errno::EBUSY);
         }
+        if pools.is_heard(server, self.now.time) {
+            // It would come back at once, if it admits itself, and get new files.
+            return Err(Errno::ETXTBSY);
+        }
         pools.forget(server);
         for key in [&[u64::from(server)][..], &[u64::from(server), 0]] {
             self.batch.remove(keys::key(Table::Member, key));
@@ -204,6 +208,8 @@ impl<R: Rows> Operation<'_, R> {
             return;
         }
         let rows = self.shard.pools.add_missing_bands(self.now.time);
+        self.change_map(rows);
+        let rows = self.shard.pools.add_fresh_bands(self.now.time, silence);
         self.change_map(rows);
         for copies in self.shard.pools.kinds() {
             if let Some(pool) = self.shard.pools.successor(copies, self.now.time, silence) {

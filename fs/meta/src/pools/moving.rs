@@ -46,6 +46,8 @@ type Share = (u8, u32);
 struct Look<'a> {
     pools: &'a Pools,
     now: Time,
+    /// Groups that a server has now.
+    held: BTreeMap<Share, u64>,
     /// Groups that a server has when all moves under way are over.
     loads: BTreeMap<Share, u64>,
     /// Takers that each orderer brings into step.
@@ -120,7 +122,8 @@ impl Pools {
     }
 
     fn drain(&mut self, server: u32, heir: Option<u32>) -> Result<(), Refusal> {
-        if self.member(server).is_none() || heir.is_some_and(|heir| !self.has_place_for(heir)) {
+        let is_known = |it: u32| self.member(it).is_some() || self.is_admitted(it);
+        if self.member(server).is_none() || heir.is_some_and(|heir| !is_known(heir)) {
             return Err(Refusal::Unknown);
         }
         let named =
@@ -166,21 +169,22 @@ impl Pools {
 
 impl<'a> Look<'a> {
     fn new(pools: &'a Pools, now: Time) -> Look<'a> {
-        let (loads, takers, moves) = Default::default();
-        let mut look = Look { pools, now, loads, takers, moves };
+        let (held, loads, takers, moves) = Default::default();
+        let mut look = Look { pools, now, held, loads, takers, moves };
         let groups = || {
             let bands = pools.map().bands(0);
             bands.flat_map(|band| band.groups.iter().map(|group| (band.copies(), group)))
         };
         for (copies, group) in groups() {
             for server in group.holders().filter(|it| !pools.is_leaving(*it)) {
-                *look.loads.entry((copies, server)).or_default() += 1;
+                *look.held.entry((copies, server)).or_default() += 1;
             }
             let comes = |it: &u32| look.is_heard(*it) && look.is_coming(group, *it);
             if group.newcomers.iter().any(comes) {
                 *look.takers.entry(group.servers[0]).or_default() += 1;
             }
         }
+        look.loads = look.held.clone();
         // Those that are about to go do not count.
         for (copies, group) in groups() {
             let staying = look.staying(group);
@@ -222,7 +226,9 @@ impl<'a> Look<'a> {
             true => self.has_room(server),
             false => {
                 let since = self.pools.server(server).map_or(self.pools.started, |it| it.heard);
-                let patience = match group.takers.contains(&server) {
+                // While one that is to leave has all bytes, nobody has to be waited for.
+                let may_wait = group.servers.iter().all(|it| self.stays(*it));
+                let patience = match group.takers.contains(&server) || !may_wait {
                     true => TAKER_ABSENCE,
                     false => ABSENCE,
                 };
@@ -244,14 +250,16 @@ impl<'a> Look<'a> {
         self.pools.server(server).map(|it| &it.domain[..])
     }
 
-    /// Of members, the one that goes first where there are too many: of two in one failure domain, then of all, the most loaded.
+    /// Of members, the one that goes first where there are too many: of two in one failure domain, then of all, the most loaded. By
+    /// the groups of now: so a member that a taker came for is the one that goes.
     fn victim(&self, copies: u8, staying: &[u32]) -> Option<u32> {
         let crowded = |server: &u32| {
             let domain = self.domain(*server);
             domain.is_some() && staying.iter().filter(|it| self.domain(**it) == domain).count() > 1
         };
         let heavier = |a: &&u32, b: &&u32| {
-            let load = |it: &u32, other: &u32| self.load(copies, *it) * self.weight(*other);
+            let held = |it: &u32| u128::from(self.held.get(&(copies, *it)).copied().unwrap_or(0));
+            let load = |it: &u32, other: &u32| held(it) * self.weight(*other);
             crowded(a).cmp(&crowded(b)).then(load(a, b).cmp(&load(b, a)))
         };
         // Of equals the first: the last one has just come.
@@ -261,11 +269,13 @@ impl<'a> Look<'a> {
     /// The server that takes a group: the least loaded one that has room, in a failure domain where no other copy is.
     /// `instead`: a member that goes for it.
     fn pick(&self, copies: u8, group: &Membership, instead: Option<u32>) -> Option<u32> {
-        let remaining = group.holders().filter(|it| self.stays(*it) && Some(*it) != instead);
+        let coming = group.newcomers.iter().copied().filter(|it| self.is_coming(group, *it));
+        let remaining = group.servers.iter().copied().filter(|it| self.stays(*it)).chain(coming);
+        let remaining = remaining.filter(|it| Some(*it) != instead);
         let used: BTreeSet<&[u8]> = remaining.filter_map(|it| self.domain(it)).collect();
         let departures = self.pools.orders.departures.iter();
         let mut heirs = departures
-            .filter(|it| group.servers.contains(&it.server))
+            .filter(|it| group.holders().any(|holder| holder == it.server))
             .filter_map(|it| it.heir)
             .peekable();
         let named: Option<Vec<u32>> = heirs.peek().is_some().then(|| heirs.collect());
@@ -360,7 +370,9 @@ impl<'a> Look<'a> {
     ) -> Vec<u32> {
         let orders = &self.pools.orders;
         let Some(victim) = self.victim(copies, kept) else { return Vec::new() };
-        if !orders.spread || orderer_goes || !self.is_heard(group.servers[0]) {
+        // The size of a server is known when it was heard.
+        let all_heard = kept.iter().all(|it| self.is_heard(*it));
+        if !orders.spread || orderer_goes || !all_heard {
             return Vec::new();
         }
         let (load, weight) = (self.load(copies, victim), self.weight(victim));

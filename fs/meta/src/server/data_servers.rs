@@ -22,7 +22,7 @@ use ropewalk_net::Address;
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::marks::Position;
 use ropewalk_store::{JournaledStore, MetaStore};
-use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
+use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId, GROUPS_MAX};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Layout, Members, Pool};
@@ -438,7 +438,10 @@ impl MetaServer {
             return false;
         }
         let file = FileId { inode: cut.inode, generation: cut.generation, epoch: cut.epoch };
-        let (stripe, offset, groups) = (cut.stripe, cut.offset, Vec::new());
+        let (stripe, offset) = (cut.stripe, cut.offset);
+        // Too many: all of them.
+        let few = before.groups.len() <= GROUPS_MAX;
+        let groups = if few { before.groups.clone() } else { Vec::new() };
         let request = DataRequest::Truncate { file, stripe, offset, groups };
         let mut body = Vec::new();
         encode(&request, &mut body);
@@ -584,6 +587,7 @@ fn no_address(name: &str, address: &[u8], error: &str) -> String {
 /// The servers whose word is needed that stripes of a file are cut: those tell newcomers.
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
+    groups: Vec<Group>,
     servers: BTreeSet<u32>,
     /// The epoch of the last change of the file's groups.
     since: u32,
@@ -598,13 +602,14 @@ impl Asked {
             };
             let bands = bands.iter().filter_map(|band| map.band(*band));
             let servers = map.servers_of(pool).into_iter().collect();
-            return Asked { servers, since: bands.map(Band::since).max().unwrap_or(0) };
+            let since = bands.clone().map(Band::since).max().unwrap_or(0);
+            let groups = bands.flat_map(Band::groups).map(|(group, _)| group).collect();
+            return Asked { groups, servers, since };
         };
         let since = |group: &Group| map.membership(*group).map_or(0, |it| it.since);
-        Asked {
-            servers: groups.iter().flat_map(|group| map.members(*group)).collect(),
-            since: groups.iter().map(since).max().unwrap_or(0),
-        }
+        let servers = groups.iter().flat_map(|group| map.members(*group)).collect();
+        let since = groups.iter().map(since).max().unwrap_or(0);
+        Asked { groups, servers, since }
     }
 }
 

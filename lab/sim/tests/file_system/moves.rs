@@ -98,9 +98,11 @@ fn a_server_is_drained_while_clients_write_and_may_go_then() {
         assert_eq!(loads(&cluster, 4)[0], 0, "{:?}", loads(&cluster, 4));
         assert!(simulation.run_until(Duration::from_secs(60), |_| writing.borrow().is_some()));
         let last = writing.borrow().expect("it ended");
-        order(&mut simulation, &cluster, ServerOrder::Remove { server: 1 }).expect("removed");
+        let runs = order(&mut simulation, &cluster, ServerOrder::Remove { server: 1 });
+        assert_eq!(runs.expect_err("it would come back"), Errno::ETXTBSY);
         cluster.kill(&mut simulation, "data1", Kill::Power);
         simulation.run_for(Duration::from_secs(3));
+        order(&mut simulation, &cluster, ServerOrder::Remove { server: 1 }).expect("removed");
         cluster.run(&mut simulation, 1, move |client| check_file(client, last));
         let differences = cluster.copy_differences_among(copies, 1..4);
         assert!(differences.is_empty(), "{differences:#?}");
