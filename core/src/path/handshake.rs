@@ -321,7 +321,8 @@ impl Core {
         }
         // The record of an endpoint is that of the node which has proven it.
         let known = self.peers.of_endpoint(endpoint);
-        if known.is_some_and(|known| !self.may_be(known, link)) {
+        // So is the record of the address that was called.
+        if known.is_some_and(|known| !self.may_be(known, link)) || !self.may_be(asked, link) {
             self.close_link(link);
             return self.refused(asked, link, Refusal::Untrusted);
         }

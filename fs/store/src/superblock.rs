@@ -35,7 +35,8 @@ pub use starts::Starts;
 const NAME: &str = "superblock";
 const SECOND_NAME: &str = "superblock.second";
 const NEW_NAME: &str = "superblock.new";
-const LOCK_NAME: &str = "lock";
+/// The file that a process locks while it uses a directory.
+pub const LOCK_NAME: &str = "lock";
 /// Says that a copy of another store, or a restore, has begun here and has not ended.
 pub(crate) const UNFINISHED_NAME: &str = "copy.unfinished";
 const MAGIC: &[u8; 8] = b"RWSUPERB";

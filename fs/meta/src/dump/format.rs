@@ -153,11 +153,11 @@ pub(super) fn look(bytes: &[u8]) -> Look<'_> {
     Look::Frame(Frame { kind, number: number(8), payload, bytes })
 }
 
-/// The offset of the next place at which a frame may begin; that of the last bytes which may be a part of its
-/// magic, where there is none.
-pub(super) fn next_magic(bytes: &[u8]) -> usize {
-    let found = bytes.windows(MAGIC.len()).position(|window| window == MAGIC);
-    found.unwrap_or(bytes.len().saturating_sub(MAGIC.len() - 1))
+/// The length of the frame at the beginning of `bytes`, as its header says it; None where there is no such header.
+pub(super) fn frame_length(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.get(..HEADER_BYTES).filter(|header| header.starts_with(MAGIC))?;
+    let length = u32::from_le_bytes(header[12..16].try_into().expect("four bytes")) as usize;
+    (length <= PAYLOAD_BYTES_MAX).then_some(HEADER_BYTES + length)
 }
 
 fn checksum_of(header: &[u8], payload: &[u8]) -> u32 {

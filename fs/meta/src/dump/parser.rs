@@ -1,12 +1,13 @@
 //! Reading a dump as its bytes come.
 //!
-//! A strict parser ends at the first fault. A lax one goes on at the next frame that holds, and tells what it
-//! passed over.
+//! A strict parser ends at the first fault. A lax one passes damaged frames over, and tells of them. Frames within frames are
+//! never looked for, since these hold bytes of users.
 
 use super::format::{
-    DumpedRow, Ending, Frame, Head, Kind, Look, Lost, Totals, Undecodable, VERSION, decode, look,
-    next_magic, rows,
+    DumpedRow, Ending, Frame, Head, Kind, Look, Lost, Totals, Undecodable, VERSION, decode,
+    frame_length, look, rows,
 };
+use super::tables::is_sound;
 
 /// Why bytes are no dump that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +72,10 @@ pub struct Parser {
     pending: Vec<Item>,
     /// Where the bytes begin that are no frame.
     skipped_from: Option<u64>,
+    /// Bytes of a damaged frame that are yet to be passed over; `u64::MAX`: all that follow.
+    over: u64,
+    /// The key of the last row.
+    last_key: Vec<u8>,
 }
 
 impl Parser {
@@ -96,6 +101,8 @@ impl Parser {
             has_ended: false,
             pending: Vec::new(),
             skipped_from: None,
+            over: 0,
+            last_key: Vec::new(),
         }
     }
 
@@ -144,12 +151,30 @@ impl Parser {
             if bytes.is_empty() {
                 return Ok(if is_last { self.end_of_skipped() } else { None });
             }
+            if self.over > 0 {
+                let count = usize::try_from(self.over).unwrap_or(usize::MAX).min(bytes.len());
+                if self.over < u64::MAX {
+                    self.over -= count as u64;
+                }
+                self.skip(count);
+                continue;
+            }
             let what = match look(bytes) {
                 _ if self.has_ended && !self.lax => "there are bytes behind the end",
+                Look::Frame(frame) if self.lax && frame.number != self.number => {
+                    // Nobody knows whose it is.
+                    self.skipped_from.get_or_insert(self.offset);
+                    self.over = u64::MAX;
+                    continue;
+                }
                 Look::Frame(frame) => {
                     let (kind, number) = (frame.kind, frame.number);
                     let length = frame.bytes.len();
-                    let taken = taken(&frame).map_err(|error| match error {
+                    let taken = taken(&frame).and_then(|items| match self.are_in_order(&items) {
+                        true => Ok(items),
+                        false => Err(Undecodable::Senseless),
+                    });
+                    let taken = taken.map_err(|error| match error {
                         Undecodable::Newer(found) => DumpError::Newer { found },
                         Undecodable::Senseless => self.damaged("the frame does not decode"),
                     });
@@ -182,7 +207,7 @@ impl Parser {
             if !self.lax {
                 return Err(self.damaged(what));
             }
-            self.pass_over(is_last);
+            self.pass_over();
         }
     }
 
@@ -195,20 +220,33 @@ impl Parser {
         self.offset += count as u64;
     }
 
-    /// Goes to the next place where a frame may begin.
-    fn pass_over(&mut self, is_last: bool) {
+    /// Passes a damaged frame over, as long as it says that it is. Nothing within it is looked for: it has bytes of users, who
+    /// may have put frames there. Where its head is damaged, nothing behind it counts.
+    fn pass_over(&mut self) {
         self.skipped_from.get_or_insert(self.offset);
-        self.skip(1);
-        let rest = &self.buffer[self.done..];
-        let ahead = next_magic(rest);
-        let all = rest.len();
-        // The last bytes may be a part of a magic number, unless they are the very last ones.
-        self.skip(if is_last && ahead + 4 > all { all } else { ahead });
+        self.over = frame_length(&self.buffer[self.done..]).map_or(u64::MAX, |it| it as u64);
+        self.number = self.number.wrapping_add(1);
     }
 
     fn end_of_skipped(&mut self) -> Option<Item> {
         let from = self.skipped_from.take()?;
         Some(Item::Skipped { from, to: self.offset })
+    }
+
+    /// Whether rows come after those before them, and make sense.
+    fn are_in_order(&self, items: &[Item]) -> bool {
+        let mut last = &self.last_key[..];
+        let rows = items.iter().flat_map(|item| match item {
+            Item::Rows(rows) => &rows[..],
+            _ => &[],
+        });
+        for (key, value) in rows {
+            if key[..] <= *last || !is_sound(key, value) {
+                return false;
+            }
+            last = key;
+        }
+        true
     }
 
     /// Compares a frame with those before it, and counts it.
@@ -240,7 +278,12 @@ impl Parser {
         self.totals.add(frame);
         for item in items {
             match item {
-                Item::Rows(rows) => rows.iter().for_each(|(key, _)| self.totals.count_row(key)),
+                Item::Rows(rows) => {
+                    rows.iter().for_each(|(key, _)| self.totals.count_row(key));
+                    if let Some((key, _)) = rows.last() {
+                        self.last_key.clone_from(key);
+                    }
+                }
                 Item::Lost(_) => self.totals.lost += 1,
                 _ => {}
             }

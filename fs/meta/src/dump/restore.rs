@@ -16,7 +16,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
-use ropewalk_store::superblock::{ClaimError, Expect, Identity, Role, claim, look};
+use ropewalk_store::superblock::{ClaimError, Expect, Identity, LOCK_NAME, Role, claim, look};
 use ropewalk_store::{JournaledConfig, MetaStore, Position, Row, StoreCopy, StoreError, Value};
 use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::value::Timestamp;
@@ -65,6 +65,11 @@ pub enum RestoreError {
         path.display()
     )]
     NotEmpty { path: PathBuf },
+    #[error(
+        "{} has changed while it was read: restore it again, from a file that stays as it is",
+        path.display()
+    )]
+    Changed { path: PathBuf },
     #[error("cannot read {}: {cause}", path.display())]
     Io { path: PathBuf, cause: std::io::Error },
     #[error("{0}")]
@@ -129,6 +134,7 @@ pub struct Restored {
 const LOST_TOLD_MAX: usize = 1000;
 
 /// A dump and where to restore it.
+#[derive(Debug, Clone)]
 pub struct Restore {
     pub file: PathBuf,
     pub directory: PathBuf,
@@ -200,6 +206,7 @@ const FOUNDATION: &[u8] = &[
     Table::Counters as u8,
     Table::Term as u8,
     Table::Member as u8,
+    Table::Orders as u8,
     Table::Map as u8,
     Table::Pool as u8,
 ];
@@ -280,6 +287,10 @@ impl Restore {
             }
             tell(Progress { done: dump.bytes + dump.offset, all: 2 * dump.bytes });
         }
+        if (dump.parser.found(), dump.parser.has_ended()) != (&survey.found, survey.has_end) {
+            // The note in the directory stays.
+            return Err(RestoreError::Changed { path: self.file.clone() });
+        }
         making.end();
         copy.rows.add(making.batch()).await?;
         let (rows, inodes) = (making.rows, making.inodes);
@@ -302,7 +313,7 @@ impl Restore {
             listed => listed.map_err(|cause| RestoreError::Io { path: path(), cause })?,
         };
         // Each new file system of the ext family has this directory.
-        match names.iter().all(|(name, _)| name == "lost+found") {
+        match names.iter().all(|(name, _)| name == "lost+found" || name == LOCK_NAME) {
             true => Ok(()),
             false => Err(RestoreError::NotEmpty { path: path() }),
         }
@@ -341,10 +352,12 @@ impl Restore {
         let identity = Identity { cluster, server, role: Role::Metadata };
         let random = (world.random_u64(), world.random_u128());
         let (disk, path, history) = (world.disk(), self.directory.clone(), head.history);
+        let restore = self.clone();
         let claimed = world.offload(move || -> Result<_, RestoreError> {
             disk.create_directory(&path)
                 .map_err(|cause| RestoreError::Io { path: path.clone(), cause })?;
-            StoreCopy::note_restore(&*disk, &path)?;
+            // A server may have begun here while the dump was read.
+            StoreCopy::note_restore(&*disk, &path, || restore.check_directory(&*disk))?;
             let mut claimed = claim(&*disk, &path, identity, Expect::Any, random)?;
             let mut keeper = claimed.keeper();
             keeper.follow(&*disk, history)?;
@@ -456,13 +469,13 @@ fn first_rows(survey: &Survey, term: &TermRow) -> Result<VolatileRows, RowsError
     let counters = given.get(&keys::key(Table::Counters, &[]))?;
     let counted = counters.and_then(|row| decode_row::<(u64, u64)>(COUNTERS_VERSION, &row).ok());
     let (boots, next) = counted.unwrap_or((0, 0));
-    let next = next.max(survey.highest_inode + 1).saturating_add(INODES_STEP);
+    let next = next.max(survey.highest_inode.saturating_add(1)).saturating_add(INODES_STEP);
     let counters = encode_row(COUNTERS_VERSION, &(boots.saturating_add(BOOTS_STEP), next));
     batch.put(keys::key(Table::Counters, &[]), counters);
     batch.put(inode_count_key(), inode_count_row(0));
     let reserved = given.get(&generations_key())?;
     let reserved = reserved.and_then(|row| decode_row::<(u32, u32)>(COUNTERS_VERSION, &row).ok());
-    let end = reserved.map_or(0, |(_, end)| end).max(survey.highest_generation + 1);
+    let end = reserved.map_or(0, |(_, end)| end).max(survey.highest_generation.saturating_add(1));
     let end = end.saturating_add(GENERATIONS_STEP);
     batch.put(generations_key(), generations_row(end, end));
     put_map(given, &mut batch)?;
@@ -490,7 +503,7 @@ fn put_map(given: &VolatileRows, batch: &mut Batch) -> Result<(), RowsError> {
         return Ok(());
     }
     let since = bands.iter().map(Band::since).max().unwrap_or(0);
-    let after = bands.iter().map(|band| band.number + 1).max().unwrap_or(0);
+    let after = bands.iter().map(|band| band.number.saturating_add(1)).max().unwrap_or(0);
     let (epoch, next) = head.unwrap_or((since, after));
     let epoch = epoch.max(since).saturating_add(MAP_STEP);
     for mut band in bands {

@@ -41,6 +41,8 @@ impl JournaledStore {
             shared.check_going()?;
             changed.await;
         }
+        // One that failed may have written a part.
+        shared.check_going()?;
         // No checkpoint writes: the index has all rows of its position, and none of later ones. One that waits for the members is
         // not waited for: it may wait for the member that wants this copy.
         let position = shared.state.borrow().checkpoint;
@@ -128,8 +130,12 @@ impl StoreCopy {
 
     /// Notes that a restore from a dump begins in a directory, which is made where it does not exist. Until
     /// the copy ends, no server starts there. To be called before the directory is claimed. Blocks.
-    pub fn note_restore(disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
-        open::note_restore(disk, directory)
+    pub fn note_restore<E: From<StoreError>>(
+        disk: &dyn Disk,
+        directory: &Path,
+        check: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        open::note_restore(disk, directory, check)
     }
 
     /// Whether a restore into this directory began and did not come to its end. Blocks.
