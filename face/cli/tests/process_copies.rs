@@ -174,14 +174,14 @@ fn a_server_is_drained_removed_and_its_files_stay() {
     let said = site.run(&["server", "drain", "1", "--wait"]).well();
     assert!(said.contains("data server 1 has no groups"), "{said}");
     let state = site.json(&["server", "status", "--json"]);
-    let first = &state["servers"][0];
+    let first = &state["servers"][1];
     assert_eq!((&first["server"], &first["leaves"]), (&1.into(), &true.into()), "{state}");
     assert_eq!((&first["orders"], &first["copies"]), (&0.into(), &0.into()), "{state}");
     let table = site.run(&["server", "status"]).well();
     assert!(table.contains("leaves") && table.contains("no group has to move"), "{table}");
     let running = site.run(&["server", "remove", "1"]).badly();
     assert!(running.contains("stop it first"), "{running}");
-    site.servers.data[0] = None;
+    site.servers.data[1] = None;
     std::thread::sleep(Duration::from_secs(2));
     site.run(&["server", "remove", "1"]).well();
     for name in ["single", "double"] {
