@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_base::world::World;
 use ropewalk_client::Errno;
@@ -228,27 +228,32 @@ fn add(number: u32, asking: &Asking) -> anyhow::Result<()> {
 
 /// Gives an order; a refusal in words.
 async fn give(operator: &Operator, order: ServerOrder) -> anyhow::Result<(Orders, Moves)> {
-    let error = match operator.order(order).await {
-        Err(OperatorError::Refused { errno, server }) => (errno, server),
-        other => return Ok(other?),
+    operator.order(order).await.map_err(refusal)
+}
+
+/// A refusal in words.
+fn refusal(error: OperatorError) -> anyhow::Error {
+    let (errno, server) = match error {
+        OperatorError::Refused { errno, server } => (errno, server),
+        other => return other.into(),
     };
-    match error.0 {
-        Errno::ENOENT => bail!(
+    match errno {
+        Errno::ENOENT => anyhow!(
             "the cluster has no data server of this number: 'ropewalk server status' lists them, and \
              'ropewalk server add' admits a new one"
         ),
         Errno::ENODEV => {
-            bail!("there is no other data server that could take the groups: start one first")
+            anyhow!("there is no other data server that could take the groups: start one first")
         }
-        Errno::EOPNOTSUPP => bail!(
+        Errno::EOPNOTSUPP => anyhow!(
             "this cluster has files of the first format of metadata, which stay on their servers: \
              copy them into a new cluster"
         ),
-        Errno::ETXTBSY => bail!(
+        Errno::ETXTBSY => anyhow!(
             "the data server still runs: stop it first, since one that admits itself would come back at \
              once"
         ),
-        errno => Err(OperatorError::Refused { errno, server: error.1 }.into()),
+        errno => OperatorError::Refused { errno, server }.into(),
     }
 }
 
@@ -256,7 +261,7 @@ async fn give(operator: &Operator, order: ServerOrder) -> anyhow::Result<(Orders
 async fn remove(operator: &Operator, number: u32) -> anyhow::Result<()> {
     match operator.order(ServerOrder::Remove { server: number }).await {
         Err(OperatorError::Refused { errno: Errno::EBUSY, .. }) => {}
-        _ => return give(operator, ServerOrder::Remove { server: number }).await.map(drop),
+        done => return done.map(drop).map_err(refusal),
     }
     let share = operator.shares().await?.get(&number).copied().unwrap_or_default();
     let mut words = format!("data server {number} has {} groups", share.groups());
