@@ -26,7 +26,7 @@ pub struct Certificate {
     pub(crate) signature: [u8; SIGNATURE_BYTES],
 }
 
-/// What the proof of a session with a node depends on, after the handshake: it may be revoked, or expire.
+/// The conditions under which the proof of a node still holds after the handshake: it may be revoked, or expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
     /// The beginning of the key that signed the certificate.
@@ -120,7 +120,7 @@ impl Certificate {
         })
     }
 
-    /// What it depends on, if this cluster's key signed it.
+    /// The conditions under which it holds later, if this cluster's key signed it.
     pub(crate) fn standing(&self, authority: &[u8; 32]) -> Standing {
         let Certificate { epoch, valid_until, .. } = *self;
         Standing { authority: beginning_of(authority), epoch, valid_until }

@@ -78,7 +78,7 @@ pub struct Proven {
     pub key: SessionKey,
     /// The node that the peer proved to be; `None`: a member that has the cluster's key.
     pub node: Option<NodeName>,
-    /// What this depends on afterwards; `None`: nothing, as shared keys have no epoch.
+    /// The conditions under which this still holds later; `None`: none, as shared keys have no epoch.
     pub standing: Option<Standing>,
 }
 

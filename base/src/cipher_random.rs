@@ -1,6 +1,6 @@
 //! Numbers of which those that were told say nothing about others: a cipher makes them.
 //!
-//! For nonces, names and secrets that peers are told. Whoever knows all of them so far cannot say which is next, nor which
+//! For nonces, names and secrets that peers are told. A peer that knows all of them so far cannot say which is next, nor which
 //! secrets others were told. Production takes the key from the operating system, the simulator from its seed.
 //!
 //! Invariant: a key is used for one buffer, and replaced by that buffer's beginning: what was drawn is not told by what

@@ -1,7 +1,7 @@
 //! Answers to callers that prove nothing afterwards: how many each host gets.
 //!
 //! Anybody can repeat an old greeting. Each answer to one costs operations on the curve, so answers are lent, and given back
-//! with the caller's proof. What a host keeps is restored slowly.
+//! with the caller's proof. Answers that a host does not give back are restored slowly.
 //!
 //! Invariant: hosts share a fixed number of buckets, so that many hosts cost no memory.
 
@@ -13,7 +13,7 @@ const LENT_MAX: u32 = 1024;
 const RESTORED_NS: u64 = 1_000_000_000 / 128;
 const BUCKETS: usize = 1 << u8::BITS;
 
-/// What each bucket of hosts may still be answered.
+/// The answers that each bucket of hosts may still get.
 #[derive(Debug)]
 pub(super) struct Answers {
     buckets: Vec<Bucket>,
@@ -69,7 +69,7 @@ mod tests {
             restored += taken(&mut answers, 1, start + Duration::from_millis(millis));
         }
         assert_eq!(restored, 4 * 128);
-        // Who proves itself is answered as often as it likes.
+        // A caller that proves itself gives its answer back.
         for _ in 0..10_000 {
             assert!(answers.take(3, start));
             answers.give_back(3);

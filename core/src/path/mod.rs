@@ -189,7 +189,7 @@ struct PeerNotes {
     node: Option<ProvenNode>,
     /// The node that its address names.
     wanted: Option<NodeName>,
-    /// What the proof of its session depends on.
+    /// The conditions under which the proof of its session holds.
     standing: Option<Standing>,
     /// The cluster of an endpoint that answered at its address and is not one of ours.
     other_cluster: Option<u128>,
@@ -212,7 +212,7 @@ impl PeerIdentity {
         self.notes.as_ref()?.wanted.as_ref()
     }
 
-    /// What the proof of its session depends on.
+    /// The conditions under which the proof of its session holds.
     fn standing(&self) -> Option<Standing> {
         self.notes.as_ref()?.standing
     }

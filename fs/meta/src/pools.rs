@@ -571,21 +571,6 @@ impl Pools {
         usable
     }
 
-    /// Makes bands of one copy on usable servers, where groups have moved so that hardly any band does without those that are not.
-    /// Returns the rows that say so.
-    pub fn add_fresh_bands(&mut self, now: Time, silence: Duration) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let usable: BTreeSet<u32> = self.usable(self.newest(1), now, silence).into_iter().collect();
-        let is_clean = |all: &&[u32]| all.iter().all(|server| usable.contains(server));
-        let bands = self.map().bands_with_servers(1).map(|(_, servers)| servers);
-        let covered: BTreeSet<u32> = bands.filter(is_clean).flatten().copied().collect();
-        let moved = self.map().bands_with_servers(1).any(|(_, servers)| servers.len() > 1);
-        if !moved || 2 * covered.len() >= usable.len() {
-            return Vec::new();
-        }
-        let bare: Vec<u32> = usable.difference(&covered).copied().collect();
-        bare.into_iter().flat_map(|server| self.add_band(server)).collect()
-    }
-
     /// The members of a pool on these servers.
     fn members_on(&self, copies: u8, servers: Vec<u32>) -> Members {
         let Some(Banded { map, .. }) = &self.banded else { return Members::Servers(servers) };

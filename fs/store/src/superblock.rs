@@ -250,13 +250,7 @@ pub fn claim(
         hold()?;
     }
     let lock_path = path.join(LOCK_NAME);
-    let lock = disk
-        .open(&lock_path, Open::Create)
-        .map_err(|cause| ClaimError::io("open", &lock_path, cause))?;
-    lock.lock().map_err(|cause| match cause.kind() {
-        io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
-        _ => ClaimError::io("lock", &lock_path, cause),
-    })?;
+    let lock = lock_directory(disk, path)?;
     // The lock file stays the same for as long as the directory does.
     let memory = disk.memory_of(&lock_path).unwrap_or(0);
     let copies::Copies { found, broken: mended } = copies::read(disk, path)?;
@@ -328,6 +322,19 @@ pub struct HeldDirectory {
     _lock: Arc<dyn File>,
 }
 
+/// Locks a directory for as long as the file is kept; [`ClaimError::InUse`] where another process has it. Blocks for the disk only.
+pub(crate) fn lock_directory(disk: &dyn Disk, path: &Path) -> Result<Arc<dyn File>, ClaimError> {
+    let lock_path = path.join(LOCK_NAME);
+    let lock = disk
+        .open(&lock_path, Open::Create)
+        .map_err(|cause| ClaimError::io("open", &lock_path, cause))?;
+    lock.lock().map_err(|cause| match cause.kind() {
+        io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
+        _ => ClaimError::io("lock", &lock_path, cause),
+    })?;
+    Ok(lock)
+}
+
 /// Locks a directory to read it; None where it has no superblock. Counts no start. Blocks.
 pub fn hold(
     disk: &dyn Disk,
@@ -341,13 +348,7 @@ pub fn hold(
     let identity = Identity { cluster, server, role };
     check(path, &found, identity)?;
     let lock_path = path.join(LOCK_NAME);
-    let lock = disk
-        .open(&lock_path, Open::Create)
-        .map_err(|cause| ClaimError::io("open", &lock_path, cause))?;
-    lock.lock().map_err(|cause| match cause.kind() {
-        io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
-        _ => ClaimError::io("lock", &lock_path, cause),
-    })?;
+    let lock = lock_directory(disk, path)?;
     let memory = disk.memory_of(&lock_path).unwrap_or(0);
     // A server may have started and ended before the lock was taken.
     let Some(found) = read(disk, path)? else { return Ok(None) };

@@ -15,6 +15,11 @@ pub mod up;
 
 use std::time::Duration;
 
+use ropewalk_base::world::World;
+use ropewalk_client::operator::Operator;
+
+use crate::operate::{Keys, Target};
+
 /// The interval at which a waiting command checks whether it shall end.
 pub const LOOK: Duration = Duration::from_millis(50);
 
@@ -22,6 +27,28 @@ pub const LOOK: Duration = Duration::from_millis(50);
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
     checked_seconds(number)
+}
+
+/// The cluster, the keys and the patience of a command that asks the metadata server as an operator.
+#[derive(Debug, clap::Args)]
+pub struct Asking {
+    #[command(flatten)]
+    target: Target,
+    #[command(flatten)]
+    keys: Keys,
+    /// Wait this long for the metadata server's answer.
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
+    patience: Duration,
+}
+
+impl Asking {
+    /// As [`Target::run_with`].
+    pub fn run<T>(
+        &self,
+        work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.target.run_with(&self.keys, self.patience, work)
+    }
 }
 
 /// The number of a data server as the user writes it.

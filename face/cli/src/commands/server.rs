@@ -10,8 +10,7 @@ use ropewalk_client::operator::{Operator, OperatorError};
 use ropewalk_wire::fs::orders::{Moves, Orders, ServerOrder};
 use serde_json::json;
 
-use super::{number, seconds};
-use crate::operate::{Keys, Target};
+use super::{Asking, number};
 use crate::report::{print_json, say, table};
 
 /// The pause between two looks at moves.
@@ -116,18 +115,6 @@ stays even, until 'ropewalk server cancel'. Servers that gave groups away keep t
     },
 }
 
-/// How the metadata server is asked.
-#[derive(Debug, clap::Args)]
-pub struct Asking {
-    #[command(flatten)]
-    target: Target,
-    #[command(flatten)]
-    keys: Keys,
-    /// Wait this long for the metadata server's answer.
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
-    patience: Duration,
-}
-
 /// One data server.
 #[derive(Debug, clap::Args)]
 pub struct One {
@@ -147,13 +134,6 @@ pub struct Waiting {
 }
 
 impl Asking {
-    fn run<T>(
-        &self,
-        work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
-    ) -> anyhow::Result<T> {
-        self.target.run_with(&self.keys, self.patience, work)
-    }
-
     fn order(&self, order: ServerOrder) -> anyhow::Result<()> {
         self.run(async |_, operator| give(operator, order).await.map(drop))
     }

@@ -120,7 +120,7 @@ pub(super) struct Frame<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What stands at the beginning of some bytes.
+/// The finding at the beginning of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look<'a> {
     Frame(Frame<'a>),

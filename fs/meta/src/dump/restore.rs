@@ -88,7 +88,7 @@ pub struct Progress {
     pub all: u64,
 }
 
-/// What a file has of a dump.
+/// The contents of a file, as far as it is a dump.
 #[derive(Debug, Clone, Default)]
 pub struct Survey {
     pub head: Option<Head>,

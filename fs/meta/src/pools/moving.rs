@@ -78,10 +78,15 @@ impl Pools {
 
     /// Whether a group, or an old pool, has a server.
     pub fn is_needed(&self, server: u32) -> bool {
-        let named =
-            |members: &Members| matches!(members, Members::Servers(all) if all.contains(&server));
-        self.map().bands(0).any(|band| band.has(server))
-            || self.versions.values().any(|pool| named(&pool.members))
+        self.map().bands(0).any(|band| band.has(server)) || self.is_in_first_format(server)
+    }
+
+    /// Whether a pool of the first format names a server: it keeps its bytes.
+    fn is_in_first_format(&self, server: u32) -> bool {
+        self.versions.values().any(|pool| match &pool.members {
+            Members::Servers(all) => all.contains(&server),
+            Members::Bands(_) => false,
+        })
     }
 
     /// Forgets a server that nothing needs.
@@ -126,9 +131,7 @@ impl Pools {
         if self.member(server).is_none() || heir.is_some_and(|heir| !is_known(heir)) {
             return Err(Refusal::Unknown);
         }
-        let named =
-            |members: &Members| matches!(members, Members::Servers(all) if all.contains(&server));
-        if self.versions.values().any(|pool| named(&pool.members)) {
+        if self.is_in_first_format(server) {
             return Err(Refusal::FirstFormat);
         }
         let stays = |it: &&u32| **it != server && !self.is_leaving(**it);
@@ -149,6 +152,12 @@ impl Pools {
             return Vec::new();
         }
         self.looked = now;
+        let Orders { departures, spread, .. } = &self.orders;
+        if departures.is_empty() && !spread && !self.has_mirrored() && self.kinds().len() == 1 {
+            // Groups of one copy that nobody moves.
+            self.moves = Moves::default();
+            return Vec::new();
+        }
         let mut look = Look::new(self, now);
         let mut changes: BTreeMap<Group, Membership> = BTreeMap::new();
         let mut bands = BTreeSet::new();

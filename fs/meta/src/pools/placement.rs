@@ -5,6 +5,7 @@
 //! Members of a group are on servers of different domains. Bands stay as they are when further servers join.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::BAND_GROUPS;
@@ -106,6 +107,21 @@ impl Pools {
             rows.extend(banded.take(band));
         }
         rows
+    }
+
+    /// Makes bands of one copy on usable servers, where groups have moved so that hardly any band does without those that are not.
+    /// Returns the rows that say so.
+    pub fn add_fresh_bands(&mut self, now: Time, silence: Duration) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let usable: BTreeSet<u32> = self.usable(self.newest(1), now, silence).into_iter().collect();
+        let is_clean = |all: &&[u32]| all.iter().all(|server| usable.contains(server));
+        let bands = self.map().bands_with_servers(1).map(|(_, servers)| servers);
+        let covered: BTreeSet<u32> = bands.filter(is_clean).flatten().copied().collect();
+        let moved = self.map().bands_with_servers(1).any(|(_, servers)| servers.len() > 1);
+        if !moved || 2 * covered.len() >= usable.len() {
+            return Vec::new();
+        }
+        let bare: Vec<u32> = usable.difference(&covered).copied().collect();
+        bare.into_iter().flat_map(|server| self.add_band(server)).collect()
     }
 
     /// Servers that are heard and have room.

@@ -39,6 +39,16 @@ pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now
     pools.handle_heartbeat(&beat, now)
 }
 
+/// Pools of these servers; a server's failure domain is its number without the last digit.
+pub fn pools_of(servers: &[u32]) -> Pools {
+    let mut pools = Pools::default().mapped(Some(Banded::default()));
+    for server in servers {
+        beat(&mut pools, *server, 1, 900, seconds(1));
+        pools.add_band(*server);
+    }
+    pools
+}
+
 fn step(pools: &mut Pools, now: Time) -> Option<Vec<u32>> {
     let pool = pools.successor(1, now, SILENCE)?;
     pools.add(pool.clone());

@@ -20,7 +20,7 @@ use crate::journal::{self, JournalReader, OpenJournal};
 use crate::marks::Position;
 use crate::meta_store::{KeyRange, Row, Value};
 use crate::overlay::Overlay;
-use crate::superblock::{Boot, UNFINISHED_NAME};
+use crate::superblock::{Boot, ClaimError, UNFINISHED_NAME};
 
 /// The rows of a store's index, in order, at one position.
 pub struct Snapshot {
@@ -130,7 +130,7 @@ impl StoreCopy {
 
     /// Notes that a restore from a dump begins in a directory, which is made where it does not exist. Until
     /// the copy ends, no server starts there. To be called before the directory is claimed. Blocks.
-    pub fn note_restore<E: From<StoreError>>(
+    pub fn note_restore<E: From<StoreError> + From<ClaimError>>(
         disk: &dyn Disk,
         directory: &Path,
         check: impl FnOnce() -> Result<(), E>,

@@ -25,7 +25,7 @@ use crate::journal::{self, FoundJournal, Journal, OpenJournal, RecoveredJournal}
 use crate::marks::Position;
 use crate::meta_store::{KeyRange, Order, Row, Value};
 use crate::overlay::Overlay;
-use crate::superblock::{Boot, LOCK_NAME, UNFINISHED_NAME};
+use crate::superblock::{Boot, ClaimError, UNFINISHED_NAME, lock_directory};
 
 pub(super) const JOURNAL_NAME: &str = "journal";
 /// The content of that file, where the copy comes from a dump.
@@ -271,16 +271,13 @@ pub(super) fn is_half_restored(disk: &dyn Disk, directory: &Path) -> Result<bool
 }
 
 /// Notes durably that a restore into this directory begins.
-pub(super) fn note_restore<E: From<StoreError>>(
+pub(super) fn note_restore<E: From<StoreError> + From<ClaimError>>(
     disk: &dyn Disk,
     directory: &Path,
     check: impl FnOnce() -> Result<(), E>,
 ) -> Result<(), E> {
     // Nobody claims the directory between the look and the note.
-    let lock_path = directory.join(LOCK_NAME);
-    let lock = disk.open(&lock_path, Open::Create);
-    let lock = lock.map_err(|cause| StoreError::io("cannot open", &lock_path, cause))?;
-    lock.lock().map_err(|cause| StoreError::io("cannot lock", &lock_path, cause))?;
+    let lock = lock_directory(disk, directory)?;
     check()?;
     let mark = directory.join(UNFINISHED_NAME);
     let noted = disk

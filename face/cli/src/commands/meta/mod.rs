@@ -5,12 +5,10 @@ mod restore;
 mod summary;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::bail;
 
-use super::seconds;
-use crate::operate::{Keys, Target};
+use super::Asking;
 use crate::report::{Closed, complain, say};
 
 /// An order about the metadata.
@@ -23,15 +21,7 @@ pub enum MetaCommand {
 
 Clients and mounts go on. The section [election] in the example of a config file explains how to \
 run several metadata servers.")]
-    Switch {
-        #[command(flatten)]
-        target: Target,
-        #[command(flatten)]
-        keys: Keys,
-        /// Wait this long for the metadata server's answer.
-        #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "20", value_parser = seconds)]
-        patience: Duration,
-    },
+    Switch(Asking),
     /// Writes all metadata to a file, from a running server, a standby, or a directory.
     Dump(dump::DumpArguments),
     /// Makes a new metadata directory out of such a file.
@@ -41,9 +31,7 @@ run several metadata servers.")]
 /// Does it. The exit status is 1 where metadata are missing, and 2 where the command could not do its work.
 pub fn run(command: &MetaCommand) -> ExitCode {
     let (done, failure) = match command {
-        MetaCommand::Switch { target, keys, patience } => {
-            (switch(target, keys, *patience).map(|()| ExitCode::SUCCESS), 1)
-        }
+        MetaCommand::Switch(asking) => (switch(asking).map(|()| ExitCode::SUCCESS), 1),
         MetaCommand::Dump(arguments) => (dump::run(arguments), 2),
         MetaCommand::Restore(arguments) => (restore::run(arguments), 2),
     };
@@ -57,10 +45,8 @@ pub fn run(command: &MetaCommand) -> ExitCode {
     }
 }
 
-fn switch(target: &Target, keys: &Keys, patience: Duration) -> anyhow::Result<()> {
-    let switched =
-        target.run_with(keys, patience, async |_, operator| Ok(operator.switch().await?));
-    if !switched? {
+fn switch(asking: &Asking) -> anyhow::Result<()> {
+    if !asking.run(async |_, operator| Ok(operator.switch().await?))? {
         bail!(
             "no standby metadata server has all that the active one has: start one, or wait until it \
              has caught up"

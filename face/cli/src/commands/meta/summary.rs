@@ -79,7 +79,7 @@ pub fn json(head: &Head, totals: &Totals) -> Value {
     })
 }
 
-/// What a survey found, as JSON.
+/// The findings of a survey, as JSON.
 pub fn survey_json(survey: &Survey, head: &Head) -> Value {
     let mut value = json(head, &survey.found);
     value["bytes"] = survey.bytes.into();

@@ -2,21 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::tests::{beat, seconds};
-use super::super::{Banded, encode_band};
+use super::super::encode_band;
+use super::super::tests::{beat, pools_of, seconds};
 use super::*;
 use ropewalk_wire::fs::meta::Step;
 use ropewalk_wire::fs::value::Bytes;
-
-/// Servers that were heard just now; a server's failure domain is its number without the last digit.
-fn pools_of(servers: &[u32]) -> Pools {
-    let mut pools = Pools::default().mapped(Some(Banded::default()));
-    for server in servers {
-        beat(&mut pools, *server, 1, 900, seconds(1));
-        pools.add_band(*server);
-    }
-    pools
-}
 
 fn groups(pools: &Pools) -> Vec<(Group, Membership)> {
     let groups = pools.map().bands(0).flat_map(|band| band.groups());

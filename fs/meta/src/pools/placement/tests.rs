@@ -2,21 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::Banded;
-use super::super::tests::{beat, seconds};
+use super::super::tests::{beat, pools_of, seconds};
 use super::*;
 use ropewalk_wire::fs::meta::Step;
 use ropewalk_wire::fs::value::Bytes;
-
-/// Pools of these servers; a server's failure domain is its number without the last digit.
-fn pools_of(servers: &[u32]) -> Pools {
-    let mut pools = Pools::default().mapped(Some(Banded::default()));
-    for server in servers {
-        beat(&mut pools, *server, 1, 900, seconds(1));
-        pools.add_band(*server);
-    }
-    pools
-}
 
 fn bands(pools: &Pools, copies: u8) -> Vec<Band> {
     pools.map().bands(0).filter(|band| band.copies() == copies).cloned().collect()
