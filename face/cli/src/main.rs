@@ -97,6 +97,9 @@ enum Command {
     /// Makes the keys by which the nodes of a cluster prove to each other that they belong to it.
     #[command(subcommand, after_help = "Example: ropewalk key create /etc/ropewalk/key")]
     Key(commands::key::KeyCommand),
+    /// Says which clients may use which part of the file system, and how.
+    #[command(subcommand, after_help = "Example: ropewalk export list")]
+    Export(commands::export::ExportCommand),
     /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
     /// Unmounts a cluster, also after the mounting process was killed.
@@ -169,6 +172,7 @@ fn main() -> std::process::ExitCode {
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Server(command) => commands::server::run(&command),
+        Command::Export(command) => commands::export::run(&command),
         Command::Meta(command) => return commands::meta::run(&command),
         Command::Key(command) => commands::key::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),

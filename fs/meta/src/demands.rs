@@ -45,6 +45,7 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         | M::Discard { .. }
         | M::Admit { .. }
         | M::Order(_)
+        | M::Export(_)
         | M::SetStep(_)
         | M::Vouch { .. } => false,
         M::Lookup { .. }
@@ -127,6 +128,7 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::Discard { .. }
         | M::Admit { .. }
         | M::Order(_)
+        | M::Export(_)
         | M::SetStep(_)
         | M::Vouch { .. } => [None, None],
     }
@@ -226,6 +228,7 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::Discard { .. }
         | M::Admit { .. }
         | M::Order(_)
+        | M::Export(_)
         | M::SetStep(_)
         | M::Vouch { .. }
         | M::Inspect { .. } => Asks::Nothing,

@@ -9,47 +9,27 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_wire::fs::exports::{Asker, ClientRule, ExportTerms};
+pub use ropewalk_wire::fs::exports::{IdRange, RANGES_MAX, Rights, Squash};
 use ropewalk_wire::fs::meta::ROOT;
 use serde::{Deserialize, Serialize};
 
 use crate::inode::{Damaged, decode_row, encode_row};
 
-/// Version of export rows.
-const EXPORT_VERSION: u8 = 1;
+/// Versions of export rows. The first one has neither a name nor rules for clients.
+const FIRST_VERSION: u8 = 1;
+const EXPORT_VERSION: u8 = 2;
 /// The id of those who have no other, as Linux says it.
 pub const NOBODY: u32 = 65534;
 /// The export of sessions that name none.
 pub const DEFAULT_EXPORT: u32 = 0;
-/// Most ranges of ids of one kind in an export.
-pub const RANGES_MAX: usize = 64;
-
-/// The changes that sessions of an export may make.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Rights {
-    ReadOnly,
-    ReadWrite,
-}
-
-/// The callers who get the export's anonymous ids for their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Squash {
-    None,
-    /// Id 0, of users and of groups.
-    Root,
-    All,
-}
-
-/// A run of outer ids, and the run of inner ids that they stand for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IdRange {
-    pub outer: u32,
-    pub inner: u32,
-    pub count: u32,
-}
-
 /// The terms of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Export {
+    /// Empty in rows of the first version.
+    pub name: String,
+    /// The clients whose sessions get it.
+    pub clients: Vec<ClientRule>,
     /// The directory that its clients see as the root.
     pub root: u64,
     pub rights: Rights,
@@ -59,6 +39,17 @@ pub struct Export {
     /// No range: each id stands for itself.
     pub users: Vec<IdRange>,
     pub groups: Vec<IdRange>,
+}
+
+/// A row of the first version.
+#[derive(Serialize, Deserialize)]
+struct FirstRow {
+    root: u64,
+    rights: Rights,
+    squash: Squash,
+    anonymous: (u32, u32),
+    users: Vec<IdRange>,
+    groups: Vec<IdRange>,
 }
 
 /// The ids of one kind under an export.
@@ -118,6 +109,8 @@ impl Ids<'_> {
 impl Export {
     /// Everything, for everybody, as it is.
     pub const WHOLE: Export = Export {
+        name: String::new(),
+        clients: Vec::new(),
         root: ROOT,
         rights: Rights::ReadWrite,
         squash: Squash::None,
@@ -161,42 +154,37 @@ impl Export {
 
     /// An export from its row's value. Terms without sense are damage.
     pub fn decode(bytes: &[u8]) -> Result<Export, Damaged> {
-        let export: Export = decode_row(EXPORT_VERSION, bytes)?;
+        let export = match decode_row::<FirstRow>(FIRST_VERSION, bytes) {
+            Ok(row) => {
+                let FirstRow { root, rights, squash, anonymous, users, groups } = row;
+                Export { root, rights, squash, anonymous, users, groups, ..Export::WHOLE }
+            }
+            Err(_) => decode_row(EXPORT_VERSION, bytes)?,
+        };
         if export.check().is_ok() { Ok(export) } else { Err(Damaged) }
+    }
+
+    /// The export with these terms and this root.
+    pub fn new(root: u64, terms: ExportTerms) -> Export {
+        let ExportTerms { name, clients, rights, squash, anonymous, users, groups } = terms;
+        Export { name, clients, root, rights, squash, anonymous, users, groups }
+    }
+
+    /// Its terms, but for the root.
+    pub fn terms(&self) -> ExportTerms {
+        let Export { name, clients, rights, squash, anonymous, users, groups, .. } = self.clone();
+        ExportTerms { name, clients, rights, squash, anonymous, users, groups }
     }
 
     /// Checks the terms; the error is for people.
     pub fn check(&self) -> Result<(), String> {
-        if self.anonymous.0 == 0 || self.anonymous.1 == 0 {
-            return Err("the anonymous user and group of an export cannot be 0".to_owned());
+        let mut terms = self.terms();
+        if terms.name.is_empty() {
+            // One of the first version.
+            terms.name.push('-');
         }
-        check_ranges("user", &self.users)?;
-        check_ranges("group", &self.groups)
+        terms.check()
     }
-}
-
-fn check_ranges(kind: &str, ranges: &[IdRange]) -> Result<(), String> {
-    if ranges.len() > RANGES_MAX {
-        return Err(format!("an export has at most {RANGES_MAX} ranges of {kind} ids"));
-    }
-    let ends = |first: u32, count: u32| u64::from(first) + u64::from(count);
-    // The last number means "no id" to the kernel.
-    let is_good = |range: &IdRange| {
-        let last = ends(range.outer.max(range.inner), range.count);
-        range.count > 0 && last <= u64::from(u32::MAX)
-    };
-    if !ranges.iter().all(is_good) {
-        return Err(format!("a range of {kind} ids is empty or ends behind 4294967294"));
-    }
-    for side in [|range: &IdRange| range.outer, |range: &IdRange| range.inner] {
-        let mut sorted: Vec<(u32, u32)> = ranges.iter().map(|it| (side(it), it.count)).collect();
-        sorted.sort_unstable();
-        let meet = |pair: &[(u32, u32)]| ends(pair[0].0, pair[0].1) > u64::from(pair[1].0);
-        if sorted.windows(2).any(meet) {
-            return Err(format!("two ranges of {kind} ids of an export overlap"));
-        }
-    }
-    Ok(())
 }
 
 /// All exports of a shard.
@@ -210,6 +198,39 @@ impl Exports {
     pub fn get(&self, number: u32) -> Option<&Export> {
         static WHOLE: Export = Export::WHOLE;
         if number == DEFAULT_EXPORT { Some(&WHOLE) } else { self.exports.get(&number) }
+    }
+
+    /// The export for a client: the one whose rule fits it best. None: there is none for it, though there are some for
+    /// others.
+    pub fn choose(&self, asker: &Asker<'_>) -> Option<u32> {
+        if self.exports.values().all(|export| export.clients.is_empty()) {
+            return Some(DEFAULT_EXPORT);
+        }
+        let rules = self.exports.iter().flat_map(|(number, export)| {
+            export.clients.iter().filter_map(|rule| Some((rule.fits(asker)?, *number)))
+        });
+        rules.max_by_key(|(fit, _)| *fit).map(|(_, number)| number)
+    }
+
+    /// The export of a name, with its number.
+    pub fn named(&self, name: &str) -> Option<(u32, &Export)> {
+        let named = |(_, export): &(&u32, &Export)| export.name == name;
+        self.exports.iter().find(named).map(|(number, export)| (*number, export))
+    }
+
+    /// Another export that has one of these rules.
+    pub fn rival(&self, name: &str, rules: &[ClientRule]) -> bool {
+        let others = self.exports.values().filter(|export| export.name != name);
+        others.flat_map(|export| &export.clients).any(|rule| rules.contains(rule))
+    }
+
+    /// All that have rows, from this number on.
+    pub fn from(&self, number: u32) -> impl Iterator<Item = (u32, &Export)> {
+        self.exports.range(number..).map(|(number, export)| (*number, export))
+    }
+
+    pub fn len(&self) -> usize {
+        self.exports.len()
     }
 
     /// Puts an export in, or takes it out.

@@ -242,6 +242,7 @@ impl Standing<'_> {
             | R::Servers { .. }
             | R::Discarded { .. }
             | R::Orders { .. }
+            | R::Exports { .. }
             | R::Vouched { .. }
             | R::Inspected { .. } => {}
         }

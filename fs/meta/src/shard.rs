@@ -18,6 +18,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_rpc::Grantor;
 use ropewalk_store::superblock::Starts;
+use ropewalk_wire::fs::exports::Asker;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
@@ -221,7 +222,8 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::Vouch { .. }
                 | MetaRequest::SetStep(_)
                 | MetaRequest::Admit { .. }
-                | MetaRequest::Order(_) => {
+                | MetaRequest::Order(_)
+                | MetaRequest::Export(_) => {
                     let ticket = self.parking.ticket();
                     let mut groups = Vec::new();
                     match Standing::OUTSIDE.admit(&call.request, &mut groups) {
@@ -482,9 +484,14 @@ impl<R: Rows> Shard<R> {
         Ok(true)
     }
 
-    /// Whether there is an export of this number.
-    pub fn has_export(&self, number: u32) -> bool {
-        self.exports.get(number).is_some()
+    /// The terms of an export, if there is one of this number.
+    pub fn export(&self, number: u32) -> Option<&Export> {
+        self.exports.get(number)
+    }
+
+    /// The export for a client; none where there are only exports for others.
+    pub fn choose_export(&self, asker: &Asker<'_>) -> Option<u32> {
+        self.exports.choose(asker)
     }
 
     /// Has people told of unreadable rows.

@@ -18,6 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Content, InodeKind};
+use super::exports::{ExportInfo, ExportOrder};
 use super::group::Group;
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
@@ -563,6 +564,8 @@ pub enum MetaRequest<'a> {
     },
     /// From an administrator: about the servers that groups are on.
     Order(ServerOrder),
+    /// From an administrator: about exports.
+    Export(#[serde(borrow)] ExportOrder<'a>),
     /// From a data server that orders a group: another one is out of step, or in step.
     SetStep(#[serde(borrow)] Step<'a>),
     /// From a data server: which of these sessions there are, and what the write epochs of these inodes
@@ -634,6 +637,7 @@ impl<'a> MetaRequest<'a> {
             | M::Discard { .. }
             | M::Admit { .. }
             | M::Order(_)
+            | M::Export(_)
             | M::SetStep(_)
             | M::Vouch { .. }
             | M::Inspect { .. } => None,
@@ -914,6 +918,12 @@ pub enum MetaReply<'a> {
     Orders {
         orders: Orders,
         moves: Moves,
+    },
+    /// Export: the exports that were asked for, by number.
+    Exports {
+        #[serde(borrow)]
+        exports: Vec<ExportInfo<'a>>,
+        end: bool,
     },
     /// Discard: the number of objects that will be removed.
     Discarded {

@@ -6,6 +6,7 @@
 pub mod attributes;
 pub mod data;
 pub mod election;
+pub mod exports;
 pub mod group;
 pub mod head;
 pub mod layout;

@@ -2,6 +2,7 @@
 
 pub mod data_options;
 pub mod down;
+pub mod export;
 pub mod format;
 pub mod key;
 pub mod meta;

@@ -4,12 +4,14 @@
 //! * [`status`]: lives, room, counters, sessions;
 //! * [`metas`]: the metadata servers, where there are several;
 //! * [`check`]: inodes compared with objects;
-//! * [`dump`]: all metadata, for a file.
+//! * [`dump`]: all metadata, for a file;
+//! * [`exports`]: which clients may do what.
 //!
 //! Invariant: memory is bounded by pages, whatever the cluster holds.
 
 pub mod check;
 pub mod dump;
+pub mod exports;
 mod judge;
 pub mod metas;
 mod moves;

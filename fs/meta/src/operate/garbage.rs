@@ -77,7 +77,11 @@ impl<R: Rows> Operation<'_, R> {
         let (Some(sessions), Some(inodes)) = (numbers(sessions), numbers(inodes)) else {
             return Err(Errno::EINVAL.into());
         };
-        let lives = |session| self.shard.sessions.get(session).is_some_and(|it| !it.row.fencing);
+        let lives = |session| {
+            let there = self.shard.sessions.get(session).is_some_and(|it| !it.row.fencing);
+            // A session whose export is no more has no rights.
+            there && self.shard.standing(session).is_some()
+        };
         let sessions: Vec<u8> = sessions.into_iter().map(|it| u8::from(lives(it))).collect();
         let mut files = Vec::new();
         for number in inodes {
@@ -103,6 +107,12 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     pub fn get_path(&mut self, number: u64) -> Step<()> {
+        let path = self.path_of(number)?;
+        self.answer(&MetaReply::Content { bytes: Bytes(&path) })
+    }
+
+    /// A path of an inode, from the root of everything.
+    pub fn path_of(&mut self, number: u64) -> Step<Vec<u8>> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut at, mut bytes) = (number, 0);
         while at != ROOT {
@@ -131,7 +141,7 @@ impl<R: Rows> Operation<'_, R> {
         if path.is_empty() {
             path.push(b'/');
         }
-        self.answer(&MetaReply::Content { bytes: Bytes(&path) })
+        Ok(path)
     }
 
     /// Queues objects of a server as garbage where they are that for certain.

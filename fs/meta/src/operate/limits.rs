@@ -125,7 +125,7 @@ impl<R: Rows> Operation<'_, R> {
                 (may(READ), may(WRITE))
             }
         };
-        let changes = standing.export.rights == Rights::ReadWrite;
+        let changes = standing.export.rights != Rights::ReadOnly;
         Ok((open.read || reads, changes && (open.write || writes)))
     }
 

@@ -20,7 +20,7 @@ const ENTRY_ATTRIBUTES_BYTES: usize = 192;
 const FRAME_BYTES: usize = 256;
 
 /// Room for entries in a reply that is asked to have `bytes_max` bytes; always enough for one.
-fn budget(bytes_max: u32) -> usize {
+pub(super) fn budget(bytes_max: u32) -> usize {
     (bytes_max as usize).clamp(2 * FRAME_BYTES + 512, REPLY_BYTES_MAX) - FRAME_BYTES
 }
 

@@ -12,6 +12,7 @@ mod attributes;
 mod content;
 mod create;
 mod directory;
+mod exports;
 mod garbage;
 mod inspect;
 mod lease;
@@ -206,6 +207,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::Discard { server, objects } => self.discard(server, objects.0),
             M::Admit { server } => self.admit(server),
             M::Order(order) => self.order(order),
+            M::Export(order) => self.export(order),
             M::Vouch { sessions, inodes } => self.vouch(sessions.0, inodes.0),
             M::SetStep(step) => self.set_step(&step),
             // They tell of more than rows: the server answers them, and not within a session's slots.

@@ -17,12 +17,14 @@ use ropewalk_net::PeerId;
 use ropewalk_net::host::groups_of;
 use ropewalk_net::peers::PeerUser;
 use ropewalk_rpc::Incoming;
+use ropewalk_wire::fs::exports::{Asker, Rights};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::MetaRequest;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
 use super::MetaServer;
+use crate::exports::DEFAULT_EXPORT;
 use crate::identity::{Identity, Limit};
 use crate::sessions::SessionOwner;
 
@@ -67,6 +69,7 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Discard { .. }
             | MetaRequest::Admit { .. }
             | MetaRequest::Order(_)
+            | MetaRequest::Export(_)
             | MetaRequest::Vouch { .. }
     )
 }
@@ -142,7 +145,53 @@ impl MetaServer {
     /// secret, too.
     pub(super) fn is_administrator(&self, incoming: &Incoming) -> bool {
         let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
-        incoming.member.is_some() || own()
+        incoming.member.is_some() || own() || self.has_admin_export(incoming)
+    }
+
+    /// Whether the sender is a client of an export whose clients look after the cluster.
+    fn has_admin_export(&self, incoming: &Incoming) -> bool {
+        // A plain user of this host is no administrator, whatever his host may do.
+        if !matches!(self.endpoint.endpoint().peer_user(incoming.peer), PeerUser::Unknown) {
+            return false;
+        }
+        let export = self.choose_export(incoming, false);
+        let shard = self.shard();
+        let terms = export.zip(shard.as_ref()).and_then(|(number, shard)| shard.export(number));
+        terms.is_some_and(|export| export.rights == Rights::Admin)
+    }
+
+    /// The export for the sender of a call; none where exports are for others only.
+    fn choose_export(&self, incoming: &Incoming, local: bool) -> Option<u32> {
+        let endpoint = self.endpoint.endpoint();
+        let node = endpoint.peer_node(incoming.peer);
+        let host = endpoint.peer_host(incoming.peer);
+        let address = host.and_then(|host| host.parse().ok());
+        let asker = Asker { node: node.as_deref(), address, local };
+        self.shard()?.choose_export(&asker)
+    }
+
+    /// The export of a session that is about to be opened.
+    pub(super) fn export_of(
+        &self,
+        incoming: &Incoming,
+        identity: &Identity,
+    ) -> Result<u32, Turned> {
+        let local = match identity {
+            // They could read the stores as well.
+            Identity::Own | Identity::Member { .. } => return Ok(DEFAULT_EXPORT),
+            Identity::User(_) => true,
+            Identity::Unproven => false,
+        };
+        self.choose_export(incoming, local).ok_or_else(|| {
+            let endpoint = self.endpoint.endpoint();
+            let node = endpoint.peer_node(incoming.peer).map(|node| format!("node {node}"));
+            let host = || endpoint.peer_host(incoming.peer).map(|host| format!("a client on {host}"));
+            let client = node.or_else(host).unwrap_or_else(|| "a client".to_owned());
+            self.lines.say(&format!(
+                "refused a session to {client}: no export is for it; 'ropewalk export list' shows them"
+            ));
+            self.stranger(Turned::Down(Errno::EACCES))
+        })
     }
 
     /// The identity of who opens a session: first by the word of the kernel, then by the secret. A process that may

@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 55] = [
+pub(super) const KINDS: [&str; 56] = [
     "open session",
     "renew session",
     "close session",
@@ -81,6 +81,7 @@ pub(super) const KINDS: [&str; 55] = [
     "get map",
     "set step",
     "order",
+    "export",
     "recognise",
     REFUSED,
 ];
@@ -210,6 +211,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::GetMap { .. } => 50,
         M::SetStep(_) => 51,
         M::Order(_) => 52,
+        M::Export(_) => 53,
     }
 }
 
@@ -223,7 +225,7 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::orders::ServerOrder;
+    use ropewalk_wire::fs::exports::ExportOrder;
 
     use super::*;
 
@@ -231,8 +233,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Order(ServerOrder::Show);
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("order", KINDS.len() - 3));
+        let last = MetaRequest::Export(ExportOrder::List { from: 0, bytes_max: 0 });
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("export", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ropewalk_wire::fs::exports::ExportOrder;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::orders::ServerOrder;
 use ropewalk_wire::fs::status::Room;
@@ -187,6 +188,7 @@ fn about_the_cluster() -> Vec<Row> {
         M::Discard { server: 1, objects: NONE },
         M::Admit { server: 1 },
         M::Order(ServerOrder::Show),
+        M::Export(ExportOrder::List { from: 0, bytes_max }),
         M::SetStep(step),
         M::Vouch { sessions: NONE, inodes: NONE },
         M::Inspect { from, cookie: 0, whole: true },

@@ -59,7 +59,7 @@ use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::value::Timestamp;
 
 use crate::dump::Dumps;
-use crate::exports::{DEFAULT_EXPORT, Export};
+use crate::exports::Export;
 use crate::history::{Start, TermRow};
 use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
@@ -115,8 +115,6 @@ pub struct MetaServer {
     groups: RefCell<Groups>,
     /// Takes lines whose causes strangers can provoke.
     lines: Lines,
-    /// The export of new sessions.
-    export: Cell<u32>,
     tasks: Tasks,
     dumps: Rc<Dumps>,
     may_act: Rc<dyn Fn() -> bool>,
@@ -212,7 +210,6 @@ impl MetaServer {
             grantor,
             groups: RefCell::default(),
             lines,
-            export: Cell::new(DEFAULT_EXPORT),
             tasks: Tasks::default(),
             dumps: Rc::default(),
             may_act,
@@ -342,15 +339,6 @@ impl MetaServer {
             Some((Ok(true), position)) => self.store.wait_durable(Position(position)).await.is_ok(),
             _ => false,
         }
-    }
-
-    /// Sessions that are opened from now on have this export. False where there is none.
-    pub fn use_export(&self, number: u32) -> bool {
-        let exists = self.shard().is_some_and(|shard| shard.has_export(number));
-        if exists {
-            self.export.set(number);
-        }
-        exists
     }
 
     /// The shard; None once the server was stopped.

@@ -372,7 +372,8 @@ impl MetaServer {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
                 let opened = self.identity_of(incoming).and_then(|identity| {
-                    let owner = SessionOwner::new(incoming.origin, identity, self.export.get());
+                    let export = self.export_of(incoming, &identity)?;
+                    let owner = SessionOwner::new(incoming.origin, identity, export);
                     self.open_session((client, name.0), owner, bits)
                 });
                 let opening = match opened {

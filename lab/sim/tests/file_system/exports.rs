@@ -7,6 +7,7 @@ use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_meta::exports::{Export, NOBODY, Rights, Squash};
 use ropewalk_sim::cluster::META;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_wire::fs::exports::ClientRule;
 use ropewalk_wire::fs::meta::{AttributeChange, ROOT};
 
 const EXPORT: u32 = 3;
@@ -38,7 +39,8 @@ fn exporting(seed: u64, export: Export) -> (Simulation, Cluster) {
     });
     let meta = cluster.meta();
     let set = cluster.spawn(&simulation, 0, move |_| async move {
-        meta.set_export(EXPORT, Some(export)).await && meta.use_export(EXPORT)
+        let export = Export { clients: vec![ClientRule::Everybody], ..export };
+        meta.set_export(EXPORT, Some(export)).await
     });
     simulation.run_until(Duration::from_secs(1), |_| set.borrow().is_some());
     assert_eq!(*set.borrow(), Some(true));
