@@ -20,6 +20,11 @@ pub enum ClientError {
          already have the maximum number of sessions; end clients that are not needed"
     )]
     TooManySessions { address: String },
+    #[error(
+        "the metadata server at {address} refuses this client: no export is for it ('ropewalk export \
+         list', on that server's host), or the kernel there does not tell whose program calls"
+    )]
+    NotLetIn { address: String },
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
     #[error(

@@ -294,12 +294,23 @@ mod tests {
 
     #[test]
     fn rules_are_written_as_they_are_read() {
-        for text in ["*", "local", "10.1.0.0/16", "fd00::/8", "0.0.0.0/0", "node:*", "node:gpu*", "node:a.b"] {
+        for text in [
+            "*",
+            "local",
+            "10.1.0.0/16",
+            "fd00::/8",
+            "0.0.0.0/0",
+            "node:*",
+            "node:gpu*",
+            "node:a.b",
+        ] {
             assert_eq!(rule(text).to_string(), text);
         }
         assert_eq!(rule("10.1.2.3").to_string(), "10.1.2.3/32");
         assert_eq!(rule("::1").to_string(), "::1/128");
-        for text in ["", "host", "10.1.0.1/16", "10.0.0.0/33", "fd00::/129", "node:", "node:a b", "node:**"] {
+        for text in
+            ["", "host", "10.1.0.1/16", "10.0.0.0/33", "fd00::/129", "node:", "node:a b", "node:**"]
+        {
             assert!(text.parse::<ClientRule>().is_err(), "{text}");
         }
     }
@@ -311,8 +322,16 @@ mod tests {
             address: Some("10.1.2.3".parse().expect("an address")),
             local: true,
         };
-        let order =
-            ["*", "0.0.0.0/0", "10.0.0.0/8", "10.1.2.3", "local", "node:*", "node:gpu*", "node:gpu17"];
+        let order = [
+            "*",
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.1.2.3",
+            "local",
+            "node:*",
+            "node:gpu*",
+            "node:gpu17",
+        ];
         let fits: Vec<_> = order.iter().map(|text| rule(text).fits(&asker)).collect();
         assert!(fits.iter().all(Option::is_some), "{fits:?}");
         assert!(fits.is_sorted(), "{fits:?}");

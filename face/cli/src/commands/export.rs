@@ -202,9 +202,9 @@ fn refusal(error: OperatorError, name: &str) -> anyhow::Error {
             anyhow!("there is no export {name}, or no directory at the path of its root")
         }
         Errno::ENOTDIR => anyhow!("the root of an export has to be a directory"),
-        Errno::EBUSY => anyhow!(
-            "the root of an export stays: remove export {name}, and make another one"
-        ),
+        Errno::EBUSY => {
+            anyhow!("the root of an export stays: remove export {name}, and make another one")
+        }
         Errno::ENOSPC => anyhow!("the cluster has the maximum number of exports (64)"),
         Errno::EOPNOTSUPP => anyhow!(
             "this cluster has metadata of the first format, without exports: copy its files into a \

@@ -65,10 +65,10 @@ impl<R: Rows> Operation<'_, R> {
         if self.shard.exports.len() >= EXPORTS_MAX {
             return Err(Errno::ENOSPC);
         }
-        let used: Vec<u32> = self.shard.sessions.iter().map(|(_, it)| it.row.owner.export).collect();
-        let is_free = |number: &u32| {
-            self.shard.exports.get(*number).is_none() && !used.contains(number)
-        };
+        let used: Vec<u32> =
+            self.shard.sessions.iter().map(|(_, it)| it.row.owner.export).collect();
+        let is_free =
+            |number: &u32| self.shard.exports.get(*number).is_none() && !used.contains(number);
         (1..=u32::MAX).find(is_free).ok_or(Errno::ENOSPC)
     }
 
