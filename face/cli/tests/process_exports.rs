@@ -109,7 +109,7 @@ fn nodes_and_networks_get_their_exports() {
     well(&site.node("gpu1", &["cp", ":/mine", "back"]));
     assert!(fs::read(site.place.path().join("back")).unwrap() == vec![7; 300_000]);
     badly(&site.own(&["export", "set", "x", "--clients", &net]), "another export");
-    badly(&site.own(&["export", "set", "gpu", "--root", "/"]), "root of an export stays");
+    badly(&site.own(&["export", "set", "net", "--access", "admin"]), "prove their names");
     badly(&site.own(&["export", "set", "y", "--root", "/none"]), "no directory");
     site.up.stop();
 }
@@ -137,7 +137,9 @@ fn the_clients_of_an_export_for_administrators_give_orders() {
     badly(&site.node("gpu1", &["ls", ":/"]), "no export is for it");
     // Orders of others are none.
     badly(&site.node("gpu1", &["export", "remove", "ops"]), "for administrators only");
-    well(&site.own(&["export", "remove", "ops"]));
+    badly(&site.own(&["export", "remove", "ops"]), "is the last export");
+    badly(&site.node("gpu1", &["ls", ":/"]), "no export is for it");
+    well(&site.own(&["export", "remove", "ops", "--open-to-all"]));
     well(&site.node("gpu1", &["ls", ":/"]));
     site.up.stop();
 }

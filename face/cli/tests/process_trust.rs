@@ -15,6 +15,7 @@ use ropewalk_wire::fs::meta::{
 };
 use ropewalk_wire::fs::session::SessionRequest;
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::trust::Capability;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use serde_json::{Value, json};
 use support::command::{Plain, ropewalk};
@@ -312,24 +313,25 @@ fn act_for_root(told: &Value) {
         ask(&MetaRequest::Acquire { inode: open, mode: LeaseMode::Write, insist: false }),
         eacces
     );
-    let right =
+    let request =
         MetaRequest::Open { who: own, inode: open, access, truncate: false, execute: false };
-    let right = stranger.ask(Some(session), &right, |reply| match reply {
-        MetaReply::Opened { right, .. } => right,
+    let capability = stranger.ask(Some(session), &request, |reply| match reply {
+        MetaReply::Opened { capability, .. } => capability.expect("he is limited"),
         other => panic!("not opened: {other:?}"),
     });
-    act_for_root_at_data_servers(&stranger, (session, token), right.unwrap(), (secret, open));
+    let files = (secret, open);
+    act_for_root_at_data_servers(&stranger, (session, token), capability.unwrap(), files);
 }
 
-/// Reads and changes through data servers with a right to read one file.
+/// Reads and changes through data servers with a capability to read one file.
 fn act_for_root_at_data_servers(
     stranger: &Stranger,
     (session, token): (u64, u64),
-    right: u64,
+    own: Capability,
     (secret, open): (u64, u64),
 ) {
     let eacces = Err(Refused::Errno(Errno::EACCES));
-    assert_ne!(right, 0);
+    let forged = Capability { writes: true, tag: [7; 16], ..own };
     for (place, address) in stranger.data_servers().iter().enumerate() {
         let server = stranger.to(address);
         server.set_session(session, 1, token);
@@ -340,16 +342,19 @@ fn act_for_root_at_data_servers(
             bulk: None,
             verify: true,
         };
-        for shown in [0, right, u64::MAX] {
-            assert_eq!(stranger.ask_data(&server, shown, &read(secret), |_| ()), eacces);
+        let old = Err(Refused::Call(CallError::OldCapability));
+        for shown in [None, Some(own), Some(forged)] {
+            assert_eq!(stranger.ask_data(&server, shown, &read(secret), |_| ()), old);
         }
-        stranger.ask_data(&server, right, &read(open), |_| ()).unwrap();
+        stranger.ask_data(&server, Some(own), &read(open), |_| ()).unwrap();
         let file = FileId { inode: open, generation: 0, epoch: 9 };
         let punch = DataRequest::Punch { file, pieces: pieces.clone() };
-        assert_eq!(stranger.ask_data(&server, right, &punch, |_| ()), eacces);
+        assert_eq!(stranger.ask_data(&server, Some(own), &punch, |_| ()), eacces);
+        let more = Capability { writes: true, ..own };
+        assert_eq!(stranger.ask_data(&server, Some(more), &punch, |_| ()), old);
         // His token says that he is limited, and cannot say otherwise.
         server.set_session(session, 1, token & !1);
-        assert_eq!(stranger.ask_data(&server, 0, &read(open), |_| ()), Err(NOT_HIS));
+        assert_eq!(stranger.ask_data(&server, None, &read(open), |_| ()), Err(NOT_HIS));
     }
 }
 

@@ -183,7 +183,11 @@ pub(crate) struct Inner {
     /// The token by which data servers know the session.
     pub token: Cell<u64>,
     pub recognition: Recognition,
-    /// The session is limited to the rights of one user: files have rights of their own.
+    /// Number and root of the export of our sessions.
+    pub export: Cell<Option<(u32, u64)>>,
+    /// One capability is asked for at a time.
+    pub allowing: Semaphore,
+    /// The session is bound to one user or to an export: files have capabilities.
     pub limited: Cell<bool>,
     pub boot: Cell<u64>,
     /// The life of the metadata server that knows all that we hold.
@@ -260,6 +264,8 @@ impl Client {
             epoch: Cell::new(0),
             token: Cell::new(0),
             recognition: Recognition::default(),
+            export: Cell::new(None),
+            allowing: Semaphore::new(1),
             limited: Cell::new(false),
             boot: Cell::new(0),
             reclaimed: Cell::new(0),

@@ -15,6 +15,7 @@ use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Layout, Pool};
 use ropewalk_wire::fs::map::Map;
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
+use ropewalk_wire::fs::trust::Capability;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -186,12 +187,39 @@ impl Client {
         call.result(read)
     }
 
-    /// The right that data servers are shown for a file: none, unless the session is limited.
-    fn right_to(&self, inode: u64) -> u64 {
+    /// The capability that data servers are shown for a file: none, unless the session is bound.
+    fn capability_for(&self, inode: u64) -> Option<Capability> {
         if !self.inner.limited.get() || inode == 0 {
-            return 0;
+            return None;
         }
-        self.inner.inodes.borrow().get(&inode).map_or(0, |inode| inode.right.get())
+        self.inner.inodes.borrow().get(&inode).and_then(|inode| inode.capability.get())
+    }
+
+    /// Asks for another capability than an old one, unless another call has got one meanwhile. `ESTALE`: the file has
+    /// another content, or the session is another one.
+    async fn renew_capability(
+        &self,
+        (inode, generation): (u64, u32),
+        old: Option<Capability>,
+    ) -> Result<(), Errno> {
+        let _turn = self.inner.allowing.acquire().await;
+        if self.capability_for(inode) != old {
+            return Ok(());
+        }
+        let session = self.inner.meta.session();
+        let request = MetaRequest::Allow { inode };
+        let allowed = self.ask(&request, |reply| match reply {
+            MetaReply::Allowed { capability, generation } => Ok((capability, generation)),
+            _ => unexpected(),
+        });
+        let (capability, current) = allowed.await?;
+        if self.inner.meta.session() != session {
+            return Err(Errno::ESTALE);
+        }
+        if let Some(inode) = self.inner.inodes.borrow().get(&inode) {
+            inode.capability.set(capability);
+        }
+        if current == generation { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
     async fn call_data(&self, call: &mut DataCall) -> Result<(), Errno> {
@@ -210,6 +238,7 @@ impl Client {
         self.count(|counts| counts.data_calls += 1);
         // Transfers hold large buffers: they do not wait for a server where nobody waits for them.
         let abandoned = Abandoned::current().filter(|_| call.holds_much);
+        let (begin, mut renewed) = (self.inner.world.now(), false);
         let (session, outcome) = loop {
             let known = match self.server(call.server).await {
                 Ok(known) => known,
@@ -220,8 +249,8 @@ impl Client {
                 }
             };
             let session = call.session.unwrap_or(known.connection.session());
-            let right = self.right_to(call.inode);
-            let terms = Terms { session: call.session, right, map: call.map };
+            let capability = self.capability_for(call.file.0);
+            let terms = Terms { session: call.session, capability, map: call.map };
             let asked = known.connection.call_as(terms, Service::Data, &call.body);
             // A server that was started again elsewhere has nothing of the call that went to where
             // it was: the call goes to where it is now.
@@ -234,6 +263,17 @@ impl Client {
                 },
             };
             match ended {
+                Either::Left(Err(CallError::OldCapability)) => {
+                    if self.inner.world.now().since(begin) >= self.inner.config.patience {
+                        return Err(self.gave_up(CallError::TimedOut));
+                    }
+                    if renewed {
+                        // The server has yet to hear of the clock by which it was given.
+                        self.inner.world.sleep(ADDRESS_PAUSE).await;
+                    }
+                    renewed = true;
+                    self.renew_capability(call.file, capability).await?;
+                }
                 Either::Left(outcome) => break (session, outcome),
                 Either::Right(()) => {}
             }
@@ -270,8 +310,8 @@ struct DataCall {
     body: Vec<u8>,
     /// Groups of several members, which another server may come to order.
     groups: Vec<Group>,
-    /// The inode whose bytes are read or changed; 0 where it is about no file, or several.
-    inode: u64,
+    /// Inode and generation of the file whose bytes are read or changed; 0 where it is about none, or several.
+    file: (u64, u32),
     holds_much: bool,
     /// The session in whose name the call goes; None: the current session.
     session: Option<u64>,
@@ -285,12 +325,12 @@ impl DataCall {
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
-        let inode = match request {
+        let file = match request {
             DataRequest::Read { file, .. }
             | DataRequest::Write { file, .. }
             | DataRequest::Punch { file, .. }
-            | DataRequest::Truncate { file, .. } => file.inode,
-            _ => 0,
+            | DataRequest::Truncate { file, .. } => (file.inode, file.generation),
+            _ => (0, 0),
         };
         let all: Vec<Group> = match request {
             DataRequest::Read { pieces, .. }
@@ -302,7 +342,7 @@ impl DataCall {
         let groups = all.into_iter().filter(|it| map.membership(*it).is_some()).collect();
         let (session, answered, reply) = (None, false, None);
         let map = map.epoch;
-        DataCall { server, map, body, groups, inode, holds_much, session, answered, reply }
+        DataCall { server, map, body, groups, file, holds_much, session, answered, reply }
     }
 
     fn result<T>(

@@ -25,6 +25,11 @@ pub enum ClientError {
          list', on that server's host), or the kernel there does not tell whose program calls"
     )]
     NotLetIn { address: String },
+    #[error(
+        "the metadata server at {address} gives this client another export than before: end this client, and \
+         start another one"
+    )]
+    OtherExport { address: String },
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
     #[error(

@@ -9,7 +9,7 @@ use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Access, DirectoryNow, Grant, LeaseMode};
 use ropewalk_wire::fs::runs::Runs;
-use ropewalk_wire::fs::trust::{READS, WRITES};
+use ropewalk_wire::fs::trust::Capability;
 use ropewalk_wire::fs::value::Timestamp;
 
 use crate::home::Home;
@@ -68,8 +68,8 @@ pub(crate) struct Inode {
     pub renamed: Cell<u64>,
     /// The processes that looked the inode up of late.
     pub looks: Cell<Looks>,
-    /// The right that data servers are shown, where the session is limited to the rights of one user.
-    pub right: Cell<u64>,
+    /// The capability that data servers are shown, where the session is bound to one user or to an export.
+    pub capability: Cell<Option<Capability>>,
 }
 
 /// The latest look-ups of an inode by processes of this host.
@@ -305,7 +305,7 @@ impl Inode {
             changed: Cell::new(None),
             renamed: Cell::new(0),
             looks: Cell::new(Looks::default()),
-            right: Cell::new(0),
+            capability: Cell::new(None),
         }
     }
 
@@ -313,12 +313,12 @@ impl Inode {
         self.state.borrow().mode
     }
 
-    /// A reply told of a right of this session. One that is to less than the one before is not taken:
-    /// a handle may be open that needs the other one.
-    pub fn take_right(&self, right: u64) {
-        let bits = |right: u64| right & (READS | WRITES);
-        if bits(right) & !bits(self.right.get()) != 0 {
-            self.right.set(right);
+    /// A reply told of a capability of this session. One that is to less than the one before is not taken: a handle may be
+    /// open that needs the other one.
+    pub fn take_capability(&self, capability: Option<Capability>) {
+        let Some(new) = capability else { return };
+        if self.capability.get().is_none_or(|known| new.covers(&known) || !known.covers(&new)) {
+            self.capability.set(Some(new));
         }
     }
 

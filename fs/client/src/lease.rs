@@ -9,6 +9,7 @@ use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, REPORT_RUNS_MAX, Report};
 use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::trust::Capability;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::call::unexpected;
@@ -74,15 +75,15 @@ pub(crate) struct Opened {
     pub layout: Layout,
     pub written: Vec<(u32, u32)>,
     pub created: bool,
-    pub right: u64,
+    pub capability: Option<Capability>,
 }
 
 /// The reply that opens a file.
 pub(crate) fn opened(reply: MetaReply<'_>) -> Result<Opened, Errno> {
     match reply {
-        MetaReply::Opened { entry, content, inline, layout, written, created, right } => {
+        MetaReply::Opened { entry, content, inline, layout, written, created, capability } => {
             let inline = inline.map(|inline| inline.0.to_vec());
-            Ok(Opened { entry, content, inline, layout, written, created, right })
+            Ok(Opened { entry, content, inline, layout, written, created, capability })
         }
         _ => unexpected(),
     }
@@ -111,7 +112,7 @@ impl Client {
     /// Notes the facts of an opening reply.
     pub(crate) fn learn_opened(&self, opened: &Opened) -> Rc<Inode> {
         let inode = self.learn(&opened.entry);
-        inode.take_right(opened.right);
+        inode.take_capability(opened.capability);
         let mut state = inode.state.borrow_mut();
         let striped = matches!(opened.content, Content::Striped(_));
         let same = striped && state.content.as_ref() == Some(&opened.content);

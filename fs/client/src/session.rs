@@ -41,8 +41,18 @@ impl Client {
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {
+            Ok(SessionReply::Opened { export, .. })
+                if inner.export.get().is_some_and(|known| known != export) =>
+            {
+                // The same numbers would name other files.
+                (inner.config.log)(
+                    "this client has another export now, with another root: unmount, and mount again",
+                );
+                Err(ClientError::OtherExport { address: address() })
+            }
             Ok(SessionReply::Opened {
                 session,
+                export,
                 epoch,
                 token,
                 recognition,
@@ -51,6 +61,7 @@ impl Client {
             }) => {
                 inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
                 inner.recognition.learn(recognition);
+                inner.export.set(Some(export));
                 inner.meta.set_session(session, epoch, token);
                 inner.epoch.set(epoch);
                 inner.token.set(token);
@@ -68,6 +79,7 @@ impl Client {
             }
             Ok(_) => Err(ClientError::Version { address: address() }),
             Err(Errno::EUSERS) => Err(ClientError::TooManySessions { address: address() }),
+            Err(Errno::EACCES) => Err(ClientError::NotLetIn { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
         }
     }
@@ -119,7 +131,7 @@ impl Client {
         }
         for inode in inodes {
             inode.lose_lease();
-            inode.right.set(0);
+            inode.capability.set(None);
             // Data servers refuse from now on requests in the name of this session.
             inode.in_doubt.set(false);
             self.forget_above(&inode);

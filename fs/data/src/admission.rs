@@ -29,7 +29,7 @@ use crate::mirror::is_among_servers;
 use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner, body_of};
-use crate::vouching::Word;
+use crate::vouching::{Word, Worth};
 use crate::witness::ballot_of;
 use crate::write::Write;
 
@@ -220,11 +220,13 @@ impl Inner {
             ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),
-            (Some(true), D::Read { file, .. }) => self.check_right(&head, file, false),
+            (Some(true), D::Read { file, .. }) => {
+                self.check_capability(&head, file, false).map(|()| true)
+            }
             (
                 Some(true),
                 D::Write { file, .. } | D::Punch { file, .. } | D::Truncate { file, .. },
-            ) => self.check_right(&head, file, true),
+            ) => self.check_capability(&head, file, true).map(|()| true),
         }
     }
 
@@ -235,10 +237,30 @@ impl Inner {
         incoming.member.is_some() || own()
     }
 
-    /// A limited session changes or reads only the files to which the metadata server gave it a right.
-    fn check_right(&self, head: &CallHead, file: &FileId, writes: bool) -> Result<bool, Failure> {
-        let allowed = self.grantor.check_right(head.session, file.inode, head.right, writes);
-        if allowed { Ok(true) } else { Err(self.stranger(Errno::EACCES.into())) }
+    /// A bound session changes or reads only the files for which the metadata server gave it a capability. One of another
+    /// generation of the file looks like one that nobody gave: both are old.
+    fn check_capability(
+        &self,
+        head: &CallHead,
+        file: &FileId,
+        writes: bool,
+    ) -> Result<(), Failure> {
+        let old = Failure::Status(Status::OldCapability);
+        let capability = head.capability.ok_or(old)?;
+        let of = (file.inode, file.generation);
+        if !self.grantor.check_capability(head.session, of, &capability) {
+            return Err(old);
+        }
+        let worth = self.vouching.borrow_mut().judge(&capability, self.world.now());
+        match worth {
+            Worth::Old => return Err(old),
+            Worth::Unknown => return Err(Failure::Unvouched),
+            Worth::Counts => {}
+        }
+        match if writes { capability.writes } else { capability.reads } {
+            true => Ok(()),
+            false => Err(self.stranger(Errno::EACCES.into())),
+        }
     }
 
     /// Counts a call of a caller that may not make it.

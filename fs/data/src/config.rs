@@ -41,6 +41,8 @@ pub enum Defect {
     EarlyReplies,
     /// A server that begins to order groups serves them as they are.
     Unsettled,
+    /// A capability counts for as long as its session.
+    CapabilityWithoutExpiry,
 }
 
 /// The settings of a data server.

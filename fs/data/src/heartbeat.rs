@@ -17,6 +17,8 @@ use crate::membership::{Heard, Herald, PATIENCE, Refusal, describe};
 use crate::server::Inner;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// The period while bound sessions call: their end is heard of within it.
+const BOUND_PERIOD: Duration = Duration::from_millis(500);
 /// The period of a member of groups of several members: a few fit into the silence that costs it its place.
 const MIRROR_PERIOD: Duration = Duration::from_millis(250);
 /// A member of groups of several members waits so long for the answer.
@@ -43,7 +45,12 @@ impl Inner {
         let mut unwatched_told = 0;
         while !self.stopping.get() {
             let sent = self.world.now();
-            let period = if self.groups.borrow().has_mirrored() { MIRROR_PERIOD } else { PERIOD };
+            let period = match self.groups.borrow().has_mirrored() {
+                true => MIRROR_PERIOD,
+                // They are to hear soon of sessions that have ended.
+                false if self.vouching.borrow().is_busy(sent) => BOUND_PERIOD,
+                false => PERIOD,
+            };
             let next = sent + period;
             let unwatched = self.store.unwatched();
             if unwatched > 2 * unwatched_told {
@@ -55,10 +62,10 @@ impl Inner {
                 ));
             }
             // Silence costs a member its place: it does not wait long for an answer before it is heard again.
-            let patience = if period == PERIOD { PATIENCE } else { MIRROR_PATIENCE };
+            let patience = if period != MIRROR_PERIOD { PATIENCE } else { MIRROR_PATIENCE };
             let beat = self.world.timeout(patience, self.beat(&herald, history, replace));
             let heard = beat.await.unwrap_or(Heard::No);
-            if let Heard::Taken { history: told, start, map, mib_per_second } = heard {
+            if let Heard::Taken { history: told, start, map, mib_per_second, clock } = heard {
                 self.mirror.pace.set(u64::from(mib_per_second) << 20);
                 (history, replace) = (told, false);
                 match herald.note(told, start).await {
@@ -67,6 +74,10 @@ impl Inner {
                 }
                 // Without the note an older term would be believed later.
                 noted = herald.is_noted(Term(start));
+                if noted {
+                    let mut vouching = self.vouching.borrow_mut();
+                    vouching.take_clock(Term(start), clock, (sent, self.world.now()));
+                }
                 // Before it knows its groups, nobody needs it.
                 if noted && self.knows_map(&herald, map).await {
                     self.groups.borrow_mut().renew(sent + COPY_SILENCE / 2);

@@ -28,7 +28,9 @@ use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
-use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration, Step};
+use ropewalk_wire::fs::meta::{
+    Clock, Heartbeat, MetaReply, MetaRequest, MetaResult, Registration, Step,
+};
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
@@ -121,6 +123,7 @@ pub(crate) enum Heard {
         map: u32,
         /// What newcomers are sent at most; 0: no limit.
         mib_per_second: u32,
+        clock: Clock,
     },
     /// It was known by this start before.
     KnownBy(u64),
@@ -142,8 +145,16 @@ impl Refusal {
     }
 }
 
-/// The sessions that exist, and generation and write epoch of each file.
-type Vouched = (Vec<u8>, Vec<Option<(u32, u32)>>);
+/// The metadata server's answer about sessions and inodes.
+pub(crate) struct Vouched {
+    /// 1 for each session that exists, 0 for others.
+    pub sessions: Vec<u8>,
+    /// Generation and write epoch of each file.
+    pub files: Vec<Option<(u32, u32)>>,
+    /// The term of who answers, and his clock.
+    pub term: Term,
+    pub clock: Clock,
+}
 
 /// Says who this server is. One for each life of it.
 pub(crate) struct Herald {
@@ -267,9 +278,10 @@ impl Herald {
         let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
         self.is_noted(Term(reply.head.boot)).then_some(())?;
         match decode::<MetaResult<'_>>(reply.body()) {
-            Ok(Ok(MetaReply::Vouched { sessions: lives, files })) => {
-                let complete = lives.0.len() == sessions.len() && files.len() == inodes.len();
-                complete.then(|| (lives.0.to_vec(), files))
+            Ok(Ok(MetaReply::Vouched { sessions: told, clock, files })) => {
+                let complete = told.0.len() == sessions.len() && files.len() == inodes.len();
+                let term = Term(reply.head.boot);
+                complete.then_some(Vouched { sessions: told.0.to_vec(), files, term, clock })
             }
             _ => None,
         }
@@ -328,8 +340,8 @@ impl Herald {
     fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { history, map, mib_per_second } => {
-                return Heard::Taken { history, start, map, mib_per_second };
+            Registration::Taken { history, map, mib_per_second, clock } => {
+                return Heard::Taken { history, start, map, mib_per_second, clock };
             }
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },

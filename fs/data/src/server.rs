@@ -176,7 +176,7 @@ impl DataServer {
             mirror: Mirror::new(world, &endpoint, config.defect),
             this: this.clone(),
             map_wanted: Notify::new(),
-            vouching: RefCell::new(Vouching::new(joined.is_some())),
+            vouching: RefCell::new(Vouching::new(joined.is_some(), config.defect)),
             herald: joined.as_ref().map(|(herald, _)| herald.clone()),
             scratch: RefCell::default(),
             requests: Cell::new(0),

@@ -62,6 +62,7 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         | M::ReleaseOwner { .. }
         | M::ToldUnlocked { .. }
         | M::ToldGrown { .. }
+        | M::Allow { .. }
         | M::StatFileSystem
         | M::Sync
         | M::GetPool { .. }
@@ -111,7 +112,8 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::CancelLock { inode, .. }
         | M::ReleaseOwner { inode, .. }
         | M::ToldUnlocked { inode, .. }
-        | M::ToldGrown { inode, .. } => [Some(inode), None],
+        | M::ToldGrown { inode, .. }
+        | M::Allow { inode } => [Some(inode), None],
         // An administrator's numbers are those of the rows.
         M::ListInodes { .. } | M::GetInodes { .. } | M::GetPath { .. } | M::Inspect { .. } => {
             [None, None]
@@ -186,9 +188,10 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
             Asks::Content(inode, WRITES)
         }
         M::Release { inode, open: Some(open), .. } => Asks::More(inode, open),
-        M::Report { inode, .. } | M::SetLock { inode, .. } | M::TestLock { inode, .. } => {
-            Asks::Either(inode)
-        }
+        M::Report { inode, .. }
+        | M::SetLock { inode, .. }
+        | M::TestLock { inode, .. }
+        | M::Allow { inode } => Asks::Either(inode),
         // They say on whose behalf they are, and were mapped.
         M::Lookup { .. }
         | M::SetAttributes { .. }

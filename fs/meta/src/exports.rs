@@ -170,6 +170,12 @@ impl Export {
         Export { name, clients, root, rights, squash, anonymous, users, groups }
     }
 
+    /// Whether sessions of both have the same rights: they differ in their clients at most.
+    pub fn acts_like(&self, other: &Export) -> bool {
+        let clients = other.clients.clone();
+        Export { clients, ..self.clone() } == *other
+    }
+
     /// Its terms, but for the root.
     pub fn terms(&self) -> ExportTerms {
         let Export { name, clients, rights, squash, anonymous, users, groups, .. } = self.clone();
@@ -191,6 +197,8 @@ impl Export {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Exports {
     exports: BTreeMap<u32, Export>,
+    /// Counts the changes since they were read.
+    changes: u64,
 }
 
 impl Exports {
@@ -200,10 +208,9 @@ impl Exports {
         if number == DEFAULT_EXPORT { Some(&WHOLE) } else { self.exports.get(&number) }
     }
 
-    /// The export for a client: the one whose rule fits it best. None: there is none for it, though there are some for
-    /// others.
+    /// The export for a client: the one whose rule fits it best. None: there are exports, and none is for it.
     pub fn choose(&self, asker: &Asker<'_>) -> Option<u32> {
-        if self.exports.values().all(|export| export.clients.is_empty()) {
+        if self.exports.is_empty() {
             return Some(DEFAULT_EXPORT);
         }
         let rules = self.exports.iter().flat_map(|(number, export)| {
@@ -233,8 +240,14 @@ impl Exports {
         self.exports.len()
     }
 
+    /// Counts the changes of exports in this life of the server.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Puts an export in, or takes it out.
     pub fn set(&mut self, number: u32, export: Option<Export>) {
+        self.changes += 1;
         match export {
             Some(export) => drop(self.exports.insert(number, export)),
             None => drop(self.exports.remove(&number)),
@@ -295,6 +308,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn rows_of_both_versions_are_read() {
+        let export = export(Squash::Root, &[(0, 10, 5)]);
+        let named = Export { name: "n".to_owned(), clients: vec![ClientRule::Local], ..export };
+        assert_eq!(Export::decode(&named.encode()), Ok(named.clone()));
+        let Export { root, rights, squash, anonymous, users, groups, .. } = named.clone();
+        let first = FirstRow { root, rights, squash, anonymous, users, groups };
+        let read = Export::decode(&encode_row(FIRST_VERSION, &first)).expect("it is read still");
+        let (name, clients) = (String::new(), Vec::new());
+        assert_eq!(read, Export { name, clients, ..named });
     }
 
     #[test]

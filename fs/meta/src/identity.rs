@@ -243,6 +243,7 @@ impl Standing<'_> {
             | R::Discarded { .. }
             | R::Orders { .. }
             | R::Exports { .. }
+            | R::Allowed { .. }
             | R::Vouched { .. }
             | R::Inspected { .. } => {}
         }

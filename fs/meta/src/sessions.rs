@@ -148,6 +148,8 @@ pub struct Session {
     pub reclaiming: bool,
     /// It did something with its session, in this life of the server or may have in an earlier one.
     pub called: bool,
+    /// The changes of exports after which its client was looked at.
+    pub judged: u64,
     slots: Vec<Slot>,
 }
 
@@ -172,6 +174,8 @@ pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
     /// The number of bound sessions.
     bound: usize,
+    /// Counts the ends of bound sessions.
+    pub revocations: u64,
     /// The number of sessions of each endpoint.
     by_endpoint: BTreeMap<u128, usize>,
 }
@@ -182,7 +186,7 @@ impl Sessions {
         self.bound += usize::from(row.owner.is_bound());
         *self.by_endpoint.entry(row.owner.endpoint).or_default() += 1;
         let called = reclaiming;
-        let session = Session { row, deadline, reclaiming, called, slots: Vec::new() };
+        let session = Session { row, deadline, reclaiming, called, judged: 0, slots: Vec::new() };
         self.sessions.insert(id, session);
     }
 
@@ -257,7 +261,10 @@ impl Sessions {
     pub fn remove(&mut self, id: u64) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
         let endpoint = &session.row.owner.endpoint;
-        self.bound -= usize::from(session.row.owner.is_bound());
+        if session.row.owner.is_bound() {
+            self.bound -= 1;
+            self.revocations += u64::from(!session.row.fencing);
+        }
         if let Some(count) = self.by_endpoint.get_mut(endpoint) {
             *count -= 1;
             if *count == 0 {

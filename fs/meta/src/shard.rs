@@ -22,7 +22,7 @@ use ropewalk_wire::fs::exports::Asker;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
-use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::meta::{Callback, Clock, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::value::{Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
@@ -162,6 +162,10 @@ pub struct Shard<R> {
     pub(crate) growth: Growth,
     pub(crate) sessions: Sessions,
     pub(crate) exports: Exports,
+    /// Exports whose terms have changed under their sessions.
+    outdated: Vec<u32>,
+    /// The newest second that data servers were told.
+    latest: u32,
     pub(crate) pools: Pools,
     /// Makes the rights of limited sessions.
     pub(crate) grantor: Option<Grantor>,
@@ -196,6 +200,9 @@ impl<R: Rows> Shard<R> {
     /// Executes a call, and the calls that waited for its effects.
     pub fn execute(&mut self, call: Call<'_>) -> Outcome {
         let outcome = self.judge(&call);
+        if let Err(error) = self.end_sessions() {
+            self.stop(error);
+        }
         self.run_woken(call.now);
         outcome
     }
@@ -394,7 +401,8 @@ impl<R: Rows> Shard<R> {
     fn awaits_reclaim(&self, session: u64, request: &MetaRequest<'_>) -> bool {
         let (MetaRequest::Release { inode, .. }
         | MetaRequest::Report { inode, .. }
-        | MetaRequest::RenewEpoch { inode }) = request
+        | MetaRequest::RenewEpoch { inode }
+        | MetaRequest::Allow { inode }) = request
         else {
             return false;
         };
@@ -480,8 +488,35 @@ impl<R: Rows> Shard<R> {
             None => batch.remove(key),
         }
         self.commit(batch)?;
+        self.note_export(number, export);
+        self.end_sessions().map(|()| true)
+    }
+
+    /// An export's row has changed: sessions under other terms are to end.
+    pub(crate) fn note_export(&mut self, number: u32, export: Option<Export>) {
+        let before = self.exports.get(number);
+        let same = before.zip(export.as_ref()).is_some_and(|(before, it)| before.acts_like(it));
+        if before.is_some() && !same {
+            self.outdated.push(number);
+        }
         self.exports.set(number, export);
-        Ok(true)
+    }
+
+    /// Ends the sessions of exports whose terms have changed.
+    fn end_sessions(&mut self) -> Result<(), RowsError> {
+        std::mem::take(&mut self.outdated).into_iter().try_for_each(|it| self.end_sessions_of(it))
+    }
+
+    /// The time by which data servers judge capabilities.
+    pub(crate) fn clock(&mut self, now: Moment) -> Clock {
+        Clock { seconds: self.seconds(now), revocations: self.sessions.revocations }
+    }
+
+    /// Seconds since 1970. They never go back while this server serves.
+    pub(crate) fn seconds(&mut self, now: Moment) -> u32 {
+        let seconds = u32::try_from(now.calendar.seconds.max(0)).unwrap_or(u32::MAX);
+        self.latest = self.latest.max(seconds);
+        self.latest
     }
 
     /// The terms of an export, if there is one of this number.
@@ -687,6 +722,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Release { .. }
             | MetaRequest::Report { .. }
             | MetaRequest::RenewEpoch { .. }
+            | MetaRequest::Allow { .. }
             | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
             | MetaRequest::GetMap { .. }
@@ -736,6 +772,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetAttributes { .. }
             | MetaRequest::Open { truncate: false, .. }
             | MetaRequest::Acquire { .. }
+            | MetaRequest::Allow { .. }
             | MetaRequest::Release { .. }
             | MetaRequest::Reclaim { .. }
             | MetaRequest::ReclaimDone

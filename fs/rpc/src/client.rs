@@ -19,7 +19,7 @@ use ropewalk_wire::fs::head::{
     CALL_BYTES_MAX, CallHead, HEAD_BYTES, REPLY_BYTES_MAX, ReplyHead, SLOTS_MAX, Service, Status,
 };
 use ropewalk_wire::fs::term::Term;
-use ropewalk_wire::fs::trust::{Acceptance, SEAL_BYTES, TAG_BYTES};
+use ropewalk_wire::fs::trust::{Acceptance, Capability, SEAL_BYTES, TAG_BYTES};
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::trust::{Caller, Proof};
@@ -61,6 +61,8 @@ pub enum CallError {
     OtherMap(u32),
     #[error("the server has met a metadata server of a newer term than this one")]
     OlderTerm,
+    #[error("the capability that the call shows has expired, or is of former terms")]
+    OldCapability,
     #[error("the call does not fit a message")]
     TooLong,
     #[error("too many calls are under way for this process's memory")]
@@ -152,8 +154,8 @@ pub struct Terms {
     /// The call goes in the name of this session and of no later one: `NoSession` where it went before the call could
     /// leave. None: in the name of the session that there is.
     pub session: Option<u64>,
-    /// The right to the file, where the session is limited.
-    pub right: u64,
+    /// The capability for the file, where the session is bound.
+    pub capability: Option<Capability>,
     /// The epoch of the map by which the server was chosen; 0 where none is needed.
     pub map: u32,
 }
@@ -376,7 +378,7 @@ impl Connection {
 
     async fn call_in(
         &self,
-        Terms { session, right, map }: Terms,
+        Terms { session, capability, map }: Terms,
         service: Service,
         body: &[u8],
         reply_bytes: usize,
@@ -406,7 +408,7 @@ impl Connection {
             reply_bits: self.next_bits(),
             epoch: inner.epoch.get(),
             token: inner.token.get(),
-            right,
+            capability,
             map,
             ..CallHead::free(service)
         };
@@ -499,6 +501,7 @@ impl Connection {
                     Status::Malformed => return Err(CallError::Malformed),
                     Status::OtherMap => return Err(CallError::OtherMap(reply.head.map)),
                     Status::OlderTerm => return Err(CallError::OlderTerm),
+                    Status::OldCapability => return Err(CallError::OldCapability),
                     // In a channel that the server does not know (any more): another one is begun.
                     Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
                     Status::Unproven => return Err(CallError::Unproven),
@@ -712,7 +715,7 @@ impl Connection {
 
 fn message_of(head: &CallHead, body: &[u8]) -> Vec<u8> {
     let seal = if head.sealed { SEAL_BYTES } else { 0 };
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len() + seal);
+    let mut bytes = Vec::with_capacity(head.bytes() + body.len() + seal);
     head.encode(&mut bytes);
     bytes.extend_from_slice(body);
     bytes

@@ -38,7 +38,7 @@ impl Incoming {
     pub fn body(&self) -> &[u8] {
         let seal = if self.head.sealed { SEAL_BYTES } else { 0 };
         let bytes = self.request.bytes();
-        &bytes[HEAD_BYTES..bytes.len() - seal]
+        &bytes[self.head.bytes()..bytes.len() - seal]
     }
 
     /// The memory that the call's message occupies until it is dropped. A handler that keeps calls has to
@@ -97,11 +97,25 @@ struct Destination {
     bits: u64,
 }
 
+/// The parts of a call's head that its reply needs.
+#[derive(Debug, Clone, Copy)]
+struct CallNumber {
+    session: u64,
+    slot: u16,
+    sequence: u64,
+}
+
+impl CallNumber {
+    fn of(head: &CallHead) -> CallNumber {
+        CallNumber { session: head.session, slot: head.slot, sequence: head.sequence }
+    }
+}
+
 /// Sends the answer to one call.
 pub struct Responder {
     endpoint: LocalEndpoint,
     pool: Pool,
-    head: CallHead,
+    call: CallNumber,
     from: EndpointId,
     proven: Option<Proven>,
     destination: Rc<Cell<Destination>>,
@@ -131,8 +145,8 @@ impl Responder {
         let head = ReplyHead {
             status: answer.status,
             sealed: self.proven.is_some(),
-            slot: self.head.slot,
-            sequence: self.head.sequence,
+            slot: self.call.slot,
+            sequence: self.call.sequence,
             boot: answer.marks.boot,
             era: answer.marks.era,
             written: answer.marks.written,
@@ -156,7 +170,7 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let key = (self.head.session, self.head.slot, self.from);
+        let key = (self.call.session, self.call.slot, self.from);
         let mut in_flight = self.in_flight.borrow_mut();
         let own = in_flight.get(&key).is_some_and(|(_, cell)| Rc::ptr_eq(cell, &self.destination));
         if own {
@@ -234,7 +248,7 @@ impl Server {
         let responder = Responder {
             endpoint: self.endpoint.clone(),
             pool: self.pool.clone(),
-            head,
+            call: CallNumber::of(&head),
             from,
             proven,
             destination: cell,

@@ -1,9 +1,9 @@
-//! Proof of cluster membership, and the tokens and rights that only the metadata server can issue.
+//! Proof of cluster membership, and the tokens and capabilities that only the metadata server can issue.
 //!
 //! * [`Secret`]: known to all members of the cluster, and to nobody else;
 //! * [`Caller`]: the calling side of a channel: seals calls, checks replies;
 //! * [`Gate`]: the server's side: admits calls that are proven;
-//! * [`Grantor`]: the tokens of sessions and the rights to files. The metadata server gives them to clients,
+//! * [`Grantor`]: the tokens of sessions and the capabilities for files. The metadata server gives them to clients,
 //!   and data servers check them.
 //!
 //! Invariants:
@@ -26,9 +26,7 @@ use hmac::{Hmac, Mac};
 use ropewalk_base::ids::Origin;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::term::Term;
-use ropewalk_wire::fs::trust::{
-    Acceptance, Introduction, LIMITED, Member, READS, Seal, Tag, WRITES,
-};
+use ropewalk_wire::fs::trust::{Acceptance, Capability, Introduction, LIMITED, Member, Seal, Tag};
 use sha2::Sha256;
 
 /// Bytes of a secret.
@@ -332,7 +330,7 @@ fn make_room(channels: &mut BTreeMap<(Origin, u128), Channel>, now: Time) -> boo
     oldest.is_some_and(|id| channels.remove(&id).is_some())
 }
 
-/// Issues the tokens and rights that the metadata server gives to clients and data servers check.
+/// Issues the tokens and capabilities that the metadata server gives to clients and data servers check.
 #[derive(Clone)]
 pub struct Grantor {
     sessions: Hmac<Sha256>,
@@ -381,21 +379,43 @@ impl Grantor {
         is_same(self.token(session, owner, limited), token).then_some(limited)
     }
 
-    /// The right of a limited session to read or write a file's objects.
-    pub fn right(&self, session: u64, inode: u64, (reads, writes): (bool, bool)) -> u64 {
-        let bits = if reads { READS } else { 0 } | if writes { WRITES } else { 0 };
+    /// The capability of a session to read or write the bytes of a file (inode and generation) until a second since 1970.
+    pub fn capability(
+        &self,
+        session: u64,
+        file: (u64, u32),
+        (reads, writes): (bool, bool),
+        expires: u32,
+    ) -> Capability {
+        let bare = Capability { reads, writes, expires, tag: [0; 16] };
+        Capability { tag: self.capability_tag(session, file, &bare), ..bare }
+    }
+
+    /// Whether a capability was given to this session, for this inode and generation.
+    pub fn check_capability(
+        &self,
+        session: u64,
+        file: (u64, u32),
+        capability: &Capability,
+    ) -> bool {
+        let own = self.capability_tag(session, file, capability);
+        let differing = u128::from_le_bytes(own) ^ u128::from_le_bytes(capability.tag);
+        std::hint::black_box(differing) == 0
+    }
+
+    fn capability_tag(
+        &self,
+        session: u64,
+        (inode, generation): (u64, u32),
+        capability: &Capability,
+    ) -> [u8; 16] {
         let mut tag = self.files.clone();
         tag.update(&session.to_le_bytes());
         tag.update(&inode.to_le_bytes());
-        tag.update(&bits.to_le_bytes());
-        number(tag) & !(READS | WRITES) | bits
-    }
-
-    /// Whether a limited session's right lets it read (or write) a file's objects.
-    pub fn check_right(&self, session: u64, inode: u64, right: u64, writes: bool) -> bool {
-        let (can_read, can_write) = (right & READS != 0, right & WRITES != 0);
-        let allows = if writes { can_write } else { can_read };
-        allows && is_same(self.right(session, inode, (can_read, can_write)), right)
+        tag.update(&generation.to_le_bytes());
+        tag.update(&capability.expires.to_le_bytes());
+        tag.update(&[capability.rights()]);
+        wide_number(tag).to_le_bytes()
     }
 }
 

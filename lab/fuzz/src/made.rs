@@ -11,7 +11,7 @@ use ropewalk_wire::fs::head::{CallHead, ReplyHead, Service, Status};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
 use ropewalk_wire::fs::standby::{StandbyRequest, StandbyResult};
-use ropewalk_wire::fs::trust::SEAL_BYTES;
+use ropewalk_wire::fs::trust::{Capability, SEAL_BYTES};
 use serde::de::value::U32Deserializer;
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, SeqAccess, VariantAccess, Visitor};
 use serde::{Deserialize, Serialize, forward_to_deserialize_any};
@@ -89,7 +89,12 @@ fn call_head(random: &mut Random) -> Vec<u8> {
         reply_bits: number(random),
         epoch: number(random) as u32,
         token: number(random),
-        right: number(random),
+        capability: random.chance(500_000).then(|| Capability {
+            reads: random.chance(500_000),
+            writes: random.chance(500_000),
+            expires: number(random) as u32,
+            tag: u128::from(number(random)).to_le_bytes(),
+        }),
         term: number(random),
         map: number(random) as u32,
         ..CallHead::free(service)

@@ -97,6 +97,10 @@ impl ClientRule {
                 if *prefix > bits {
                     return Err(format!("a network's prefix has at most {bits} bits"));
                 }
+                if address.to_canonical() != *address {
+                    let right = address.to_canonical();
+                    return Err(format!("{address} is an IPv4 address: write it as {right}"));
+                }
                 if masked(*address, *prefix) != *address {
                     let right = masked(*address, *prefix);
                     return Err(format!(
@@ -218,6 +222,13 @@ impl ExportTerms {
             return Err(format!("an export has at most {RULES_MAX} rules for clients"));
         }
         self.clients.iter().try_for_each(ClientRule::check)?;
+        let is_node = |rule: &ClientRule| matches!(rule, ClientRule::Node(_));
+        if self.rights == Rights::Admin && !self.clients.iter().all(is_node) {
+            return Err(
+                "only nodes that prove their names may be administrators: give rules with 'node:'"
+                    .to_owned(),
+            );
+        }
         if self.anonymous.0 == 0 || self.anonymous.1 == 0 {
             return Err("the anonymous user and group of an export cannot be 0".to_owned());
         }
@@ -253,7 +264,7 @@ fn check_ranges(kind: &str, ranges: &[IdRange]) -> Result<(), String> {
 /// An order about exports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExportOrder<'a> {
-    /// Makes an export, or changes the terms of the one with this name. An export that is there keeps its root.
+    /// Makes an export, or changes the terms of the one with this name. An export with sessions keeps its root.
     Set {
         /// An encoded [`ExportTerms`].
         #[serde(borrow)]
@@ -262,9 +273,11 @@ pub enum ExportOrder<'a> {
         #[serde(borrow)]
         root: Bytes<'a>,
     },
+    /// `opens`: also the last one, after which every client has everything.
     Remove {
         #[serde(borrow)]
         name: Bytes<'a>,
+        opens: bool,
     },
     /// The exports from this number on are asked for.
     List { from: u32, bytes_max: u32 },
@@ -308,9 +321,18 @@ mod tests {
         }
         assert_eq!(rule("10.1.2.3").to_string(), "10.1.2.3/32");
         assert_eq!(rule("::1").to_string(), "::1/128");
-        for text in
-            ["", "host", "10.1.0.1/16", "10.0.0.0/33", "fd00::/129", "node:", "node:a b", "node:**"]
-        {
+        for text in [
+            "",
+            "host",
+            "10.1.0.1/16",
+            "10.0.0.0/33",
+            "fd00::/129",
+            "node:",
+            "node:a b",
+            "node:**",
+            "node:A",
+            "::ffff:10.0.0.0/104",
+        ] {
             assert!(text.parse::<ClientRule>().is_err(), "{text}");
         }
     }

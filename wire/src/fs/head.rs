@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Malformed;
-use super::trust::{SEAL_BYTES, TAG_BYTES};
+use super::trust::{CAPABILITY_BYTES, Capability, SEAL_BYTES, TAG_BYTES};
 
 /// The protocol that a call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,7 +29,7 @@ pub enum Service {
 }
 
 /// Version of everything in this folder; peers of different versions refuse each other.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 /// Slots of a session: calls that one client may have in flight at one server.
 pub const SLOTS_MAX: u16 = 64;
 /// Longest body of a call, in bytes; more goes as bulk.
@@ -37,7 +37,7 @@ pub const CALL_BYTES_MAX: usize = 24 * 1024;
 /// Longest body of a reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = 256 * 1024;
 
-/// Head of a call; 56 bytes.
+/// Head of a call; 56 bytes, and the capability where there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallHead {
     pub service: Service,
@@ -58,10 +58,9 @@ pub struct CallHead {
     /// The token that the metadata server gave the client with the session. All servers learn from it whose session it
     /// is. Calls about the session itself carry it, too.
     pub token: u64,
-    /// The right that the metadata server gave a limited session for a file; 0 for all other sessions.
-    pub right: u64,
-    /// The term in which a metadata server makes this call outside of any session; 0 of other callers. It travels in
-    /// the bytes that the right has in calls of a session.
+    /// The capability that the metadata server gave a bound session for a file; none for all other sessions.
+    pub capability: Option<Capability>,
+    /// The term in which a metadata server makes this call; 0 of other callers.
     pub term: u64,
     /// The epoch of the map by which the caller chose the server; 0 where none is needed.
     pub map: u32,
@@ -113,6 +112,9 @@ pub enum Status {
     OtherMap,
     /// The calling metadata server serves in an older term than one that this server has met.
     OlderTerm,
+    /// The call's capability is missing, has expired, or is of another generation of the file: the caller has to ask for
+    /// another.
+    OldCapability,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -129,7 +131,7 @@ struct CallBytes {
     sequence: U64,
     reply_bits: U64,
     token: U64,
-    right_or_term: U64,
+    term: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -152,6 +154,8 @@ struct ReplyBytes {
 /// Flags of calls, and of replies.
 const RETRY: u8 = 1;
 const SEALED: u8 = 2;
+/// A capability follows the head.
+const CAPABLE: u8 = 4;
 
 /// Bytes of either head.
 pub const HEAD_BYTES: usize = 56;
@@ -171,14 +175,23 @@ impl CallHead {
             reply_bits: 0,
             epoch: 0,
             token: 0,
-            right: 0,
+            capability: None,
             term: 0,
             map: 0,
         }
     }
 
+    /// Bytes of this head, with its capability.
+    pub fn bytes(&self) -> usize {
+        HEAD_BYTES + if self.capability.is_some() { CAPABILITY_BYTES } else { 0 }
+    }
+
     /// Appends the head to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        let flag = |holds: bool, flag: u8| if holds { flag } else { 0 };
+        let flags = flag(self.retry, RETRY)
+            | flag(self.sealed, SEALED)
+            | flag(self.capability.is_some(), CAPABLE);
         let bytes = CallBytes {
             version: VERSION.into(),
             service: match self.service {
@@ -190,7 +203,7 @@ impl CallHead {
                 Service::Election => 5,
                 Service::Standby => 6,
             },
-            flags: if self.retry { RETRY } else { 0 } | if self.sealed { SEALED } else { 0 },
+            flags,
             slot: self.slot.into(),
             reserved: 0.into(),
             epoch: self.epoch.into(),
@@ -199,9 +212,12 @@ impl CallHead {
             sequence: self.sequence.into(),
             reply_bits: self.reply_bits.into(),
             token: self.token.into(),
-            right_or_term: if self.session == 0 { self.term } else { self.right }.into(),
+            term: self.term.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
+        if let Some(capability) = &self.capability {
+            capability.encode(out);
+        }
     }
 
     /// Splits a message into head and body.
@@ -218,25 +234,27 @@ impl CallHead {
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags & SEALED != 0;
+        let (capability, body) = match bytes.flags & CAPABLE != 0 {
+            true => Capability::split(body).map(|(capability, body)| (Some(capability), body))?,
+            false => (None, body),
+        };
         let seal = if sealed { SEAL_BYTES } else { 0 };
         let legal = bytes.version.get() == VERSION
-            && bytes.flags <= RETRY | SEALED
+            && bytes.flags <= RETRY | SEALED | CAPABLE
             && bytes.slot.get() < SLOTS_MAX
             && (seal..=CALL_BYTES_MAX + seal).contains(&body.len());
-        let (session, right_or_term) = (bytes.session.get(), bytes.right_or_term.get());
-        let (right, term) = if session == 0 { (0, right_or_term) } else { (right_or_term, 0) };
         let head = CallHead {
             service,
             retry: bytes.flags & RETRY != 0,
             sealed,
-            session,
+            session: bytes.session.get(),
             slot: bytes.slot.get(),
             sequence: bytes.sequence.get(),
             reply_bits: bytes.reply_bits.get(),
             epoch: bytes.epoch.get(),
             token: bytes.token.get(),
-            right,
-            term,
+            capability,
+            term: bytes.term.get(),
             map: bytes.map.get(),
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
@@ -259,6 +277,7 @@ impl ReplyHead {
                 Status::Starting => 7,
                 Status::OtherMap => 8,
                 Status::OlderTerm => 9,
+                Status::OldCapability => 10,
             },
             flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
@@ -288,6 +307,7 @@ impl ReplyHead {
             7 => Status::Starting,
             8 => Status::OtherMap,
             9 => Status::OlderTerm,
+            10 => Status::OldCapability,
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags == SEALED;
@@ -326,7 +346,7 @@ mod tests {
             reply_bits: u64::MAX,
             epoch: 3,
             token: 11,
-            right: 12,
+            capability: Some(Capability { reads: true, writes: false, expires: 1, tag: [3; 16] }),
             term: 0,
             map: 13,
         };

@@ -25,6 +25,7 @@ use super::layout::Pool;
 use super::map::Band;
 use super::orders::{Moves, Orders, ServerOrder};
 use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
+use super::trust::Capability;
 use super::value::{Bytes, Errno, Timestamp};
 
 /// The inode number of the root directory.
@@ -564,6 +565,10 @@ pub enum MetaRequest<'a> {
     },
     /// From an administrator: about the servers that groups are on.
     Order(ServerOrder),
+    /// Another capability for a file: the former one is old.
+    Allow {
+        inode: u64,
+    },
     /// From an administrator: about exports.
     Export(#[serde(borrow)] ExportOrder<'a>),
     /// From a data server that orders a group: another one is out of step, or in step.
@@ -623,6 +628,7 @@ impl<'a> MetaRequest<'a> {
             | M::ReleaseOwner { .. }
             | M::ToldUnlocked { .. }
             | M::ToldGrown { .. }
+            | M::Allow { .. }
             | M::StatFileSystem
             | M::Sync
             | M::GetPool { .. }
@@ -705,6 +711,15 @@ pub struct Heartbeat<'a> {
     pub domain: Bytes<'a>,
 }
 
+/// The time of a metadata server, by which data servers judge capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Clock {
+    /// Seconds since 1970.
+    pub seconds: u32,
+    /// Counts the ends of bound sessions since this server began to serve.
+    pub revocations: u64,
+}
+
 /// The metadata server's answer to a data server's heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Registration<'a> {
@@ -715,6 +730,7 @@ pub enum Registration<'a> {
         map: u32,
         /// What it sends at most to bring newcomers into step; 0: no limit.
         mib_per_second: u32,
+        clock: Clock,
     },
     /// The number belongs to another store, whose objects would be lost.
     OtherStore,
@@ -841,9 +857,8 @@ pub enum MetaReply<'a> {
         written: Vec<(u32, u32)>,
         /// Create: whether the file is new.
         created: bool,
-        /// Shown to data servers with each call for this file, by a session that is limited to the
-        /// rights of one user; 0 for all others.
-        right: u64,
+        /// Shown to data servers with each call for this file, by a bound session; none for all others.
+        capability: Option<Capability>,
     },
     /// ReadDirectory. `end`: there are no more.
     Directory {
@@ -919,6 +934,11 @@ pub enum MetaReply<'a> {
         orders: Orders,
         moves: Moves,
     },
+    /// Allow: the capability, none for a session that needs none, and the generation of the content that it is for.
+    Allowed {
+        capability: Option<Capability>,
+        generation: u32,
+    },
     /// Export: the exports that were asked for, by number.
     Exports {
         #[serde(borrow)]
@@ -929,12 +949,12 @@ pub enum MetaReply<'a> {
     Discarded {
         count: u32,
     },
-    /// Vouch, in the order in which they were asked for: 1 for each session that there is, and is not
-    /// being fenced, 0 for others; of each inode the object generation and the write epoch, where there
-    /// is such a file.
+    /// Vouch, in the order in which they were asked for: 1 for each session that there is, and is not being fenced, 0 for
+    /// others; of each inode the object generation and the write epoch, where there is such a file.
     Vouched {
         #[serde(borrow)]
         sessions: Bytes<'a>,
+        clock: Clock,
         files: Vec<Option<(u32, u32)>>,
     },
     /// Inspect: runs of inode numbers (the first, and how many) of which something cannot be read. A run

@@ -19,9 +19,13 @@ pub const SEAL_BYTES: usize = 88;
 
 /// The bit of a session's token that says that the session is limited to the rights of one user.
 pub const LIMITED: u64 = 1;
-/// The bits of a right to a file that say what it is to.
-pub const READS: u64 = 1;
-pub const WRITES: u64 = 2;
+/// Bytes of a capability, behind the head of a call.
+pub const CAPABILITY_BYTES: usize = 24;
+/// The time for which a capability counts after it was given.
+pub const CAPABILITY_SECONDS: u32 = 300;
+/// The bits of a capability's rights.
+const READS: u8 = 1;
+const WRITES: u8 = 2;
 
 /// A tag under a key that only members of the cluster can compute.
 pub type Tag = [u8; TAG_BYTES];
@@ -94,6 +98,68 @@ struct SealBytes {
 }
 
 const _: () = assert!(size_of::<SealBytes>() == SEAL_BYTES);
+
+/// The right of a session to read or write a file's bytes, as the metadata server gave it. Data servers check it alone
+/// (`docs/design/127-capabilities.md`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capability {
+    pub reads: bool,
+    pub writes: bool,
+    /// Seconds since 1970, by the clock of the metadata server.
+    pub expires: u32,
+    /// Under a key that only members of the cluster can compute.
+    pub tag: [u8; 16],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct CapabilityBytes {
+    tag: [u8; 16],
+    expires: U32,
+    rights: u8,
+    reserved: [u8; 3],
+}
+
+const _: () = assert!(size_of::<CapabilityBytes>() == CAPABILITY_BYTES);
+
+impl Capability {
+    /// The rights as one number.
+    pub fn rights(&self) -> u8 {
+        let bit = |holds: bool, bit: u8| if holds { bit } else { 0 };
+        bit(self.reads, READS) | bit(self.writes, WRITES)
+    }
+
+    /// Whether it is to all that another one is to.
+    pub fn covers(&self, other: &Capability) -> bool {
+        other.rights() & !self.rights() == 0
+    }
+
+    /// Appends the capability to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let bytes = CapabilityBytes {
+            tag: self.tag,
+            expires: self.expires.into(),
+            rights: self.rights(),
+            reserved: [0; 3],
+        };
+        out.extend_from_slice(bytes.as_bytes());
+    }
+
+    /// Takes a capability from the front of `bytes`.
+    pub fn split(bytes: &[u8]) -> Result<(Capability, &[u8]), Malformed> {
+        let (bytes, rest) = CapabilityBytes::ref_from_prefix(bytes).map_err(|_| Malformed)?;
+        if bytes.rights > READS | WRITES || bytes.reserved != [0; 3] {
+            return Err(Malformed);
+        }
+        let capability = Capability {
+            reads: bytes.rights & READS != 0,
+            writes: bytes.rights & WRITES != 0,
+            expires: bytes.expires.get(),
+            tag: bytes.tag,
+        };
+        Ok((capability, rest))
+    }
+}
 
 impl Role {
     /// As seals and tags have it.

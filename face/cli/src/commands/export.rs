@@ -36,20 +36,27 @@ pub enum ExportCommand {
       users 1000 to 1099 of lab7 are 70000 to 70099 here
   ropewalk export set ops --clients node:ops1 --access admin --squash none
 
-As long as no export has clients, every client has the whole file system. From then on a client \
-needs an export: the closest rule counts (a node's whole name, the longest beginning of one, \
-'local', the longest prefix of a network, '*'), and a client that no rule is for is refused. \
-Members of the cluster, root and the server's user on the metadata server's host need none.
+As long as there is no export, every client has the whole file system. From then on a client needs \
+an export: the closest rule counts (a node's whole name, the longest beginning of one, 'local', the \
+longest prefix of a network, '*'), and a client that no rule is for is refused. Members of the \
+cluster, root and the server's user on the metadata server's host need none.
 
 Names of nodes are proven by keys ('ropewalk key'). An address is proven by nothing but the \
-network, and counts for every user of its host. A change holds at once for the sessions of the \
-export, but a client keeps its export as long as its session.")]
+network, and counts for every user of its host; give '*' the narrowest export, since a client may \
+come from another network, too.
+
+A change of rights, squash or ids ends the sessions of the export: clients begin others at once, \
+and lose their locks and the bytes that they have not synchronized. So do clients that get another \
+export by a change of rules.")]
     Set(Set),
-    /// Takes an export away: its sessions are refused from then on.
+    /// Takes an export away: its sessions end.
     #[command(after_help = "Example: ropewalk export remove gpu")]
     Remove {
         /// The name of the export.
         name: String,
+        /// Remove the last export, too: every client has everything then.
+        #[arg(long)]
+        open_to_all: bool,
         #[command(flatten)]
         asking: Asking,
     },
@@ -141,9 +148,16 @@ pub fn run(command: &ExportCommand) -> anyhow::Result<()> {
             set.asking.run(async |_, operator| change(operator, set).await)?;
             say!("export {} is as said: 'ropewalk export list' shows it", set.name)
         }
-        ExportCommand::Remove { name, asking } => {
+        ExportCommand::Remove { name, open_to_all, asking } => {
             asking.run(async |_, operator| {
-                operator.remove_export(name).await.map_err(|error| refusal(error, name))
+                let removed = operator.remove_export(name, *open_to_all).await;
+                removed.map_err(|error| match error {
+                    OperatorError::Refused { errno: Errno::EBUSY, .. } => anyhow!(
+                        "{name} is the last export, and without one every client has the whole file \
+                         system: give --open-to-all if that is meant"
+                    ),
+                    error => refusal(error, name),
+                })
             })?;
             say!("there is no export {name} any more")
         }
@@ -203,7 +217,7 @@ fn refusal(error: OperatorError, name: &str) -> anyhow::Error {
         }
         Errno::ENOTDIR => anyhow!("the root of an export has to be a directory"),
         Errno::EBUSY => {
-            anyhow!("the root of an export stays: remove export {name}, and make another one")
+            anyhow!("the root of export {name} stays while clients use it: end them first")
         }
         Errno::ENOSPC => anyhow!("the cluster has the maximum number of exports (64)"),
         Errno::EOPNOTSUPP => anyhow!(
@@ -267,11 +281,8 @@ async fn list(operator: &Operator, json: bool) -> anyhow::Result<()> {
         let exports: Vec<Value> = exports.iter().map(as_json).collect();
         return print_json(&json!({ "exports": exports }));
     }
-    if exports.iter().all(|export| export.terms.clients.is_empty()) {
-        say!("no export has clients: every client has the whole file system, read and write")?;
-    }
     if exports.is_empty() {
-        return Ok(());
+        return say!("there is no export: every client has the whole file system, read and write");
     }
     let rows = exports.iter().map(|export| {
         let terms = &export.terms;

@@ -17,7 +17,7 @@ use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
-use ropewalk_wire::fs::trust::{Member, Role};
+use ropewalk_wire::fs::trust::{Capability, Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -131,11 +131,11 @@ impl Stranger {
         Ok(read(result.map_err(Refused::Errno)?))
     }
 
-    /// Asks a data server, with a right to a file.
+    /// Asks a data server, with a capability for a file.
     pub fn ask_data<T>(
         &self,
         server: &Connection,
-        right: u64,
+        capability: Option<Capability>,
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> T,
     ) -> Result<T, Refused> {
@@ -146,7 +146,7 @@ impl Stranger {
             match server.session() {
                 0 => server.call_free(Service::Data, &body).await,
                 _ => {
-                    let terms = Terms { session: None, right, map };
+                    let terms = Terms { session: None, capability, map };
                     server.call_as(terms, Service::Data, &body).await
                 }
             }

@@ -31,9 +31,9 @@ impl Operator {
         self.change_exports(ExportOrder::Set { terms: Bytes(&bytes), root: Bytes(root) }).await
     }
 
-    /// Takes an export away. Its sessions are refused from then on.
-    pub async fn remove_export(&self, name: &str) -> Result<(), OperatorError> {
-        self.change_exports(ExportOrder::Remove { name: Bytes(name.as_bytes()) }).await
+    /// Takes an export away. Its sessions end. `opens`: also the last export, after which every client has everything.
+    pub async fn remove_export(&self, name: &str, opens: bool) -> Result<(), OperatorError> {
+        self.change_exports(ExportOrder::Remove { name: Bytes(name.as_bytes()), opens }).await
     }
 
     async fn change_exports(&self, order: ExportOrder<'_>) -> Result<(), OperatorError> {

@@ -20,7 +20,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn export(&mut self, order: ExportOrder<'_>) -> Step<()> {
         match order {
             ExportOrder::Set { terms, root } => self.set_export(terms.0, root.0),
-            ExportOrder::Remove { name } => self.remove_export(name.0),
+            ExportOrder::Remove { name, opens } => self.remove_export(name.0, opens),
             ExportOrder::List { from, bytes_max } => self.list_exports(from, bytes_max),
         }
     }
@@ -42,8 +42,9 @@ impl<R: Rows> Operation<'_, R> {
             ([], Some(before)) => before,
             (path, before) => {
                 let found = self.directory_at(path)?;
-                if before.is_some_and(|before| before != found) {
-                    // Its sessions know the root by its number.
+                let moves = before.is_some_and(|before| before != found);
+                if moves && number.is_some_and(|number| self.sessions_of(number) > 0) {
+                    // They know the root by its number.
                     return Err(Errno::EBUSY.into());
                 }
                 found
@@ -56,7 +57,7 @@ impl<R: Rows> Operation<'_, R> {
         let export = Export::new(root, terms);
         self.batch.put(keys::key(Table::Export, &[u64::from(number)]), export.encode());
         self.durable = true;
-        self.shard.exports.set(number, Some(export));
+        self.shard.note_export(number, Some(export));
         self.answer(&MetaReply::Done)
     }
 
@@ -70,6 +71,11 @@ impl<R: Rows> Operation<'_, R> {
         let is_free =
             |number: &u32| self.shard.exports.get(*number).is_none() && !used.contains(number);
         (1..=u32::MAX).find(is_free).ok_or(Errno::ENOSPC)
+    }
+
+    fn sessions_of(&self, number: u32) -> u32 {
+        let his = self.shard.sessions.iter().filter(|(_, it)| it.row.owner.export == number);
+        u32::try_from(his.count()).unwrap_or(u32::MAX)
     }
 
     /// The directory at a path from the root of everything.
@@ -86,12 +92,15 @@ impl<R: Rows> Operation<'_, R> {
         Ok(at)
     }
 
-    fn remove_export(&mut self, name: &[u8]) -> Step<()> {
+    fn remove_export(&mut self, name: &[u8], opens: bool) -> Step<()> {
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;
         let (number, _) = self.shard.exports.named(name).ok_or(Errno::ENOENT)?;
+        if self.shard.exports.len() == 1 && !opens {
+            return Err(Errno::EBUSY.into());
+        }
         self.batch.remove(keys::key(Table::Export, &[u64::from(number)]));
         self.durable = true;
-        self.shard.exports.set(number, None);
+        self.shard.note_export(number, None);
         self.answer(&MetaReply::Done)
     }
 
@@ -113,15 +122,11 @@ impl<R: Rows> Operation<'_, R> {
             room = room.saturating_sub(takes);
             listed.push((number, export, path));
         }
-        let sessions = |number| {
-            let his = self.shard.sessions.iter().filter(|(_, it)| it.row.owner.export == number);
-            u32::try_from(his.count()).unwrap_or(u32::MAX)
-        };
         let exports = listed.iter().map(|(number, export, path)| ExportInfo {
             number: *number,
             inode: export.root,
             root: Bytes(path),
-            sessions: sessions(*number),
+            sessions: self.sessions_of(*number),
             terms: export.terms(),
         });
         let exports: Vec<ExportInfo<'_>> = exports.collect();

@@ -91,7 +91,8 @@ impl<R: Rows> Operation<'_, R> {
                 Err(stop) => return Err(stop),
             });
         }
-        self.answer(&MetaReply::Vouched { sessions: Bytes(&sessions), files })
+        let clock = self.shard.clock(self.now);
+        self.answer(&MetaReply::Vouched { sessions: Bytes(&sessions), clock, files })
     }
 
     /// The highest generation of the inode's objects that is on its way out.

@@ -7,7 +7,8 @@
 //! Invariant: of a file's bytes, in the inode row or on data servers, such a session reads and changes only
 //! those that its users may read and write, or could when they opened the file.
 
-use ropewalk_wire::fs::meta::{Access, MetaRequest, Who};
+use ropewalk_wire::fs::meta::{Access, MetaReply, MetaRequest, Who};
+use ropewalk_wire::fs::trust::{CAPABILITY_SECONDS, Capability};
 use ropewalk_wire::fs::value::Errno;
 
 use super::{Operation, Step, Stop};
@@ -129,14 +130,23 @@ impl<R: Rows> Operation<'_, R> {
         Ok((open.read || reads, changes && (open.write || writes)))
     }
 
-    /// The right that data servers are shown for a file; 0 where the session needs none.
-    pub fn right(&mut self, number: u64) -> Step<u64> {
+    /// The capability that data servers are shown for a file; none where the session needs none.
+    pub fn capability(&mut self, number: u64) -> Step<Option<Capability>> {
         if !self.shard.sessions.is_bound(self.session) {
-            return Ok(0);
+            return Ok(None);
         }
         let rights = self.rights(number)?;
+        let file = (number, self.inode(number)?.generation);
+        let expires = self.shard.seconds(self.now).saturating_add(CAPABILITY_SECONDS);
         let grantor = self.shard.grantor.as_ref();
-        Ok(grantor.map_or(0, |grantor| grantor.right(self.session, number, rights)))
+        Ok(grantor.map(|grantor| grantor.capability(self.session, file, rights, expires)))
+    }
+
+    /// Gives the session another capability for a file.
+    pub fn allow(&mut self, number: u64) -> Step<()> {
+        let capability = self.capability(number)?;
+        let generation = self.inode(number)?.generation;
+        self.answer(&MetaReply::Allowed { capability, generation })
     }
 }
 

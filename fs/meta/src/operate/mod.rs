@@ -190,6 +190,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             }
             M::ToldUnlocked { inode, number } => self.told_unlocked(inode, number),
             M::ToldGrown { inode, number } => self.told_grown(inode, number),
+            M::Allow { inode } => self.allow(inode),
             M::StatFileSystem => self.stat_file_system(),
             M::Sync => {
                 self.durable = true;

@@ -134,7 +134,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         let attributes = self.shown(inode.attributes());
         let entry = Entry { attributes, entry_cached, grant, directory };
-        let right = self.right(number)?;
+        let capability = self.capability(number)?;
         self.answer(&MetaReply::Opened {
             entry,
             content: inode.content(),
@@ -142,7 +142,7 @@ impl<R: Rows> Operation<'_, R> {
             layout: inode.layout.unwrap_or(NO_LAYOUT),
             written: inode.written.as_slice().to_vec(),
             created,
-            right,
+            capability,
         })
     }
 

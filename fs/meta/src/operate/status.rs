@@ -97,7 +97,8 @@ impl<R: Rows> Operation<'_, R> {
         self.durable |= self.shard.pools.is_map_young();
         let map = self.shard.pools.map().epoch;
         let mib_per_second = self.shard.pools.orders().mib_per_second;
-        self.registered(Registration::Taken { history, map, mib_per_second })
+        let clock = self.shard.clock(self.now);
+        self.registered(Registration::Taken { history, map, mib_per_second, clock })
     }
 
     /// Takes members that were silent out of groups that have another member.

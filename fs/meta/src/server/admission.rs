@@ -19,7 +19,7 @@ use ropewalk_net::peers::PeerUser;
 use ropewalk_rpc::Incoming;
 use ropewalk_wire::fs::exports::{Asker, Rights};
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::meta::MetaRequest;
+use ropewalk_wire::fs::meta::{MetaRequest, ROOT};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
@@ -165,9 +165,43 @@ impl MetaServer {
         let endpoint = self.endpoint.endpoint();
         let node = endpoint.peer_node(incoming.peer);
         let host = endpoint.peer_host(incoming.peer);
+        // A link-local address has its interface behind it.
+        let host = host.as_deref().map(|host| host.split('%').next().unwrap_or(host));
         let address = host.and_then(|host| host.parse().ok());
         let asker = Asker { node: node.as_deref(), address, local };
         self.shard()?.choose_export(&asker)
+    }
+
+    /// Whether a session goes on under its export. Where exports have changed, the client is looked at once: its session ends
+    /// if it would get another export now, or none.
+    pub(super) fn keeps_export(&self, session: u64, incoming: &Incoming) -> bool {
+        let identity = {
+            let Some(shard) = self.shard() else { return true };
+            let known = shard.sessions.get(session).filter(|_| !shard.is_full());
+            match known.filter(|_| shard.is_unjudged(session)) {
+                Some(known) => known.row.owner.identity.clone(),
+                None => return true,
+            }
+        };
+        let export = match identity {
+            Identity::Own | Identity::Member { .. } => Some(DEFAULT_EXPORT),
+            Identity::User(_) => self.choose_export(incoming, true),
+            Identity::Unproven => self.choose_export(incoming, false),
+        };
+        let Some(mut shard) = self.shard() else { return true };
+        let judged = shard.judge_client(session, export);
+        drop(shard);
+        judged.unwrap_or_else(|error| {
+            self.fail(&error);
+            false
+        })
+    }
+
+    /// The export of a session, as its client remembers it: number and root.
+    pub(super) fn export_sign(&self, session: u64) -> (u32, u64) {
+        let Some(shard) = self.shard() else { return (DEFAULT_EXPORT, ROOT) };
+        let number = shard.sessions.get(session).map_or(DEFAULT_EXPORT, |it| it.row.owner.export);
+        (number, shard.export(number).map_or(ROOT, |export| export.root))
     }
 
     /// The export of a session that is about to be opened.

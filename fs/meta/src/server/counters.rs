@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 56] = [
+pub(super) const KINDS: [&str; 57] = [
     "open session",
     "renew session",
     "close session",
@@ -82,6 +82,7 @@ pub(super) const KINDS: [&str; 56] = [
     "set step",
     "order",
     "export",
+    "allow",
     "recognise",
     REFUSED,
 ];
@@ -212,6 +213,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::SetStep(_) => 51,
         M::Order(_) => 52,
         M::Export(_) => 53,
+        M::Allow { .. } => 54,
     }
 }
 
@@ -225,16 +227,14 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::exports::ExportOrder;
-
     use super::*;
 
     #[test]
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Export(ExportOrder::List { from: 0, bytes_max: 0 });
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("export", KINDS.len() - 3));
+        let last = MetaRequest::Allow { inode: 1 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("allow", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -149,6 +149,7 @@ fn about_files() -> Vec<Row> {
         (M::ReleaseOwner { inode, owner: 1, whole_file: true }, Nothing, Served, Asks::Nothing),
         (M::ToldUnlocked { inode, number }, Nothing, Served, Asks::Nothing),
         (M::ToldGrown { inode, number }, Nothing, Served, Asks::Nothing),
+        (M::Allow { inode }, Nothing, Served, Asks::Either(FILE)),
         (M::Sync, Nothing, Served, Asks::Nothing),
     ]
 }

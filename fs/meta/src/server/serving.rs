@@ -396,8 +396,10 @@ impl MetaServer {
                 let limited = self.is_bound(session);
                 let token = self.grantor.token(session, incoming.origin, limited);
                 let recognition = self.grantor.recognition(session, incoming.origin);
+                let export = self.export_sign(session);
                 let opened = SessionReply::Opened {
                     session,
+                    export,
                     epoch,
                     token,
                     recognition,
@@ -413,6 +415,9 @@ impl MetaServer {
                     SessionRequest::Renew { .. } => (Err(Errno::ESTALE), 0),
                     _ => (Ok(SessionReply::Done), 0),
                 }
+            }
+            SessionRequest::Renew { session } if !self.keeps_export(session, incoming) => {
+                (Err(Errno::ESTALE), 0)
             }
             SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
             SessionRequest::Recognise { session, nonce } => {

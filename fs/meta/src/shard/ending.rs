@@ -31,6 +31,30 @@ impl<R: Rows> Shard<R> {
         }
     }
 
+    /// Ends the sessions of an export by fences: its terms have changed, or it is no more. Their clients begin others.
+    pub(crate) fn end_sessions_of(&mut self, export: u32) -> Result<(), RowsError> {
+        let his = self.sessions.iter().filter(|(_, session)| session.row.owner.export == export);
+        let sessions: Vec<u64> = his.map(|(number, _)| number).collect();
+        sessions.into_iter().try_for_each(|session| self.expire(session))
+    }
+
+    /// Whether the client of a session has to be looked at: exports have changed since that was done last.
+    pub fn is_unjudged(&self, session: u64) -> bool {
+        let judged = self.sessions.get(session).map(|session| session.judged);
+        judged.is_some_and(|judged| judged != self.exports.changes())
+    }
+
+    /// The export that the client of a session would get now. A session of another one ends; false then.
+    pub fn judge_client(&mut self, session: u64, export: Option<u32>) -> Result<bool, RowsError> {
+        let changes = self.exports.changes();
+        let Some(state) = self.sessions.get_mut(session) else { return Ok(false) };
+        if export == Some(state.row.owner.export) {
+            state.judged = changes;
+            return Ok(true);
+        }
+        self.expire(session).map(|()| false)
+    }
+
     /// The client is done, and reported everything. The position of the end, if there was a session
     /// that could be ended; on a full disk it expires later.
     pub fn close_session(&mut self, session: u64, now: Moment) -> Option<u64> {
@@ -125,7 +149,9 @@ impl<R: Rows> Shard<R> {
         };
         state.row.fencing = true;
         state.row.epoch += 1;
+        let is_bound = state.row.owner.is_bound();
         let (epoch, row) = (state.row.epoch, state.row.encode(!self.pools.has_bands()));
+        self.sessions.revocations += u64::from(is_bound);
         let mut batch = Batch::default();
         batch.put(keys::key(Table::Session, &[session]), row);
         self.commit(batch)?;

@@ -93,6 +93,8 @@ impl<R: Rows> Shard<R> {
             growth: Growth::default(),
             sessions: Sessions::default(),
             exports,
+            outdated: Vec::new(),
+            latest: 0,
             pools,
             grantor: None,
             parking: Parking::default(),

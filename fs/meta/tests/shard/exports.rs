@@ -4,9 +4,11 @@ use crate::common::*;
 use ropewalk_meta::exports::{Export, IdRange, NOBODY, Rights, Squash};
 use ropewalk_meta::identity::{Identity, Limit};
 use ropewalk_meta::sessions::SessionOwner;
-use ropewalk_meta::{Config, Outcome};
+use ropewalk_meta::{Call, Config, Outcome};
+use ropewalk_wire::fs::exports::{Asker, ExportInfo, ExportOrder, ExportTerms};
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{decode, encode};
 
 const EXPORT: u32 = 7;
 
@@ -579,4 +581,121 @@ fn the_root_of_an_export_is_a_directory_that_exists() {
     assert_eq!(cluster.call(1, create(ROOT, b"new")).errno(), Errno::ENOENT);
     let found = cluster.call(1, lookup(ROOT, b"other"));
     assert!(!matches!(found.get(), Ok(MetaReply::Entry(_))), "{found:?}");
+}
+
+fn terms(name: &str, clients: &[&str]) -> ExportTerms {
+    ExportTerms {
+        name: name.to_owned(),
+        clients: clients.iter().map(|rule| rule.parse().expect("a rule")).collect(),
+        rights: Rights::ReadWrite,
+        squash: Squash::Root,
+        anonymous: (NOBODY, NOBODY),
+        users: Vec::new(),
+        groups: Vec::new(),
+    }
+}
+
+/// Gives an order about exports, as an administrator.
+fn order(cluster: &mut Cluster, order: ExportOrder<'_>) -> Result<Vec<(u32, String, u32)>, Errno> {
+    let now = cluster.moment();
+    let request = MetaRequest::Export(order);
+    let call = Call { session: 0, slot: 0, sequence: 0, request, now };
+    let Outcome::Reply(reply) = cluster.shard().execute(call) else { panic!("no reply") };
+    match decode::<MetaResult<'_>>(&reply.bytes).expect("it decodes")? {
+        MetaReply::Done => Ok(Vec::new()),
+        MetaReply::Exports { exports, end } => {
+            assert!(end);
+            let show = |it: &ExportInfo<'_>| (it.number, it.terms.name.clone(), it.sessions);
+            Ok(exports.iter().map(show).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn set_terms(cluster: &mut Cluster, terms: &ExportTerms, root: &[u8]) -> Result<(), Errno> {
+    let mut bytes = Vec::new();
+    encode(terms, &mut bytes);
+    let set = ExportOrder::Set { terms: Bytes(&bytes), root: Bytes(root) };
+    order(cluster, set).map(drop)
+}
+
+const LIST: ExportOrder<'static> = ExportOrder::List { from: 0, bytes_max: 0 };
+
+#[test]
+fn exports_are_made_changed_listed_and_removed_by_order() {
+    let mut cluster = Cluster::new(1, Config::default(), 24);
+    let nobody = Asker::default();
+    assert_eq!(cluster.shard().choose_export(&nobody), Some(0), "everybody has everything");
+    assert_eq!(set_terms(&mut cluster, &terms("a", &["node:x"]), b"/"), Ok(()));
+    assert_eq!(cluster.shard().choose_export(&nobody), None);
+    assert_eq!(set_terms(&mut cluster, &terms("b", &["*"]), b""), Ok(()));
+    assert_eq!(cluster.shard().choose_export(&nobody), Some(2));
+    let named = Asker { node: Some("x"), ..nobody };
+    assert_eq!(cluster.shard().choose_export(&named), Some(1));
+    assert_eq!(set_terms(&mut cluster, &terms("c", &["*"]), b"/"), Err(Errno::EEXIST));
+    assert_eq!(set_terms(&mut cluster, &terms("c", &[]), b"/none"), Err(Errno::ENOENT));
+    assert_eq!(set_terms(&mut cluster, &terms("c d", &[]), b"/"), Err(Errno::EINVAL));
+    // A change keeps the number.
+    assert_eq!(set_terms(&mut cluster, &terms("b", &["*", "local"]), b""), Ok(()));
+    assert_eq!(order(&mut cluster, LIST), Ok(vec![(1, "a".to_owned(), 0), (2, "b".to_owned(), 0)]));
+    assert_eq!(remove(&mut cluster, b"none", false), Err(Errno::ENOENT));
+    assert_eq!(remove(&mut cluster, b"a", false), Ok(()));
+    assert_eq!(order(&mut cluster, LIST), Ok(vec![(2, "b".to_owned(), 0)]));
+    // Without clients an export still keeps others out, and the last one goes only on purpose.
+    assert_eq!(set_terms(&mut cluster, &terms("b", &[]), b""), Ok(()));
+    assert_eq!(cluster.shard().choose_export(&nobody), None);
+    assert_eq!(remove(&mut cluster, b"b", false), Err(Errno::EBUSY));
+    assert_eq!(remove(&mut cluster, b"b", true), Ok(()));
+    assert_eq!(cluster.shard().choose_export(&nobody), Some(0));
+}
+
+fn remove(cluster: &mut Cluster, name: &[u8], opens: bool) -> Result<(), Errno> {
+    order(cluster, ExportOrder::Remove { name: Bytes(name), opens }).map(drop)
+}
+
+/// A session of the export.
+fn with_session(cluster: &mut Cluster, export: u32) -> u64 {
+    let (now, endpoint) = (cluster.moment(), 100 + u128::from(export));
+    let identity = Identity::Unproven;
+    let owner = SessionOwner { endpoint, incarnation: 1, identity, export };
+    cluster.shard().open_session(endpoint, owner, now).expect("rows in memory").session
+}
+
+/// The sessions for which fences are asked for.
+fn fenced(cluster: &mut Cluster) -> Vec<u64> {
+    std::iter::from_fn(|| cluster.shard().poll_fence()).map(|(session, _)| session).collect()
+}
+
+#[test]
+fn sessions_end_with_the_terms_that_they_were_opened_under() {
+    let mut cluster = Cluster::new(1, Config::default(), 24);
+    assert_eq!(set_terms(&mut cluster, &terms("a", &["*"]), b"/"), Ok(()));
+    let first = with_session(&mut cluster, 1);
+    // Other clients, or nothing: nobody's rights change.
+    assert_eq!(set_terms(&mut cluster, &terms("a", &["*", "local"]), b""), Ok(()));
+    assert_eq!(fenced(&mut cluster), Vec::<u64>::new());
+    assert!(cluster.shard().is_unjudged(first));
+    assert_eq!(cluster.shard().judge_client(first, Some(1)).ok(), Some(true));
+    assert!(!cluster.shard().is_unjudged(first));
+    let read_only = ExportTerms { rights: Rights::ReadOnly, ..terms("a", &["*"]) };
+    assert_eq!(set_terms(&mut cluster, &read_only, b""), Ok(()));
+    assert_eq!(fenced(&mut cluster), [first]);
+    // A client that would get another export now.
+    let second = with_session(&mut cluster, 1);
+    assert_eq!(cluster.shard().judge_client(second, None).ok(), Some(false));
+    assert_eq!(fenced(&mut cluster), [second]);
+    assert_eq!(remove(&mut cluster, b"a", true), Ok(()));
+}
+
+#[test]
+fn the_number_of_a_removed_export_is_not_given_out_while_a_session_has_it() {
+    let mut cluster = Cluster::new(1, Config::default(), 24);
+    assert_eq!(set_terms(&mut cluster, &terms("old", &["*"]), b"/"), Ok(()));
+    let session = with_session(&mut cluster, 1);
+    assert_eq!(order(&mut cluster, LIST), Ok(vec![(1, "old".to_owned(), 1)]));
+    assert_eq!(remove(&mut cluster, b"old", true), Ok(()));
+    assert_eq!(fenced(&mut cluster), [session]);
+    // It is there until all data servers have its fence.
+    assert_eq!(set_terms(&mut cluster, &terms("new", &["*"]), b"/"), Ok(()));
+    assert_eq!(order(&mut cluster, LIST), Ok(vec![(2, "new".to_owned(), 0)]));
 }

@@ -18,7 +18,7 @@ use ropewalk_store::superblock::{ClaimError, Expect};
 use ropewalk_wire::fs::data::{Condition, DataRequest, EXAMINED_MAX, FileId, Found, ObjectName};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::map::FIRST_EPOCH;
-use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::meta::{Clock, Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -350,8 +350,8 @@ impl Handler for Listener {
                 assert_eq!(first, room.available_bytes == 0);
                 let address = String::from_utf8(beat.address.0.to_vec()).unwrap();
                 self.heard.borrow_mut().push((server, boot, room.available_bytes, address));
-                let taken =
-                    Registration::Taken { history: HISTORY, map: FIRST_EPOCH, mib_per_second: 0 };
+                let (map, clock) = (FIRST_EPOCH, Clock::default());
+                let taken = Registration::Taken { history: HISTORY, map, mib_per_second: 0, clock };
                 MetaReply::Registered(taken)
             }
             Ok(MetaRequest::GetMap { server: Some(3), .. }) => {
