@@ -183,8 +183,8 @@ pub(crate) struct Inner {
     /// The token by which data servers know the session.
     pub token: Cell<u64>,
     pub recognition: Recognition,
-    /// Number and root of the export of our sessions.
-    pub export: Cell<Option<(u32, u64)>>,
+    /// The root of the export of our sessions.
+    pub root: Cell<Option<u64>>,
     /// One capability is asked for at a time.
     pub allowing: Semaphore,
     /// The session is bound to one user or to an export: files have capabilities.
@@ -264,7 +264,7 @@ impl Client {
             epoch: Cell::new(0),
             token: Cell::new(0),
             recognition: Recognition::default(),
-            export: Cell::new(None),
+            root: Cell::new(None),
             allowing: Semaphore::new(1),
             limited: Cell::new(false),
             boot: Cell::new(0),

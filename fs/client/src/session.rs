@@ -41,8 +41,8 @@ impl Client {
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {
-            Ok(SessionReply::Opened { export, .. })
-                if inner.export.get().is_some_and(|known| known != export) =>
+            Ok(SessionReply::Opened { root, .. })
+                if inner.root.get().is_some_and(|known| known != root) =>
             {
                 // The same numbers would name other files.
                 (inner.config.log)(
@@ -52,7 +52,7 @@ impl Client {
             }
             Ok(SessionReply::Opened {
                 session,
-                export,
+                root,
                 epoch,
                 token,
                 recognition,
@@ -61,7 +61,7 @@ impl Client {
             }) => {
                 inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
                 inner.recognition.learn(recognition);
-                inner.export.set(Some(export));
+                inner.root.set(Some(root));
                 inner.meta.set_session(session, epoch, token);
                 inner.epoch.set(epoch);
                 inner.token.set(token);

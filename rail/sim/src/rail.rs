@@ -4,6 +4,7 @@
 //! to anything but a call into this very rail.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -296,6 +297,16 @@ impl Rail for SimRail {
             network.health(self.number, link)
         });
         health.flatten()
+    }
+
+    /// Each rail of the network has an address: the first one of that name is 10.0.0.1.
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        let number = self.with(|network| {
+            let (connection, side) = network.find_end(self.number, link).ok()?;
+            Some(network.connections.get(&connection)?.ends[1 - side].rail)
+        });
+        let number = u32::try_from(number.flatten()?).ok()?;
+        Some(Ipv4Addr::from(0x0a00_0001_u32.checked_add(number)?).to_string())
     }
 
     fn counters(&self) -> RailCounters {

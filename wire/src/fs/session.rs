@@ -29,8 +29,8 @@ pub enum SessionRequest<'a> {
 pub enum SessionReply {
     Opened {
         session: u64,
-        /// Number and root of its export. A client goes on under no other one.
-        export: (u32, u64),
+        /// The root of its export. A client goes on under no other one: the same number would name another directory.
+        root: u64,
         /// Carried by every call; below the fence of a data server, calls are refused.
         epoch: u32,
         /// Carried by every call: data servers know by it that the session is the caller's.

@@ -197,11 +197,11 @@ impl MetaServer {
         })
     }
 
-    /// The export of a session, as its client remembers it: number and root.
-    pub(super) fn export_sign(&self, session: u64) -> (u32, u64) {
-        let Some(shard) = self.shard() else { return (DEFAULT_EXPORT, ROOT) };
+    /// The root of a session's export.
+    pub(super) fn root_of(&self, session: u64) -> u64 {
+        let Some(shard) = self.shard() else { return ROOT };
         let number = shard.sessions.get(session).map_or(DEFAULT_EXPORT, |it| it.row.owner.export);
-        (number, shard.export(number).map_or(ROOT, |export| export.root))
+        shard.export(number).map_or(ROOT, |export| export.root)
     }
 
     /// The export of a session that is about to be opened.

@@ -396,10 +396,10 @@ impl MetaServer {
                 let limited = self.is_bound(session);
                 let token = self.grantor.token(session, incoming.origin, limited);
                 let recognition = self.grantor.recognition(session, incoming.origin);
-                let export = self.export_sign(session);
+                let root = self.root_of(session);
                 let opened = SessionReply::Opened {
                     session,
-                    export,
+                    root,
                     epoch,
                     token,
                     recognition,

@@ -12,6 +12,9 @@ use ropewalk_wire::fs::exports::ClientRule;
 use ropewalk_wire::fs::meta::{AttributeChange, ROOT};
 
 const EXPORT: u32 = 3;
+/// The export of the first client, which has everything, and the address of its rail.
+const FIRST: u32 = 2;
+const CLIENT_0: &str = "10.0.0.4";
 /// Of several stripes.
 const LEN: usize = 300_000;
 
@@ -55,7 +58,11 @@ fn set(simulation: &mut Simulation, cluster: &Cluster, export: Option<Export>) {
     let set = cluster.spawn(simulation, 0, move |_| async move {
         let clients = vec![ClientRule::Everybody];
         let export = export.map(|export| Export { clients, ..export });
-        meta.set_export(EXPORT, export).await
+        let clients = vec![CLIENT_0.parse().expect("a rule")];
+        let name = "first".to_owned();
+        let first = Export { clients, name, ..Export::WHOLE };
+        // The first client goes on with everything.
+        meta.set_export(FIRST, Some(first)).await && meta.set_export(EXPORT, export).await
     });
     simulation.run_until(Duration::from_secs(1), |_| set.borrow().is_some());
     assert_eq!(*set.borrow(), Some(true));
@@ -152,7 +159,7 @@ fn renewed(cluster: &Cluster) -> u64 {
 fn renewed_in_ten_minutes(defect: Option<Defect>) -> u64 {
     let export = Export { squash: Squash::Root, ..Export::WHOLE };
     let (mut simulation, cluster) = exporting_with(33, export, defect);
-    cluster.run(&mut simulation, 1, |client| async move {
+    let done = cluster.spawn(&simulation, 1, |client| async move {
         let made = client.create(&root(), ROOT, b"long", 0o644, true, BOTH).await;
         let (_, file, _) = made.expect("all may");
         for round in 0..20 {
@@ -162,6 +169,8 @@ fn renewed_in_ten_minutes(defect: Option<Defect>) -> u64 {
             assert_same(&read_all(&client, &file).await.expect("read"), &pattern(round, LEN));
         }
     });
+    simulation.run_until(Duration::from_secs(700), |_| done.borrow().is_some());
+    assert!(done.borrow().is_some(), "it does not end");
     renewed(&cluster)
 }
 
