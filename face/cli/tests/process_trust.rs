@@ -166,11 +166,11 @@ fn steal_a_session(told: &Value) {
         let file = FileId { inode, generation: 1, epoch: 1 };
         let pieces = vec![range(place, 0)];
         let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
-        assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
+        assert_eq!(stranger.ask_data(&server, None, &read, |_| ()), Err(NOT_HIS));
         let sync = DataRequest::Sync { files: vec![file], groups: Vec::new() };
-        assert_eq!(stranger.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
+        assert_eq!(stranger.ask_data(&server, None, &sync, |_| ()), Err(NOT_HIS));
         server.set_session(0, 0, 0);
-        assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
+        assert_eq!(stranger.ask_data(&server, None, &read, |_| ()), Err(NOT_HIS));
         destroy(&stranger, &server, file, session);
     }
 }
@@ -418,7 +418,7 @@ fn after_a_restart_a_session_is_taken_up_by_its_owner_alone() {
         for shown in [0, token, token ^ 2] {
             server.set_session(session, 1, shown);
             let sync = DataRequest::Sync { files: vec![file], groups: Vec::new() };
-            assert_eq!(other.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
+            assert_eq!(other.ask_data(&server, None, &sync, |_| ()), Err(NOT_HIS));
         }
     }
     honest.ask(Some(session), &MetaRequest::GetAttributes { inode }, |_| ()).unwrap();

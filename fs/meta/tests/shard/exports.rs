@@ -365,14 +365,17 @@ fn exports_need_sense_and_sessions_need_their_export() {
     assert_eq!(cluster.shard().set_export(0, Some(squashing(Squash::All))), Ok(false));
     assert_eq!(cluster.shard().set_export(0, None), Ok(false));
     assert_eq!(cluster.shard().set_export(EXPORT, None), Ok(true));
-    assert_eq!(cluster.call(1, get).errno(), Errno::EACCES);
+    assert_eq!(fenced(&mut cluster).len(), 1, "its session ends");
     cluster.call(0, get).ok();
     let rows = cluster.shard.take().expect("it runs").into_rows();
     cluster.start(rows);
     cluster.heartbeat();
-    assert_eq!(cluster.call(1, get).errno(), Errno::EACCES);
+    assert_eq!(
+        fenced(&mut cluster).len(),
+        1,
+        "it is asked for until all data servers have the fence"
+    );
     assert_eq!(cluster.shard().set_export(EXPORT, Some(squashing(Squash::All))), Ok(true));
-    cluster.call(1, MetaRequest::ReclaimDone).ok();
     let first = Config { first_format: true, ..Config::default() };
     let mut old = Cluster::new(1, first, 24);
     assert_eq!(old.shard().set_export(EXPORT, Some(squashing(Squash::All))), Ok(false));
