@@ -187,9 +187,9 @@ fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64)
         DataRequest::Examine { objects: Vec::new(), read: true },
         DataRequest::Sync { files: vec![file], groups: Vec::new() },
     ] {
-        assert_eq!(stranger.ask_data(server, 0, &request, |_| ()), Err(BAD_KEY), "{request:?}");
+        assert_eq!(stranger.ask_data(server, None, &request, |_| ()), Err(BAD_KEY), "{request:?}");
     }
-    stranger.ask_data(server, 0, &DataRequest::Status, |_| ()).unwrap();
+    stranger.ask_data(server, None, &DataRequest::Status, |_| ()).unwrap();
 }
 
 #[test]
