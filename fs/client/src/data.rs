@@ -91,6 +91,7 @@ impl Client {
             limit: inner.config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: name_of(known.server, &known.address),
+            gate: Some(inner.gate.clone()),
             ..Options::default()
         };
         let before = inner.servers.borrow().get(&known.server).map(|it| it.connection.clone());
@@ -99,6 +100,7 @@ impl Client {
             None => {
                 let new = Connection::new(&inner.world, &inner.endpoint, peer, options);
                 new.set_session(inner.meta.session(), inner.epoch.get(), inner.token.get());
+                new.go_on_from(inner.sequence_begin.get());
                 new
             }
         };

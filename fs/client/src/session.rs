@@ -31,44 +31,42 @@ impl Client {
         let name = Bytes(inner.config.name.as_bytes());
         let request = SessionRequest::Open { client: inner.number, name };
         let sent = inner.world.now();
-        let (reply, boot) = self.session_call(&request).await.map_err(|error| match error {
-            CallError::Malformed => ClientError::Version { address: address() },
-            CallError::OtherCluster(found) => {
-                let own = inner.endpoint.endpoint().identity().cluster;
-                ClientError::OtherCluster { address: address(), found, own }
-            }
-            CallError::OtherKeys => ClientError::OtherKeys { address: address() },
-            _ => ClientError::Unreachable { address: address() },
-        })?;
+        let answer = self.session_call(&request).await;
+        let (reply, boot) = answer.map_err(|error| ClientError::of_call(error, self))?;
         match reply {
-            Ok(SessionReply::Opened {
-                session,
-                epoch,
-                token,
-                recognition,
-                term_milliseconds,
-                now,
-            }) => {
-                inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
-                inner.recognition.learn(recognition);
-                inner.meta.set_session(session, epoch, token);
-                inner.epoch.set(epoch);
-                inner.token.set(token);
-                inner.limited.set(token & LIMITED != 0);
-                inner.boot.set(boot);
+            Ok(opened @ SessionReply::Opened { .. }) => {
+                inner.sequence_begin.set(0);
+                self.has_session(opened, boot, sent);
                 inner.reclaimed.set(boot);
-                // As proven as the secret that came with it.
-                inner.meta.saw_term(Term(boot));
-                inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
-                self.heard(sent, now);
-                for server in inner.servers.borrow().values() {
-                    server.connection.set_session(session, epoch, token);
-                }
+                inner.boot.set(boot);
                 Ok(())
             }
             Ok(_) => Err(ClientError::Version { address: address() }),
             Err(Errno::EUSERS) => Err(ClientError::TooManySessions { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
+        }
+    }
+
+    /// The metadata server answered that this client has a session.
+    pub(crate) fn has_session(&self, opened: SessionReply, boot: u64, sent: Time) {
+        let SessionReply::Opened { session, epoch, token, recognition, term_milliseconds, now } =
+            opened
+        else {
+            return;
+        };
+        let inner = &*self.inner;
+        inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
+        inner.recognition.learn(recognition);
+        inner.meta.set_session(session, epoch, token);
+        inner.epoch.set(epoch);
+        inner.token.set(token);
+        inner.limited.set(token & LIMITED != 0);
+        // As proven as the secret that came with it.
+        inner.meta.saw_term(Term(boot));
+        inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
+        self.heard(sent, now);
+        for server in inner.servers.borrow().values() {
+            server.connection.set_session(session, epoch, token);
         }
     }
 

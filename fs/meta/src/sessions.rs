@@ -253,6 +253,16 @@ impl Sessions {
         self.sessions.get_mut(&id)
     }
 
+    /// The session is another endpoint's from now on, with the same rights.
+    pub fn move_to(&mut self, id: u64, to: Origin) {
+        let Some(mut session) = self.remove(id) else { return };
+        session.row.owner.endpoint = to.endpoint.0;
+        session.row.owner.incarnation = to.incarnation.0;
+        self.bound += usize::from(session.row.owner.is_bound());
+        *self.by_endpoint.entry(to.endpoint.0).or_default() += 1;
+        self.sessions.insert(id, session);
+    }
+
     /// Takes a session out.
     pub fn remove(&mut self, id: u64) -> Option<Session> {
         let session = self.sessions.remove(&id)?;

@@ -7,6 +7,7 @@ pub mod attributes;
 pub mod data;
 pub mod election;
 pub mod group;
+pub mod handover;
 pub mod head;
 pub mod layout;
 pub mod map;
