@@ -97,7 +97,7 @@ const REFUSED: &[(u64, &str)] = &[
     (init::MAP_ALIGNMENT, "only of use to virtual machines"),
     (init::HAS_INODE_DAX, "as above"),
     (init::PASSTHROUGH, "data is not in local files"),
-    (init::HAS_RESEND, "of use once a mount is handed from process to process"),
+    (init::HAS_RESEND, "a mount is handed over with all requests answered, or sent along"),
     (init::ALLOW_IDMAP, "ids in requests would not be the caller's any more"),
     (init::OVER_IO_URING, "taken by the loop over io_uring alone, which asks for it itself"),
     (init::REQUEST_TIMEOUT, "would abort the whole mount where one server is slow"),
@@ -122,6 +122,14 @@ pub struct Agreement {
     pub max_write_bytes: u32,
     pub dialect: Dialect,
     pub(crate) reply: InitOut,
+}
+
+impl Agreement {
+    /// The one that another process made with the kernel.
+    pub fn of_state(flags: u64, minor: u32, max_write_bytes: u32) -> Agreement {
+        let dialect = Dialect { setxattr_extended: flags & init::SETXATTR_EXT != 0 };
+        Agreement { flags, minor, max_write_bytes, dialect, reply: InitOut::default() }
+    }
 }
 
 /// Agrees with the kernel's offer. `max_pages_limit` is the kernel's setting, in pages.

@@ -17,7 +17,7 @@ use ropewalk_base::ids::Origin;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::trust::moved;
-use ropewalk_rpc::{Connection, Options};
+use ropewalk_rpc::Options;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::handover::{ClientState, InodeState, OpenFile};
 use ropewalk_wire::fs::head::Service;

@@ -29,8 +29,8 @@ const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The loop of a mount, for a reactor.
 pub struct MountSource {
-    served: RefCell<DeviceLoop<ClusterFileSystem>>,
-    descriptor: OwnedFd,
+    pub(super) served: RefCell<DeviceLoop<ClusterFileSystem>>,
+    pub(super) descriptor: OwnedFd,
     world: World,
 }
 
@@ -83,8 +83,10 @@ fn system(path: &Path, cause: std::io::Error) -> MountError {
 
 /// A cluster, mounted.
 pub struct ClusterMount {
-    source: Rc<MountSource>,
-    mount: Option<Mount>,
+    pub(super) source: Rc<MountSource>,
+    pub(super) file_system: Rc<ClusterFileSystem>,
+    pub(super) mount: Option<Mount>,
+    pub(super) world: World,
 }
 
 impl ClusterMount {
@@ -97,6 +99,18 @@ impl ClusterMount {
         options: &MountOptions,
     ) -> Result<ClusterMount, MountError> {
         let mount = Mount::new(path, options)?;
+        ClusterMount::serve(reactor, world, client, mount, options.read_only)
+    }
+
+    /// Has the reactor serve a mount.
+    pub(super) fn serve(
+        reactor: &Reactor,
+        world: &World,
+        client: &Client,
+        mount: Mount,
+        read_only: bool,
+    ) -> Result<ClusterMount, MountError> {
+        let path = mount.path();
         let settings = Settings { export: false, ..Settings::default() };
         let descriptor = mount.device()?;
         let pool = Pool::with_budget(REQUEST_POOL_BYTES);
@@ -105,10 +119,10 @@ impl ClusterMount {
         let notifier = Notifier::new(mount.device()?);
         client.set_processes(Rc::new(crate::caller::process_of));
         let file_system =
-            Rc::new(ClusterFileSystem::new(client.clone(), notifier, options.read_only));
+            Rc::new(ClusterFileSystem::new(client.clone(), notifier, read_only));
         let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
-            file_system,
+            file_system.clone(),
             device,
             world.executor().clone(),
             Connection::new(),
@@ -130,7 +144,7 @@ impl ClusterMount {
             })
         }));
         reactor.add(source.clone()).map_err(|error| system(path, error))?;
-        Ok(ClusterMount { source, mount: Some(mount) })
+        Ok(ClusterMount { source, file_system, mount: Some(mount), world: world.clone() })
     }
 
     /// Unmounts from any thread.
