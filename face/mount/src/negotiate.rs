@@ -31,16 +31,21 @@ pub struct Settings {
     pub export: bool,
 }
 
+impl Settings {
+    /// Those of a mount that wishes nothing else.
+    pub const USUAL: Settings = Settings {
+        max_write_bytes: 1 << 20,
+        max_readahead_bytes: 16 << 20,
+        // The kernel's default of 12 is less than two 16-MiB streams have in flight.
+        max_background: 128,
+        posix_acl: false,
+        export: true,
+    };
+}
+
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            max_write_bytes: 1 << 20,
-            max_readahead_bytes: 16 << 20,
-            // The kernel's default of 12 is less than two 16-MiB streams have in flight.
-            max_background: 128,
-            posix_acl: false,
-            export: true,
-        }
+        Settings::USUAL
     }
 }
 

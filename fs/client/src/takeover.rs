@@ -147,11 +147,16 @@ impl Client {
     }
 
     /// Opens the way to the metadata server, so that the session moves at once when it has to.
-    pub async fn meet_server(&self) -> Result<(), ClientError> {
-        let nonce = self.inner.world.random_u128();
-        let request = SessionRequest::Recognise { session: 0, nonce };
-        let answer = self.session_call(&request).await;
-        answer.map(drop).map_err(|_| ClientError::Unreachable { address: self.inner.address.clone() })
+    pub async fn meet_server(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        address: &str,
+        config: ClientConfig,
+    ) -> Result<(), ClientError> {
+        let caller = Client::build(world, endpoint, address, config, 0)?;
+        let request = SessionRequest::Recognise { session: 0, nonce: world.random_u128() };
+        let answer = caller.session_call(&request).await;
+        answer.map(drop).map_err(|error| ClientError::of_call(error, &caller))
     }
 
     /// Moves the session of a state to this process, and goes on with it.

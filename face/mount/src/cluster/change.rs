@@ -12,7 +12,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::task::{race, yield_now};
 use ropewalk_base::time::Time;
@@ -25,7 +25,7 @@ use super::ClusterFileSystem;
 use super::handles::Handles;
 use super::places::Places;
 use super::source::ClusterMount;
-use crate::{DeviceLoop, Mount};
+use crate::{DeviceLoop, Mount, Settings};
 use crate::negotiate::{Agreement, MAX_WRITE_LIMIT};
 use crate::session::MountError;
 
@@ -51,6 +51,8 @@ pub struct HandOver {
     pub client: ClientState,
     /// The descriptor of /dev/fuse.
     pub device: OwnedFd,
+    /// Since then no request was read.
+    pub since: Instant,
 }
 
 impl ClusterMount {
@@ -60,12 +62,13 @@ impl ClusterMount {
         let end = self.world.now() + PATIENCE;
         while self.world.now() < end {
             self.rest(reactor, true);
+            let since = Instant::now();
             let until = (self.world.now() + REST).min(end);
             if let Some(waiting) = self.settle(until).await {
                 if let Ok(device) = self.source.descriptor.try_clone() {
                     let kernel = self.kernel(waiting);
                     let client = self.file_system.client.hand_over();
-                    return Ok(HandOver { kernel, client, device });
+                    return Ok(HandOver { kernel, client, device, since });
                 }
             }
             self.rest(reactor, false);
@@ -160,7 +163,8 @@ impl ClusterMount {
             return Err(unusable());
         }
         let mount = Mount::adopt(device, path, number)?;
-        let adopted = ClusterMount::serve(reactor, world, client, mount, read_only)?;
+        let settings = Settings { max_write_bytes: bytes, ..ClusterMount::SETTINGS };
+        let adopted = ClusterMount::serve(reactor, world, client, mount, (settings, read_only))?;
         adopted.rest(reactor, true);
         let agreement = Agreement::of_state(names, kernel.minor, bytes);
         adopted.source.served.borrow_mut().go_on(agreement);

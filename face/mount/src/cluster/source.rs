@@ -99,8 +99,12 @@ impl ClusterMount {
         options: &MountOptions,
     ) -> Result<ClusterMount, MountError> {
         let mount = Mount::new(path, options)?;
-        ClusterMount::serve(reactor, world, client, mount, options.read_only)
+        let settings = ClusterMount::SETTINGS;
+        ClusterMount::serve(reactor, world, client, mount, (settings, options.read_only))
     }
+
+    /// What the mount of a cluster wants of the kernel.
+    pub(super) const SETTINGS: Settings = Settings { export: false, ..Settings::USUAL };
 
     /// Has the reactor serve a mount.
     pub(super) fn serve(
@@ -108,10 +112,9 @@ impl ClusterMount {
         world: &World,
         client: &Client,
         mount: Mount,
-        read_only: bool,
+        (settings, read_only): (Settings, bool),
     ) -> Result<ClusterMount, MountError> {
         let path = mount.path();
-        let settings = Settings { export: false, ..Settings::default() };
         let descriptor = mount.device()?;
         let pool = Pool::with_budget(REQUEST_POOL_BYTES);
         let device = Device::new(mount.device()?, pool, settings.max_write_bytes)
@@ -150,6 +153,11 @@ impl ClusterMount {
     /// Unmounts from any thread.
     pub fn unmounter(&self) -> Option<Unmounter> {
         self.mount.as_ref().map(Mount::unmounter)
+    }
+
+    /// Its client.
+    pub fn client(&self) -> &Client {
+        &self.file_system.client
     }
 
     /// Whether the mount is gone.
