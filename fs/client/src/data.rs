@@ -39,9 +39,9 @@ pub(crate) struct DataServer {
 }
 
 /// A server of a pool, as the client knows it.
-struct Known {
-    server: u32,
-    address: String,
+pub(crate) struct Known {
+    pub server: u32,
+    pub address: String,
 }
 
 impl Client {
@@ -78,7 +78,7 @@ impl Client {
         Ok(pool)
     }
 
-    fn note_server(&self, known: Known) {
+    pub(crate) fn note_server(&self, known: Known) {
         let inner = &*self.inner;
         let same = |server: &DataServer| server.address == known.address;
         if inner.servers.borrow().get(&known.server).is_some_and(same) {

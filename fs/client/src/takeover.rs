@@ -21,12 +21,14 @@ use ropewalk_rpc::Options;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::handover::{ClientState, InodeState, OpenFile};
 use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::map::{Map, News};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::{Client, ClientConfig};
+use crate::data::Known;
 use crate::error::ClientError;
 use crate::file::{File, OpenOptions};
 use crate::home::Home;
@@ -75,6 +77,10 @@ impl Client {
                 .unwrap_or(0),
             position: (position.era, position.position),
             durable: inner.durable.borrow().iter().map(|(era, at)| (*era, *at)).collect(),
+            map_epoch: self.map().epoch,
+            bands: self.map().bands(0).cloned().collect(),
+            pools: inner.pools.borrow().values().map(|pool| (**pool).clone()).collect(),
+            servers: connections.iter().map(|(id, it)| (*id, it.address.clone())).collect(),
             inodes: inner.inodes.borrow().values().filter_map(|it| it.to_state()).collect(),
             locks: inner.locks.to_state(),
             nameless: inner.nameless.borrow().values().copied().collect(),
@@ -133,6 +139,15 @@ impl Client {
         let (era, position) = state.position;
         inner.position.set(Position { era, position });
         *inner.durable.borrow_mut() = state.durable.iter().copied().collect();
+        let mut news = News::of(&Map::default());
+        if news.take(state.map_epoch, state.bands.clone(), true).is_ok() {
+            *inner.map.borrow_mut() = Rc::new(news.map());
+        }
+        let pools = state.pools.iter().filter(|pool| pool.is_valid());
+        *inner.pools.borrow_mut() = pools.map(|it| (it.version, Rc::new(it.clone()))).collect();
+        for (server, address) in &state.servers {
+            client.note_server(Known { server: *server, address: address.clone() });
+        }
         let mut inodes = BTreeMap::new();
         for one in &state.inodes {
             let inode = Inode::of_state(one);
@@ -176,7 +191,11 @@ impl Client {
         match reply {
             Ok(opened @ SessionReply::Opened { .. }) => {
                 self.has_session(opened, boot, sent);
-                inner.meta.go_on_from(inner.sequence_begin.get());
+                let begin = inner.sequence_begin.get();
+                inner.meta.go_on_from(begin);
+                let servers = inner.servers.borrow();
+                servers.values().for_each(|server| server.connection.go_on_from(begin));
+                drop(servers);
                 self.saw_boot(boot);
                 self.keep_session();
                 self.keep_reporting();

@@ -390,6 +390,20 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_moves_keeps_its_slots_and_is_counted_at_its_new_endpoint() {
+        let mut sessions = sessions();
+        assert_eq!(sessions.judge(7, 3, 1), Verdict::New { abandoned: None });
+        sessions.store(7, 3, vec![9], 5);
+        let to = Origin { endpoint: EndpointId(5), incarnation: Incarnation(6) };
+        sessions.move_to(7, to);
+        assert_eq!(sessions.get(7).map(|it| it.row.owner.origin()), Some(to));
+        assert_eq!((sessions.of_endpoint(0), sessions.of_endpoint(5)), (0, 1));
+        assert_eq!(sessions.judge(7, 3, 1), Verdict::Stored(vec![9], 5));
+        sessions.remove(7);
+        assert_eq!(sessions.of_endpoint(5), 0);
+    }
+
+    #[test]
     fn slots_take_later_calls_repeat_the_last_and_refuse_older_ones() {
         let mut sessions = sessions();
         let new = || Verdict::New { abandoned: None };

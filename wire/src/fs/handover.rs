@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::Attributes;
 use super::encode;
+use super::layout::Pool;
+use super::map::Band;
 use super::meta::{Access, LeaseMode, LockRange};
 
 /// The version of frames and bodies. A process of another version does not take over.
@@ -243,6 +245,11 @@ pub struct ClientState {
     pub position: (u64, u64),
     /// The durable position of each era.
     pub durable: Vec<(u64, u64)>,
+    /// The map of groups, and the pools and data servers that are known.
+    pub map_epoch: u32,
+    pub bands: Vec<Band>,
+    pub pools: Vec<Pool>,
+    pub servers: Vec<(u32, String)>,
     pub inodes: Vec<InodeState>,
     /// Locks by inode; true: it was lost with an earlier session.
     pub locks: Vec<(u64, LockRange, bool)>,
