@@ -218,7 +218,10 @@ mod tests {
         let id = |index, generation| SlotId { index, generation };
         let entries = [(id(2, 7), 'c'), (id(0, 1), 'a')];
         let mut slots = Slots::of_entries(4, entries).unwrap();
-        assert_eq!((slots.len(), slots.get(id(2, 7)), slots.get(id(0, 1))), (2, Some(&'c'), Some(&'a')));
+        assert_eq!(
+            (slots.len(), slots.get(id(2, 7)), slots.get(id(0, 1))),
+            (2, Some(&'c'), Some(&'a'))
+        );
         assert_eq!(slots.insert('b').map(|it| it.index), Ok(1));
         assert_eq!(slots.insert('d').map(|it| it.index), Ok(3));
         assert_eq!(slots.insert('e'), Err('e'));

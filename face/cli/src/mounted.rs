@@ -178,9 +178,8 @@ impl Job {
         match order {
             Order::Rest(answer) => {
                 let rested = mount.hand_over(reactor).await.map_err(|busy| busy.to_string());
-                let parcel = rested.and_then(|rested| {
-                    parcel_of(rested).inspect_err(|_| mount.go_on(reactor))
-                });
+                let parcel = rested
+                    .and_then(|rested| parcel_of(rested).inspect_err(|_| mount.go_on(reactor)));
                 // The thread at the door waits for it.
                 let _ = answer.send(parcel);
                 false

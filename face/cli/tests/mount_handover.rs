@@ -351,9 +351,9 @@ fn door(path: &Path) -> UnixStream {
     let device = line.split(' ').nth(2).unwrap();
     let sockets = fs::read_to_string("/proc/net/unix").unwrap();
     let prefix = format!("@ropewalk/mount/{device}/");
-    let name = sockets.lines().find_map(|line| {
-        line.split_whitespace().nth(7).filter(|name| name.starts_with(&prefix))
-    });
+    let name = sockets
+        .lines()
+        .find_map(|line| line.split_whitespace().nth(7).filter(|name| name.starts_with(&prefix)));
     let address = SocketAddr::from_abstract_name(&name.expect("a door")[1..]).unwrap();
     let stream = UnixStream::connect_addr(&address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -386,11 +386,7 @@ fn the_old_process_goes_on_where_the_new_one_ends_before_it_serves() {
     let mut scene = Scene::new();
     let mut file = made(&scene.at("first/file"));
     flock(&file, FlockOperation::LockExclusive).unwrap();
-    let steps = [
-        (Kind::Hello, Kind::Facts),
-        (Kind::Go, Kind::State),
-        (Kind::Ready, Kind::Yours),
-    ];
+    let steps = [(Kind::Hello, Kind::Facts), (Kind::Go, Kind::State), (Kind::Ready, Kind::Yours)];
     for count in 0..=steps.len() {
         let stream = door(&scene.at("first"));
         for (word, answer) in &steps[..count] {

@@ -16,8 +16,8 @@ use std::time::Duration;
 use ropewalk_base::ids::Origin;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::trust::moved;
 use ropewalk_rpc::Options;
+use ropewalk_rpc::trust::moved;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::handover::{ClientState, InodeState, OpenFile};
 use ropewalk_wire::fs::head::Service;
@@ -208,8 +208,7 @@ impl Client {
 
     /// An open file of a state.
     pub fn open_again(&self, open: &OpenFile) -> File {
-        let options =
-            OpenOptions { access: open.access, truncate: false, append: open.append };
+        let options = OpenOptions { access: open.access, truncate: false, append: open.append };
         let file = self.file(self.inode(open.inode), options);
         file.set_state(open);
         file
@@ -260,7 +259,8 @@ impl Inode {
             last: state.attributes.or(state.last),
         };
         let (shared_before, promised) = (true, true);
-        let fresh = InodeState { number: self.number, shared_before, promised, ..Default::default() };
+        let fresh =
+            InodeState { number: self.number, shared_before, promised, ..Default::default() };
         (one != fresh).then_some(one)
     }
 

@@ -74,7 +74,9 @@ impl Kind {
 pub enum FrameError {
     #[error("it does not speak the protocol of a hand-over")]
     Foreign,
-    #[error("it hands mounts over by version {0} of the protocol, and this program by version {VERSION}")]
+    #[error(
+        "it hands mounts over by version {0} of the protocol, and this program by version {VERSION}"
+    )]
     Version(u16),
     #[error("it sent a message that is damaged, or too long")]
     Damaged,
@@ -110,7 +112,8 @@ impl FrameHead {
 
     /// The head that these bytes are.
     pub fn decode(head: &[u8; HEAD_BYTES]) -> Result<FrameHead, FrameError> {
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if head[..4] != MAGIC {
             return Err(FrameError::Foreign);
         }

@@ -27,11 +27,7 @@ pub fn send(mut stream: &UnixStream, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Sends a frame's bytes, with a descriptor beside the first one.
-pub fn send_with(
-    stream: &UnixStream,
-    bytes: &[u8],
-    descriptor: BorrowedFd<'_>,
-) -> io::Result<()> {
+pub fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];

@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 use ropewalk_base::task::{race, yield_now};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
-use ropewalk_client::handover::{ClientState, Kernel};
 use ropewalk_client::Client;
+use ropewalk_client::handover::{ClientState, Kernel};
 use ropewalk_net::reactor::{Reactor, Source};
 
 use super::ClusterFileSystem;
 use super::handles::Handles;
 use super::places::Places;
 use super::source::ClusterMount;
-use crate::{DeviceLoop, Mount, Settings};
 use crate::negotiate::{Agreement, MAX_WRITE_LIMIT};
 use crate::session::MountError;
+use crate::{DeviceLoop, Mount, Settings};
 
 /// Programs wait at a stretch, at most, for requests under way to end.
 const REST: Duration = Duration::from_millis(200);
@@ -159,7 +159,11 @@ impl ClusterMount {
         let unusable = || MountError::Unusable(path.to_path_buf());
         let (bytes, names) = (kernel.max_write_bytes, kernel.flags);
         let waits = |bytes: &Vec<u8>| DeviceLoop::<ClusterFileSystem>::can_take_over(bytes);
-        if !kernel.waiting.iter().all(waits) || kernel.minor == 0 || bytes == 0 || bytes > MAX_WRITE_LIMIT {
+        if !kernel.waiting.iter().all(waits)
+            || kernel.minor == 0
+            || bytes == 0
+            || bytes > MAX_WRITE_LIMIT
+        {
             return Err(unusable());
         }
         let mount = Mount::adopt(device, path, number)?;

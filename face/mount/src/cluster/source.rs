@@ -121,8 +121,7 @@ impl ClusterMount {
             .map_err(|errno| system(path, std::io::Error::from_raw_os_error(errno.number())))?;
         let notifier = Notifier::new(mount.device()?);
         client.set_processes(Rc::new(crate::caller::process_of));
-        let file_system =
-            Rc::new(ClusterFileSystem::new(client.clone(), notifier, read_only));
+        let file_system = Rc::new(ClusterFileSystem::new(client.clone(), notifier, read_only));
         let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
             file_system.clone(),
