@@ -329,6 +329,8 @@ fn fio_verifies_its_data_over_hand_overs() {
     fio.args(["--name=handed", "--rw=randrw", "--bs=16k", "--size=24m", "--numjobs=2"]);
     fio.args(["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--loops=3"]);
     fio.args(["--ioengine=psync", "--fsync=64", "--rate=12m"]);
+    // It leaves files of its own behind.
+    fio.current_dir(scene.place.path());
     fio.arg(format!("--directory={}", scene.at("first").display()));
     let mut fio = fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut gaps = Vec::new();
@@ -472,6 +474,12 @@ fn garbage_other_versions_and_strangers_get_nothing() {
     let said = mistaken(&["mount", "--take-over", &address, first]);
     assert!(said.contains("name the directory alone"), "{said}");
     assert!(mistaken(&["mount", "--take-over", "-o", "ro", first]).contains("cannot be used"));
+    let own = File::open(scene.at("first/file")).unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["mount", "--take-over", first]).stdin(own.try_clone().unwrap());
+    let said = String::from_utf8_lossy(&command.output().unwrap().stderr).into_owned();
+    assert!(said.contains("cannot serve itself"), "{said}");
+    drop((own, command));
     if rustix::process::geteuid().is_root() {
         let program = scene.at("stranger");
         fs::copy(PROGRAM, &program).unwrap();
@@ -488,6 +496,51 @@ fn garbage_other_versions_and_strangers_get_nothing() {
     scene.take_over();
     assert_eq!(fs::read(scene.at("first/file")).unwrap(), b"as before");
     scene.end();
+}
+
+/// Unmounts at the latest when the test is over.
+struct Unmounts(String);
+
+impl Drop for Unmounts {
+    fn drop(&mut self) {
+        let mut umount = Command::new(PROGRAM);
+        let _ = umount.args(["umount", "--lazy", &self.0]).stderr(Stdio::null()).status();
+    }
+}
+
+#[test]
+fn keys_and_patience_go_along_also_into_the_background() {
+    if !mounts_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| place.path().join(name).to_str().unwrap().to_string();
+    let (key, mount) = (at("key"), at("mount"));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let output = command.args(arguments).current_dir(place.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    run(&["key", "create", &key]);
+    fs::create_dir(&mount).unwrap();
+    let words = ["up", &at("up"), "--listen", "127.0.0.1:0", "--key-file", &key];
+    let mut up = Process::start(&words, "serves at");
+    let address = up.line.split("serves at ").nth(1).unwrap().split(',').next_back().unwrap();
+    let (address, log) = (address.trim(), at("log"));
+    run(&["mount", address, &mount, "--key-file", &key, "--background", "--log", &log]);
+    let _unmounts = Unmounts(mount.clone());
+    let file = made(Path::new(&mount).join("file").as_path());
+    file.write_all_at(b"with keys", 0).unwrap();
+    for _ in 0..2 {
+        let said = run(&["mount", "--take-over", &mount, "--background", "--log", &log]);
+        assert!(said.contains("taken over from process"), "{said}");
+        assert_eq!(content(&file), b"with keys");
+    }
+    drop(file);
+    run(&["umount", &mount]);
+    up.stop();
 }
 
 #[test]

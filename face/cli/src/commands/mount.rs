@@ -248,6 +248,9 @@ fn take_over(arguments: &MountArguments, stop: &Stop) -> anyhow::Result<Mounted>
             found.facts.address
         );
     }
+    found.check_unused()?;
+    // A process whose working directory is its own mount keeps it from being unmounted.
+    std::env::set_current_dir("/").context("cannot leave the working directory")?;
     let Facts { key_file, address, read_only, patience_milliseconds, process, .. } =
         found.facts.clone();
     security::name_file(key_file.map(|bytes| OsString::from_vec(bytes).into()));

@@ -115,6 +115,26 @@ impl Offer {
         OsStr::from_bytes(&self.facts.path).into()
     }
 
+    /// Fails where this process uses the mount: it could not close a file while it serves that file. Touches no mount.
+    pub fn check_unused(&self) -> anyhow::Result<()> {
+        let line = format!("mnt_id:\t{}", self.facts.mount);
+        let entries = std::fs::read_dir("/proc/self/fdinfo").context("cannot read /proc")?;
+        for number in entries.flatten().map(|entry| entry.file_name()) {
+            let info = Path::new("/proc/self/fdinfo").join(&number);
+            // The one of the directory that is read here is gone by then.
+            let info = std::fs::read_to_string(info).unwrap_or_default();
+            if info.lines().any(|found| found == line) {
+                let number = number.display();
+                bail!(
+                    "descriptor {number} of this process, which it has from the shell, is a file of \
+                     the mount, and a process cannot serve itself: close it ('exec {number}<&-'), or \
+                     use another shell"
+                );
+            }
+        }
+        Ok(())
+    }
+
     fn process(&self) -> i32 {
         self.facts.process.cast_signed()
     }
