@@ -463,7 +463,7 @@ impl MetaServer {
         let found = shard.sessions.get(session).filter(|found| !found.row.fencing);
         let row = found.map(|found| &found.row).ok_or(Turned::Down(Errno::ESTALE))?;
         let (owner, epoch) = (row.owner.origin(), row.epoch);
-        if row.owner.identity != identity {
+        if !row.owner.identity.admits(&identity) {
             return Err(Turned::Down(Errno::EACCES));
         }
         if owner == to {
