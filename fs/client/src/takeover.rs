@@ -174,7 +174,8 @@ impl Client {
         answer.map(drop).map_err(|error| ClientError::of_call(error, &caller))
     }
 
-    /// Moves the session of a state to this process, and goes on with it.
+    /// Moves the session of a state to this process, and goes on with it. Its files are open again by then
+    /// ([`Client::open_again`]): a server that was started again asks for them.
     pub async fn take_session(&self, state: &ClientState) -> Result<(), ClientError> {
         let inner = &*self.inner;
         let identity = inner.endpoint.endpoint().identity();

@@ -49,21 +49,25 @@ async fn give(client: Client) -> Given {
 }
 
 /// The process that goes on: its client, as soon as it has the session.
-type Taken = Rc<RefCell<Option<Result<Client, ClientError>>>>;
+type Next = (Client, [File; 2]);
+type Taken = Rc<RefCell<Option<Result<Next, ClientError>>>>;
 
-fn add_next(simulation: &mut Simulation, state: ClientState) -> Taken {
+fn add_next(simulation: &mut Simulation, state: ClientState, open: &[OpenFile; 2]) -> Taken {
     let taken = Taken::default();
-    let place = taken.clone();
+    let (place, open) = (taken.clone(), open.clone());
     simulation.add_virtual_node(NEXT, VirtualDisk::new(8), move |node| {
         let endpoint = endpoint(node, ClusterId(7), SimConfig::stream());
         let (world, place, state) = (node.world().clone(), place.clone(), state.clone());
+        let open = open.clone();
         node.world().spawn(async move {
             let address = format!("sim://{META}");
             let config = ClientConfig { patience: Duration::from_secs(120), ..Default::default() };
             let client = Client::from_state(&world, &endpoint, &address, config, &state);
             let client = client.expect("it asks nobody");
+            // Before the session comes: a server that was started again asks what is open.
+            let files = open.each_ref().map(|one| client.open_again(one));
             let moved = client.take_session(&state).await;
-            *place.borrow_mut() = Some(moved.map(|()| client));
+            *place.borrow_mut() = Some(moved.map(|()| (client, files)));
         });
     });
     taken
@@ -73,17 +77,16 @@ fn cluster(simulation: &mut Simulation) -> Cluster {
     Cluster::start(simulation, ClusterConfig { clients: 2, ..ClusterConfig::default() })
 }
 
-fn await_taken(simulation: &mut Simulation, taken: &Taken) -> Result<Client, ClientError> {
+fn await_taken(simulation: &mut Simulation, taken: &Taken) -> Result<Next, ClientError> {
     simulation.run_until(Duration::from_secs(200), |_| taken.borrow().is_some());
     taken.borrow_mut().take().expect("it ends")
 }
 
 /// Everything that was given goes on, and the former owner has nothing.
-fn check(simulation: &mut Simulation, cluster: &Cluster, given: Given, client: Client) {
-    let [file, nameless] = given.open.clone();
-    let number = file.inode;
+fn check(simulation: &mut Simulation, cluster: &Cluster, given: Given, next: Next) {
+    let (client, [file, nameless]) = next;
+    let number = file.number();
     let program = async move {
-        let (file, nameless) = (client.open_again(&file), client.open_again(&nameless));
         assert_same(&read_all(&client, &file).await.expect("read"), &pattern(1, 300_000));
         assert_same(&read_all(&client, &nameless).await.expect("read"), &pattern(2, 300_000));
         write(&client, &file, 100_000, &pattern(3, 300_000)).await.expect("written");
@@ -112,9 +115,9 @@ fn all_that_a_session_covers_goes_on_at_another_endpoint() {
         let mut simulation = Simulation::new(seed);
         let cluster = cluster(&mut simulation);
         let given = cluster.run(&mut simulation, 0, give);
-        let taken = add_next(&mut simulation, given.state.clone());
-        let client = await_taken(&mut simulation, &taken).expect("it moves");
-        check(&mut simulation, &cluster, given, client);
+        let taken = add_next(&mut simulation, given.state.clone(), &given.open);
+        let next = await_taken(&mut simulation, &taken).expect("it moves");
+        check(&mut simulation, &cluster, given, next);
         let calls = cluster.meta().calls();
         assert_eq!(calls.get("open session").copied(), Some(2), "no further session: {calls:?}");
     }
@@ -130,15 +133,15 @@ fn a_session_moves_once_although_the_server_dies_in_that_moment() {
             // It is away when the session is to move.
             cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
         }
-        let taken = add_next(&mut simulation, given.state.clone());
+        let taken = add_next(&mut simulation, given.state.clone(), &given.open);
         simulation.run_for(Duration::from_micros(150 * seed));
         if seed % 3 != 0 {
             cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
         }
         simulation.run_for(Duration::from_secs(1));
         cluster.restart(&mut simulation, META);
-        let client = await_taken(&mut simulation, &taken).expect("it moves");
-        check(&mut simulation, &cluster, given, client);
+        let next = await_taken(&mut simulation, &taken).expect("it moves");
+        check(&mut simulation, &cluster, given, next);
     }
 }
 
@@ -149,7 +152,7 @@ fn without_the_secret_nothing_moves_and_the_owner_goes_on() {
     let given = cluster.run(&mut simulation, 0, give);
     let mut state = given.state.clone();
     state.recognition ^= 1;
-    let taken = add_next(&mut simulation, state);
+    let taken = add_next(&mut simulation, state, &given.open);
     let refused = await_taken(&mut simulation, &taken).err().expect("it does not move");
     assert!(matches!(refused, ClientError::NotMoved { errno: Errno::ESTALE, .. }), "{refused}");
     cluster.run(&mut simulation, 0, |client| async move {
