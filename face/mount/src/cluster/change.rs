@@ -64,12 +64,12 @@ impl ClusterMount {
             self.rest(reactor, true);
             let since = Instant::now();
             let until = (self.world.now() + REST).min(end);
-            if let Some(waiting) = self.settle(until).await {
-                if let Ok(device) = self.source.descriptor.try_clone() {
-                    let kernel = self.kernel(waiting);
-                    let client = self.file_system.client.hand_over();
-                    return Ok(HandOver { kernel, client, device, since });
-                }
+            if let Some(waiting) = self.settle(until).await
+                && let Ok(device) = self.source.descriptor.try_clone()
+            {
+                let kernel = self.kernel(waiting);
+                let client = self.file_system.client.hand_over();
+                return Ok(HandOver { kernel, client, device, since });
             }
             self.rest(reactor, false);
             self.world.sleep(BREATH).await;
