@@ -1,11 +1,8 @@
 //! The reasons why a client could not be connected. Later errors are errnos, as in POSIX.
 
 use ropewalk_base::ids::ClusterId;
-use ropewalk_rpc::CallError;
 use ropewalk_rpc::servers::LookupError;
 use ropewalk_wire::fs::value::Errno;
-
-use crate::client::Client;
 
 /// Why there is no client.
 #[derive(Debug, thiserror::Error)]
@@ -53,21 +50,6 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// A call about the session itself had no reply.
-    pub(crate) fn of_call(error: CallError, client: &Client) -> ClientError {
-        let inner = &*client.inner;
-        let address = inner.address.clone();
-        match error {
-            CallError::Malformed => ClientError::Version { address },
-            CallError::OtherCluster(found) => {
-                let own = inner.endpoint.endpoint().identity().cluster;
-                ClientError::OtherCluster { address, found, own }
-            }
-            CallError::OtherKeys => ClientError::OtherKeys { address },
-            _ => ClientError::Unreachable { address },
-        }
-    }
-
     /// The address of the metadata server names none that can be called.
     pub(crate) fn lookup(address: &str, cause: LookupError) -> ClientError {
         match cause {

@@ -32,7 +32,7 @@ impl Client {
         let request = SessionRequest::Open { client: inner.number, name };
         let sent = inner.world.now();
         let answer = self.session_call(&request).await;
-        let (reply, boot) = answer.map_err(|error| ClientError::of_call(error, self))?;
+        let (reply, boot) = answer.map_err(|error| self.no_session_for(error))?;
         match reply {
             Ok(opened @ SessionReply::Opened { .. }) => {
                 inner.sequence_begin.set(0);
@@ -44,6 +44,20 @@ impl Client {
             Ok(_) => Err(ClientError::Version { address: address() }),
             Err(Errno::EUSERS) => Err(ClientError::TooManySessions { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
+        }
+    }
+
+    /// A call about the session itself had no reply.
+    pub(crate) fn no_session_for(&self, error: CallError) -> ClientError {
+        let address = self.inner.address.clone();
+        match error {
+            CallError::Malformed => ClientError::Version { address },
+            CallError::OtherCluster(found) => {
+                let own = self.inner.endpoint.endpoint().identity().cluster;
+                ClientError::OtherCluster { address, found, own }
+            }
+            CallError::OtherKeys => ClientError::OtherKeys { address },
+            _ => ClientError::Unreachable { address },
         }
     }
 

@@ -171,7 +171,7 @@ impl Client {
         let caller = Client::build(world, endpoint, address, config, 0)?;
         let request = SessionRequest::Recognise { session: 0, nonce: world.random_u128() };
         let answer = caller.session_call(&request).await;
-        answer.map(drop).map_err(|error| ClientError::of_call(error, &caller))
+        answer.map(drop).map_err(|error| caller.no_session_for(error))
     }
 
     /// Moves the session of a state to this process, and goes on with it. Its files are open again by then
@@ -188,7 +188,7 @@ impl Client {
         let request = SessionRequest::Move { session, endpoint, incarnation, tag };
         let address = || inner.address.clone();
         let answer = self.session_call(&request).await;
-        let (reply, boot) = answer.map_err(|error| ClientError::of_call(error, self))?;
+        let (reply, boot) = answer.map_err(|error| self.no_session_for(error))?;
         match reply {
             Ok(opened @ SessionReply::Opened { .. }) => {
                 self.has_session(opened, boot, sent);
