@@ -195,6 +195,10 @@ impl<'de> Deserializer<'de> for &mut Maker<'_> {
         visitor.visit_borrowed_bytes(name(self.random))
     }
 
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_string(String::from_utf8_lossy(name(self.random)).into_owned())
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.random.chance(300_000) {
             true => visitor.visit_none(),
@@ -260,7 +264,7 @@ impl<'de> Deserializer<'de> for &mut Maker<'_> {
     }
 
     forward_to_deserialize_any! {
-        i128 f32 f64 char str string byte_buf unit_struct map identifier ignored_any
+        i128 f32 f64 char str byte_buf unit_struct map identifier ignored_any
     }
 }
 
