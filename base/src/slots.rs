@@ -58,6 +58,36 @@ impl<T> Slots<T> {
         Slots { slots: Vec::new(), free: NONE, len: 0, limit, first }
     }
 
+    /// A slab that holds these values under these keys, as another one did. None where there are too many, a key names an
+    /// index beyond the limit, or two name one.
+    pub fn of_entries(
+        limit: usize,
+        entries: impl IntoIterator<Item = (SlotId, T)>,
+    ) -> Option<Slots<T>> {
+        let mut slots = Slots::with_limit(limit);
+        for (id, value) in entries {
+            if id.index as usize >= limit || id.generation == 0 {
+                return None;
+            }
+            while slots.slots.len() <= id.index as usize {
+                slots.slots.push(Slot { generation: 1, next_free: NONE, value: None });
+            }
+            let slot = &mut slots.slots[id.index as usize];
+            if slot.value.is_some() {
+                return None;
+            }
+            (slot.generation, slot.value) = (id.generation, Some(value));
+            slots.len += 1;
+        }
+        for index in (0..slots.slots.len()).rev() {
+            if slots.slots[index].value.is_none() {
+                slots.slots[index].next_free = slots.free;
+                slots.free = index as u32;
+            }
+        }
+        Some(slots)
+    }
+
     /// The number of values.
     pub fn len(&self) -> usize {
         self.len
@@ -182,6 +212,25 @@ impl<T> Slots<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slab_of_entries_has_their_keys_and_fills_the_gaps() {
+        let id = |index, generation| SlotId { index, generation };
+        let entries = [(id(2, 7), 'c'), (id(0, 1), 'a')];
+        let mut slots = Slots::of_entries(4, entries).unwrap();
+        assert_eq!(
+            (slots.len(), slots.get(id(2, 7)), slots.get(id(0, 1))),
+            (2, Some(&'c'), Some(&'a'))
+        );
+        assert_eq!(slots.insert('b').map(|it| it.index), Ok(1));
+        assert_eq!(slots.insert('d').map(|it| it.index), Ok(3));
+        assert_eq!(slots.insert('e'), Err('e'));
+        assert_eq!(slots.remove(id(2, 7)), Some('c'));
+        assert_eq!(slots.insert('e'), Ok(id(2, 8)));
+        for bad in [[id(4, 1), id(0, 1)], [id(0, 0), id(1, 1)], [id(1, 1), id(1, 2)]] {
+            assert!(Slots::of_entries(4, bad.map(|id| (id, ()))).is_none());
+        }
+    }
 
     #[test]
     fn a_stale_key_finds_nothing_and_the_limit_holds() {

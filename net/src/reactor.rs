@@ -114,6 +114,18 @@ impl Reactor {
         Ok(())
     }
 
+    /// Stops, or starts again, to wake for a source's descriptor: one that rests leaves it readable.
+    pub fn watch(&self, source: &Rc<dyn Source>, watched: bool) -> std::io::Result<()> {
+        let sources = self.sources.borrow();
+        let index = sources.iter().position(|other| Rc::ptr_eq(other, source));
+        if let (Some(index), Some(descriptor)) = (index, source.descriptor()) {
+            let data = epoll::EventData::new_u64(index as u64);
+            let flags = if watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+            epoll::modify(&self.epoll, descriptor, data, flags)?;
+        }
+        Ok(())
+    }
+
     /// Opens an endpoint on these rails, and drives it: for tasks of this reactor, without a service
     /// thread. `cluster`: the one that is meant, or number 0 for whichever is found at an address.
     pub fn open_endpoint(

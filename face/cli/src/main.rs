@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod copy;
 mod demo;
+mod handover;
 mod identity;
 mod log;
 mod manual;

@@ -20,16 +20,23 @@ use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::level::Level;
 use ropewalk_base::task::{Either, race};
+use ropewalk_base::world::World;
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
-use ropewalk_mount::cluster::ClusterMount;
-use ropewalk_mount::session::{UnmountError, Unmounter};
+use ropewalk_mount::cluster::{ClusterMount, HandOver};
+use ropewalk_mount::session::{UnmountError, Unmounter, mounted_device};
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::reactor::Reactor;
 use ropewalk_net::threads;
 use ropewalk_rail::Rail;
+use ropewalk_wire::fs::handover::{Facts, Kind, State, frame};
 
+use crate::handover::ask::Offer;
+use crate::handover::desk::{Desk, Order, Parcel};
+use crate::handover::door;
 use crate::report::complain;
 use crate::stop::Stop;
-use crate::{log, node};
+use crate::{handover, log, node, security};
 
 /// The interval at which the mount's thread checks whether the mount is gone.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +45,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Mounted {
     path: PathBuf,
     unmounter: Unmounter,
+    gap: Option<Duration>,
+    desk: Arc<Desk>,
     /// The mount's thread shall end, even if a process uses the mount.
     leave: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
@@ -55,6 +64,153 @@ impl Drop for Watch {
     }
 }
 
+/// What a mount's thread needs to know.
+struct Job {
+    address: String,
+    path: PathBuf,
+    patience: Option<Duration>,
+    stop: Stop,
+    leave: Arc<AtomicBool>,
+    desk: Arc<Desk>,
+}
+
+/// What a mount's thread tells when it serves.
+struct Served {
+    unmounter: Unmounter,
+    /// The time for which nobody served, of a mount that was taken over.
+    gap: Option<Duration>,
+}
+
+/// The parts of a mount's thread.
+struct Parts {
+    reactor: Reactor,
+    world: World,
+    endpoint: LocalEndpoint,
+}
+
+impl Job {
+    fn new(address: &str, path: &Path, patience: Option<Duration>, stop: &Stop) -> Job {
+        Job {
+            address: address.to_string(),
+            path: path.to_path_buf(),
+            patience,
+            stop: stop.clone(),
+            leave: Arc::default(),
+            desk: Arc::default(),
+        }
+    }
+
+    fn parts(&self, cluster: ClusterId, rails: Vec<Box<dyn Rail>>) -> anyhow::Result<Parts> {
+        let (reactor, world, endpoint) = node::calling(cluster, rails, &self.address)?;
+        let role = format!("mount on {}", self.path.display());
+        ropewalk_host_paths::show(endpoint.endpoint(), &role);
+        Ok(Parts { reactor, world, endpoint })
+    }
+
+    fn client_config(&self) -> ClientConfig {
+        let usual = ClientConfig::default();
+        ClientConfig {
+            name: format!("mount on {}", self.path.display()),
+            log: log::of("mount"),
+            patience: self.patience.unwrap_or(usual.patience),
+            ..usual
+        }
+    }
+
+    /// Mounts.
+    fn mount(&self, parts: &Parts, options: &MountOptions) -> anyhow::Result<ClusterMount> {
+        let Parts { reactor, world, endpoint } = parts;
+        let client = reactor.block_on(async {
+            let connect = Client::connect(world, endpoint, &self.address, self.client_config());
+            match race(pin!(connect), pin!(self.stop.asked(world))).await {
+                Either::Left(client) => anyhow::Ok(client?),
+                Either::Right(()) => bail!("interrupted"),
+            }
+        })?;
+        Ok(ClusterMount::new(reactor, world, &client, &self.path, options)?)
+    }
+
+    /// Takes a mount over; with it the time for which nobody served.
+    fn take_over(&self, parts: &Parts, offer: Offer) -> anyhow::Result<(ClusterMount, Duration)> {
+        let Parts { reactor, world, endpoint } = parts;
+        let config = self.client_config();
+        reactor.block_on(async {
+            let meet = Client::meet_server(world, endpoint, &self.address, config.clone());
+            match race(pin!(meet), pin!(self.stop.asked(world))).await {
+                Either::Left(met) => anyhow::Ok(met?),
+                Either::Right(()) => bail!("interrupted"),
+            }
+        })?;
+        let Facts { mount: number, read_only, process, .. } = offer.facts;
+        let (state, device, claim) = offer.go()?.unpack();
+        let client = Client::from_state(world, endpoint, &self.address, config, &state.client)?;
+        let place = (device, &*self.path, number);
+        let mut mount =
+            ClusterMount::adopt(reactor, world, &client, place, read_only, &state.kernel)?;
+        claim.take(process)?;
+        reactor.block_on(client.take_session(&state.client))?;
+        mount.take_over(reactor, state.kernel.waiting);
+        Ok((mount, claim.serving()))
+    }
+
+    /// Serves a mount until it is unmounted, or another process serves it.
+    fn serve(&self, parts: &Parts, mut mount: ClusterMount) {
+        let Parts { reactor, world, .. } = parts;
+        let left = reactor.block_on(async {
+            while !mount.is_closed() && !self.leave.load(Ordering::SeqCst) {
+                let order = race(pin!(self.desk.next()), world.sleep(LOOK)).await.left();
+                if let Some(order) = order
+                    && self.follow(order, &mount, reactor).await
+                {
+                    return true;
+                }
+            }
+            mount.client().stop().await;
+            false
+        });
+        if left {
+            mount.leave();
+        }
+    }
+
+    /// Follows an order; true where the mount is another process's.
+    async fn follow(&self, order: Order, mount: &ClusterMount, reactor: &Reactor) -> bool {
+        match order {
+            Order::Rest(answer) => {
+                let rested = mount.hand_over(reactor).await.map_err(|busy| busy.to_string());
+                let parcel = rested
+                    .and_then(|rested| parcel_of(rested).inspect_err(|_| mount.go_on(reactor)));
+                // The thread at the door waits for it.
+                let _ = answer.send(parcel);
+                false
+            }
+            Order::GoOn => {
+                mount.go_on(reactor);
+                false
+            }
+            Order::Settle(answer) => {
+                let still_here = mount.client().still_has_session().await;
+                if still_here {
+                    mount.go_on(reactor);
+                }
+                let _ = answer.send(still_here);
+                !still_here
+            }
+            Order::Leave => true,
+        }
+    }
+}
+
+/// A mount at rest, ready to be sent.
+fn parcel_of(rested: HandOver) -> Result<Parcel, String> {
+    let HandOver { kernel, client, device, since } = rested;
+    let rested = u64::try_from(since.elapsed().as_nanos()).unwrap_or(0);
+    let stopped_at = handover::host_clock().saturating_sub(rested);
+    let state = State { stopped_at, kernel, client };
+    let frame = frame(Kind::State, &state).ok_or("the mount has too many open files")?;
+    Ok(Parcel { frame, device })
+}
+
 impl Mounted {
     /// Mounts the cluster of the metadata server at `address` on `path`. `patience`: the time that an operation
     /// waits for a server that is down; `None`: the usual time. Waiting for the servers ends when `stop` is
@@ -68,59 +224,84 @@ impl Mounted {
         patience: Option<Duration>,
         stop: &Stop,
     ) -> anyhow::Result<Mounted> {
-        let (sender, receiver) = mpsc::channel();
-        let stop = stop.clone();
-        let leave = Arc::new(AtomicBool::new(false));
-        let leaves = leave.clone();
         // The first column of df and of /proc/mounts: which cluster it is.
         let options = MountOptions { name: address.to_string(), ..options };
-        let (address, place) = (address.to_string(), path.to_path_buf());
+        let job = Job::new(address, path, patience, stop);
+        Mounted::run(job, move |job| {
+            let parts = job.parts(cluster, rails)?;
+            let mount = job.mount(&parts, &options)?;
+            Ok((parts, mount, None))
+        })
+    }
+
+    /// Takes a mount over from the process that offers it.
+    pub fn take_over(
+        rails: Vec<Box<dyn Rail>>,
+        offer: Offer,
+        patience: Duration,
+        stop: &Stop,
+    ) -> anyhow::Result<Mounted> {
+        let job = Job::new(&offer.facts.address, &offer.path(), Some(patience), stop);
+        Mounted::run(job, move |job| {
+            let parts = job.parts(ClusterId(0), rails)?;
+            let (mount, gap) = job.take_over(&parts, offer)?;
+            Ok((parts, mount, Some(gap)))
+        })
+    }
+
+    /// Serves on a thread of its own what `begin` makes there.
+    fn run(
+        job: Job,
+        begin: impl FnOnce(&Job) -> anyhow::Result<(Parts, ClusterMount, Option<Duration>)>
+        + Send
+        + 'static,
+    ) -> anyhow::Result<Mounted> {
+        let (sender, receiver) = mpsc::channel();
+        let (path, leave, desk) = (job.path.clone(), job.leave.clone(), job.desk.clone());
         let thread = threads::start("mount", move || {
-            let (reactor, world, endpoint) = node::calling(cluster, rails, &address)?;
-            ropewalk_host_paths::show(
-                endpoint.endpoint(),
-                &format!("mount on {}", place.display()),
-            );
-            let usual = ClientConfig::default();
-            let config = ClientConfig {
-                name: format!("mount on {}", place.display()),
-                log: log::of("mount"),
-                patience: patience.unwrap_or(usual.patience),
-                ..usual
-            };
-            let client = reactor.block_on(async {
-                let connect = Client::connect(&world, &endpoint, &address, config);
-                match race(pin!(connect), pin!(stop.asked(&world))).await {
-                    Either::Left(client) => anyhow::Ok(client?),
-                    Either::Right(()) => bail!("interrupted"),
-                }
-            })?;
-            let mount = ClusterMount::new(&reactor, &world, &client, &place, &options)?;
+            let (parts, mount, gap) = begin(&job)?;
             let unmounter = mount
                 .unmounter()
                 .context("the directory was unmounted before the mount was ready")?;
             let mut watch = Watch(unmounter.clone(), false);
             // The thread that started us may have given up.
-            let _ = sender.send(unmounter);
-            reactor.block_on(async {
-                while !mount.is_closed() && !leaves.load(Ordering::SeqCst) {
-                    world.sleep(LOOK).await;
-                }
-                client.stop().await;
-            });
+            let _ = sender.send(Served { unmounter, gap });
+            job.serve(&parts, mount);
             watch.1 = true;
-            endpoint.endpoint().close();
+            parts.endpoint.endpoint().close();
             Ok(())
         })?;
         match receiver.recv() {
-            Ok(unmounter) => {
-                Ok(Mounted { path: path.to_path_buf(), unmounter, leave, thread: Some(thread) })
+            Ok(Served { unmounter, gap }) => {
+                Ok(Mounted { path, unmounter, gap, leave, desk, thread: Some(thread) })
             }
             Err(_) => match thread.join() {
                 Ok(Err(error)) => Err(error),
                 _ => Err(anyhow!("the thread of the mount ended unexpectedly")),
             },
         }
+    }
+
+    /// From now on another process can take the mount over.
+    pub fn offer(&self, address: &str, read_only: bool, patience: Duration) -> anyhow::Result<()> {
+        let device = mounted_device(&self.path)?.context("the mount has just ended")?;
+        let key_file = security::named_file().map(std::path::absolute).transpose()?;
+        let facts = Facts {
+            path: self.unmounter.path().as_os_str().as_bytes().to_vec(),
+            mount: self.unmounter.number(),
+            address: address.to_string(),
+            patience_milliseconds: u64::try_from(patience.as_millis()).unwrap_or(u64::MAX),
+            read_only,
+            key_file: key_file.map(|path| path.as_os_str().as_bytes().to_vec()),
+            process: std::process::id(),
+            program: env!("CARGO_PKG_VERSION").into(),
+        };
+        door::open(&device, facts, self.desk.clone())
+    }
+
+    /// The time for which nobody served the mount when it was taken over.
+    pub fn gap(&self) -> Option<Duration> {
+        self.gap
     }
 
     /// The mount point.

@@ -35,6 +35,11 @@ pub fn prefer_file(path: PathBuf) {
     *NAMED.lock().expect("replaced whole") = Some(path);
 }
 
+/// The key file of this process, if one was named.
+pub fn named_file() -> Option<PathBuf> {
+    NAMED.lock().expect("replaced whole").clone()
+}
+
 /// Names the key file of the environment, unless one was named before.
 pub fn name_file_of_environment() {
     let said = std::env::var_os(KEY_FILE).filter(|text| !text.is_empty());

@@ -159,6 +159,10 @@ fn steal_a_session(told: &Value) {
     assert_eq!(stranger.ask(Some(session), &look, |_| ()), Err(NOT_HIS));
     let renewed = stranger.session(&SessionRequest::Renew { session });
     assert_eq!(renewed, Err(Refused::Errno(Errno::ESTALE)));
+    // Nor does it move to him: he does not know what its owner was told.
+    let (endpoint, incarnation) = (stranger.origin.0.0, stranger.origin.1.0);
+    let to_him = SessionRequest::Move { session, endpoint, incarnation, tag: 7 };
+    assert_eq!(stranger.session(&to_him), Err(Refused::Errno(Errno::ESTALE)));
     stranger.session(&SessionRequest::Close { session }).unwrap();
     for (place, address) in stranger.data_servers().iter().enumerate() {
         let server = stranger.to(address);

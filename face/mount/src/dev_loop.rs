@@ -19,6 +19,7 @@ use ropewalk_base::executor::Executor;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::task::Notify;
 use ropewalk_base::time::Time;
+use zerocopy::FromBytes;
 
 use crate::abi::Opcode;
 use crate::abi::requests::InHeader;
@@ -30,7 +31,7 @@ use crate::filesystem::{Context, Filesystem};
 use crate::interrupt::{Mailbox, Registry, Siblings};
 use crate::negotiate::{Agreement, Settings, kernel_max_pages, negotiate};
 use crate::response::{Reply, Response};
-use crate::source::{Body, Device, Incoming, Next, RequestSource};
+use crate::source::{Body, Bytes, Device, Incoming, Next, RequestSource};
 
 /// Most requests that one `poll` takes.
 const BATCH: usize = 32;
@@ -78,9 +79,27 @@ pub(crate) struct Shared {
     pub(crate) dialect: Cell<Dialect>,
     pub(crate) max_write_bytes: Cell<u32>,
     pub(crate) counters: Cell<Counters>,
+    /// Operations that go on although their callers were answered.
+    left: Cell<usize>,
+    /// Requests that are not answered are another process's.
+    pub(crate) silent: Cell<bool>,
+}
+
+/// An operation that goes on without its caller; it is over when this is dropped.
+pub(crate) struct Left<'a>(&'a Shared);
+
+impl Drop for Left<'_> {
+    fn drop(&mut self) {
+        self.0.left.set(self.0.left.get() - 1);
+    }
 }
 
 impl Shared {
+    pub(crate) fn note_left(&self) -> Left<'_> {
+        self.left.set(self.left.get() + 1);
+        Left(self)
+    }
+
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();
         change(&mut counters);
@@ -106,6 +125,8 @@ pub struct DeviceLoop<F: Filesystem, S: RequestSource = Device> {
     settings: Settings,
     state: State,
     starved: bool,
+    /// Nothing is read: another process may be about to take over.
+    resting: bool,
     emptied: Rc<Notify>,
 }
 
@@ -131,6 +152,8 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             dialect: Cell::new(Dialect::MODERN),
             max_write_bytes: Cell::new(settings.max_write_bytes),
             counters: Cell::new(Counters::default()),
+            left: Cell::new(0),
+            silent: Cell::new(false),
         });
         let mailbox = connection.siblings.join();
         let (letters, registry) = (mailbox.clone(), shared.clone());
@@ -152,6 +175,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             settings,
             state: State::Greeting,
             starved: false,
+            resting: false,
             emptied: Rc::default(),
         }
     }
@@ -177,6 +201,36 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         self.shared.registry.len()
     }
 
+    /// Reads no more requests, or reads them again.
+    pub fn rest(&mut self, rests: bool) {
+        self.resting = rests;
+    }
+
+    /// The requests that another process can take over, as the kernel sent them. `None` while others are in work.
+    pub fn kept(&self) -> Option<Vec<Vec<u8>>> {
+        if self.shared.left.get() > 0 || self.state != State::Running {
+            return None;
+        }
+        self.shared.registry.kept()
+    }
+
+    /// The agreement with the kernel, if there is one.
+    pub fn agreement(&self) -> Option<Agreement> {
+        self.connection.agreement()
+    }
+
+    /// Goes on with what another process agreed with the kernel.
+    pub fn go_on(&mut self, agreement: Agreement) {
+        self.adopt(&agreement);
+        let _ = self.connection.agreement.set(agreement);
+    }
+
+    /// Another process answers what is not answered yet.
+    pub fn fall_silent(&mut self) {
+        self.shared.silent.set(true);
+        self.resting = true;
+    }
+
     /// The counters so far.
     pub fn counters(&self) -> Counters {
         self.shared.counters.get()
@@ -193,7 +247,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         self.shared.now.set(now);
         self.shared.registry.look(now);
         self.starved = false;
-        if self.state == State::Closed {
+        if self.state == State::Closed || self.resting {
             return false;
         }
         for taken in 0..BATCH {
@@ -251,6 +305,9 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             return;
         }
         self.shared.count(|counters| counters.requests += 1);
+        if let (Body::Whole(bytes), true) = (&body, header.opcode == Opcode::SetLockWait as u32) {
+            self.shared.registry.keep(slot, bytes);
+        }
         let context = self.context(&header, slot);
         let filesystem = self.filesystem.clone();
         match body {
@@ -339,6 +396,28 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         // Another loop has the request, or it was answered a moment ago. A request of this loop
         // cannot come after its interrupt, but one of another loop may be on its way there.
         self.connection.siblings.forward(&self.mailbox, unique);
+    }
+}
+
+impl<F: Filesystem> DeviceLoop<F, Device> {
+    /// Whether these bytes are a request that another process can hand over.
+    pub fn can_take_over(bytes: &[u8]) -> bool {
+        let header = InHeader::read_from_prefix(bytes);
+        header.is_ok_and(|(header, _)| header.opcode == Opcode::SetLockWait as u32)
+    }
+
+    /// Takes requests over that another process read and did not answer. False where one is none.
+    pub fn take_over(&mut self, requests: Vec<Vec<u8>>, now: Time) -> bool {
+        self.shared.now.set(now);
+        for bytes in requests {
+            let Ok((header, _)) = InHeader::read_from_prefix(&bytes) else { return false };
+            if !Self::can_take_over(&bytes) {
+                return false;
+            }
+            let ticket = self.source.ticket();
+            self.take(Incoming { header, body: Body::Whole(Bytes::Heap(bytes)), ticket });
+        }
+        true
     }
 }
 

@@ -56,6 +56,7 @@ pub(crate) async fn answer<F: Filesystem, T: Ticket>(
         Either::Right(()) => {
             reply.send(&Err(Errno::EINTR));
             abandoned.set();
+            let _left = context.shared.note_left();
             if let Ok(response) = work.await {
                 undo(filesystem, context, header, &response).await;
             }

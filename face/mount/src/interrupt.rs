@@ -52,6 +52,8 @@ struct Running {
     /// The time at which it reached `Level::Signal`.
     since: Time,
     waker: Option<Waker>,
+    /// The request, where another process could answer it.
+    kept: Option<Box<[u8]>>,
 }
 
 impl Running {
@@ -83,7 +85,7 @@ impl Registry {
     /// Notes a request; `None` where there are too many.
     pub(crate) fn register(&self, unique: u64, pid: u32, now: Time) -> Option<SlotId> {
         let since = Time::NEVER;
-        let running = Running { unique, pid, level: Level::None, since, waker: None };
+        let running = Running { unique, pid, level: Level::None, since, waker: None, kept: None };
         let slot = self.running.borrow_mut().insert(running).ok()?;
         if !self.early.borrow().is_empty() {
             let mut early = self.early.borrow_mut();
@@ -94,6 +96,22 @@ impl Registry {
             }
         }
         Some(slot)
+    }
+
+    /// Keeps the bytes of a request that waits for long: another process can take it over.
+    pub(crate) fn keep(&self, slot: SlotId, request: &[u8]) {
+        if let Some(one) = self.running.borrow_mut().get_mut(slot) {
+            one.kept = Some(request.into());
+        }
+    }
+
+    /// The kept requests, where there are no others; `None` while others run, or the caller of a kept one has a signal.
+    pub(crate) fn kept(&self) -> Option<Vec<Vec<u8>>> {
+        let running = self.running.borrow();
+        let kept = |one: &Running| {
+            one.kept.as_ref().filter(|_| one.level == Level::None).map(|bytes| bytes.to_vec())
+        };
+        running.iter().map(|(_, one)| kept(one)).collect()
     }
 
     /// The reply is written.
@@ -343,6 +361,21 @@ mod tests {
         registry.finish(slot);
         registry.look(registry.deadline().unwrap());
         assert_eq!(registry.deadline(), None);
+    }
+
+    #[test]
+    fn requests_are_handed_over_only_where_all_of_them_can_be() {
+        let registry = Registry::new();
+        assert_eq!(registry.kept(), Some(vec![]));
+        let waits = registry.register(2, std::process::id(), Time::ZERO).unwrap();
+        assert_eq!(registry.kept(), None);
+        registry.keep(waits, b"request");
+        assert_eq!(registry.kept(), Some(vec![b"request".to_vec()]));
+        let other = registry.register(4, 0, Time::ZERO).unwrap();
+        assert_eq!(registry.kept(), None);
+        registry.finish(other);
+        assert!(registry.interrupt(2, Time::ZERO));
+        assert_eq!(registry.kept(), None, "it is about to give up");
     }
 
     #[test]

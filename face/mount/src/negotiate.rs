@@ -31,16 +31,21 @@ pub struct Settings {
     pub export: bool,
 }
 
+impl Settings {
+    /// Those of a mount that wishes nothing else.
+    pub const USUAL: Settings = Settings {
+        max_write_bytes: 1 << 20,
+        max_readahead_bytes: 16 << 20,
+        // The kernel's default of 12 is less than two 16-MiB streams have in flight.
+        max_background: 128,
+        posix_acl: false,
+        export: true,
+    };
+}
+
 impl Default for Settings {
     fn default() -> Settings {
-        Settings {
-            max_write_bytes: 1 << 20,
-            max_readahead_bytes: 16 << 20,
-            // The kernel's default of 12 is less than two 16-MiB streams have in flight.
-            max_background: 128,
-            posix_acl: false,
-            export: true,
-        }
+        Settings::USUAL
     }
 }
 
@@ -97,7 +102,7 @@ const REFUSED: &[(u64, &str)] = &[
     (init::MAP_ALIGNMENT, "only of use to virtual machines"),
     (init::HAS_INODE_DAX, "as above"),
     (init::PASSTHROUGH, "data is not in local files"),
-    (init::HAS_RESEND, "of use once a mount is handed from process to process"),
+    (init::HAS_RESEND, "a mount is handed over with all requests answered, or sent along"),
     (init::ALLOW_IDMAP, "ids in requests would not be the caller's any more"),
     (init::OVER_IO_URING, "taken by the loop over io_uring alone, which asks for it itself"),
     (init::REQUEST_TIMEOUT, "would abort the whole mount where one server is slow"),
@@ -122,6 +127,14 @@ pub struct Agreement {
     pub max_write_bytes: u32,
     pub dialect: Dialect,
     pub(crate) reply: InitOut,
+}
+
+impl Agreement {
+    /// The one that another process made with the kernel.
+    pub fn of_state(flags: u64, minor: u32, max_write_bytes: u32) -> Agreement {
+        let dialect = Dialect { setxattr_extended: flags & init::SETXATTR_EXT != 0 };
+        Agreement { flags, minor, max_write_bytes, dialect, reply: InitOut::default() }
+    }
 }
 
 /// Agrees with the kernel's offer. `max_pages_limit` is the kernel's setting, in pages.

@@ -129,7 +129,9 @@ impl<T: Ticket> Reply<T> {
 
 impl<T: Ticket> Drop for Reply<T> {
     fn drop(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
+        if let Some(ticket) = self.ticket.take()
+            && !self.shared.silent.get()
+        {
             self.send_error(&ticket, Errno::EIO);
         }
         // Not earlier: until the reply is out, an interrupt may come for this request.

@@ -111,6 +111,11 @@ impl Device {
         Ok(Device { file: Rc::new(file), pool, spare: None, payload_bytes })
     }
 
+    /// The way of replies to requests that another process read from this descriptor.
+    pub fn ticket(&self) -> DeviceTicket {
+        DeviceTicket { file: self.file.clone() }
+    }
+
     /// A copy of a small WRITE's data, in a buffer that begins a page as all others do.
     fn small(&self, data: &[u8]) -> Option<PoolBuffer> {
         let mut copy = self.pool.take(data.len().max(PAGE_BYTES as usize))?;

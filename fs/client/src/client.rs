@@ -13,7 +13,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::lines::Lines;
-use ropewalk_rpc::{Connection, Options, Secret, servers};
+use ropewalk_rpc::{Connection, Gate, Options, Secret, servers};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::map::Map;
@@ -222,6 +222,10 @@ pub(crate) struct Inner {
     /// Leases and inodes that were not used for long are being given back.
     pub trimming: Cell<bool>,
     pub clock: Cell<u64>,
+    /// In front of all calls.
+    pub gate: Rc<Gate>,
+    /// Calls of the session up to this number were another process's.
+    pub sequence_begin: Cell<u64>,
 }
 
 impl Client {
@@ -232,21 +236,39 @@ impl Client {
         address: &str,
         config: ClientConfig,
     ) -> Result<Client, ClientError> {
+        let client = Client::build(world, endpoint, address, config, world.random_u128())?;
+        client.open_session().await?;
+        client.serve_callbacks();
+        client.keep_session();
+        client.keep_reporting();
+        Ok(client)
+    }
+
+    /// A client without a session. `number`: this life of the client.
+    pub(crate) fn build(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        address: &str,
+        config: ClientConfig,
+        number: u128,
+    ) -> Result<Client, ClientError> {
         let peers = servers::look_up(endpoint, address)
             .map_err(|cause| ClientError::lookup(address, cause))?;
         let log = config.log.clone();
+        let gate = Rc::new(Gate::default());
         let options = Options {
             limit: config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: format!("the metadata server at {address}"),
             refuses_strangers: true,
+            gate: Some(gate.clone()),
             ..Options::default()
         };
         let inner = Rc::new(Inner {
             world: world.clone(),
             endpoint: endpoint.clone(),
             lines: Lines::new(world, config.log.clone()),
-            number: world.random_u128(),
+            number,
             address: address.into(),
             meta: Connection::among(world, endpoint, peers, options),
             pool: Pool::with_budget(config.transfer_bytes * 2),
@@ -287,14 +309,11 @@ impl Client {
             unanswered: Cell::new(0),
             stopped: Cell::new(false),
             clock: Cell::new(0),
+            gate,
+            sequence_begin: Cell::new(0),
             config,
         });
-        let client = Client { inner };
-        client.open_session().await?;
-        client.serve_callbacks();
-        client.keep_session();
-        client.keep_reporting();
-        Ok(client)
+        Ok(Client { inner })
     }
 
     /// Caches above this client that have to follow its leases.

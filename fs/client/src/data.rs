@@ -40,9 +40,9 @@ pub(crate) struct DataServer {
 }
 
 /// A server of a pool, as the client knows it.
-struct Known {
-    server: u32,
-    address: String,
+pub(crate) struct Known {
+    pub server: u32,
+    pub address: String,
 }
 
 impl Client {
@@ -79,7 +79,7 @@ impl Client {
         Ok(pool)
     }
 
-    fn note_server(&self, known: Known) {
+    pub(crate) fn note_server(&self, known: Known) {
         let inner = &*self.inner;
         let same = |server: &DataServer| server.address == known.address;
         if inner.servers.borrow().get(&known.server).is_some_and(same) {
@@ -92,6 +92,7 @@ impl Client {
             limit: inner.config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: name_of(known.server, &known.address),
+            gate: Some(inner.gate.clone()),
             ..Options::default()
         };
         let before = inner.servers.borrow().get(&known.server).map(|it| it.connection.clone());
@@ -100,6 +101,7 @@ impl Client {
             None => {
                 let new = Connection::new(&inner.world, &inner.endpoint, peer, options);
                 new.set_session(inner.meta.session(), inner.epoch.get(), inner.token.get());
+                new.go_on_from(inner.sequence_begin.get());
                 new
             }
         };

@@ -33,6 +33,11 @@ pub enum ClientError {
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
     #[error(
+        "the metadata server at {address} does not move the mount's session to this process \
+         ({errno}): run this command as the user whose process serves the mount"
+    )]
+    NotMoved { address: String, errno: Errno },
+    #[error(
         "the server at {address} does not answer as a metadata server of this version: check that \
          this is not the address of a data server, and that both sides run the same version of \
          Ropewalk"

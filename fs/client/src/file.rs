@@ -7,6 +7,7 @@ use std::rc::Rc;
 use ropewalk_base::task::join;
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::data::FileId;
+use ropewalk_wire::fs::handover::OpenFile;
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -63,6 +64,23 @@ impl File {
     /// The options with which it was opened.
     pub fn options(&self) -> OpenOptions {
         self.options
+    }
+
+    /// What another process has to know to go on with it. `direct`: as the kernel was told.
+    pub fn to_state(&self, direct: bool) -> OpenFile {
+        OpenFile {
+            inode: self.inode.number,
+            access: self.options.access,
+            append: self.options.append,
+            direct,
+            owners: self.lock_owners.borrow().clone(),
+            losses: self.losses.get(),
+        }
+    }
+
+    pub(crate) fn set_state(&self, open: &OpenFile) {
+        self.lock_owners.borrow_mut().clone_from(&open.owners);
+        self.losses.set(open.losses);
     }
 
     /// Whether changes were lost of which it was not told.
@@ -130,7 +148,7 @@ impl Drop for Opening<'_> {
 }
 
 impl Client {
-    fn file(&self, inode: Rc<Inode>, options: OpenOptions) -> File {
+    pub(crate) fn file(&self, inode: Rc<Inode>, options: OpenOptions) -> File {
         let losses = {
             let mut state = inode.state.borrow_mut();
             state.readers += u32::from(options.access.read);

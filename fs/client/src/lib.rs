@@ -6,6 +6,7 @@
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
 //! * the cluster itself, for its operators: [`operator`];
+//! * a session that goes on in another process: [`Client::hand_over`], [`Client::take_session`];
 //! * the places of bytes: [`Client::placement`], [`Client::data_servers`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
@@ -42,6 +43,7 @@ mod read;
 mod recognition;
 mod session;
 mod sync;
+mod takeover;
 mod underway;
 mod write;
 mod xattr;
@@ -54,6 +56,7 @@ pub use listing::Listed;
 pub use locks::{Actor, Path};
 pub use names::FileSystemStatus;
 pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
+pub use ropewalk_wire::fs::handover;
 pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{
     Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,

@@ -176,6 +176,21 @@ impl Locks {
         concerned
     }
 
+    /// All locks: inode, range, and whether it is lost.
+    pub fn to_state(&self) -> Vec<(u64, LockRange, bool)> {
+        let files = self.files.borrow();
+        let all = files.iter().flat_map(|(inode, held)| held.iter().map(move |it| (*inode, it)));
+        all.map(|(inode, held)| (inode, held.range, held.lost)).collect()
+    }
+
+    pub fn take_state(&self, locks: &[(u64, LockRange, bool)]) {
+        let mut files = self.files.borrow_mut();
+        for &(inode, range, lost) in locks {
+            files.entry(inode).or_default().push(Held { range, lost });
+        }
+        self.lost.set(locks.iter().filter(|(.., lost)| *lost).count());
+    }
+
     fn has_lost(&self, inode: u64, is: impl Fn(&LockRange) -> bool) -> bool {
         self.lost.get() > 0
             && self

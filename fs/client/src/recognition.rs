@@ -31,6 +31,11 @@ pub(crate) struct Recognition {
 }
 
 impl Recognition {
+    /// For the process that goes on with the session.
+    pub fn secret(&self) -> u128 {
+        self.secret.get()
+    }
+
     pub fn learn(&self, secret: u128) {
         self.secret.set(secret);
         self.told.set(false);

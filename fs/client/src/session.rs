@@ -31,15 +31,8 @@ impl Client {
         let name = Bytes(inner.config.name.as_bytes());
         let request = SessionRequest::Open { client: inner.number, name };
         let sent = inner.world.now();
-        let (reply, boot) = self.session_call(&request).await.map_err(|error| match error {
-            CallError::Malformed => ClientError::Version { address: address() },
-            CallError::OtherCluster(found) => {
-                let own = inner.endpoint.endpoint().identity().cluster;
-                ClientError::OtherCluster { address: address(), found, own }
-            }
-            CallError::OtherKeys => ClientError::OtherKeys { address: address() },
-            _ => ClientError::Unreachable { address: address() },
-        })?;
+        let answer = self.session_call(&request).await;
+        let (reply, boot) = answer.map_err(|error| self.no_session_for(error))?;
         match reply {
             Ok(SessionReply::Opened { root, .. })
                 if inner.root.get().is_some_and(|known| known != root) =>
@@ -50,37 +43,62 @@ impl Client {
                 );
                 Err(ClientError::OtherExport { address: address() })
             }
-            Ok(SessionReply::Opened {
-                session,
-                root,
-                epoch,
-                token,
-                recognition,
-                term_milliseconds,
-                now,
-            }) => {
-                inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
-                inner.recognition.learn(recognition);
-                inner.root.set(Some(root));
-                inner.meta.set_session(session, epoch, token);
-                inner.epoch.set(epoch);
-                inner.token.set(token);
-                inner.limited.set(token & LIMITED != 0);
-                inner.boot.set(boot);
+            Ok(opened @ SessionReply::Opened { .. }) => {
+                inner.sequence_begin.set(0);
+                self.has_session(opened, boot, sent);
                 inner.reclaimed.set(boot);
-                // As proven as the secret that came with it.
-                inner.meta.saw_term(Term(boot));
-                inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
-                self.heard(sent, now);
-                for server in inner.servers.borrow().values() {
-                    server.connection.set_session(session, epoch, token);
-                }
+                inner.boot.set(boot);
                 Ok(())
             }
             Ok(_) => Err(ClientError::Version { address: address() }),
             Err(Errno::EUSERS) => Err(ClientError::TooManySessions { address: address() }),
             Err(Errno::EACCES) => Err(ClientError::NotLetIn { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
+        }
+    }
+
+    /// A call about the session itself had no reply.
+    pub(crate) fn no_session_for(&self, error: CallError) -> ClientError {
+        let address = self.inner.address.clone();
+        match error {
+            CallError::Malformed => ClientError::Version { address },
+            CallError::OtherCluster(found) => {
+                let own = self.inner.endpoint.endpoint().identity().cluster;
+                ClientError::OtherCluster { address, found, own }
+            }
+            CallError::OtherKeys => ClientError::OtherKeys { address },
+            _ => ClientError::Unreachable { address },
+        }
+    }
+
+    /// The metadata server answered that this client has a session.
+    pub(crate) fn has_session(&self, opened: SessionReply, boot: u64, sent: Time) {
+        let SessionReply::Opened {
+            session,
+            root,
+            epoch,
+            token,
+            recognition,
+            term_milliseconds,
+            now,
+        } = opened
+        else {
+            return;
+        };
+        let inner = &*self.inner;
+        inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
+        inner.recognition.learn(recognition);
+        inner.root.set(Some(root));
+        inner.meta.set_session(session, epoch, token);
+        inner.epoch.set(epoch);
+        inner.token.set(token);
+        inner.limited.set(token & LIMITED != 0);
+        // As proven as the secret that came with it.
+        inner.meta.saw_term(Term(boot));
+        inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
+        self.heard(sent, now);
+        for server in inner.servers.borrow().values() {
+            server.connection.set_session(session, epoch, token);
         }
     }
 

@@ -48,6 +48,13 @@ impl Identity {
             Identity::Unproven | Identity::Own | Identity::Member { .. } => None,
         }
     }
+
+    /// Whether a process of the other identity may go on with a session of this one: both are limited to the rights of
+    /// one user, or neither is. The user's groups stay as they were.
+    pub fn admits(&self, other: &Identity) -> bool {
+        let user = |identity: &Identity| identity.limit().map(|limit| limit.user);
+        user(self) == user(other)
+    }
 }
 
 impl Limit {

@@ -226,6 +226,18 @@ impl Leases {
         conflict
     }
 
+    /// Asks a session once more for all that it was asked for and has not given back: another process of its client
+    /// goes on with it.
+    pub fn recall_again(&self, session: u64, out: &mut VecDeque<(u64, Callback)>) {
+        let own = self.holders.iter().filter(|(key, _)| key.1 == session);
+        for ((inode, _), holder) in own {
+            if let Some(Recall { keep, .. }) = holder.recall {
+                let (inode, number) = (*inode, holder.number);
+                out.push_back((session, Callback::Recall { inode, number, keep }));
+            }
+        }
+    }
+
     /// Notes that a directory is being changed by several sessions.
     pub fn set_contended(&mut self, inode: u64, until: Time) {
         self.contended.insert(inode, until);

@@ -257,6 +257,16 @@ impl Sessions {
         self.sessions.get_mut(&id)
     }
 
+    /// The session is another endpoint's from now on, with the same rights.
+    pub fn move_to(&mut self, id: u64, to: Origin) {
+        let Some(mut session) = self.remove(id) else { return };
+        session.row.owner.endpoint = to.endpoint.0;
+        session.row.owner.incarnation = to.incarnation.0;
+        self.bound += usize::from(session.row.owner.is_bound());
+        *self.by_endpoint.entry(to.endpoint.0).or_default() += 1;
+        self.sessions.insert(id, session);
+    }
+
     /// Takes a session out.
     pub fn remove(&mut self, id: u64) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
@@ -384,6 +394,20 @@ mod tests {
         let old = [&[2, 1, 3, 4, 1][..], &[0xe8, 7, 2, 0xe8, 7, 5], &[9, 1, 4], b"tool"].concat();
         let limit = Limit { user: 1000, groups: vec![1000, 5] };
         assert_eq!(SessionRow::decode(&old), Ok(row(&Identity::User(limit), 0)));
+    }
+
+    #[test]
+    fn a_session_that_moves_keeps_its_slots_and_is_counted_at_its_new_endpoint() {
+        let mut sessions = sessions();
+        assert_eq!(sessions.judge(7, 3, 1), Verdict::New { abandoned: None });
+        sessions.store(7, 3, vec![9], 5);
+        let to = Origin { endpoint: EndpointId(5), incarnation: Incarnation(6) };
+        sessions.move_to(7, to);
+        assert_eq!(sessions.get(7).map(|it| it.row.owner.origin()), Some(to));
+        assert_eq!((sessions.of_endpoint(0), sessions.of_endpoint(5)), (0, 1));
+        assert_eq!(sessions.judge(7, 3, 1), Verdict::Stored(vec![9], 5));
+        sessions.remove(7);
+        assert_eq!(sessions.of_endpoint(5), 0);
     }
 
     #[test]

@@ -22,6 +22,7 @@ use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Acceptance, Capability, SEAL_BYTES, TAG_BYTES};
 use ropewalk_wire::fs::{decode, encode};
 
+use crate::gate::Gate;
 use crate::trust::{Caller, Proof};
 
 /// Why a call has no reply.
@@ -85,6 +86,8 @@ pub struct Options {
     pub proof: Option<Proof>,
     /// The term in which a metadata server makes calls outside of sessions.
     pub term: Term,
+    /// Stops calls, and counts them, where several connections are to rest together.
+    pub gate: Option<Rc<Gate>>,
 }
 
 impl Default for Options {
@@ -96,6 +99,7 @@ impl Default for Options {
             refuses_strangers: false,
             proof: None,
             term: Term::default(),
+            gate: None,
         }
     }
 }
@@ -228,7 +232,7 @@ impl Connection {
         let slots = Rc::new(Slots {
             round: Cell::new(0),
             permits: Semaphore::new(usize::from(SLOTS_MAX)),
-            free: RefCell::new(fresh_slots()),
+            free: RefCell::new(fresh_slots(0)),
         });
         Connection::with_slots(world, endpoint, peers, options, slots)
     }
@@ -314,7 +318,18 @@ impl Connection {
         self.inner.token.set(token);
         let slots = &self.inner.slots;
         slots.round.set(slots.round.get() + 1);
-        *slots.free.borrow_mut() = fresh_slots();
+        *slots.free.borrow_mut() = fresh_slots(0);
+    }
+
+    /// Calls in the session have numbers behind this one: another process made calls up to it.
+    pub fn go_on_from(&self, sequence: u64) {
+        *self.inner.slots.free.borrow_mut() = fresh_slots(sequence);
+    }
+
+    /// The highest number of a call in the slots that no call uses now.
+    pub fn sequence(&self) -> u64 {
+        let free = self.inner.slots.free.borrow();
+        free.iter().map(|slot| slot.sequence).max().unwrap_or(0)
     }
 
     /// The newest term of the metadata server that was proven.
@@ -389,6 +404,7 @@ impl Connection {
             return Err(CallError::TooLong);
         }
         let slots = &*inner.slots;
+        let _under_way = inner.options.gate.as_ref().map(|gate| gate.note());
         let _permit = slots.permits.acquire().await;
         if session.is_some_and(|session| session != inner.session.get()) {
             return Err(CallError::NoSession);
@@ -472,6 +488,7 @@ impl Connection {
         mut patience: Duration,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
+        let _under_way = inner.options.gate.as_ref().map(|gate| gate.note());
         let begin = inner.world.now();
         let mut backoff = BACKOFF_MIN;
         let mut told = false;
@@ -480,6 +497,9 @@ impl Connection {
         let is_alone = inner.peers.len() == 1;
         let longest = if is_alone { BACKOFF_MAX } else { BACKOFF_AMONG };
         loop {
+            if let Some(gate) = &inner.options.gate {
+                gate.pass().await;
+            }
             // A server that works at a call for longer than the patience is not down.
             let turn = inner.turn.get();
             let resend = if patience > SHORT { self.resend_after(turn) } else { patience };
@@ -747,8 +767,8 @@ fn read_reply(received: Completed, call: &CallHead) -> Result<Reply, Attempt> {
     }
 }
 
-fn fresh_slots() -> VecDeque<Slot> {
-    (0..SLOTS_MAX).map(|index| Slot { index, sequence: 0, given_up: false }).collect()
+fn fresh_slots(sequence: u64) -> VecDeque<Slot> {
+    (0..SLOTS_MAX).map(|index| Slot { index, sequence, given_up: false }).collect()
 }
 
 /// Puts a slot back when its call is over, answered or given up.

@@ -2,6 +2,7 @@
 //!
 //! * [`server`]: takes calls in, hands them to a handler, sends replies.
 //! * [`client`]: sends calls through the slots of a session, and again until they are answered.
+//! * [`gate`]: stops the calls of several connections, and counts them;
 //! * [`trust`]: the proof of servers' membership, and the tokens of sessions;
 //! * [`lines`]: the lines of servers for people, held back where there are too many;
 //! * [`servers`]: the metadata servers of a cluster, as one text names them;
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod gate;
 pub mod lines;
 pub mod server;
 pub mod servers;
@@ -21,5 +23,6 @@ pub mod slots;
 pub mod trust;
 
 pub use client::{CallError, Connection, Options, Reply, Terms};
+pub use gate::Gate;
 pub use server::{Answer, Handler, Incoming, Marks, Responder, Server};
 pub use trust::{Grantor, Proof, Secret};

@@ -7,6 +7,7 @@ use ropewalk_base::random::Random;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::election::{Answer, Ballot};
 use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::handover;
 use ropewalk_wire::fs::head::{CallHead, ReplyHead, Service, Status};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
@@ -41,6 +42,8 @@ const MAKERS: &[(&str, Make)] = &[
     ("election_answer", message::<Answer>),
     ("standby_request", message::<StandbyRequest>),
     ("standby_result", message::<StandbyResult<'_>>),
+    ("handover_frame", handover_frame),
+    ("handover_state", message::<handover::State>),
 ];
 
 /// Valid inputs for a target; none if nothing is made for it.
@@ -67,6 +70,19 @@ fn message<'a, T: Deserialize<'a> + Serialize>(random: &mut Random) -> Vec<u8> {
         }
     }
     bytes
+}
+
+fn handover_frame(random: &mut Random) -> Vec<u8> {
+    use handover::Kind;
+    let words = [Kind::Hello, Kind::Go, Kind::Ready, Kind::Yours, Kind::Serving];
+    let facts = message::<handover::Facts>(random);
+    let (kind, body) = match random.below(4) {
+        0 => (words[random.below(words.len() as u64) as usize], Vec::new()),
+        1 => (Kind::Refused, [&[name(random).len() as u8][..], name(random)].concat()),
+        _ => (Kind::Facts, facts),
+    };
+    let head = handover::FrameHead::of(kind, &body).encode();
+    [&head.expect("it is short")[..], &body].concat()
 }
 
 fn call_head(random: &mut Random) -> Vec<u8> {
@@ -184,6 +200,10 @@ impl<'de> Deserializer<'de> for &mut Maker<'_> {
         visitor.visit_borrowed_bytes(name(self.random))
     }
 
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
+        visitor.visit_string(String::from_utf8_lossy(name(self.random)).into_owned())
+    }
+
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Refused> {
         match self.random.chance(300_000) {
             true => visitor.visit_none(),
@@ -249,7 +269,7 @@ impl<'de> Deserializer<'de> for &mut Maker<'_> {
     }
 
     forward_to_deserialize_any! {
-        i128 f32 f64 char str string byte_buf unit_struct map identifier ignored_any
+        i128 f32 f64 char str byte_buf unit_struct map identifier ignored_any
     }
 }
 
@@ -340,6 +360,11 @@ mod tests {
         ("election_answer", |bytes| decode::<Answer>(bytes).is_ok()),
         ("standby_request", |bytes| decode::<StandbyRequest>(bytes).is_ok()),
         ("standby_result", |bytes| decode::<StandbyResult<'_>>(bytes).is_ok()),
+        ("handover_frame", |bytes| {
+            let head = bytes.first_chunk().map(handover::FrameHead::decode);
+            head.is_some_and(|head| head.is_ok_and(|head| head.is_of(&bytes[16..])))
+        }),
+        ("handover_state", |bytes| decode::<handover::State>(bytes).is_ok()),
     ];
 
     #[test]

@@ -18,6 +18,7 @@ use ropewalk_store::decoders;
 use ropewalk_wire::frame;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::election::{Answer, Ballot};
+use ropewalk_wire::fs::handover::{self, FrameHead};
 use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::map::{Band, Map, News};
@@ -60,6 +61,18 @@ fn trust_words(bytes: &[u8]) {
     }
 }
 
+/// A frame of the hand-over of a mount.
+fn handover_frame(bytes: &[u8]) {
+    let Some((head, body)) = bytes.split_first_chunk() else { return };
+    let Ok(read) = FrameHead::decode(head) else { return };
+    assert_eq!(read.encode().as_ref(), Some(head), "the journey changes it");
+    if read.is_of(body) {
+        assert_eq!(FrameHead::of(read.kind, body), read);
+        message!(handover::Facts)(body);
+        message!(String)(body);
+    }
+}
+
 /// Name and function of each target; the name is also that of its corpus folder.
 pub const TARGETS: &[(&str, Target)] = &[
     ("call_head", call_head),
@@ -75,6 +88,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("session_result", message!(SessionResult)),
     ("election_ballot", message!(Ballot)),
     ("election_answer", message!(Answer)),
+    ("handover_frame", handover_frame),
+    ("handover_state", message!(handover::State)),
     ("standby_request", message!(StandbyRequest)),
     ("standby_result", message!(StandbyResult<'_>)),
     ("trust_words", trust_words),

@@ -8,6 +8,7 @@ pub mod data;
 pub mod election;
 pub mod exports;
 pub mod group;
+pub mod handover;
 pub mod head;
 pub mod layout;
 pub mod map;

@@ -22,11 +22,22 @@ pub enum SessionRequest<'a> {
     /// The server shows that it is of the cluster that opened the session, also where the session has
     /// ended.
     Recognise { session: u64, nonce: u128 },
+    /// The session moves to the endpoint that sends this: another process of its client goes on with it.
+    Move {
+        session: u64,
+        /// The endpoint whose session it was, and which life of it.
+        endpoint: u128,
+        incarnation: u64,
+        /// HMAC-SHA-256 of session and new endpoint under the recognition that the old endpoint was told, the
+        /// first 16 bytes.
+        tag: u128,
+    },
 }
 
 /// The reply to a [`SessionRequest`] that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionReply {
+    /// Open, Move.
     Opened {
         session: u64,
         /// The root of its export. A client goes on under no other one: the same number would name another directory.

@@ -1,18 +1,23 @@
 //! `ropewalk mount` and `umount`.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
+use ropewalk_client::ClientConfig;
 use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
+use ropewalk_wire::fs::handover::Facts;
 
 use super::mount_options::{Wishes, known};
 use super::{LOOK, seconds};
 use crate::config::Source;
+use crate::handover::ask;
 use crate::mounted::Mounted;
 use crate::network::{client_rails, complete_address};
 use crate::operate::ADDRESS;
@@ -32,6 +37,8 @@ Examples:
   ropewalk mount tcp://node1:7700 /mnt -o ro,noexec
                                                uses options of mount(8)
   ropewalk mount -o remount,ro /mnt            changes options of a mount
+  ropewalk mount --take-over /mnt              serves the mount in place of the
+                                               process that does
   ropewalk mount ether://02:00:00:00:00:01/3 /mnt
                                                uses raw Ethernet; on a host with
                                                several interfaces write
@@ -61,7 +68,7 @@ fn help() -> String {
 pub struct MountArguments {
     /// The metadata server's address, as 'ropewalk up' or 'ropewalk serve' printed it. 'tcp://' and
     /// ':7700' may be left out [default: $ROPEWALK_ADDRESS, or that of the config file].
-    #[arg(required_unless_present = "config")]
+    #[arg(required_unless_present_any = ["config", "take_over"])]
     address: Option<String>,
     /// Mount the cluster on this directory, which must be empty. The dead mount of a killed process
     /// is removed first.
@@ -88,6 +95,10 @@ pub struct MountArguments {
     /// Write the log of the background process to this file [default: a new file in $TMPDIR].
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
+    /// Take over the mount on this directory from the process that serves it, which then ends.
+    /// Programs go on with their open files and locks, so a newer version of Ropewalk can serve them.
+    #[arg(long, conflicts_with_all = ["options", "read_only"])]
+    take_over: bool,
     #[command(flatten)]
     source: Source,
 }
@@ -110,6 +121,7 @@ impl MountArguments {
             of_helper: true,
             background: true,
             log: None,
+            take_over: false,
             source: Source::default(),
         }
     }
@@ -190,6 +202,10 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     log::begin();
     let stop = Stop::watch_aloud().context("cannot watch for signals")?;
     background::enter(&stop)?;
+    let fresh = file.is_none();
+    if arguments.take_over {
+        return serve(take_over(arguments, &stop)?, &stop, fresh);
+    }
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
     let address = address.or_else(|| std::env::var(ADDRESS).ok().filter(|told| !told.is_empty()));
@@ -203,16 +219,63 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let patience = arguments.patience.or(wishes.patience).or(usual);
     let usual = config.mount.read_only.unwrap_or(false);
     options.read_only = arguments.read_only || wishes.read_only.unwrap_or(usual);
+    let address = complete_address(&address)?;
+    let read_only = options.read_only;
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience, &stop)?;
     announce!("mounted on {}", mounted.path().display());
-    background::ready(&stop)?;
+    offer(&mounted, &address, read_only, patience);
+    serve(mounted, &stop, fresh)
+}
+
+/// Has others take the mount over, where that can be.
+fn offer(mounted: &Mounted, address: &str, read_only: bool, patience: Option<Duration>) {
+    let patience = patience.unwrap_or(ClientConfig::default().patience);
+    if let Err(error) = mounted.offer(address, read_only, patience) {
+        complain!("no other process can take this mount over: {error:#}");
+    }
+}
+
+/// Takes a mount over from the process that serves it.
+fn take_over(arguments: &MountArguments, stop: &Stop) -> anyhow::Result<Mounted> {
+    let (address, directory) = arguments.places();
+    let directory = directory.context(
+        "--take-over needs the directory of the mount, as in 'ropewalk mount --take-over /mnt'",
+    )?;
+    let found = ask::find(&directory)?;
+    if address.is_some() {
+        bail!(
+            "a mount that is taken over keeps its address, {}: name the directory alone",
+            found.facts.address
+        );
+    }
+    found.check_unused()?;
+    // A process whose working directory is its own mount keeps it from being unmounted.
+    std::env::set_current_dir("/").context("cannot leave the working directory")?;
+    let Facts { key_file, address, read_only, patience_milliseconds, process, .. } =
+        found.facts.clone();
+    security::name_file(key_file.map(|bytes| OsString::from_vec(bytes).into()));
+    let usual = Duration::from_millis(patience_milliseconds);
+    let patience = arguments.patience.unwrap_or(usual);
+    let mounted = Mounted::take_over(client_rails()?, found, patience, stop)?;
+    announce!(
+        "mounted on {}, taken over from process {process}; nobody served it for {} ms",
+        mounted.path().display(),
+        mounted.gap().unwrap_or_default().as_millis()
+    );
+    offer(&mounted, &address, read_only, Some(patience));
+    Ok(mounted)
+}
+
+/// Serves a mount until it is unmounted, handed over, or a signal comes.
+fn serve(mounted: Mounted, stop: &Stop, fresh: bool) -> anyhow::Result<()> {
+    background::ready(stop)?;
     notify::ready(&format!("mounted on {}", mounted.path().display()));
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }
     notify::stopping();
-    mounted.stop_unused(&stop)?;
-    if file.is_none() {
+    mounted.stop_unused(stop)?;
+    if fresh {
         background::drop_empty_log();
     }
     Ok(())

@@ -113,6 +113,12 @@ impl Process {
         self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
+    /// Waits for its end; its mount stays.
+    pub fn forget(mut self) -> ExitStatus {
+        self.mount = None;
+        self.child.wait().expect("a child's end is told")
+    }
+
     /// Starts a process that mounts on `path`, which is unmounted at the latest with the result.
     pub fn mount(arguments: &[&str], path: &Path) -> Process {
         let mut process = Process::start(arguments, "mounted on");

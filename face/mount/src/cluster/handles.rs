@@ -1,11 +1,12 @@
 //! Open files and directories by the numbers that the kernel gets.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::task::Semaphore;
-use ropewalk_client::{File, Listed};
+use ropewalk_client::{Client, File, Listed, handover};
 
 use crate::errno::Errno;
 
@@ -23,7 +24,13 @@ pub(super) enum Open {
 pub(super) struct OpenDirectory {
     /// One reader at a time.
     pub turn: Semaphore,
-    pub listing: std::cell::RefCell<Listing>,
+    pub listing: RefCell<Listing>,
+}
+
+impl OpenDirectory {
+    pub fn new() -> OpenDirectory {
+        OpenDirectory { turn: Semaphore::new(1), listing: RefCell::default() }
+    }
 }
 
 #[derive(Default)]
@@ -69,6 +76,30 @@ impl Handles {
             Some(Open::Directory(directory)) => Ok(directory.clone()),
             _ => Err(Errno::EBADF),
         }
+    }
+
+    /// All of them, for another process.
+    pub fn to_state(&self) -> Vec<handover::Handle> {
+        let state = |(id, open): (SlotId, &Open)| {
+            let file = match open {
+                Open::File(file, direct) => Some(file.to_state(*direct)),
+                Open::Directory(_) => None,
+            };
+            handover::Handle { handle: id.to_u64(), file }
+        };
+        self.slots.iter().map(state).collect()
+    }
+
+    /// The ones of another process, opened again with this client. None where they cannot be.
+    pub fn of_state(client: &Client, state: &[handover::Handle]) -> Option<Handles> {
+        let opened = state.iter().map(|one| {
+            let open = match &one.file {
+                Some(file) => Open::File(Rc::new(client.open_again(file)), file.direct),
+                None => Open::Directory(Rc::new(OpenDirectory::new())),
+            };
+            (SlotId::from_u64(one.handle), open)
+        });
+        Slots::of_entries(HANDLES_MAX, opened).map(|slots| Handles { slots })
     }
 
     pub fn remove(&mut self, handle: u64) -> Option<Open> {

@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ropewalk_client::{Errno, LockKind, LockRange};
+use ropewalk_client::{Errno, LockKind, LockRange, handover};
 
 /// Ranges of one owner on one inode that are told apart; of more it is only known that there are some.
 const RANGES_MAX: usize = 64;
@@ -49,6 +49,37 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// All owners that hold something, for another process. Requests under way go along apart from them.
+    pub fn to_state(&self) -> Vec<handover::Holder> {
+        let holds = self.holdings.iter().filter(|(_, it)| it.unsure || !it.ranges.is_empty());
+        let state = holds.map(|(holder, holding)| handover::Holder {
+            node: holder.node,
+            whole_file: holder.whole_file,
+            owner: holder.owner,
+            ranges: holding.ranges.clone(),
+            unsure: holding.unsure,
+            handles: holding.handles.iter().copied().collect(),
+        });
+        state.collect()
+    }
+
+    /// The owners of another process.
+    pub fn of_state(state: &[handover::Holder]) -> Held {
+        let mut held = Held::default();
+        for one in state {
+            let handover::Holder { node, whole_file, owner, unsure, .. } = *one;
+            let holder = Holder { node, whole_file, owner };
+            let handles: BTreeSet<u64> = one.handles.iter().copied().collect();
+            for handle in &handles {
+                held.by_handle.entry(*handle).or_default().insert(holder);
+            }
+            let mut holding = Holding { handles, unsure, ..Holding::default() };
+            one.ranges.iter().for_each(|range| holding.add(*range));
+            held.holdings.insert(holder, holding);
+        }
+        held
+    }
+
     /// Whether the owner may hold anything.
     pub fn holds(&self, holder: Holder) -> bool {
         self.holdings.contains_key(&holder)
@@ -227,6 +258,21 @@ mod tests {
         assert!(held.holds(HOLDER));
         held.gone(HOLDER);
         assert!(!held.holds(HOLDER) && held.by_handle.is_empty());
+    }
+
+    #[test]
+    fn another_process_knows_the_same_owners() {
+        let mut held = Held::default();
+        let other = Holder { owner: 2, whole_file: true, ..HOLDER };
+        done(&mut held, LockKind::Exclusive, 0, 9);
+        done(&mut held, LockKind::Exclusive, 20, 29);
+        held.ask(other, 6);
+        let state = held.to_state();
+        assert_eq!(state.len(), 1, "a request under way is no lock");
+        let mut again = Held::of_state(&state);
+        assert_eq!(again.to_state(), state);
+        assert!(again.holds(HOLDER) && !again.holds(other));
+        assert_eq!(again.released(5), [HOLDER]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::task::{Either, Notify, join_all, race};
-use ropewalk_client::{Client, LockKind, LockRange};
+use ropewalk_client::{Client, LockKind, LockRange, handover};
 
 use super::ClusterFileSystem;
 use super::convert::errno;
@@ -115,6 +115,20 @@ impl Locks {
     pub fn new(client: Client) -> Rc<Locks> {
         let (held, ending) = (RefCell::new(Held::default()), RefCell::new(BTreeMap::new()));
         Rc::new(Locks { client, held, ending, ended: Notify::new() })
+    }
+
+    /// Whether no end of locks is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ending.borrow().is_empty()
+    }
+
+    /// What is held, for another process.
+    pub(super) fn to_state(&self) -> Vec<handover::Holder> {
+        self.held.borrow().to_state()
+    }
+
+    pub(super) fn take_state(&self, state: &[handover::Holder]) {
+        *self.held.borrow_mut() = Held::of_state(state);
     }
 
     /// Completes when no end of locks on the inode is under way.

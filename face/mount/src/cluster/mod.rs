@@ -9,6 +9,7 @@
 //! number the kernel uses.
 
 mod caches;
+mod change;
 mod convert;
 mod files;
 mod handles;
@@ -18,6 +19,7 @@ mod places;
 mod source;
 mod tree;
 
+pub use change::{Busy, HandOver};
 pub use source::{ClusterMount, MountSource};
 
 use std::cell::RefCell;

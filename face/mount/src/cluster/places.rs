@@ -18,6 +18,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_client::handover::Place;
+
 /// The first number that is not the number of an inode.
 const OTHER_FIRST: u64 = 1 << 63;
 
@@ -52,6 +54,36 @@ impl Places {
             others: BTreeMap::new(),
             next: OTHER_FIRST,
         }
+    }
+
+    /// All records, and the next number, for another process.
+    pub fn to_state(&self) -> (Vec<Place>, u64) {
+        let place = |(node, known): (&u64, &Known)| Place {
+            node: *node,
+            inode: known.inode,
+            parent: known.parent,
+            name: known.name.as_ref().map(|name| name.to_vec()),
+            lookups: known.lookups,
+        };
+        (self.known.iter().map(place).collect(), self.next)
+    }
+
+    /// The records of another process. Numbers of an inode were given out in their order.
+    pub fn of_state(state: &[Place], next: u64) -> Places {
+        let mut places = Places { next: next.max(OTHER_FIRST), ..Places::new() };
+        for place in state {
+            let Place { node, inode, parent, lookups, .. } = *place;
+            if node != inode {
+                places.next = places.next.max(node.saturating_add(1));
+                places.others.entry(inode).or_default().push(node);
+            }
+            places.known.insert(node, Known { inode, parent, name: None, lookups });
+            if let Some(name) = &place.name {
+                places.place(node, parent, name);
+            }
+        }
+        places.others.values_mut().for_each(|nodes| nodes.sort_unstable());
+        places
     }
 
     /// The inode behind a number of the kernel.
@@ -251,6 +283,22 @@ mod tests {
         // A rename over a directory kills the one that the kernel had there.
         places.moved((1, b"none"), (1, b"e"));
         assert_ne!(places.look_up(1, b"e", 7), other);
+    }
+
+    #[test]
+    fn another_process_knows_the_same_places() {
+        let mut places = Places::new();
+        places.look_up(1, b"d", 7);
+        let other = places.look_up(2, b"d", 7);
+        places.look_up(2, b"e", 8);
+        places.look_up(2, b"e", 9);
+        let (state, next) = places.to_state();
+        let mut again = Places::of_state(&state, next);
+        assert_eq!(again.to_state(), (state, next));
+        assert_eq!((again.inode(other), again.others(7)), (7, &[other][..]));
+        assert_eq!(again.look_up(2, b"d", 7), other);
+        assert_eq!(again.look_up(3, b"d", 7), places.look_up(3, b"d", 7));
+        assert_ne!(again.look_up(2, b"e", 8), 8, "it was replaced");
     }
 
     #[test]

@@ -29,8 +29,8 @@ const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The loop of a mount, for a reactor.
 pub struct MountSource {
-    served: RefCell<DeviceLoop<ClusterFileSystem>>,
-    descriptor: OwnedFd,
+    pub(super) served: RefCell<DeviceLoop<ClusterFileSystem>>,
+    pub(super) descriptor: OwnedFd,
     world: World,
 }
 
@@ -83,8 +83,10 @@ fn system(path: &Path, cause: std::io::Error) -> MountError {
 
 /// A cluster, mounted.
 pub struct ClusterMount {
-    source: Rc<MountSource>,
-    mount: Option<Mount>,
+    pub(super) source: Rc<MountSource>,
+    pub(super) file_system: Rc<ClusterFileSystem>,
+    pub(super) mount: Option<Mount>,
+    pub(super) world: World,
 }
 
 impl ClusterMount {
@@ -97,18 +99,32 @@ impl ClusterMount {
         options: &MountOptions,
     ) -> Result<ClusterMount, MountError> {
         let mount = Mount::new(path, options)?;
-        let settings = Settings { export: false, ..Settings::default() };
+        let settings = ClusterMount::SETTINGS;
+        ClusterMount::serve(reactor, world, client, mount, (settings, options.read_only))
+    }
+
+    /// What the mount of a cluster wants of the kernel.
+    pub(super) const SETTINGS: Settings = Settings { export: false, ..Settings::USUAL };
+
+    /// Has the reactor serve a mount.
+    pub(super) fn serve(
+        reactor: &Reactor,
+        world: &World,
+        client: &Client,
+        mount: Mount,
+        (settings, read_only): (Settings, bool),
+    ) -> Result<ClusterMount, MountError> {
+        let path = mount.path();
         let descriptor = mount.device()?;
         let pool = Pool::with_budget(REQUEST_POOL_BYTES);
         let device = Device::new(mount.device()?, pool, settings.max_write_bytes)
             .map_err(|errno| system(path, std::io::Error::from_raw_os_error(errno.number())))?;
         let notifier = Notifier::new(mount.device()?);
         client.set_processes(Rc::new(crate::caller::process_of));
-        let file_system =
-            Rc::new(ClusterFileSystem::new(client.clone(), notifier, options.read_only));
+        let file_system = Rc::new(ClusterFileSystem::new(client.clone(), notifier, read_only));
         let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
-            file_system,
+            file_system.clone(),
             device,
             world.executor().clone(),
             Connection::new(),
@@ -130,12 +146,17 @@ impl ClusterMount {
             })
         }));
         reactor.add(source.clone()).map_err(|error| system(path, error))?;
-        Ok(ClusterMount { source, mount: Some(mount) })
+        Ok(ClusterMount { source, file_system, mount: Some(mount), world: world.clone() })
     }
 
     /// Unmounts from any thread.
     pub fn unmounter(&self) -> Option<Unmounter> {
         self.mount.as_ref().map(Mount::unmounter)
+    }
+
+    /// Its client.
+    pub fn client(&self) -> &Client {
+        &self.file_system.client
     }
 
     /// Whether the mount is gone.

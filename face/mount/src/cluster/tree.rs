@@ -1,11 +1,9 @@
 //! The kernel's requests, one by one.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::pool::PoolBuffer;
-use ropewalk_base::task::Semaphore;
 use ropewalk_client::{
     self as client, Actor, AttributeChange, Node, OpenOptions, Path, RenameMode,
 };
@@ -338,8 +336,7 @@ impl Filesystem for ClusterFileSystem {
     }
 
     async fn opendir(&self, _context: &Context, _node: u64, _flags: u32) -> Answer<Opened> {
-        let directory =
-            OpenDirectory { turn: Semaphore::new(1), listing: RefCell::new(Listing::default()) };
+        let directory = OpenDirectory::new();
         let handle = self.handles.borrow_mut().add(Open::Directory(Rc::new(directory)))?;
         Ok(Opened {
             handle,

@@ -67,6 +67,16 @@ pub enum MountError {
          users, is missing: run as root, or install the package fuse3"
     )]
     NoRights { cause: String },
+    #[error(
+        "{0} is another mount here than in the process that serves it: run this command in the mount \
+         namespace of that process"
+    )]
+    Elsewhere(PathBuf),
+    #[error(
+        "the state of the mount on {0} that its process handed over cannot be used: run the version of \
+         Ropewalk that serves it"
+    )]
+    Unusable(PathBuf),
     #[error("{helper} did not mount {path}: {message}")]
     Helper { helper: PathBuf, path: PathBuf, message: String },
     #[error("mount option {0:?} cannot be passed on: it holds a NUL or a newline")]
@@ -134,6 +144,29 @@ impl Mount {
         };
         let id = table::fuse_mount_at(&path).map(|mount| mount.id);
         Ok(Mount { device, unmounter: Unmounter { path, id, helper }, mounted: true })
+    }
+
+    /// A mount that another process made and hands over with its descriptor. It stays when this is dropped, before
+    /// [`Mount::own`].
+    pub fn adopt(device: OwnedFd, path: &Path, number: u64) -> Result<Mount, MountError> {
+        let path = path.to_path_buf();
+        match table::fuse_mount_at(&path) {
+            Some(mount) if mount.id == number || number == 0 => {
+                let unmounter = Unmounter { path, id: Some(mount.id), helper: None };
+                Ok(Mount { device, unmounter, mounted: false })
+            }
+            _ => Err(MountError::Elsewhere(path)),
+        }
+    }
+
+    /// The mount ends with this process from now on.
+    pub fn own(&mut self) {
+        self.mounted = true;
+    }
+
+    /// The mount is another process's from now on.
+    pub fn leave(&mut self) {
+        self.mounted = false;
     }
 
     /// The mount point, as an absolute path without links.
@@ -284,6 +317,12 @@ pub fn clear_dead_mount(path: &Path) -> Result<usize, UnmountError> {
         return Err(UnmountError::NotMounted(path));
     }
     Ok(cleared)
+}
+
+/// The kernel's number of the device of the FUSE mount on `path`, as `MAJOR:MINOR`; the same in all mount namespaces.
+/// Touches no mount.
+pub fn mounted_device(path: &Path) -> std::io::Result<Option<String>> {
+    Ok(table::fuse_mount_at(&absolute(path)?).map(|mount| mount.device))
 }
 
 /// The type of the file system that is mounted on `path`, if there is one: ours is `fuse.ropewalk`. Asks no

@@ -9,6 +9,8 @@ use std::path::Path;
 pub(super) struct Mounted {
     /// The kernel's number for it, unique while it is mounted.
     pub(super) id: u64,
+    /// The number of its device, as `MAJOR:MINOR`.
+    pub(super) device: String,
     path: OsString,
     kind: String,
 }
@@ -34,9 +36,10 @@ fn mount_at(path: &Path) -> Option<Mounted> {
 fn parse(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let path = OsString::from_vec(unescape(fields.nth(3)?));
+    let device = std::str::from_utf8(fields.nth(1)?).ok()?.to_string();
+    let path = OsString::from_vec(unescape(fields.nth(1)?));
     let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mounted { id, path, kind: String::from_utf8_lossy(kind).into_owned() })
+    Some(Mounted { id, device, path, kind: String::from_utf8_lossy(kind).into_owned() })
 }
 
 /// Undoes the table's octal escapes of blanks and backslashes.
@@ -69,7 +72,7 @@ mod tests {
         let line = b"36 35 98:0 / /a\\040b\\134 rw,nosuid shared:1 master:2 - fuse.x name rw";
         let mounted = parse(line).unwrap();
         assert_eq!((mounted.id, mounted.kind.as_str()), (36, "fuse.x"));
-        assert_eq!(mounted.path, "/a b\\");
+        assert_eq!((mounted.path.to_str(), mounted.device.as_str()), (Some("/a b\\"), "98:0"));
         assert_eq!(parse(b"36 35 98:0 / /a rw no dash"), None);
         assert_eq!(parse(b""), None);
         assert!(fuse_mount_at(Path::new("/proc")).is_none());

@@ -216,3 +216,14 @@ fn replies_have_the_ids_of_the_client_and_changes_come_in_them() {
     assert_eq!(admit(&chown(Some(50), None)), Err(Errno::EINVAL));
     assert_eq!(admit(&chown(None, Some(50))), Err(Errno::EINVAL));
 }
+
+#[test]
+fn a_session_goes_on_only_in_a_process_with_the_same_limit() {
+    let user = |user, groups: &[u32]| Identity::User(Limit { user, groups: groups.to_vec() });
+    assert!(user(7, &[7, 8]).admits(&user(7, &[7])));
+    assert!(!user(7, &[7]).admits(&user(8, &[7])));
+    for other in [Identity::Own, Identity::Unproven] {
+        assert!(!other.admits(&user(7, &[7])) && !user(7, &[7]).admits(&other));
+        assert!(Identity::Unproven.admits(&other));
+    }
+}

@@ -74,6 +74,21 @@ fn a_release_of_an_older_grant_leaves_the_newer_one() {
 }
 
 #[test]
+fn a_session_that_moved_is_asked_again_for_what_it_has_not_given_back() {
+    let (mut leases, mut out) = (Leases::new(1), VecDeque::new());
+    let first = leases.grant(5, 1, LeaseMode::Read, 0);
+    leases.grant(6, 1, LeaseMode::Read, 0);
+    leases.grant(5, 2, LeaseMode::Read, 0);
+    assert!(leases.recall(5, 3, Need::Quiet, LATER, &mut out));
+    out.clear();
+    leases.recall_again(1, &mut out);
+    assert_eq!(recalls(&mut out), [(1, first.number, LeaseMode::None)]);
+    leases.release(5, 1, first.number, LeaseMode::None, None);
+    leases.recall_again(1, &mut out);
+    assert!(out.is_empty());
+}
+
+#[test]
 fn contention_ends() {
     let mut leases = Leases::new(1);
     leases.set_contended(5, Time(10));

@@ -51,6 +51,13 @@ impl Clients {
         self.sessions.borrow_mut().entry(session).or_default().token = Some(token);
     }
 
+    /// A session goes on elsewhere: the token of its former owner proves nothing any more.
+    pub fn forget_token(&self, session: u64) {
+        if let Some(client) = self.sessions.borrow_mut().get_mut(&session) {
+            client.token = None;
+        }
+    }
+
     pub fn forget(&self, session: u64) {
         self.sessions.borrow_mut().remove(&session);
     }

@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 57] = [
+pub(super) const KINDS: [&str; 58] = [
     "open session",
     "renew session",
     "close session",
@@ -83,12 +83,14 @@ pub(super) const KINDS: [&str; 57] = [
     "order",
     "export",
     "allow",
+    "move session",
     "recognise",
     REFUSED,
 ];
 /// The places of kinds that are no metadata requests.
 #[cfg(test)]
-pub(super) const SESSION_KINDS: [usize; 5] = [0, 1, 2, KINDS.len() - 2, KINDS.len() - 1];
+pub(super) const SESSION_KINDS: [usize; 6] =
+    [0, 1, 2, KINDS.len() - 3, KINDS.len() - 2, KINDS.len() - 1];
 /// Calls of callers that may not make them, of any kind.
 const REFUSED: &str = "refused to strangers";
 
@@ -154,6 +156,7 @@ pub(super) fn session_kind(request: &SessionRequest<'_>) -> usize {
         SessionRequest::Open { .. } => 0,
         SessionRequest::Renew { .. } => 1,
         SessionRequest::Close { .. } => 2,
+        SessionRequest::Move { .. } => KINDS.len() - 3,
         SessionRequest::Recognise { .. } => KINDS.len() - 2,
     }
 }
@@ -234,7 +237,7 @@ mod tests {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
         let last = MetaRequest::Allow { inode: 1 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("allow", KINDS.len() - 3));
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("allow", KINDS.len() - 4));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ropewalk_base::ids::Origin;
+use ropewalk_base::ids::{EndpointId, Incarnation, Origin};
 use ropewalk_base::level::Level;
 use ropewalk_net::PeerId;
-use ropewalk_rpc::trust::recognised;
+use ropewalk_rpc::trust::{is_same_tag, moved, recognised};
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
 use ropewalk_store::error::bytes;
 use ropewalk_store::{MetaStore, Room, StoreError};
@@ -387,26 +387,20 @@ impl MetaServer {
                         return self.send(responder, Status::Done, body);
                     }
                 };
-                self.saw_client(opening.session, incoming.peer);
-                let term = self.config.shard.term.as_millis();
-                let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
-                let Opening { session, epoch, position } = opening;
-                let now = self.now().calendar;
-                // A late copy of the request may come when its sender is known less well.
-                let limited = self.is_bound(session);
-                let token = self.grantor.token(session, incoming.origin, limited);
-                let recognition = self.grantor.recognition(session, incoming.origin);
-                let root = self.root_of(session);
-                let opened = SessionReply::Opened {
-                    session,
-                    root,
-                    epoch,
-                    token,
-                    recognition,
-                    term_milliseconds,
-                    now,
+                (Ok(self.opened(incoming, opening)), opening.position)
+            }
+            SessionRequest::Move { session, endpoint, incarnation, tag } => {
+                let from = Origin {
+                    endpoint: EndpointId(endpoint),
+                    incarnation: Incarnation(incarnation),
                 };
-                (Ok(opened), position)
+                match self.move_session(incoming, session, from, tag) {
+                    Ok(opening) => (Ok(self.opened(incoming, opening)), opening.position),
+                    Err(Turned::Away(status)) => {
+                        return self.send(responder, status, Vec::new());
+                    }
+                    Err(Turned::Down(errno)) => (Err(errno), 0),
+                }
             }
             SessionRequest::Renew { session } | SessionRequest::Close { session }
                 if !self.may_end(session, incoming) =>
@@ -433,6 +427,73 @@ impl MetaServer {
         let mut body = Vec::new();
         encode(&result, &mut body);
         self.when_written(position, Held::Reply { responder, body });
+    }
+
+    /// The answer about a session that is the sender's from now on.
+    fn opened(self: &Rc<Self>, incoming: &Incoming, opening: Opening) -> SessionReply {
+        let Opening { session, epoch, .. } = opening;
+        self.saw_client(session, incoming.peer);
+        let term = self.config.shard.term.as_millis();
+        // A late copy of the request may come when its sender is known less well.
+        let limited = self.is_bound(session);
+        SessionReply::Opened {
+            session,
+            root: self.root_of(session),
+            epoch,
+            token: self.grantor.token(session, incoming.origin, limited),
+            recognition: self.grantor.recognition(session, incoming.origin),
+            term_milliseconds: u32::try_from(term).unwrap_or(u32::MAX),
+            now: self.now().calendar,
+        }
+    }
+
+    /// A process goes on with the session of another one of its client's. It proves by the recognition that the
+    /// endpoint `from` told it of the session; it has to be the user whose session it is.
+    fn move_session(
+        self: &Rc<Self>,
+        incoming: &Incoming,
+        session: u64,
+        from: Origin,
+        tag: u128,
+    ) -> Result<Opening, Turned> {
+        let to = incoming.origin;
+        let proof = moved(self.grantor.recognition(session, from), session, to);
+        if !is_same_tag(proof, tag) {
+            return Err(self.stranger(Turned::Down(Errno::ESTALE)));
+        }
+        let identity = self.identity_of(incoming)?;
+        let export = self.export_of(incoming, &identity)?;
+        let unavailable = || Turned::Away(Status::Unavailable);
+        let now = self.now();
+        let mut shard = self.shard().ok_or_else(unavailable)?;
+        let found = shard.sessions.get(session).filter(|found| !found.row.fencing);
+        let row = found.map(|found| &found.row).ok_or(Turned::Down(Errno::ESTALE))?;
+        let (owner, epoch) = (row.owner.origin(), row.epoch);
+        if !row.owner.identity.admits(&identity) || row.owner.export != export {
+            return Err(Turned::Down(Errno::EACCES));
+        }
+        if owner == to {
+            // It came once more.
+            let position = shard.position();
+            return Ok(Opening { session, epoch, position });
+        }
+        if owner != from {
+            return Err(Turned::Down(Errno::ESTALE));
+        }
+        if self.admission.get() == Admission::Nothing {
+            return Err(unavailable());
+        }
+        let moved = shard.move_session(session, to, now);
+        drop(shard);
+        let position = moved.map_err(|error| {
+            self.fail(&error);
+            unavailable()
+        })?;
+        self.clients.forget_token(session);
+        drop(self.waiting.borrow_mut().take_session(session));
+        self.openings.borrow_mut().forget(session);
+        let position = position.ok_or(Turned::Down(Errno::ESTALE))?;
+        Ok(Opening { session, epoch, position })
     }
 
     fn is_bound(&self, session: u64) -> bool {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ropewalk_base::ids::Origin;
 use ropewalk_wire::fs::meta::LeaseMode;
 use ropewalk_wire::fs::value::Errno;
 
@@ -70,6 +71,35 @@ impl<R: Rows> Shard<R> {
             self.drop_parked(ticket);
         }
         self.run_woken(now);
+    }
+
+    /// The session goes on at another endpoint. Calls of the old one that wait go nowhere, and the new one is asked
+    /// for the leases that the old one was asked for. The position of the change; none where there is no such session, or it
+    /// is being fenced.
+    pub fn move_session(
+        &mut self,
+        session: u64,
+        to: Origin,
+        now: Moment,
+    ) -> Result<Option<u64>, RowsError> {
+        let Some(state) = self.sessions.get(session).filter(|state| !state.row.fencing) else {
+            return Ok(None);
+        };
+        let mut row = state.row.clone();
+        row.owner.endpoint = to.endpoint.0;
+        row.owner.incarnation = to.incarnation.0;
+        let mut batch = Batch::default();
+        let first_format = !self.pools.has_bands();
+        batch.put(keys::key(Table::Session, &[session]), row.encode(first_format));
+        self.commit(batch)?;
+        self.sessions.move_to(session, to);
+        let position = self.position;
+        if let Some(state) = self.sessions.get_mut(session) {
+            state.deadline = now.time + self.config.term;
+        }
+        self.drop_unfinished(session, now);
+        self.leases.recall_again(session, &mut self.callbacks);
+        Ok(Some(position))
     }
 
     /// The server stood still for so long (stopped, suspended, or its machine was): messages from that time

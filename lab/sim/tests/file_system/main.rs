@@ -8,6 +8,7 @@ mod cuts;
 mod eras;
 mod exports;
 mod groups;
+mod handover;
 mod holes;
 mod identity;
 mod late;
