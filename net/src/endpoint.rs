@@ -25,6 +25,7 @@ use crate::engine::{Command, Engine, EngineSetup};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::on_demand::OnDemandRails;
 use crate::paths;
+use crate::payload::{PayloadError, PayloadModes};
 pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::security::{Security, with_chance};
@@ -59,6 +60,8 @@ pub struct EndpointConfig {
     pub seed: u64,
     /// Who may talk to it.
     pub security: Security,
+    /// How payloads are protected on the way.
+    pub payload: PayloadModes,
 }
 
 impl EndpointConfig {
@@ -84,6 +87,7 @@ impl EndpointConfig {
             // Of its own: the endpoint's id is in each greeting, and tells its seed.
             seed: crate::host::random_seed(),
             security: Security::None,
+            payload: PayloadModes::default(),
         }
     }
 
@@ -116,6 +120,10 @@ const SETTLE_LOOK: Duration = Duration::from_micros(50);
 /// The smallest buffer that a staged message takes.
 const STAGED_BYTES_MIN: usize = 256;
 
+fn invalid(error: PayloadError) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
+}
+
 impl EndpointConfig {
     fn identity(&self) -> Identity {
         let EndpointConfig { endpoint, incarnation, cluster, host, .. } = *self;
@@ -133,6 +141,11 @@ impl Endpoint {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let nudge = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &nudge, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
+        let mut protections = Vec::new();
+        for rail in &rails {
+            let protection = config.payload.protection(&config.security, &**rail);
+            protections.push(protection.map_err(invalid)?);
+        }
         let mut addresses = Vec::new();
         for (index, rail) in rails.iter_mut().enumerate() {
             rail.attach(index as u8);
@@ -150,9 +163,10 @@ impl Endpoint {
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
-        let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
+        let mut core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
             .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
+        core.protect_rails(protections);
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core: config.security.applied_to(with_chance(core, config.virtual_time), &addresses),
@@ -186,6 +200,7 @@ impl Endpoint {
             clock: config.clock,
             paths_wanted: config.core.paths_max,
             identity,
+            protection: (config.payload, config.security),
             addresses,
             service: Mutex::new(None),
             teller: Mutex::new(None),
@@ -257,6 +272,8 @@ impl Endpoint {
         let mut engine = self.locked();
         let index = u8::try_from(engine.rails.len()).ok().filter(|index| *index < u8::MAX);
         let Some(index) = index else { return Err(std::io::ErrorKind::OutOfMemory.into()) };
+        let (payload, security) = &self.shared.protection;
+        let protection = payload.protection(security, &*rail).map_err(invalid)?;
         rail.attach(index);
         if let Some(descriptor) = rail.descriptor() {
             let data = epoll::EventData::new_u64(index.into());
@@ -264,7 +281,7 @@ impl Endpoint {
         }
         engine.disarm();
         let counts = rail.account().is_some();
-        engine.add_rail(rail);
+        engine.add_rail(rail, protection);
         let paths_max = paths::most(self.shared.paths_wanted, engine.rails.iter());
         engine.core.set_paths_max(paths_max);
         drop(engine);

@@ -257,7 +257,7 @@ fn old_greetings(plant: Plant) -> u64 {
         rail: 0,
         reserved: 0,
         entropy: 0.into(),
-        reserved_too: [0; 4],
+        salt: [0; 4],
         proof: [7; 32],
     };
     let begun = |world: &World| world.nodes[0].endpoint.counters().0.sessions;

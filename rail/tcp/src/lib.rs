@@ -19,6 +19,7 @@ mod owner;
 mod path;
 mod rail;
 mod receive;
+mod sealed;
 mod send;
 mod serve;
 mod socket;
