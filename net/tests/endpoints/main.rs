@@ -32,6 +32,7 @@ mod pathless;
 mod probe;
 mod puts;
 mod regions;
+mod sealed;
 mod settle;
 mod several;
 mod standing;
