@@ -18,7 +18,7 @@ use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Counters, Direction, Exposing, Holdings, Identity,
     Level, OperationId, Oversize, PeerId, Terms,
 };
-use ropewalk_rail::{Rail, RailOption};
+use ropewalk_rail::{Account, Rail, RailOption};
 
 use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine, EngineSetup};
@@ -529,6 +529,11 @@ impl Endpoint {
         let deadline = engine.deadline();
         self.unlock(engine);
         deadline
+    }
+
+    /// All that its rails of packets count.
+    pub fn accounts(&self) -> Vec<Account> {
+        self.locked().rails.iter().filter_map(|rail| rail.account()).collect()
     }
 
     /// Counters of the protocol and of each rail.

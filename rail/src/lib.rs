@@ -121,8 +121,9 @@ pub trait Rail: Send {
     }
 
     /// Protects a link with these keys: frames that are ordered from here on leave sealed, and what arrives has to be
-    /// sealed. Frames that were ordered before leave as they are. Only for rails that [protect](Rail::protects).
-    fn seal(&mut self, link: LinkId, keys: &LinkKeys) {
+    /// sealed. Frames that were ordered before leave as they are; `buffers` resolves their payloads. Only for rails that [protect](Rail::protects).
+    fn seal(&mut self, link: LinkId, keys: &LinkKeys, buffers: &BufferTable) {
+        let _ = buffers;
         unreachable!("{link:?}, {}: this rail protects nothing", keys.mode);
     }
 

@@ -152,7 +152,7 @@ impl Engine {
     #[cold]
     fn seal(&mut self, link: LinkId, keys: &LinkKeys) {
         if let Some(rail) = self.rails.of_mut(link) {
-            rail.seal(link, keys);
+            rail.seal(link, keys, &self.buffers);
         }
     }
 

@@ -200,7 +200,8 @@ pub fn greeting(endpoint: u128, nonce: u32) -> HelloBody {
         incarnation: 1.into(),
         host: 0.into(),
         nonce: nonce.into(),
-        mode: 0,
+        // As an endpoint says that protects its links.
+        mode: frame::MODE_SECURE | frame::MODE_PROTECTS,
         refusal: 0,
         address_bytes: 0.into(),
         eager_credit: 64.into(),

@@ -33,6 +33,7 @@ mod probe;
 mod puts;
 mod regions;
 mod sealed;
+mod sealed_packets;
 mod settle;
 mod several;
 mod standing;

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ropewalk_base::payload::PayloadMode;
+use ropewalk_base::verb::RemoteLayout;
 use ropewalk_net::auth::Untrusted;
 use ropewalk_net::payload::PayloadModes;
-use ropewalk_net::{Endpoint, EndpointConfig, Fault, Security};
+use ropewalk_net::{Audience, Direction, Endpoint, EndpointConfig, Fault, Security};
 use ropewalk_rail::Rail;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
@@ -17,10 +18,10 @@ use super::keys::member;
 use super::stranger::{receive, send};
 
 /// Bytes of a message that no header and no key has.
-const PATTERN: &[u8] = b"a text that nobody on the way is to read";
+pub const PATTERN: &[u8] = b"a text that nobody on the way is to read";
 const LENGTHS: [usize; 9] = [0, 1, 100, 4000, 16_384, 40_000, 65_536, 1 << 20, 5 << 20];
 
-fn demands(mode: PayloadMode) -> impl FnMut(&mut EndpointConfig) {
+pub fn demands(mode: PayloadMode) -> impl FnMut(&mut EndpointConfig) {
     move |config| {
         config.security = member(7);
         config.payload = PayloadModes::all(mode);
@@ -35,12 +36,12 @@ fn pair(medium: Medium, modes: [PayloadMode; 2]) -> World {
     world
 }
 
-fn links_sealed(world: &World) -> [u64; 2] {
+pub fn links_sealed(world: &World) -> [u64; 2] {
     [0, 1].map(|node| world.nodes[node].endpoint.counters().0.links_sealed)
 }
 
 /// Messages of all lengths both ways.
-fn talk(world: &mut World, lengths: &[usize]) {
+pub fn talk(world: &mut World, lengths: &[usize]) {
     let peers = [world.peer(0, 1), world.peer(1, 0)];
     for (number, len) in lengths.iter().enumerate() {
         for (from, peer) in peers.into_iter().enumerate() {
@@ -57,7 +58,7 @@ fn talk(world: &mut World, lengths: &[usize]) {
 
 #[test]
 fn messages_of_all_lengths_pass_in_every_mode() {
-    for medium in [Medium::Tcp, Medium::Tcp6] {
+    for medium in [Medium::Tcp, Medium::Tcp6, Medium::Udp] {
         for mode in PayloadMode::ALL {
             let mut world = pair(medium, [mode, mode]);
             talk(&mut world, &LENGTHS);
@@ -70,17 +71,45 @@ fn messages_of_all_lengths_pass_in_every_mode() {
 #[test]
 fn many_messages_at_once_wait_for_a_slow_receiver_and_arrive() {
     for mode in [PayloadMode::Auth, PayloadMode::Secure] {
-        let mut world = pair(Medium::Tcp, [mode, mode]);
-        let to = world.peer(0, 1);
-        for number in 0..200 {
-            receive(&mut world, 1, None, number, 300_000, number);
-            let len = 1 + (number as usize * 7919) % 300_000;
-            send(&mut world, 0, to, number, len, 1000 + number);
+        for medium in [Medium::Tcp, Medium::Udp] {
+            let mut world = pair(medium, [mode, mode]);
+            let to = world.peer(0, 1);
+            for number in 0..200 {
+                receive(&mut world, 1, None, number, 300_000, number);
+                let len = 1 + (number as usize * 7919) % 300_000;
+                send(&mut world, 0, to, number, len, 1000 + number);
+            }
+            for number in 0..200 {
+                let len = 1 + (number as usize * 7919) % 300_000;
+                assert_eq!(world.take(0, 1000 + number).outcome, Ok(()));
+                check(world.take(1, number).memory, len, number as u8);
+            }
         }
-        for number in 0..200 {
-            let len = 1 + (number as usize * 7919) % 300_000;
-            assert_eq!(world.take(0, 1000 + number).outcome, Ok(()));
-            check(world.take(1, number).memory, len, number as u8);
+    }
+}
+
+#[test]
+fn puts_gets_and_updates_pass_in_every_mode() {
+    for medium in [Medium::Tcp, Medium::Udp] {
+        for mode in PayloadMode::ALL {
+            let mut world = pair(medium, [mode, mode]);
+            let to = world.peer(0, 1);
+            let region = world.memory(3 << 20, 9);
+            let key = world.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
+            for (user, len) in [1, 5000, 700_000].into_iter().enumerate() {
+                for direction in [Direction::Put, Direction::Get] {
+                    let memory = world.memory(len, 40 + user as u8);
+                    let node = &world.nodes[0];
+                    let (at, user) = (RemoteLayout::At(1000), user as u64);
+                    let context = &node.context;
+                    let posted =
+                        node.endpoint.post_access(context, direction, to, key, at, memory, user);
+                    world.posted(0, posted);
+                    let done = world.take(0, user);
+                    assert_eq!(done.outcome, Ok(()), "{medium:?} {mode} {direction:?} {len}");
+                    check(done.memory, len, 40 + user as u8);
+                }
+            }
         }
     }
 }
@@ -88,7 +117,9 @@ fn many_messages_at_once_wait_for_a_slow_receiver_and_arrive() {
 #[test]
 fn the_stronger_demand_counts() {
     use PayloadMode::*;
-    for (modes, sealed) in [([Crc, Secure], 1), ([Secure, Crc], 1), ([Auth, Crc], 1), ([Crc, Crc], 0)] {
+    for (modes, sealed) in
+        [([Crc, Secure], 1), ([Secure, Crc], 1), ([Auth, Crc], 1), ([Crc, Crc], 0)]
+    {
         let mut world = pair(Medium::Tcp, modes);
         talk(&mut world, &[100]);
         assert_eq!(links_sealed(&world), [sealed; 2], "{modes:?}");
@@ -191,8 +222,7 @@ impl Middle {
                 let Ok(called) = TcpStream::connect(target) else { continue };
                 let ends = [caller, called];
                 for side in 0..2 {
-                    let [from, to] =
-                        [side, 1 - side].map(|end| ends[end].try_clone().unwrap());
+                    let [from, to] = [side, 1 - side].map(|end| ends[end].try_clone().unwrap());
                     let seen = seen.clone();
                     let attack = attack.filter(|(whose, _)| *whose == side).map(|it| it.1);
                     std::thread::spawn(move || pass_on(from, to, attack, &seen));
@@ -305,8 +335,7 @@ fn what_is_secure_is_not_readable_on_the_way() {
             receive(&mut world, 1, None, 7, len, 1);
             let (node, memory) = (&world.nodes[0], ropewalk_base::memory::Memory::pooled(buffer));
             let (channel, level) = (ropewalk_net::Channel::Tagged, ropewalk_net::Level::Buffered);
-            let posted =
-                node.endpoint.post_send(&node.context, to, channel, 7, memory, level, 2);
+            let posted = node.endpoint.post_send(&node.context, to, channel, 7, memory, level, 2);
             world.posted(0, posted);
             assert_eq!(world.take(0, 2).outcome, Ok(()));
             let received = world.take(1, 1).memory.into_many();

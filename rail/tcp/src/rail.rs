@@ -469,7 +469,7 @@ impl Rail for TcpRail {
         Some(if hardware { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 })
     }
 
-    fn seal(&mut self, id: LinkId, keys: &LinkKeys) {
+    fn seal(&mut self, id: LinkId, keys: &LinkKeys, _: &BufferTable) {
         let Some(link) = self.find(id) else { return };
         let is_between = link.inbound.payload.is_none() && link.inbound.header_bytes == 0;
         if link.seal.sealed().is_none() {

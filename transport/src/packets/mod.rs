@@ -20,6 +20,7 @@ mod outgoing;
 mod reading;
 pub mod receiving;
 mod remote_writes;
+mod sealed;
 pub mod sending;
 mod serving;
 mod stream;
