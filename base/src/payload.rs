@@ -78,6 +78,9 @@ pub struct LinkKeys {
     pub cipher: Cipher,
     pub send: DirectionKey,
     pub receive: DirectionKey,
+    /// All of our part of the greeting was ordered before: what leaves from here on is sealed. Else our proof is still to be
+    /// ordered, and what follows it is sealed.
+    pub has_greeted: bool,
 }
 
 /// The core's answer to a rail that is about to take a frame from a link.

@@ -51,7 +51,10 @@ impl Rails {
     /// Tells the protection of all rails, in their order. Others have none.
     pub fn set_protections(&mut self, protections: Vec<RailProtection>) {
         let can = |it: &RailProtection| it.demand == PayloadMode::Crc || it.cipher.is_some();
-        assert!(protections.iter().all(can), "a rail that cannot protect its links is asked for nothing");
+        assert!(
+            protections.iter().all(can),
+            "a rail that cannot protect its links is asked for nothing"
+        );
         self.protections = protections;
     }
 

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use ring::aead::{
-    AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
-};
+use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::hmac;
 use ropewalk_base::payload::{Cipher, DirectionKey, PayloadMode};
 
@@ -209,7 +207,11 @@ fn open(
 
 impl fmt::Debug for Sealer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Sealer({}, {:?}, next {})", self.direction.mode, self.direction.cipher, self.next)
+        write!(
+            f,
+            "Sealer({}, {:?}, next {})",
+            self.direction.mode, self.direction.cipher, self.next
+        )
     }
 }
 
@@ -218,4 +220,3 @@ impl fmt::Debug for Opener {
         write!(f, "Opener({}, {:?})", self.direction.mode, self.direction.cipher)
     }
 }
-

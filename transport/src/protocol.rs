@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use ropewalk_base::payload::{Cipher, LinkKeys, Sealing};
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Health;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::payload::{Cipher, LinkKeys, Sealing};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;

@@ -93,9 +93,7 @@ impl Core {
             let state = self.links.get(link);
             state.is_some_and(|state| !matches!(state.seal, LinkSeal::Undecided))
         };
-        self.trust.is_some()
-            && !matches!(self.agreed_protection(link), Ok(None))
-            && !is_sealed()
+        self.trust.is_some() && !matches!(self.agreed_protection(link), Ok(None)) && !is_sealed()
     }
 
     /// Our part of the keys of a link that we call: with the other side's nonce and challenge they are new.
@@ -131,7 +129,8 @@ impl Core {
         let modes = if state.outbound { [ours, theirs & told] } else { [theirs & told, ours] };
         let [caller, acceptor] = key.link_keys(claim, salt, modes);
         let (send, receive) = if state.outbound { (caller, acceptor) } else { (acceptor, caller) };
-        let keys = Box::new(LinkKeys { mode, cipher, send, receive });
+        let has_greeted = !state.outbound;
+        let keys = Box::new(LinkKeys { mode, cipher, send, receive, has_greeted });
         state.seal = LinkSeal::Due(keys.clone());
         self.counters.links_sealed += 1;
         self.outputs.push(Output::Seal { link, keys });

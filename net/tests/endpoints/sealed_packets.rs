@@ -64,9 +64,8 @@ impl Middle {
         let address = self.front.local_addr().unwrap();
         for number in 0..2 {
             let config = UdpConfig {
-                listen: (number == 1).then(|| "127.0.0.1:0".parse().unwrap()),
-                advertise: vec![address.to_string()],
-                ..UdpConfig::default()
+                advertise: (number == 1).then(|| address.to_string()).into_iter().collect(),
+                ..UdpConfig::listening("127.0.0.1:0".parse().unwrap())
             };
             let port = UdpPort::open(config).unwrap();
             if number == 1 {

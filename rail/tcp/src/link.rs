@@ -80,7 +80,11 @@ impl Outgoing {
         let part = self.payload.part(begin as u64, rest.len() as u64);
         let read = buffers.try_read(part, rest)?;
         // Fewer bytes than the header says would make the peer take the next frame for payload.
-        assert_eq!(read, rest.len(), "the buffer of a queued frame left the table before its outcome");
+        assert_eq!(
+            read,
+            rest.len(),
+            "the buffer of a queued frame left the table before its outcome"
+        );
         Ok(())
     }
 

@@ -104,7 +104,9 @@ impl Sealed {
 
     /// What leaves is sealed, too.
     pub fn begin_sending(&mut self, keys: &LinkKeys) {
-        self.writer = Some(Writer::new(keys.mode, keys.cipher, keys.send.clone()));
+        // Never anew: its numbers would come again.
+        let new = || Writer::new(keys.mode, keys.cipher, keys.send.clone());
+        self.writer.get_or_insert_with(new);
     }
 }
 
@@ -222,8 +224,8 @@ impl<'a> Filling<'a> {
 #[cfg(test)]
 mod tests {
     use ropewalk_base::memory::{Memory, Slice};
-    use ropewalk_base::pool::Pool;
     use ropewalk_base::payload::{Cipher, DirectionKey, PayloadMode};
+    use ropewalk_base::pool::Pool;
     use ropewalk_base::verb::{Header, Token};
 
     use super::*;
@@ -234,6 +236,7 @@ mod tests {
             cipher: Cipher::Aes256Gcm,
             send: DirectionKey([1; 32]),
             receive: DirectionKey([1; 32]),
+            has_greeted: true,
         }
     }
 

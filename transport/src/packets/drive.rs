@@ -207,8 +207,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
             Packet::Sealed(sealed) => {
                 let mut scratch = std::mem::take(&mut self.scratch);
                 let whole = &body[..usize::from(opened.head.bytes.get())];
-                if let Some(packet) =
-                    self.open_packet(id, sealed.number.get(), whole, &mut scratch)
+                if let Some(packet) = self.open_packet(id, sealed.number.get(), whole, &mut scratch)
                 {
                     self.of_link(id, packet, above);
                 }

@@ -105,6 +105,12 @@ impl<S> Link<S> {
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Protects a link: see `Rail::seal`.
     pub fn seal(&mut self, id: SlotId, keys: &LinkKeys, memory: &dyn Bytes) {
+        let has_sealer =
+            |state: &Link<S>| state.seal.sealed().is_some_and(|it| it.sealer.is_some());
+        if self.links.get(id).is_none_or(has_sealer) {
+            // Never anew: its numbers would come again.
+            return;
+        }
         // What was ordered before leaves in packets of its own.
         self.cut_all(id, memory);
         let secret = self.random.next_u64() as u32 | 1;
@@ -135,6 +141,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         match above.sealing(id) {
             Sealing::Undecided => {}
             Sealing::Plain => state.seal = LinkSeal::Plain,
+            // Records of ours that answer what follows would else leave in clear.
+            Sealing::Sealed(keys) if keys.has_greeted => self.seal(id, &keys, above),
             Sealing::Sealed(keys) => self.install(id, &keys),
         }
     }
