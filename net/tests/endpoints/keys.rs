@@ -8,7 +8,7 @@ use ropewalk_net::auth::{
     Authority, Guard, Keyring, NodeName, PskKeys, Secret, Untrusted, World as Surroundings,
 };
 use ropewalk_net::security::random_secret;
-use ropewalk_net::{Fault, Security};
+use ropewalk_net::{Fault, PayloadMode, PayloadModes, Security};
 
 use ropewalk_wire::frame::{self, Body, Envelope, HelloBody, JoinBody, Refusal};
 use zerocopy::IntoBytes;
@@ -247,10 +247,14 @@ pub fn hangs_up(world: &mut World, mut stranger: Stranger) {
 fn old_greetings(plant: Plant) -> u64 {
     let mut world = World::new(Medium::Tcp);
     for _ in 0..2 {
-        world.add_with(|config| (config.security, config.core.plant) = (member(1), plant));
+        world.add_with(|config| {
+            (config.security, config.core.plant) = (member(1), plant);
+            // Without a proof no link is protected, so that protection would hide what is planted.
+            config.payload = PayloadModes::all(PayloadMode::Crc);
+        });
     }
     let guard = guard_of(member(1));
-    let hello = greeting(77, 40);
+    let hello = HelloBody { mode: 0, ..greeting(77, 40) };
     let (block, _) = guard.call(None, &said(&hello)).unwrap();
     let join = JoinBody {
         path: 0.into(),
