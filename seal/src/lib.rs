@@ -15,6 +15,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod attack;
 mod cipher;
 mod stream;
 mod window;

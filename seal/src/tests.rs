@@ -202,6 +202,19 @@ fn no_number_seals_two_texts() {
 }
 
 #[test]
+fn the_good_streams_of_the_fuzzer_are_read_to_their_end() {
+    for stream in attack::streams() {
+        attack::records(&stream);
+        let mut reader = match stream[0] {
+            1 => Reader::new(PayloadMode::Secure, Cipher::Aes256Gcm, key(3)),
+            _ => continue,
+        };
+        let mut first = stream[1..1 + 14 + OVERHEAD_BYTES].to_vec();
+        assert_eq!(reader.open(&mut first), Ok(14));
+    }
+}
+
+#[test]
 fn a_window_takes_each_number_once() {
     let mut window = Window::new();
     let mut model = std::collections::BTreeSet::new();

@@ -63,7 +63,8 @@ impl Case {
 
     fn decode(text: &str) -> Option<(Case, &str)> {
         let words: Vec<&str> = text.splitn(10, ' ').collect();
-        let [system, medium, wait, cores, bytes, rounds, depth, checksum, payload, address] = words[..]
+        let [system, medium, wait, cores, bytes, rounds, depth, checksum, payload, address] =
+            words[..]
         else {
             return None;
         };

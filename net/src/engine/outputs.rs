@@ -154,6 +154,8 @@ impl Engine {
         if let Some(rail) = self.rails.of_mut(link) {
             rail.seal(link, keys, &self.buffers);
         }
+        // The rail has them, so nobody asks for them any more.
+        let _ = self.core.sealing(link);
     }
 
     /// A greeting whose payload differs from link to link.
