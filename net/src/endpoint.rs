@@ -16,7 +16,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Counters, Direction, Exposing, Holdings, Identity,
-    Level, OperationId, Oversize, PeerId, Terms,
+    Level, OperationId, Oversize, PeerId, RailProtection, Terms,
 };
 use ropewalk_rail::{Account, Rail, RailOption};
 
@@ -125,6 +125,12 @@ fn invalid(error: PayloadError) -> std::io::Error {
 }
 
 impl EndpointConfig {
+    /// The protection that links of these rails are to have.
+    fn protections(&self, rails: &[Box<dyn Rail>]) -> std::io::Result<Vec<RailProtection>> {
+        let of = |rail: &Box<dyn Rail>| self.payload.protection(&self.security, &**rail);
+        rails.iter().map(|rail| of(rail).map_err(invalid)).collect()
+    }
+
     fn identity(&self) -> Identity {
         let EndpointConfig { endpoint, incarnation, cluster, host, .. } = *self;
         Identity { endpoint, incarnation, cluster, host }
@@ -141,11 +147,7 @@ impl Endpoint {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let nudge = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &nudge, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
-        let mut protections = Vec::new();
-        for rail in &rails {
-            let protection = config.payload.protection(&config.security, &**rail);
-            protections.push(protection.map_err(invalid)?);
-        }
+        let protections = config.protections(&rails)?;
         let mut addresses = Vec::new();
         for (index, rail) in rails.iter_mut().enumerate() {
             rail.attach(index as u8);

@@ -25,7 +25,7 @@ pub(super) struct Sent {
     pub offset: u32,
     pub bytes: SharedBytes,
     /// The number of those bytes that belong to payloads.
-    pub payload_bytes: usize,
+    pub payload_bytes: u32,
     /// It is a part of the greeting of a link that is protected: it goes in clear.
     pub is_plain: bool,
 }
@@ -249,7 +249,7 @@ impl Outgoing {
                 bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
             }
         }
-        building.payload_bytes += part;
+        building.payload_bytes += part as u32;
         *done += part as u64;
         if bytes.len() == room {
             self.full.extend(self.building.take());

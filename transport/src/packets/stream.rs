@@ -247,7 +247,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             *packets += 1;
             let leaving = write(out, route, ack, (number, secret(sent)), sent);
             if leaving.kept.is_none() {
-                self.counters.bytes_copied += sent.payload_bytes as u64;
+                self.counters.bytes_copied += u64::from(sent.payload_bytes);
             }
             return Some((leaving, sent.is_plain));
         }
@@ -271,7 +271,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let is_plain = sent.is_plain;
         let leaving = write(out, route, ack, (number, secret), &sent);
         if leaving.kept.is_none() {
-            self.counters.bytes_copied += sent.payload_bytes as u64;
+            self.counters.bytes_copied += u64::from(sent.payload_bytes);
         }
         state.sending.push(sent, now);
         state.packets += 1;
