@@ -1,7 +1,7 @@
 //! Endpoints: opening, addressing, posting, testing; `waiting` has the rest.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -120,6 +120,22 @@ const SETTLE_LOOK: Duration = Duration::from_micros(50);
 /// The smallest buffer that a staged message takes.
 const STAGED_BYTES_MIN: usize = 256;
 
+/// Numbers the rails, and has their descriptors watched; the addresses of all of them.
+fn attach(rails: &mut [Box<dyn Rail>], watch: BorrowedFd<'_>) -> std::io::Result<String> {
+    use rustix::event::epoll;
+    let mut addresses = Vec::new();
+    for (index, rail) in rails.iter_mut().enumerate() {
+        rail.attach(index as u8);
+        let own = rail.addresses();
+        addresses.extend(own.iter().map(|address| format!("{}://{address}", rail.scheme())));
+        if let Some(descriptor) = rail.descriptor() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(watch, descriptor, data, epoll::EventFlags::IN)?;
+        }
+    }
+    Ok(addresses.join(","))
+}
+
 fn invalid(error: PayloadError) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
 }
@@ -148,17 +164,7 @@ impl Endpoint {
         let nudge = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &nudge, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
         let protections = config.protections(&rails)?;
-        let mut addresses = Vec::new();
-        for (index, rail) in rails.iter_mut().enumerate() {
-            rail.attach(index as u8);
-            let own = rail.addresses();
-            addresses.extend(own.iter().map(|address| format!("{}://{address}", rail.scheme())));
-            if let Some(descriptor) = rail.descriptor() {
-                let data = epoll::EventData::new_u64(index as u64);
-                epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
-            }
-        }
-        let addresses = addresses.join(",");
+        let addresses = attach(&mut rails, epoll.as_fd())?;
         let mut buffers = BufferTable::with_limit(config.buffers_max());
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = config.identity();
