@@ -57,6 +57,11 @@ pub enum Untrusted {
         "peers of one host greet again and again, and prove nothing then: they have to wait for answers"
     )]
     TooMany,
+    #[error(
+        "the peer and this side cannot protect payloads as one of them demands: give both the same \
+         payload mode, over a network that has it, and compare their versions"
+    )]
+    Unprotected,
     #[error("our own key file opens no endpoint: make one by `ropewalk key sign`")]
     NoEndpointKey,
 }

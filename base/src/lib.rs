@@ -3,6 +3,7 @@
 //! This crate knows no protocol, no socket and no file system. It offers
 //! * identities and error classes ([`ids`], [`error`]),
 //! * the words in which the protocol core gives orders to rails ([`verb`]), and rails tell of links ([`health`]),
+//! * the protection of payloads, and the keys of a link ([`payload`]),
 //! * memory that operations may touch ([`memory`], [`pool`]),
 //! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
 //! * a single-threaded executor and its primitives ([`executor`], [`task`], [`abandon`]),
@@ -26,6 +27,7 @@ pub mod ids;
 pub mod level;
 pub mod limits;
 pub mod memory;
+pub mod payload;
 pub mod pool;
 pub mod random;
 pub mod shared;

@@ -6,6 +6,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::health::SuspicionCounts;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{BufferId, Change, Slice, Update};
+use ropewalk_base::payload::LinkKeys;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Header, LinkId, RemoteKey, RemoteLayout, Verb};
 
@@ -356,6 +357,8 @@ pub enum Output {
     /// Send this greeting: put its payload into a buffer, which is released like staged ones, and call
     /// `greeting_staged` with it, which gives the frame for the rail.
     Greet { link: LinkId, header: Box<Header>, payload: Vec<u8> },
+    /// Let the rail of this link protect it, behind the frames that were ordered before.
+    Seal { link: LinkId, keys: Box<LinkKeys> },
     /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`], or for those that
     /// have a rail let go to [`Core::took_back`].
     ///
@@ -580,6 +583,8 @@ pub struct Counters {
     pub joins_refused: u64,
     /// Greetings, answers and proofs of peers that did not prove that they have keys of our cluster.
     pub untrusted: u64,
+    /// Links whose payloads are protected.
+    pub links_sealed: u64,
     pub paths_lost: u64,
     /// Paths from which traffic was moved since they delivered nothing, or their rails said so; and those of them that were
     /// given up.

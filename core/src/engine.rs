@@ -21,7 +21,7 @@ use crate::operation::{Ending, Kind, Operations};
 use crate::orders::{Entry, Named, Order, Orders, Payload};
 use crate::outputs::Outputs;
 use crate::path::{Evictable, Links, Newcomers, PathRequests, Peers, Routes, Timers, Trust};
-use crate::rails::{RailLabel, Rails};
+use crate::rails::{RailLabel, RailProtection, Rails};
 use crate::remote::{Groups, Jobs, Locks, Marks, PutFrame, Regions};
 use crate::session::{self, History, PathId};
 use crate::streams::BulkBudget;
@@ -190,6 +190,16 @@ impl Core {
     /// One more rail, behind those that it has.
     pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
         self.rails.add(rail, scheme);
+    }
+
+    /// Tells the protection of all rails, in their order. It counts for endpoints with keys: see [`Core::with_guard`].
+    pub fn protect_rails(&mut self, protections: Vec<RailProtection>) {
+        self.rails.set_protections(protections);
+    }
+
+    /// The same for the rail that was added last.
+    pub fn protect_next_rail(&mut self, protection: RailProtection) {
+        self.rails.protect_last(protection);
     }
 
     /// Labels all rails, in their order.

@@ -60,7 +60,7 @@ pub use check::Holdings;
 pub use engine::Core;
 pub use path::PathState;
 pub use probe::{Offer, OfferId, Waiting};
-pub use rails::RailLabel;
+pub use rails::{RailLabel, RailProtection};
 pub use remote::Task;
 pub use session::PathLoss;
 pub use session::history::{HistoryEvent, PathChange};

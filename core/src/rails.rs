@@ -1,6 +1,7 @@
 //! The rails behind the links: the guarantees of each, and the scheme of its addresses.
 
 use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
+use ropewalk_base::payload::{Cipher, PayloadMode};
 use ropewalk_base::verb::{Capabilities, LinkId};
 
 use crate::api::Direction;
@@ -12,6 +13,15 @@ pub(crate) struct Rails {
     /// Empty where the driver told none.
     schemes: Vec<&'static str>,
     labels: Vec<RailLabel>,
+    protections: Vec<RailProtection>,
+}
+
+/// The protection that links of a rail have to have, and the cipher by which the rail has some.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RailProtection {
+    pub demand: PayloadMode,
+    /// `None`: it cannot protect its links.
+    pub cipher: Option<Cipher>,
 }
 
 /// What tells a rail from others that have the same interface, and what it shares with them.
@@ -26,7 +36,7 @@ pub struct RailLabel {
 impl Rails {
     pub fn new(capabilities: Vec<Capabilities>) -> Rails {
         capabilities.iter().for_each(check_eager);
-        Rails { capabilities, schemes: Vec::new(), labels: Vec::new() }
+        Rails { capabilities, schemes: Vec::new(), labels: Vec::new(), protections: Vec::new() }
     }
 
     pub fn set_schemes(&mut self, schemes: Vec<&'static str>) {
@@ -36,6 +46,28 @@ impl Rails {
     /// Labels all rails, in their order. One without a label fails alone.
     pub fn set_labels(&mut self, labels: Vec<RailLabel>) {
         self.labels = labels;
+    }
+
+    /// Tells the protection of all rails, in their order. Others have none.
+    pub fn set_protections(&mut self, protections: Vec<RailProtection>) {
+        let can = |it: &RailProtection| it.demand == PayloadMode::Crc || it.cipher.is_some();
+        assert!(
+            protections.iter().all(can),
+            "a rail that cannot protect its links is asked for nothing"
+        );
+        self.protections = protections;
+    }
+
+    /// Tells the protection of the rail that was added last.
+    pub fn protect_last(&mut self, protection: RailProtection) {
+        let mut protections = std::mem::take(&mut self.protections);
+        protections.resize(self.capabilities.len() - 1, RailProtection::default());
+        protections.push(protection);
+        self.set_protections(protections);
+    }
+
+    pub fn protection(&self, rail: u8) -> RailProtection {
+        self.protections.get(usize::from(rail)).copied().unwrap_or_default()
     }
 
     pub fn label(&self, rail: u8) -> RailLabel {

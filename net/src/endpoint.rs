@@ -1,7 +1,7 @@
 //! Endpoints: opening, addressing, posting, testing; `waiting` has the rest.
 
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,15 +16,16 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Counters, Direction, Exposing, Holdings, Identity,
-    Level, OperationId, Oversize, PeerId, Terms,
+    Level, OperationId, Oversize, PeerId, RailProtection, Terms,
 };
-use ropewalk_rail::{Rail, RailOption};
+use ropewalk_rail::{Account, Rail, RailOption};
 
 use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine, EngineSetup};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::on_demand::OnDemandRails;
 use crate::paths;
+use crate::payload::{PayloadError, PayloadModes};
 pub use crate::posts::Posted;
 use crate::posts::{Post, ReceivePost, SendPost, What};
 use crate::security::{Security, with_chance};
@@ -59,6 +60,8 @@ pub struct EndpointConfig {
     pub seed: u64,
     /// Who may talk to it.
     pub security: Security,
+    /// How payloads are protected on the way.
+    pub payload: PayloadModes,
 }
 
 impl EndpointConfig {
@@ -84,6 +87,7 @@ impl EndpointConfig {
             // Of its own: the endpoint's id is in each greeting, and tells its seed.
             seed: crate::host::random_seed(),
             security: Security::None,
+            payload: PayloadModes::default(),
         }
     }
 
@@ -116,7 +120,33 @@ const SETTLE_LOOK: Duration = Duration::from_micros(50);
 /// The smallest buffer that a staged message takes.
 const STAGED_BYTES_MIN: usize = 256;
 
+/// Numbers the rails, and has their descriptors watched; the addresses of all of them.
+fn attach(rails: &mut [Box<dyn Rail>], watch: BorrowedFd<'_>) -> std::io::Result<String> {
+    use rustix::event::epoll;
+    let mut addresses = Vec::new();
+    for (index, rail) in rails.iter_mut().enumerate() {
+        rail.attach(index as u8);
+        let own = rail.addresses();
+        addresses.extend(own.iter().map(|address| format!("{}://{address}", rail.scheme())));
+        if let Some(descriptor) = rail.descriptor() {
+            let data = epoll::EventData::new_u64(index as u64);
+            epoll::add(watch, descriptor, data, epoll::EventFlags::IN)?;
+        }
+    }
+    Ok(addresses.join(","))
+}
+
+fn invalid(error: PayloadError) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, error)
+}
+
 impl EndpointConfig {
+    /// The protection that links of these rails are to have.
+    fn protections(&self, rails: &[Box<dyn Rail>]) -> std::io::Result<Vec<RailProtection>> {
+        let of = |rail: &Box<dyn Rail>| self.payload.protection(&self.security, &**rail);
+        rails.iter().map(|rail| of(rail).map_err(invalid)).collect()
+    }
+
     fn identity(&self) -> Identity {
         let EndpointConfig { endpoint, incarnation, cluster, host, .. } = *self;
         Identity { endpoint, incarnation, cluster, host }
@@ -133,26 +163,18 @@ impl Endpoint {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let nudge = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         epoll::add(&epoll, &nudge, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
-        let mut addresses = Vec::new();
-        for (index, rail) in rails.iter_mut().enumerate() {
-            rail.attach(index as u8);
-            let own = rail.addresses();
-            addresses.extend(own.iter().map(|address| format!("{}://{address}", rail.scheme())));
-            if let Some(descriptor) = rail.descriptor() {
-                let data = epoll::EventData::new_u64(index as u64);
-                epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
-            }
-        }
-        let addresses = addresses.join(",");
+        let protections = config.protections(&rails)?;
+        let addresses = attach(&mut rails, epoll.as_fd())?;
         let mut buffers = BufferTable::with_limit(config.buffers_max());
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = config.identity();
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
-        let core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
+        let mut core = Core::new(config.limits(&rails), identity, capabilities, greeting, random)
             .with_schemes(schemes)
             .with_probe_bytes(crate::engine::probe_bytes(&mut buffers));
+        core.protect_rails(protections);
         let pool = Pool::with_budget(config.staging_bytes);
         let engine = Engine::new(EngineSetup {
             core: config.security.applied_to(with_chance(core, config.virtual_time), &addresses),
@@ -186,6 +208,7 @@ impl Endpoint {
             clock: config.clock,
             paths_wanted: config.core.paths_max,
             identity,
+            protection: (config.payload, config.security),
             addresses,
             service: Mutex::new(None),
             teller: Mutex::new(None),
@@ -257,6 +280,8 @@ impl Endpoint {
         let mut engine = self.locked();
         let index = u8::try_from(engine.rails.len()).ok().filter(|index| *index < u8::MAX);
         let Some(index) = index else { return Err(std::io::ErrorKind::OutOfMemory.into()) };
+        let (payload, security) = &self.shared.protection;
+        let protection = payload.protection(security, &*rail).map_err(invalid)?;
         rail.attach(index);
         if let Some(descriptor) = rail.descriptor() {
             let data = epoll::EventData::new_u64(index.into());
@@ -264,7 +289,7 @@ impl Endpoint {
         }
         engine.disarm();
         let counts = rail.account().is_some();
-        engine.add_rail(rail);
+        engine.add_rail(rail, protection);
         let paths_max = paths::most(self.shared.paths_wanted, engine.rails.iter());
         engine.core.set_paths_max(paths_max);
         drop(engine);
@@ -512,6 +537,11 @@ impl Endpoint {
         let deadline = engine.deadline();
         self.unlock(engine);
         deadline
+    }
+
+    /// All that its rails of packets count.
+    pub fn accounts(&self) -> Vec<Account> {
+        self.locked().rails.iter().filter_map(|rail| rail.account()).collect()
     }
 
     /// Counters of the protocol and of each rail.

@@ -38,6 +38,7 @@ mod packet_events;
 pub mod packets;
 pub mod path_status;
 mod paths;
+pub mod payload;
 pub mod peers;
 mod posts;
 mod probe;
@@ -61,9 +62,11 @@ pub use exposing::Exposed;
 pub use group::{Group, GroupError};
 pub use mapped::Offer;
 pub use paths::{INTERFACES_VARIABLE, PATHS_VARIABLE, WAIT_VARIABLE, interfaces};
+pub use payload::PayloadModes;
 pub use probe::Offered;
 pub use ropewalk_auth as auth;
 pub use ropewalk_base::error::Fault;
+pub use ropewalk_base::payload::PayloadMode;
 pub use ropewalk_core::{
     Access, Action, Atomic, Audience, Channel, Config as CoreConfig, Counters, Direction, Exposing,
     GroupId, Level, LinkState, Member, Mode, Naming, OperationId, Oversize, PathCause, PathChange,

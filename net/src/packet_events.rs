@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::payload::Sealing;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_rail::Report;
@@ -108,6 +109,10 @@ impl<S: Hash> LinkEvents<S> for PacketEvents<'_> {
 
     fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
         self.report.place(self.id(link), header, payload_bytes)
+    }
+
+    fn sealing(&mut self, link: SlotId) -> Sealing {
+        self.report.sealing(self.id(link))
     }
 
     fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Health;
 use ropewalk_base::memory::BufferTable;
+use ropewalk_base::payload::{Cipher, LinkKeys};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -531,6 +532,16 @@ impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
         ];
         let (scheme, interface) = (self.port.scheme(), self.port.interface());
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
+    }
+
+    fn protects(&self) -> Option<Cipher> {
+        self.machine.protects()
+    }
+
+    fn seal(&mut self, link: LinkId, keys: &LinkKeys, buffers: &BufferTable) {
+        if self.is_mine(link) {
+            self.machine.seal(link.slot, keys, &Table(buffers));
+        }
     }
 
     fn abandon(&mut self, link: LinkId) -> bool {

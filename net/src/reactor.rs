@@ -26,6 +26,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::cpu_latency::CpuLatency;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
+use crate::payload::PayloadModes;
 use crate::security::Security;
 use crate::spin::{SPIN_MAX, Spin};
 
@@ -133,19 +134,21 @@ impl Reactor {
         cluster: ClusterId,
         rails: Vec<Box<dyn Rail>>,
     ) -> std::io::Result<LocalEndpoint> {
-        self.open_endpoint_with(cluster, rails, Security::None)
+        self.open_endpoint_with(cluster, rails, Security::None, PayloadModes::default())
     }
 
-    /// The same for peers that this lets in.
+    /// The same for peers that this lets in, with payloads protected like this.
     pub fn open_endpoint_with(
         &self,
         cluster: ClusterId,
         rails: Vec<Box<dyn Rail>>,
         security: Security,
+        payload: PayloadModes,
     ) -> std::io::Result<LocalEndpoint> {
         let mut config = EndpointConfig::new(cluster);
         config.service_thread = false;
         config.security = security;
+        config.payload = payload;
         config.clock = self.shared_clock();
         let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
         self.add(Rc::new(endpoint.clone()))?;

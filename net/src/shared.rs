@@ -15,6 +15,8 @@ use ropewalk_core::{Identity, OperationId};
 
 use crate::engine::{Command, Engine, Requests, SharedClock, Signals};
 use crate::on_demand::OnDemandRails;
+use crate::payload::PayloadModes;
+use crate::security::Security;
 use crate::service::Service;
 use crate::teller::{Callers, Door, StartTeller, Teller};
 
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub closing: AtomicBool,
     pub clock: SharedClock,
     pub identity: Identity,
+    /// What rails that are added later have to have.
+    pub protection: (PayloadModes, Security),
     pub addresses: String,
     pub service: Mutex<Option<Service>>,
     /// Answers those who ask for the counters, in the service thread.

@@ -24,6 +24,7 @@ use std::os::fd::BorrowedFd;
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::{Health, Suspicion};
 use ropewalk_base::memory::{BufferTable, Segment};
+use ropewalk_base::payload::{Cipher, LinkKeys, Sealing};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
@@ -112,6 +113,18 @@ pub trait Rail: Send {
     /// [`Rail::order`] of one that others may follow at once, before [`Rail::push`].
     fn order_followed(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         self.order(verb, buffers)
+    }
+
+    /// The cipher by which it can protect its links fast. `None`: it cannot protect them.
+    fn protects(&self) -> Option<Cipher> {
+        None
+    }
+
+    /// Protects a link with these keys: frames that are ordered from here on leave sealed, and what arrives has to be
+    /// sealed. Frames that were ordered before leave as they are; `buffers` resolves their payloads. Only for rails that [protect](Rail::protects).
+    fn seal(&mut self, link: LinkId, keys: &LinkKeys, buffers: &BufferTable) {
+        let _ = buffers;
+        unreachable!("{link:?}, {}: this rail protects nothing", keys.mode);
     }
 
     /// Makes progress: receives, sends queued frames, accepts. Returns true if anything happened. One call does a
@@ -302,6 +315,12 @@ pub trait Report {
             Placement::Violation(_) => false,
             Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
         }
+    }
+
+    /// Whether what follows on a link is sealed. A rail that [protects](Rail::protects) its links asks before it takes
+    /// anything of a frame, until the answer is another one than [`Sealing::Undecided`].
+    fn sealing(&mut self, _link: LinkId) -> Sealing {
+        Sealing::Plain
     }
 
     /// All payload bytes of a placement arrived.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Health;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::payload::{Cipher, LinkKeys, Sealing};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -91,6 +92,15 @@ pub trait PacketProtocol<S>: Send {
         let _ = link;
         None
     }
+    /// The cipher by which it can protect its links fast; `None`: it cannot.
+    fn protects(&self) -> Option<Cipher> {
+        None
+    }
+    /// Protects a link with these keys, behind what was ordered before. Only for protocols that protect their links.
+    fn seal(&mut self, link: SlotId, keys: &LinkKeys, memory: &dyn Bytes) {
+        let _ = memory;
+        unreachable!("{link:?}, {}: this protocol protects nothing", keys.mode);
+    }
     /// Ends a link at once, and reports that. False where the protocol cannot, or there is no such link.
     fn abandon(&mut self, link: SlotId) -> bool {
         let _ = link;
@@ -154,6 +164,11 @@ pub trait LinkEvents<S>: Bytes {
     fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
         let _ = (link, header, payload);
         true
+    }
+    /// Whether what follows on a link is sealed, as a rail's report.
+    fn sealing(&mut self, link: SlotId) -> Sealing {
+        let _ = link;
+        Sealing::Plain
     }
     /// The next message of a foreign peer; `whole`: all its bytes are here, and follow at once.
     fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken {

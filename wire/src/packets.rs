@@ -123,6 +123,11 @@ layouts! {
         reason: u8,
         reserved: [u8; 7],
     } 16
+    /// A packet of a protected link: its kind and its layout follow, sealed, and then the tag.
+    SealedBody {
+        /// Counted by the sender, from 0 on; the number under which it is sealed. Each counts once.
+        number: U64,
+    } 8
     /// Record: bytes for a region of the receiver, who is to pull them. Begins like a frame. A list is as many
     /// records behind each other, of which either all are taken or none.
     OfferRecord {
@@ -171,6 +176,7 @@ pub enum Kind {
     Piece = 0xc5,
     Refusal = 0xc6,
     Gone = 0xc7,
+    Sealed = 0xc8,
 }
 
 /// Kinds of records that are no frames of the core.
@@ -211,6 +217,8 @@ pub enum Packet<'a> {
     Piece(&'a PieceBody, &'a [u8]),
     Refusal(&'a RefusalBody),
     Gone(&'a GoneBody),
+    /// Not opened yet: [`parse_enclosed`] says what is in it.
+    Sealed(&'a SealedBody),
 }
 
 /// Why bytes are no packet of ours.
@@ -223,6 +231,13 @@ pub enum PacketError {
     #[error("the packet's checksum does not hold")]
     Checksum,
 }
+
+/// Bytes of a sealed packet that are readable.
+pub const SEALED_HEAD_BYTES: usize = INDEX_BYTES + size_of::<Head>() + size_of::<SealedBody>();
+const SEAL_TAG_BYTES: usize = 16;
+/// Bytes by which a sealed packet is longer than one in clear: the number, the place of its kind, and the tag in place of the
+/// checksum.
+pub const SEAL_BYTES: usize = size_of::<SealedBody>() + 1 + SEAL_TAG_BYTES - CHECKSUM_BYTES;
 
 /// Of an answer: nobody has the endpoint.
 pub const REFUSAL_NOBODY: u8 = 1;
@@ -245,6 +260,7 @@ pub const fn overhead(kind: Kind) -> usize {
             Kind::Piece => size_of::<PieceBody>(),
             Kind::Refusal => size_of::<RefusalBody>(),
             Kind::Gone => size_of::<GoneBody>(),
+            Kind::Sealed => size_of::<SealedBody>(),
         }
 }
 
@@ -271,7 +287,7 @@ impl AckBody {
 
 /// Whether a body is one of ours, by its type alone.
 pub fn is_ours(body: &[u8]) -> bool {
-    body.get(INDEX_BYTES).is_some_and(|kind| (Kind::Call as u8..=Kind::Gone as u8).contains(kind))
+    body.get(INDEX_BYTES).is_some_and(|kind| (Kind::Call as u8..=Kind::Sealed as u8).contains(kind))
 }
 
 /// Checks a body and says what it is.
@@ -281,6 +297,14 @@ pub fn open(body: &[u8]) -> Result<Opened<'_>, PacketError> {
     }
     let (head, _) = Head::ref_from_prefix(&body[INDEX_BYTES..]).map_err(|_| PacketError::Shape)?;
     let whole = body.get(..usize::from(head.bytes.get())).ok_or(PacketError::Shape)?;
+    if head.kind == Kind::Sealed as u8 {
+        // Its tag stands for the checksum.
+        let shortest = SEALED_HEAD_BYTES + 1 + SEAL_TAG_BYTES;
+        let body = whole.get(SEALED_HEAD_BYTES - size_of::<SealedBody>()..);
+        let body = body.and_then(|body| SealedBody::ref_from_prefix(body).ok());
+        let (body, _) = body.filter(|_| whole.len() >= shortest).ok_or(PacketError::Shape)?;
+        return Ok(Opened { head, packet: Packet::Sealed(body) });
+    }
     let (sealed, checksum) = whole.split_last_chunk::<4>().ok_or(PacketError::Shape)?;
     if crc32c(sealed) != u32::from_le_bytes(*checksum) {
         return Err(PacketError::Checksum);
@@ -316,6 +340,27 @@ fn parse(kind: u8, rest: &[u8]) -> Option<Packet<'_>> {
         kind if kind == Kind::Refusal as u8 => Packet::Refusal(exact(rest)?),
         _ => Packet::Gone(exact(rest)?),
     })
+}
+
+/// The content of a sealed packet that was opened. No call, and nothing that is about a link that is not there, is in one.
+pub fn parse_enclosed(text: &[u8]) -> Option<Packet<'_>> {
+    let (kind, rest) = text.split_first()?;
+    let within = [Kind::Stream, Kind::Ack, Kind::Pull, Kind::Piece, Kind::Refusal];
+    within.iter().any(|it| *it as u8 == *kind).then(|| parse(*kind, rest))?
+}
+
+/// Makes the packet of `len` bytes in `out`, which was written as for a link that is not protected, the text of a sealed one:
+/// all but its tag, before it is encrypted; the length of that. There is room for it and the tag.
+pub fn enclose(out: &mut [u8], len: usize, number: u64) -> usize {
+    let begin = INDEX_BYTES + size_of::<Head>();
+    let end = len - CHECKSUM_BYTES + size_of::<SealedBody>() + 1;
+    out.copy_within(begin..len - CHECKSUM_BYTES, SEALED_HEAD_BYTES + 1);
+    out[SEALED_HEAD_BYTES] = out[INDEX_BYTES];
+    out[INDEX_BYTES] = Kind::Sealed as u8;
+    let bytes = (end + SEAL_TAG_BYTES) as u16;
+    out[INDEX_BYTES + 4..INDEX_BYTES + 6].copy_from_slice(&bytes.to_le_bytes());
+    out[begin..SEALED_HEAD_BYTES].copy_from_slice(&number.to_le_bytes());
+    end
 }
 
 /// The receiver and the sender of a packet.

@@ -16,9 +16,6 @@ use crate::api::PeerId;
 use crate::engine::Core;
 use crate::session::{PathId, Prover};
 
-/// A proof that carries a session on names no path and no attempt.
-const NOTHING_NAMED: (PathId, u32) = (PathId::FIRST, 0);
-
 /// How far both sides of a link are in proving that it may carry a session on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum CarryingProof {
@@ -85,7 +82,8 @@ impl Core {
             state.proof = CarryingProof::Demanded;
         }
         self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
-        self.emit_proof_as(link, id, Prover::CarryingAcceptor, NOTHING_NAMED);
+        let challenge = self.challenge(link);
+        self.emit_proof_as(link, id, Prover::CarryingAcceptor, challenge);
     }
 
     /// Whether the peer, which accepts our call, has to prove first that it may carry our session on. Where it has to and does
@@ -141,13 +139,19 @@ impl Core {
         let prover = if outbound { Prover::CarryingAcceptor } else { Prover::CarryingCaller };
         let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
         let key = session.filter(|it| Some(it.id) == state.goes_on_with()).and_then(|it| it.key());
-        let claim = self.claim(link, id, prover, (body.rail, body.entropy.get()), NOTHING_NAMED);
-        if !claim.zip(key).is_some_and(|(claim, key)| key.holds(&claim, &body.proof)) {
+        let named = match outbound && self.is_to_be_sealed(link) {
+            true => (PathId::named(body.path.get()), body.counter.get()),
+            false => state.challenge,
+        };
+        let claim = self.claim(link, id, prover, (body.rail, body.entropy.get()), named);
+        let shown = claim.zip(key).filter(|(claim, key)| key.holds(claim, &body.proof));
+        let Some((claim, key)) = shown.map(|(claim, key)| (claim, key.clone())) else {
             self.refuse_carrying(link);
             return Placement::Drop;
-        }
+        };
         if !outbound {
             self.note_proven(link);
+            self.seal_link(link, &key, &claim, body.salt);
             if self.links.get(link).is_some_and(|state| state.trust.is_some()) {
                 self.expose_existing(id, link);
             }
@@ -155,7 +159,7 @@ impl Core {
             return Placement::Drop;
         }
         if let Some(state) = self.links.get_mut(link) {
-            state.proof = CarryingProof::Given;
+            (state.proof, state.challenge) = (CarryingProof::Given, named);
         }
         self.accepted(link, id, &hello);
         Placement::Drop
@@ -163,9 +167,9 @@ impl Core {
 
     /// Confirms a link of ours, with our proof where the peer has given its own.
     pub(crate) fn emit_confirmation(&mut self, link: LinkId, id: PeerId) {
-        let proof = self.links.get(link).map(|state| state.proof);
-        if proof == Some(CarryingProof::Given) {
-            return self.emit_proof_as(link, id, Prover::CarryingCaller, NOTHING_NAMED);
+        let state = self.links.get(link).map(|state| (state.proof, state.challenge));
+        if let Some((CarryingProof::Given, challenge)) = state {
+            return self.emit_proof_as(link, id, Prover::CarryingCaller, challenge);
         }
         if !self.emit_beginning(link) {
             self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);

@@ -93,7 +93,8 @@ impl Core {
 
     pub(super) fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
-        let (lossy, mode) = (self.is_lossy(link), self.mode_over(link));
+        let lossy = self.is_lossy(link);
+        let mode = self.mode_over(link) | self.protection_told(link);
         let Some(state) = self.links.get_mut(link) else { return };
         state.mode = mode;
         let peer = state.peer.or(state.joins).and_then(|peer| self.peers.get(peer));
@@ -210,6 +211,9 @@ impl Core {
         if let Err(refusal) = self.hears(link, &hello) {
             return self.refuse_link(link, refusal);
         }
+        if self.note_unprotected(link) {
+            return self.refuse_link(link, Refusal::Untrusted);
+        }
         if endpoint == self.identity.endpoint.0 {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
@@ -314,6 +318,10 @@ impl Core {
         if let Some(refusal) = self.doubts(asked, link, &hello, payload) {
             self.close_link(link);
             return self.refused(asked, link, refusal);
+        }
+        if self.note_unprotected(link) {
+            self.close_link(link);
+            return self.refused(asked, link, Refusal::Untrusted);
         }
         if endpoint == self.identity.endpoint.0 {
             self.close_link(link);

@@ -155,6 +155,9 @@ impl Core {
             self.refuse_link(link, Refusal::Duplicate);
             return self.wake_for(link, hello);
         };
+        if self.note_unprotected(link) {
+            return self.refuse_link(link, Refusal::Untrusted);
+        }
         let Some(state) = self.links.get_mut(link) else { return };
         (state.stage, state.joins) = (LinkStage::Agreed, Some(id));
         self.greet(link, FLAG_ANSWER | FLAG_JOIN, Refusal::None);
@@ -184,6 +187,10 @@ impl Core {
         if hello.refusal != Refusal::None as u8 || !same_session || !same_peer {
             return self.close_joining(id, link, CallFault::TurnedDown);
         }
+        if self.note_unprotected(link) {
+            return self.close_joining(id, link, CallFault::TurnedDown);
+        }
+        let Some(state) = self.links.get_mut(link) else { return };
         // Its proof follows.
         state.stage = LinkStage::Agreed;
     }
@@ -211,17 +218,15 @@ impl Core {
         let (their_rail, entropy) = (body.rail, body.entropy.get());
         let named = (PathId::named(body.path.get()), body.counter.get());
         let claim = self.claim(link, id, prover, (body.rail, entropy), named);
-        let holds = claim.is_some_and(|claim| {
-            let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
-            let key = session.and_then(|session| session.key());
-            key.is_some_and(|key| key.holds(&claim, &body.proof))
-        });
-        if !holds {
+        let session = self.peers.session(id).filter(|it| it.is_named(prefix.session.get()));
+        let key = session.and_then(|session| session.key());
+        let shown = claim.zip(key).filter(|(claim, key)| key.holds(claim, &body.proof));
+        let Some((claim, key)) = shown.map(|(claim, key)| (claim, key.clone())) else {
             // Not a word of it is believed, nor that it has to do with the session that it names.
             self.counters.joins_refused += 1;
             self.close_joining(id, link, CallFault::TurnedDown);
             return Placement::Drop;
-        }
+        };
         let is_apart = !outbound && self.is_apart(id, link, named.0, entropy);
         let Some(session) = self.peers.session_mut(id) else { return Placement::Drop };
         let named = match outbound {
@@ -239,6 +244,9 @@ impl Core {
             if !outbound {
                 state.entropy = entropy;
             }
+        }
+        if !outbound {
+            self.seal_link(link, &key, &claim, body.salt);
         }
         // Our rail knows the regions of this peer before it can ask for them over this link, and nobody else's.
         self.expose_existing(id, link);
@@ -277,6 +285,9 @@ impl Core {
 
     /// Both sides have proven that a link belongs to the session with a peer.
     fn join(&mut self, id: PeerId, link: LinkId, path: PathId) {
+        if self.lacks_seal(link) {
+            return self.close_joining(id, link, CallFault::TurnedDown);
+        }
         self.links.set_peer(link, id);
         let Some(state) = self.links.get_mut(link) else { return };
         (state.stage, state.joins, state.traffic_seen) = (LinkStage::Up, None, u64::MAX);
@@ -372,25 +383,31 @@ impl Core {
     }
 
     pub(super) fn emit_proof_as(&mut self, link: LinkId, id: PeerId, prover: Prover, named: Named) {
-        let is_caller = prover == Prover::Caller;
-        let entropy = if is_caller { self.rails.label(link.rail).entropy } else { 0 };
+        let joins = prover == Prover::Caller;
+        let is_caller = joins || prover == Prover::CarryingCaller;
+        let entropy = if joins { self.rails.label(link.rail).entropy } else { 0 };
         let Some(claim) = self.claim(link, id, prover, (link.rail, entropy), named) else { return };
-        if let Some(state) = self.links.get_mut(link).filter(|_| is_caller) {
+        if let Some(state) = self.links.get_mut(link).filter(|_| joins) {
             state.entropy = entropy;
         }
+        let salt = if is_caller { self.salt(link) } else { [0; 4] };
         let Some(session) = self.peers.session(id) else { return };
-        let Some(key) = session.key() else { return };
+        let Some(key) = session.key().cloned() else { return };
+        let name = session.name();
         let body = JoinBody {
             path: named.0.name().into(),
             counter: named.1.into(),
             rail: link.rail,
             reserved: 0,
             entropy: entropy.into(),
-            reserved_too: [0; 4],
+            salt,
             proof: key.prove(&claim),
         };
-        let envelope = Envelope { session: session.name(), ..Envelope::default() };
+        let envelope = Envelope { session: name, ..Envelope::default() };
         self.emit_on(link, envelope, &Body::Join(body), None, Token::NONE);
+        if is_caller {
+            self.seal_link(link, &key, &claim, salt);
+        }
     }
 
     fn bundle_mut(&mut self, id: PeerId) -> Option<&mut Bundle> {

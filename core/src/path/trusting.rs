@@ -357,17 +357,19 @@ impl Core {
     /// Our proof in place of `Confirm`, where the link has a key of its own. False where it has none.
     pub(super) fn emit_beginning(&mut self, link: LinkId) -> bool {
         let Some((claim, key)) = self.beginning(link, link.rail) else { return false };
+        let salt = self.salt(link);
         let body = JoinBody {
             path: 0.into(),
             counter: 0.into(),
             rail: link.rail,
             reserved: 0,
             entropy: 0.into(),
-            reserved_too: [0; 4],
+            salt,
             proof: key.prove(&claim),
         };
         let envelope = Envelope { session: claim.session.name(), ..Envelope::default() };
         self.emit_on(link, envelope, &Body::Join(body), None, Token::NONE);
+        self.seal_link(link, &key, &claim, salt);
         true
     }
 
@@ -391,14 +393,14 @@ impl Core {
         if !awaits {
             return self.violation("an unexpected proof");
         }
-        let holds = self.beginning(link, body.rail).is_some_and(|(claim, key)| {
-            claim.session.name() == prefix.session.get() && key.holds(&claim, &body.proof)
+        let shown = self.beginning(link, body.rail).filter(|(claim, key)| {
+            claim.session.name() == prefix.session.get() && key.holds(claim, &body.proof)
         });
-        if !holds {
+        let Some((claim, key)) = shown else {
             self.note_untrusted(Untrusted::WrongKey);
             self.close_link(link);
             return Placement::Drop;
-        }
+        };
         if let Some(state) = self.links.get_mut(link) {
             state.proof = CarryingProof::None;
         }
@@ -413,6 +415,7 @@ impl Core {
             self.close_link(link);
             return Placement::Drop;
         }
+        self.seal_link(link, &key, &claim, body.salt);
         self.expose_existing(id, link);
         self.begin_session(id, link);
         Placement::Drop

@@ -15,6 +15,9 @@ use crate::path::{Link, LinkStage, Peer};
 impl Core {
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
+        if self.lacks_seal(link) {
+            return self.close_link(link);
+        }
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
         let Some(kept) = self.links.get(link).map(Link::goes_on_with) else { return };
         // Its peer may be known under another name by now.

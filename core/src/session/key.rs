@@ -10,6 +10,7 @@
 use std::fmt;
 
 use hmac::{Hmac, Mac};
+use ropewalk_base::payload::DirectionKey;
 use ropewalk_wire::frame::{PROOF_BYTES, SHARE_BYTES};
 use sha2::Sha256;
 
@@ -74,6 +75,19 @@ impl Key {
 
     pub fn holds(&self, claim: &Claim, proof: &Proof) -> bool {
         self.mac(claim).verify_slice(proof).is_ok()
+    }
+
+    /// The keys of a link: of what its caller sends, and of what the accepting side sends. `claim`: what the caller has
+    /// proven; `salt`: what it told with that; `modes`: those of both greetings, the caller's first.
+    pub fn link_keys(&self, claim: &Claim, salt: [u8; 4], modes: [u8; 2]) -> [DirectionKey; 2] {
+        let proven = self.prove(claim);
+        [&b"ropewalk link of the caller"[..], b"ropewalk link of the acceptor"].map(|direction| {
+            let mut mac = keyed(&self.0, direction);
+            mac.update(&proven);
+            mac.update(&salt);
+            mac.update(&modes);
+            DirectionKey(mac.finalize().into_bytes().into())
+        })
     }
 
     fn mac(&self, claim: &Claim) -> Hmac<Sha256> {

@@ -21,6 +21,7 @@ use crate::commands::checked_seconds;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
+use ropewalk_net::PayloadModes;
 
 /// The time for which a voter promises: the usual one, and its limits.
 const LEASE: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ impl Source {
         })?;
         let config = parse(path, &text)?;
         crate::security::name_file(config.key_file.clone());
+        crate::security::name_payload(config.payload.clone());
         Ok(config)
     }
 }
@@ -78,6 +80,9 @@ pub struct Config {
     pub insecure: Option<bool>,
     /// The keys by which this host proves that it belongs to the cluster.
     pub key_file: Option<PathBuf>,
+    /// How payloads are protected.
+    #[serde(default, deserialize_with = "payload")]
+    pub payload: Option<PayloadModes>,
     #[serde(default)]
     pub meta: MetaSection,
     pub election: Option<ElectionSection>,
@@ -187,6 +192,12 @@ fn listens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Listen>, D:
     let text = String::deserialize(deserializer)?;
     let parts = text.split(',').map(|part| part.trim().parse());
     parts.collect::<Result<Vec<Listen>, String>>().map_err(serde::de::Error::custom)
+}
+
+/// Reads payload modes.
+fn payload<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PayloadModes>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 
 /// Reads an address and a port.
@@ -463,6 +474,7 @@ mod tests {
             config.directory.is_some() && config.cluster.is_some() && config.cluster_file.is_some()
         );
         assert!(config.address.is_some() && config.insecure.is_some() && config.key_file.is_some());
+        assert!(config.payload.is_some());
         assert!(config.meta.directory.is_some() && !config.meta.listen.is_empty());
         assert!(config.term().is_some() && config.data.len() == 2);
         assert!(config.data.iter().all(|s| s.directory.is_some() && !s.listen.is_empty()));

@@ -49,6 +49,11 @@ struct Arguments {
     /// who does not prove it; 'ropewalk key' makes such files [default: $ROPEWALK_KEY_FILE].
     #[arg(long, global = true, value_name = "FILE")]
     key_file: Option<std::path::PathBuf>,
+    /// Protect payloads on the network: 'crc' only finds accidents, with 'auth' nobody on the way
+    /// changes them, with 'secure' nobody reads them, either. Networks can differ, like
+    /// secure,udp=crc. The stronger mode of both sides counts [default: secure with keys, else crc].
+    #[arg(long, global = true, value_name = "MODE")]
+    payload: Option<ropewalk_net::PayloadModes>,
 }
 
 const TOUR: &str = "\
@@ -165,6 +170,7 @@ fn main() -> std::process::ExitCode {
     }
     let arguments = Arguments::try_parse().unwrap_or_else(|error| refused(error).exit());
     security::name_file(arguments.key_file);
+    security::name_payload(arguments.payload);
     security::name_file_of_environment();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),

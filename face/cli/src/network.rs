@@ -154,17 +154,21 @@ pub fn list(listen: &[Listen]) -> String {
 
 /// The rails of a server. Peers try its addresses in this order: those of this host by memory first.
 pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
-    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !insecure) {
-        bail!(
-            "{open} can be reached by other hosts, and {}: listen on 127.0.0.1 or [::1], or allow it \
-             by --insecure",
-            match security::is_keyed() {
-                true =>
-                    "who can change packets on the way can change what is read and written, also \
-                         with keys",
-                false => "the servers do not authenticate clients",
-            }
-        );
+    let is_exposed = |listen: &&Listen| {
+        listen.is_open() && !insecure && !security::is_protected(listen.scheme())
+    };
+    if let Some(open) = listen.iter().find(is_exposed) {
+        match security::is_keyed() {
+            true => bail!(
+                "{open} can be reached by other hosts, and payload mode crc does not keep those on the way \
+                 from changing what is read and written: use --payload secure or auth, listen on \
+                 127.0.0.1 or [::1], or allow it by --insecure"
+            ),
+            false => bail!(
+                "{open} can be reached by other hosts, and the servers do not authenticate clients: \
+                 give --key-file, listen on 127.0.0.1 or [::1], or allow it by --insecure"
+            ),
+        }
     }
     let memory = Listen::Named { scheme: "shm".to_string(), place: String::new() };
     let memory = listen.iter().all(|listen| listen.scheme() != "shm").then_some(memory);
@@ -176,9 +180,15 @@ pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box
 pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
     if security::is_keyed() {
         let who = "whoever has a key of the cluster can use it, and a host with a key speaks for \
-                   its users; keys prove who begins a session, and do not protect the bytes on the \
-                   network";
-        return vec![who.to_string()];
+                   its users";
+        let mut sentences = vec![who.to_string()];
+        let bare = |at: &&Listen| at.is_open() && !security::is_protected(at.scheme());
+        sentences.extend(listen.iter().filter(bare).map(|at| {
+            format!(
+                "whoever can change packets on the way to {at} can change what is read and written"
+            )
+        }));
+        return sentences;
     }
     let told = ropewalk_net::host::tells_users();
     let mut sentences: Vec<String> = Vec::new();

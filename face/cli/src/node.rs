@@ -143,7 +143,8 @@ pub fn local(
     if std::env::var_os(KEEP_AWAKE).is_none_or(|value| value != "never") {
         reactor.keep_processors_awake();
     }
-    let endpoint = reactor.open_endpoint_with(cluster, rails, security::of_process()?)?;
+    let (peers, payload) = (security::of_process()?, security::payload());
+    let endpoint = reactor.open_endpoint_with(cluster, rails, peers, payload)?;
     endpoint.endpoint().open_rails_by_need(|error| {
         complain!("ropewalk: skipping a network of the address: {error}")
     });

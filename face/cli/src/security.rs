@@ -1,4 +1,4 @@
-//! The keys of this process: every endpoint that it opens proves itself by them.
+//! The keys of this process: every endpoint that it opens proves itself by them; and how payloads are protected.
 //!
 //! The key file is named by --key-file or the mount option keyfile=, else by $ROPEWALK_KEY_FILE, else by the config file. A process that runs for long looks
 //! for another version of it now and then, so that keys can be changed without a restart.
@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use ropewalk_net::auth::Guard;
 use ropewalk_net::security::{Security, read_key_file};
-use ropewalk_net::threads;
+use ropewalk_net::{PayloadMode, PayloadModes, threads};
 
 use crate::report::complain;
 
@@ -22,6 +22,8 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// The file that was named, if one was: the first word counts.
 static NAMED: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// How payloads are protected, if that was said: the first word counts.
+static PAYLOAD: Mutex<Option<PayloadModes>> = Mutex::new(None);
 static SECURITY: OnceLock<Security> = OnceLock::new();
 
 /// Names the key file of this process, unless one was named before.
@@ -44,6 +46,22 @@ pub fn named_file() -> Option<PathBuf> {
 pub fn name_file_of_environment() {
     let said = std::env::var_os(KEY_FILE).filter(|text| !text.is_empty());
     name_file(said.map(PathBuf::from));
+}
+
+/// Says how payloads are protected, unless it was said before.
+pub fn name_payload(modes: Option<PayloadModes>) {
+    let mut named = PAYLOAD.lock().expect("replaced whole");
+    *named = named.take().or(modes);
+}
+
+/// How the endpoints of this process protect payloads.
+pub fn payload() -> PayloadModes {
+    PAYLOAD.lock().expect("replaced whole").clone().unwrap_or_default()
+}
+
+/// Whether nobody on the way can change what is read and written over a network.
+pub fn is_protected(scheme: &str) -> bool {
+    is_keyed() && payload().asked(scheme).is_none_or(|mode| mode > PayloadMode::Crc)
 }
 
 /// Whether peers have to prove themselves.

@@ -43,11 +43,25 @@ fn serve(place: &Path, key: &str) -> (Process, String) {
         directory.to_str().unwrap(),
         "--listen",
         &listen,
-        "--insecure",
         "--key-file",
         key.to_str().unwrap(),
     ];
     (Process::start(&arguments, "serves at"), format!("tcp://127.0.0.1:{port}"))
+}
+
+#[test]
+fn beyond_loopback_a_cluster_with_keys_has_to_protect_payloads() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    well(&run(place, None, &["key", "create", "key"]));
+    let listen = ["--listen", "0.0.0.0:0", "--key-file", "key"];
+    let up = |more: &[&str]| run(place, None, &[&["up", "rope"][..], &listen, more].concat());
+    for crc in ["crc", "secure,tcp=crc"] {
+        refused(&up(&["--payload", crc]), "use --payload secure or auth");
+    }
+    refused(&up(&["--payload", "tls"]), "write crc, auth or secure");
+    let local = ["up", "rope", "--listen", "127.0.0.1:0", "--payload", "auth"];
+    refused(&run(place, None, &local), "payload mode auth over tcp:// needs keys");
 }
 
 #[test]

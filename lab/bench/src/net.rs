@@ -3,6 +3,8 @@
 use std::io::{Error, ErrorKind, Result};
 use std::process::{Child, Command, Stdio};
 
+use ropewalk_net::PayloadMode;
+
 use crate::lab::{alternate, hold_dma_latency};
 use crate::report::Outcome;
 use crate::{Options, PART, host, message, raw};
@@ -26,6 +28,8 @@ pub(crate) struct Case {
     /// Messages under way; 1: ping and pong.
     pub depth: usize,
     pub checksum: bool,
+    /// How payloads are protected.
+    pub payload: PayloadMode,
 }
 
 impl Case {
@@ -52,13 +56,15 @@ impl Case {
     }
 
     fn encode(&self, address: &str) -> String {
-        let Case { system, medium, wait, cores, bytes, rounds, depth, checksum } = self;
-        format!("{system} {medium} {wait} {cores} {bytes} {rounds} {depth} {checksum} {address}")
+        let Case { system, medium, wait, cores, bytes, rounds, depth, checksum, payload } = self;
+        let what = format!("{system} {medium} {wait} {cores} {bytes} {rounds} {depth}");
+        format!("{what} {checksum} {payload} {address}")
     }
 
     fn decode(text: &str) -> Option<(Case, &str)> {
-        let words: Vec<&str> = text.splitn(9, ' ').collect();
-        let [system, medium, wait, cores, bytes, rounds, depth, checksum, address] = words[..]
+        let words: Vec<&str> = text.splitn(10, ' ').collect();
+        let [system, medium, wait, cores, bytes, rounds, depth, checksum, payload, address] =
+            words[..]
         else {
             return None;
         };
@@ -71,6 +77,7 @@ impl Case {
             rounds: rounds.parse().ok()?,
             depth: depth.parse().ok()?,
             checksum: checksum.parse().ok()?,
+            payload: payload.parse().ok()?,
         };
         Some((case, address))
     }
@@ -207,10 +214,14 @@ fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
                     rounds,
                     depth: 1,
                     checksum: system != "raw",
+                    payload: PayloadMode::Crc,
                 };
                 let mut group = vec![case("ropewalk", wait)];
                 if medium == "tcp" && bytes >= CHECKSUM_FROM {
                     group.push(Case { checksum: false, ..case("ropewalk", wait) });
+                }
+                if (medium, wait) == ("tcp", "spin") {
+                    group.extend(protected(&case("ropewalk", wait)));
                 }
                 match (medium, wait) {
                     ("tcp", "block") => group.extend([case("raw", "block"), case("raw", "epoll")]),
@@ -232,9 +243,11 @@ fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
                 rounds,
                 depth: 16,
                 checksum,
+                payload: PayloadMode::Crc,
             };
             let mut group = vec![case("ropewalk", true)];
             if medium == "tcp" {
+                group.extend(protected(&case("ropewalk", true)));
                 group.extend([case("ropewalk", false), case("raw", false)]);
             } else {
                 group.push(case("raw", false));
@@ -243,6 +256,11 @@ fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
         }
     }
     groups
+}
+
+/// A case in the modes that protect payloads.
+fn protected(case: &Case) -> [Case; 2] {
+    [PayloadMode::Auth, PayloadMode::Secure].map(|payload| Case { payload, ..case.clone() })
 }
 
 fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
@@ -259,7 +277,9 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
     tails.sort_by(f64::total_cmp);
     let system = if case.system == "raw" { "raw" } else { "ropewalk" };
     let latency = case.depth == 1;
-    Outcome {
+    let payload = ("payload", format!("\"{}\"", case.payload));
+    let payload = (case.payload > PayloadMode::Crc).then_some(payload);
+    let mut outcome = Outcome {
         scenario: if latency { "pingpong" } else { "stream" }.into(),
         system,
         version: if system == "raw" { host::kernel() } else { env!("CARGO_PKG_VERSION").into() },
@@ -281,7 +301,9 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
         p99: tails[tails.len() / 2],
         runs: count,
         ratio: None,
-    }
+    };
+    outcome.params.extend(payload);
+    outcome
 }
 
 #[cfg(test)]

@@ -51,6 +51,7 @@ pub fn inputs(target: &str, seed: u64) -> Vec<Vec<u8>> {
     // Of these there are a few good ones.
     match target {
         "key_handshake" => return ropewalk_auth::attack::handshakes(),
+        "sealed_records" => return ropewalk_seal::attack::streams(),
         "key_file" => return ropewalk_auth::attack::key_files(),
         _ => {}
     }

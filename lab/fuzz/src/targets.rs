@@ -96,6 +96,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("trust_channel", ropewalk_rpc::trust::attack::channel),
     ("key_handshake", ropewalk_auth::attack::handshake),
     ("key_file", ropewalk_auth::attack::key_file),
+    ("sealed_records", ropewalk_seal::attack::records),
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
     ("mxoe_packet", mxoe_packet),

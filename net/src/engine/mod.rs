@@ -40,7 +40,7 @@ use std::time::Duration;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_core::Core;
+use ropewalk_core::{Core, RailProtection};
 use ropewalk_rail::{Rail, Report, Sight};
 
 use crate::engine::addresses::AddressBook;
@@ -152,10 +152,11 @@ impl Engine {
     }
 
     /// One more rail. Its descriptor is watched by the caller.
-    pub fn add_rail(&mut self, rail: Box<dyn Rail>) {
+    pub fn add_rail(&mut self, rail: Box<dyn Rail>, protection: RailProtection) {
         self.checksums.add_rail(&*rail);
         self.passes.add_rail();
         self.core.add_rail(rail.capabilities(), rail.scheme());
+        self.core.protect_next_rail(protection);
         self.rails.add(rail);
         self.core.label_rails(labels::of(self.rails.iter()));
     }

@@ -2,6 +2,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
+use ropewalk_base::payload::LinkKeys;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::verb::{FrameOrder, Header, LinkId, Ordered, Placement, Token, Verb};
 use ropewalk_core::apm::PathEvent;
@@ -111,6 +112,7 @@ impl Engine {
     fn act(&mut self) {
         match self.core.take_output() {
             Output::Verb(verb) => self.order(&verb),
+            Output::Seal { link, keys } => self.seal(link, &keys),
             Output::Greet { link, header, payload } => self.greet(link, &header, &payload),
             Output::Copy { from, to } => {
                 self.buffers.copy(from, to);
@@ -144,6 +146,16 @@ impl Engine {
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
             Output::Path(event) => self.path_event(event),
         }
+    }
+
+    /// The rail of a link protects it from here on.
+    #[cold]
+    fn seal(&mut self, link: LinkId, keys: &LinkKeys) {
+        if let Some(rail) = self.rails.of_mut(link) {
+            rail.seal(link, keys, &self.buffers);
+        }
+        // The rail has them, so nobody asks for them any more.
+        let _ = self.core.sealing(link);
     }
 
     /// A greeting whose payload differs from link to link.

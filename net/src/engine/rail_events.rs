@@ -4,6 +4,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Suspicion;
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
+use ropewalk_base::payload::Sealing;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_core::Core;
@@ -98,6 +99,10 @@ impl Report for RailEvents<'_> {
 
     fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
         self.placed(link, header, |core| core.place_whole(link, header, payload_bytes))
+    }
+
+    fn sealing(&mut self, link: LinkId) -> Sealing {
+        self.core.sealing(link)
     }
 
     fn received(&mut self, _link: LinkId, token: Token) {

@@ -8,7 +8,7 @@ use ropewalk_net::auth::{
     Authority, Guard, Keyring, NodeName, PskKeys, Secret, Untrusted, World as Surroundings,
 };
 use ropewalk_net::security::random_secret;
-use ropewalk_net::{Fault, Security};
+use ropewalk_net::{Fault, PayloadMode, PayloadModes, Security};
 
 use ropewalk_wire::frame::{self, Body, Envelope, HelloBody, JoinBody, Refusal};
 use zerocopy::IntoBytes;
@@ -200,7 +200,8 @@ pub fn greeting(endpoint: u128, nonce: u32) -> HelloBody {
         incarnation: 1.into(),
         host: 0.into(),
         nonce: nonce.into(),
-        mode: 0,
+        // As an endpoint says that protects its links.
+        mode: frame::MODE_SECURE | frame::MODE_PROTECTS,
         refusal: 0,
         address_bytes: 0.into(),
         eager_credit: 64.into(),
@@ -246,10 +247,14 @@ pub fn hangs_up(world: &mut World, mut stranger: Stranger) {
 fn old_greetings(plant: Plant) -> u64 {
     let mut world = World::new(Medium::Tcp);
     for _ in 0..2 {
-        world.add_with(|config| (config.security, config.core.plant) = (member(1), plant));
+        world.add_with(|config| {
+            (config.security, config.core.plant) = (member(1), plant);
+            // Without a proof no link is protected, so that protection would hide what is planted.
+            config.payload = PayloadModes::all(PayloadMode::Crc);
+        });
     }
     let guard = guard_of(member(1));
-    let hello = greeting(77, 40);
+    let hello = HelloBody { mode: 0, ..greeting(77, 40) };
     let (block, _) = guard.call(None, &said(&hello)).unwrap();
     let join = JoinBody {
         path: 0.into(),
@@ -257,7 +262,7 @@ fn old_greetings(plant: Plant) -> u64 {
         rail: 0,
         reserved: 0,
         entropy: 0.into(),
-        reserved_too: [0; 4],
+        salt: [0; 4],
         proof: [7; 32],
     };
     let begun = |world: &World| world.nodes[0].endpoint.counters().0.sessions;

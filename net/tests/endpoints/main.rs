@@ -32,6 +32,8 @@ mod pathless;
 mod probe;
 mod puts;
 mod regions;
+mod sealed;
+mod sealed_packets;
 mod settle;
 mod several;
 mod standing;

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::limits::HEADER_BYTES_MAX;
-use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::memory::{BufferTable, Gone, Slice};
 use ropewalk_base::verb::{Header, Token, Urgency};
 
+use crate::sealed::LinkSeal;
 use crate::stall::Stall;
 
 /// The state of a link.
@@ -38,6 +39,8 @@ pub struct Outgoing {
     /// The payload's last bytes, once its owner wanted its memory back: the slice names nothing then
     /// but the length.
     pub copy: Option<Box<[u8]>>,
+    /// It leaves in sealed records; then `sent` counts the bytes that were sealed.
+    pub is_sealed: bool,
 }
 
 impl Outgoing {
@@ -52,6 +55,37 @@ impl Outgoing {
     pub fn payload_left(&self) -> Slice {
         let begun = u64::from(self.sent).saturating_sub(self.header.as_bytes().len() as u64);
         self.payload.part(begun, self.payload.len - begun)
+    }
+
+    /// Copies bytes of what has not left, from `from` on, to where they are sealed.
+    ///
+    /// # Errors
+    /// Memory of the payload is gone.
+    pub fn copy_part(&self, from: usize, to: &mut [u8], buffers: &BufferTable) -> Result<(), Gone> {
+        let begin = self.sent as usize + from;
+        let header = self.header.as_bytes().get(begin..).unwrap_or(&[]);
+        let header = &header[..header.len().min(to.len())];
+        let (first, rest) = to.split_at_mut(header.len());
+        first.copy_from_slice(header);
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let begin = begin + header.len() - self.header.as_bytes().len();
+        if let Some(copy) = &self.copy {
+            // It ends where the payload ends.
+            let at = copy.len() + begin - self.payload.len as usize;
+            rest.copy_from_slice(&copy[at..at + rest.len()]);
+            return Ok(());
+        }
+        let part = self.payload.part(begin as u64, rest.len() as u64);
+        let read = buffers.try_read(part, rest)?;
+        // Fewer bytes than the header says would make the peer take the next frame for payload.
+        assert_eq!(
+            read,
+            rest.len(),
+            "the buffer of a queued frame left the table before its outcome"
+        );
+        Ok(())
     }
 
     /// Copies the part of the payload that has not left; its memory is the owner's again. False if the payload is
@@ -180,6 +214,7 @@ pub struct Link {
     pub wants_room: bool,
     /// Whether what it sends is acknowledged, where it is one of several paths.
     pub stall: Option<Box<Stall>>,
+    pub seal: LinkSeal,
     /// Counts successful sends, for the deadline of a close.
     pub progress: u32,
     pub outbound: Outbound,
@@ -199,6 +234,7 @@ impl Link {
             lacks_route: false,
             wants_room: false,
             stall: None,
+            seal: LinkSeal::Undecided,
             progress: 0,
             outbound: Outbound::default(),
             inbound: Inbound {
@@ -215,6 +251,12 @@ impl Link {
     /// Whether it was reported as up.
     pub fn was_up(&self) -> bool {
         !matches!(self.state, State::Resolving | State::Connecting)
+    }
+
+    /// Whether the socket took all that was to be sent.
+    #[inline]
+    pub fn is_drained(&self) -> bool {
+        self.outbound.is_empty() && !self.seal.has_waiting()
     }
 
     /// Its socket, where it has one.
@@ -236,6 +278,7 @@ mod tests {
             token: Token(number),
             sent,
             copy: None,
+            is_sealed: false,
         };
         let mut out = Outbound { partial: Some(Urgency::Bulk), ..Outbound::default() };
         out.bulk.extend([frame(1, 7), frame(2, 0), frame(3, 0)]);

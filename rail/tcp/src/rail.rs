@@ -8,6 +8,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::payload::{Cipher, LinkKeys};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -25,6 +26,7 @@ use crate::health;
 use crate::link::{Link, Outgoing, State};
 use crate::path;
 use crate::receive::BUFFER_BYTES;
+use crate::sealed::{LinkSeal, Sealed, Spares};
 use crate::send;
 use crate::socket::{self, Listener};
 use crate::stall::{Stall, Stalls};
@@ -51,6 +53,8 @@ pub struct TcpStatistics {
     pub unread_links: u64,
     /// Looks at whether a link that is one of several paths is acknowledged: a system call each.
     pub stall_looks: u64,
+    /// Links that broke since somebody on the way changed, repeated or made up sealed bytes.
+    pub forged_records: u64,
 }
 
 /// Links over TCP.
@@ -80,6 +84,9 @@ pub struct TcpRail {
     /// Links that wait for room in their sockets.
     pub(crate) waiting_for_room: usize,
     pub(crate) buffer: Box<[u8]>,
+    /// The same for links that are protected; empty until there is one.
+    pub(crate) sealed_buffer: Vec<u8>,
+    pub(crate) spares: Spares,
     /// Tells of changes of the local side, where the sockets are bound to one.
     pub(crate) watch: LocalWatch,
     pub(crate) connects: Timers,
@@ -126,6 +133,8 @@ impl TcpRail {
             passes_since_wait: u32::MAX,
             waiting_for_room: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            sealed_buffer: Vec::new(),
+            spares: Spares::default(),
             connects: Timers::new(config.connect_timeout),
             greetings: Timers::new(config.greeting_timeout),
             closes: Timers::new(config.close_timeout),
@@ -257,7 +266,7 @@ impl TcpRail {
     /// and the peer might lose the last frames.
     pub(crate) fn finish_sending(&mut self, slot: SlotId) {
         let Some(link) = self.links.get_mut(slot) else { return };
-        if link.state == State::Flushing && link.outbound.is_empty() {
+        if link.state == State::Flushing && link.is_drained() {
             link.state = State::Lingering;
             self.counters.system_calls += 1;
             if let Some(socket) = &link.socket {
@@ -281,18 +290,30 @@ impl TcpRail {
         match link.state {
             State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
             State::Ending => return Ordered::Refused(Fault::PeerReset),
-            State::Up if link.outbound.is_empty() && followed => self.held.push(id.slot),
-            State::Up if link.outbound.is_empty() => {
-                sent = send::send_now(link, header, payload, buffers, &mut self.counters);
+            State::Up if link.is_drained() && followed => self.held.push(id.slot),
+            State::Up if link.is_drained() => {
+                let counters = &mut self.counters;
+                sent = match link.seal.seals() {
+                    true => {
+                        let frame = outgoing(header, payload, token, 0, true);
+                        send::seal_now(link, frame, buffers, counters, &mut self.spares)
+                    }
+                    false => send::send_now(link, header, payload, buffers, counters),
+                };
                 if let Some(stall) = &mut link.stall {
                     self.stalls.sent(id.slot, stall, self.now);
                 }
-                if sent == header.as_bytes().len() + payload.len as usize {
+                let is_whole = sent == header.as_bytes().len() + payload.len as usize;
+                if !is_whole {
+                    link.outbound.partial = (sent > 0).then_some(urgency);
+                }
+                if !is_whole || link.seal.has_waiting() {
+                    self.watch_room(id.slot, true);
+                }
+                if is_whole {
                     self.counters.frames_sent += 1;
                     return Ordered::Released;
                 }
-                link.outbound.partial = (sent > 0).then_some(urgency);
-                self.watch_room(id.slot, true);
             }
             State::Up
                 if urgency == Urgency::Urgent
@@ -306,7 +327,7 @@ impl TcpRail {
             State::Up | State::Resolving | State::Connecting => {}
         }
         if let Some(link) = self.links.get_mut(id.slot) {
-            let frame = Outgoing { header: *header, payload, token, sent: sent as u32, copy: None };
+            let frame = outgoing(header, payload, token, sent, link.seal.seals());
             link.outbound.queue(urgency).push_back(frame);
         }
         Ordered::Pending
@@ -320,6 +341,16 @@ impl Drop for TcpRail {
             let _ = rustix::net::shutdown(&listener.socket, Shutdown::Both);
         }
     }
+}
+
+fn outgoing(
+    header: &Header,
+    payload: Slice,
+    token: Token,
+    sent: usize,
+    is_sealed: bool,
+) -> Outgoing {
+    Outgoing { header: *header, payload, token, sent: sent as u32, copy: None, is_sealed }
 }
 
 /// Whether header and payload agree, and the payload lies in its memory.
@@ -433,6 +464,28 @@ impl Rail for TcpRail {
         if let_go { Ordered::Released } else { Ordered::Refused(Fault::Invalid) }
     }
 
+    fn protects(&self) -> Option<Cipher> {
+        let hardware = ropewalk_seal::hardware_aes();
+        Some(if hardware { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 })
+    }
+
+    fn seal(&mut self, id: LinkId, keys: &LinkKeys, _: &BufferTable) {
+        let Some(link) = self.find(id) else { return };
+        let is_between = link.inbound.payload.is_none() && link.inbound.header_bytes == 0;
+        if link.seal.sealed().is_none() {
+            link.seal = LinkSeal::Sealed(Box::new(Sealed::new(keys)));
+            if !is_between {
+                // The peer has sealed nothing of this, so it is not the peer's.
+                link.state = State::Ending;
+                self.counters.violations += 1;
+                return self.end_early(id.slot, Fault::Protocol);
+            }
+        }
+        if let Some(sealed) = link.seal.sealed() {
+            sealed.begin_sending(keys);
+        }
+    }
+
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
         let any = self.pass(now, report);
         self.quiet_passes = if any { 0 } else { self.quiet_passes.saturating_add(1) };
@@ -474,7 +527,7 @@ impl Rail for TcpRail {
 
     fn is_receiving(&self) -> bool {
         let link = self.last_traffic.and_then(|slot| self.links.get(slot));
-        link.is_some_and(|link| link.inbound.payload.is_some())
+        link.is_some_and(|link| link.inbound.payload.is_some() || link.seal.is_in_record())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -484,7 +537,7 @@ impl Rail for TcpRail {
     fn owes(&self) -> bool {
         self.links.iter().any(|(_, link)| {
             let sends = !matches!(link.state, State::Resolving | State::Connecting);
-            sends && (!link.outbound.is_empty() || link.socket().is_some_and(socket::owes))
+            sends && (!link.is_drained() || link.socket().is_some_and(socket::owes))
         })
     }
 

@@ -11,12 +11,15 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::health::Suspicion;
 use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{Segment, Slice};
+use ropewalk_base::payload::Sealing;
 use ropewalk_base::verb::{LinkId, Placement, RailCounters};
 use ropewalk_rail::host::is_of_path;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
+use ropewalk_seal::{HEAD_BYTES, Reader};
 use rustix::io::Errno;
 
 use crate::link::{Incoming, Link, READ_BYTES_MIN, State};
+use crate::sealed::{LinkSeal, Sealed, Spares};
 use crate::vectors::{Vectors, discard};
 
 /// The rail's buffer, in bytes: the most that is read at once of short frames.
@@ -54,6 +57,8 @@ impl From<Fault> for Stop {
 pub struct Receiver<'a> {
     pub buffer: &'a mut [u8],
     pub counters: &'a mut RailCounters,
+    pub forged_records: &'a mut u64,
+    pub spares: &'a mut Spares,
     pub report: &'a mut dyn Report,
 }
 
@@ -97,6 +102,9 @@ impl Receiver<'_> {
             let asked = BYTES_MAX;
             return Ok((discard(needs_socket(link), asked)?, asked));
         }
+        if link.seal.sealed().is_some() {
+            return self.read_records(id, link);
+        }
         match link.inbound.payload {
             Some(incoming) if incoming.landing() > 0 => self.read_payload(id, link, incoming),
             Some(incoming) if incoming.total - incoming.done >= DISCARD_BYTES_MIN => {
@@ -119,7 +127,7 @@ impl Receiver<'_> {
         let socket = needs_socket(link);
         let (read, _) = rustix::net::recv(socket, &mut self.buffer[..asked], flags)?;
         self.counters.bytes_received += read as u64;
-        let consumed = self.consume(id, link, read);
+        let consumed = self.consume(id, link, 0, read);
         // Reads that are filled by short frames grow, so that a burst costs few system calls.
         let inbound = &mut link.inbound;
         if read == asked && !inbound.bulk {
@@ -127,6 +135,71 @@ impl Receiver<'_> {
         }
         consumed?;
         Ok((read, asked))
+    }
+
+    /// Reads records into the rail's buffer.
+    fn read_records(&mut self, id: LinkId, link: &mut Link) -> Result<(usize, usize), Stop> {
+        let Some(sealed) = link.seal.sealed() else { return Ok((0, 0)) };
+        let had = sealed.partial.len();
+        let asked = self.buffer.len() - had;
+        self.counters.system_calls += 1;
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let socket = link.socket.as_ref().expect("a link that was up has a socket");
+        let (read, _) = rustix::net::recv(socket, &mut self.buffer[had..], flags)?;
+        self.counters.bytes_received += read as u64;
+        if read > 0 {
+            self.open_records(id, link, read)?;
+        }
+        Ok((read, asked))
+    }
+
+    /// Opens the records in the rail's buffer, in which `read` bytes lie behind those that are kept, and gives their texts to
+    /// the frames that they belong to.
+    fn open_records(&mut self, id: LinkId, link: &mut Link, read: usize) -> Result<(), Fault> {
+        let Some(sealed) = link.seal.sealed() else { return Ok(()) };
+        let partial = std::mem::take(&mut sealed.partial);
+        self.buffer[..partial.len()].copy_from_slice(&partial);
+        let (mut at, filled) = (0, partial.len() + read);
+        self.spares.give_partial(partial);
+        while let Some(bytes) = self.whole_record(at, filled)? {
+            let Some(sealed) = link.seal.sealed() else { return Ok(()) };
+            let opened = sealed.reader.open(&mut self.buffer[at..at + bytes]);
+            let text = opened.map_err(|_| self.forged())?;
+            self.consume(id, link, at + HEAD_BYTES, at + HEAD_BYTES + text)?;
+            at += bytes;
+        }
+        if at < filled
+            && let Some(sealed) = link.seal.sealed()
+        {
+            sealed.partial = self.spares.take_partial();
+            sealed.partial.extend_from_slice(&self.buffer[at..filled]);
+        }
+        Ok(())
+    }
+
+    /// Bytes of the record that begins at `at`; `None` where its end has not come.
+    fn whole_record(&mut self, at: usize, filled: usize) -> Result<Option<usize>, Fault> {
+        let bytes = Reader::record_bytes(&self.buffer[at..filled]).map_err(|_| self.forged())?;
+        Ok(bytes.filter(|bytes| at + bytes <= filled))
+    }
+
+    /// Takes note of bytes that are not the peer's.
+    #[cold]
+    fn forged(&mut self) -> Fault {
+        *self.forged_records += 1;
+        self.counters.violations += 1;
+        Fault::Protocol
+    }
+
+    /// Asks whether what follows on a link is sealed; true where it is.
+    #[cold]
+    fn is_sealed_from_here(&mut self, id: LinkId, link: &mut Link) -> bool {
+        link.seal = match self.report.sealing(id) {
+            Sealing::Undecided => LinkSeal::Undecided,
+            Sealing::Plain => LinkSeal::Plain,
+            Sealing::Sealed(keys) => LinkSeal::Sealed(Box::new(Sealed::new(&keys))),
+        };
+        link.seal.sealed().is_some()
     }
 
     /// Reads to the payload's place, and the bytes behind it into the rail's buffer.
@@ -168,7 +241,7 @@ impl Receiver<'_> {
         self.counters.bytes_received += read as u64;
         self.advance(id, link, read.min(landing));
         let tail = read.saturating_sub(landing);
-        self.consume(id, link, tail)?;
+        self.consume(id, link, 0, tail)?;
         Ok((read, asked))
     }
 
@@ -188,9 +261,14 @@ impl Receiver<'_> {
         }
     }
 
-    /// Gives the first `filled` bytes of the rail's buffer to the frames that they belong to.
-    fn consume(&mut self, id: LinkId, link: &mut Link, filled: usize) -> Result<(), Fault> {
-        let mut at = 0;
+    /// Gives the bytes of the rail's buffer from `at` to `filled` to the frames that they belong to.
+    fn consume(
+        &mut self,
+        id: LinkId,
+        link: &mut Link,
+        mut at: usize,
+        filled: usize,
+    ) -> Result<(), Fault> {
         while at < filled {
             if let Some(incoming) = link.inbound.payload {
                 let bytes = ((incoming.total - incoming.done) as usize).min(filled - at);
@@ -206,6 +284,14 @@ impl Receiver<'_> {
                 at += bytes;
                 self.advance(id, link, bytes);
             } else {
+                let is_between = link.inbound.header_bytes == 0;
+                if matches!(link.seal, LinkSeal::Undecided)
+                    && is_between
+                    && self.is_sealed_from_here(id, link)
+                {
+                    self.buffer.copy_within(at..filled, 0);
+                    return self.open_records(id, link, filled - at);
+                }
                 at += self.consume_header(id, link, at, filled)?;
             }
         }

@@ -1,8 +1,9 @@
-//! The way out: at once where nothing waits, else in batches from the queues.
+//! The way out: at once where nothing waits, else in batches from the queues. Frames of a link that is protected go
+//! through records.
 //!
 //! Invariants: a frame that has left in part goes on before anything else; a frame leaves its queue only when the
 //! kernel took its last byte, and then its outcome is reported; a frame that has not left at
-//! all can still be overtaken.
+//! all can still be overtaken. Of a frame that is sealed "left" means that all of it is sealed.
 
 use ropewalk_base::memory::{BufferTable, Segment, Slice};
 use ropewalk_base::verb::{Header, RailCounters, Token};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use crate::link::{Link, Outgoing};
+use crate::sealed::{Filling, Spares};
 use crate::vectors::Vectors;
 
 /// Bytes of one system call: more would lie in no cache when the receiver has them.
@@ -75,14 +77,23 @@ pub fn flush(
     link: &mut Link,
     report: &mut dyn Report,
     counters: &mut RailCounters,
+    spares: &mut Spares,
 ) -> Result<Flushed, Errno> {
     for _ in 0..CALLS_MAX {
-        if link.outbound.is_empty() {
+        if link.is_drained() {
             return Ok(Flushed::All);
+        }
+        if link.seal.has_waiting() || link.outbound.frames().next().is_some_and(|it| it.is_sealed) {
+            fill(link, report, counters, spares)?;
+            if !send_sealed(link, counters, spares)? {
+                break;
+            }
+            continue;
         }
         let Some(socket) = link.socket() else { return Ok(Flushed::Part) };
         let mut vectors = Vectors::new();
-        for frame in link.outbound.frames() {
+        // What was ordered before the link was protected leaves as it is.
+        for frame in link.outbound.frames().take_while(|frame| !frame.is_sealed) {
             let complete = gather(&mut vectors, frame, report.buffers());
             if !complete || vectors.bytes() >= BATCH_BYTES {
                 break;
@@ -104,7 +115,78 @@ pub fn flush(
             break;
         }
     }
-    Ok(if link.outbound.is_empty() { Flushed::All } else { Flushed::Part })
+    Ok(if link.is_drained() { Flushed::All } else { Flushed::Part })
+}
+
+/// Seals a frame of a link on which nothing waits, and sends it as far as the socket has room; returns the bytes that were
+/// sealed. An error counts as no room: the flush that follows meets it again, where it can be reported.
+pub fn seal_now(
+    link: &mut Link,
+    mut frame: Outgoing,
+    buffers: &BufferTable,
+    counters: &mut RailCounters,
+    spares: &mut Spares,
+) -> usize {
+    while frame.left() > 0 {
+        let Some(sealed) = link.seal.sealed() else { break };
+        let Some(writer) = &mut sealed.writer else { break };
+        let mut filling = Filling::new(writer, &mut sealed.out, spares);
+        let added = filling.add(&frame, buffers);
+        filling.finish();
+        let Ok(added) = added else { break };
+        counters.bytes_copied += added as u64;
+        frame.sent += added as u32;
+        if !send_sealed(link, counters, spares).unwrap_or(false) {
+            break;
+        }
+    }
+    frame.sent as usize
+}
+
+/// Seals frames that wait, as many as the buffer takes, and reports them. Nothing where it is not empty.
+fn fill(
+    link: &mut Link,
+    report: &mut dyn Report,
+    counters: &mut RailCounters,
+    spares: &mut Spares,
+) -> Result<(), Errno> {
+    let Link { seal, outbound, .. } = link;
+    let Some(sealed) = seal.sealed().filter(|sealed| sealed.out.is_empty()) else { return Ok(()) };
+    let Some(writer) = &mut sealed.writer else { return Ok(()) };
+    let mut filling = Filling::new(writer, &mut sealed.out, spares);
+    let mut bytes = 0;
+    for frame in outbound.frames() {
+        let added = filling.add(frame, report.buffers()).map_err(|_| Errno::FAULT)?;
+        bytes += added;
+        if added < frame.left() {
+            break;
+        }
+    }
+    filling.finish();
+    counters.bytes_copied += bytes as u64;
+    settle(link, bytes, report, counters);
+    Ok(())
+}
+
+/// Sends sealed bytes; true where the socket took them all.
+fn send_sealed(
+    link: &mut Link,
+    counters: &mut RailCounters,
+    spares: &mut Spares,
+) -> Result<bool, Errno> {
+    let Link { seal, socket, progress, .. } = link;
+    let (Some(sealed), Some(socket)) = (seal.sealed(), socket) else { return Ok(false) };
+    counters.system_calls += 1;
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let sent = match rustix::net::send(socket, sealed.out.waiting(), flags) {
+        Ok(sent) => sent,
+        Err(errno) if is_passing(errno) => return Ok(false),
+        Err(errno) => return Err(errno),
+    };
+    counters.bytes_sent += sent as u64;
+    *progress = progress.wrapping_add(1);
+    sealed.out.advance(sent, spares);
+    Ok(sealed.out.is_empty())
 }
 
 /// Adds the part of a frame that has not left; false if the list became full before its end.

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use crate::link::{Link, State};
 use crate::rail::{INTERFACES, LISTENER, LOOKUPS, QUIET_PASSES, TcpRail};
 use crate::receive::Receiver;
+use crate::sealed::IN_BYTES;
 use crate::send::{self, Flushed};
 use crate::socket;
 
@@ -145,8 +146,20 @@ impl TcpRail {
             self.hot = None;
             return false;
         };
-        let buffer = &mut self.buffer;
-        let mut receiver = Receiver { buffer, counters: &mut self.counters, report: &mut *report };
+        let buffer = match link.seal.sealed().is_some() {
+            true => {
+                self.sealed_buffer.resize(IN_BYTES, 0);
+                &mut self.sealed_buffer[..]
+            }
+            false => &mut self.buffer[..],
+        };
+        let mut receiver = Receiver {
+            buffer,
+            counters: &mut self.counters,
+            forged_records: &mut self.statistics.forged_records,
+            spares: &mut self.spares,
+            report: &mut *report,
+        };
         match receiver.receive(id, link) {
             Ok(progress) => progress,
             Err(fault) => self.down(slot, fault, report),
@@ -155,7 +168,7 @@ impl TcpRail {
 
     pub(crate) fn flush(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
         let Some(link) = self.links.get_mut(slot) else { return false };
-        let flushed = send::flush(link, report, &mut self.counters);
+        let flushed = send::flush(link, report, &mut self.counters, &mut self.spares);
         if let Some(stall) = &mut link.stall {
             self.stalls.sent(slot, stall, self.now);
         }
@@ -218,7 +231,7 @@ impl TcpRail {
             if let Some(socket) = link.socket() {
                 socket::tune(socket, &self.config);
             }
-            let queued = !link.outbound.is_empty();
+            let queued = !link.is_drained();
             self.watch_room(slot, queued);
             self.counters.links_up += 1;
             report.link_up(self.id(slot), false);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::health::Health;
 use ropewalk_base::limits::{EAGER_BYTES_LONG, EAGER_BYTES_SHORT};
+use ropewalk_base::payload::{Cipher, LinkKeys};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -89,6 +90,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Driven<S> for Machine<S> {
             Event::Ended { token, outcome } => above.ended(token, outcome),
             Event::Revoked { link, key } => above.revoked(link, key),
         }
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
+    /// A packet of a link came, and is the peer's as far as can be told.
+    fn of_link(&mut self, id: SlotId, packet: Packet<'_>, above: &mut dyn LinkEvents<S>) {
+        match packet {
+            Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
+            Packet::Ack(ack) => _ = self.acknowledged(id, ack),
+            Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
+            Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
+            Packet::Refusal(refusal) => self.pull_refused(id, refusal),
+            Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) | Packet::Sealed(_) => {}
+        }
+        self.touch_if_wanted(id);
     }
 }
 
@@ -177,28 +193,31 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
             self.counters.strangers += 1;
             match opened.packet {
                 Packet::Stream(body, _) => self.send_away(from, endpoint, tag, body.secret.get()),
-                Packet::Pull(_) => self.send_away(from, endpoint, tag, 0),
+                Packet::Pull(_) | Packet::Sealed(_) => self.send_away(from, endpoint, tag, 0),
                 _ => {}
             }
             return;
         };
+        self.ask_seal(id, above);
         match opened.packet {
             Packet::Answer(answer) => {
                 let bytes = usize::from(opened.head.bytes.get());
                 self.answered(id, (from, endpoint), answer, bytes);
             }
+            Packet::Sealed(sealed) => {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                let whole = &body[..usize::from(opened.head.bytes.get())];
+                if let Some(packet) = self.open_packet(id, sealed.number.get(), whole, &mut scratch)
+                {
+                    self.of_link(id, packet, above);
+                }
+                self.scratch = scratch;
+            }
+            packet if self.is_protected(id) => self.hear_plain(id, &packet),
             packet => {
                 self.heard(id);
                 self.report_all(above);
-                match packet {
-                    Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
-                    Packet::Ack(ack) => _ = self.acknowledged(id, ack),
-                    Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
-                    Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
-                    Packet::Refusal(refusal) => self.pull_refused(id, refusal),
-                    Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
-                }
-                self.touch_if_wanted(id);
+                self.of_link(id, packet, above);
             }
         }
         self.report_all(above);
@@ -257,6 +276,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
         Machine::health(self, link)
     }
 
+    fn protects(&self) -> Option<Cipher> {
+        let hardware = ropewalk_seal::hardware_aes();
+        Some(if hardware { Cipher::Aes256Gcm } else { Cipher::ChaCha20Poly1305 })
+    }
+
+    fn seal(&mut self, link: SlotId, keys: &LinkKeys, memory: &dyn Bytes) {
+        Machine::seal(self, link, keys, memory);
+    }
+
     fn abandon(&mut self, link: SlotId) -> bool {
         let is_known = self.links.get(link).is_some();
         self.end(link, Fault::Closed);
@@ -297,6 +325,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> PacketProtocol<S> for Machine
                 ("dropped.refused_call", it.refused),
                 ("dropped.retry", it.retries),
                 ("dropped.never_sent", it.never_sent),
+                ("dropped.forged", it.forged),
+                ("dropped.replayed", it.replayed),
+                ("dropped.unprotected", it.unprotected),
+                ("dropped.too_early", it.too_early),
             ],
         }
     }

@@ -19,6 +19,7 @@ use super::machine::{Event, Machine, Reply};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::remote_writes::{Listed, Offers};
+use super::sealed::LinkSeal;
 use super::sending::Sending;
 use super::stream::{Early, Incoming};
 use super::transfers::{Asks, Exposed, Reading, Serving};
@@ -85,6 +86,7 @@ pub(super) struct Link<S> {
     /// What a peer that does not know the link has to repeat of our packets.
     pub secret: u32,
     pub stage: Stage,
+    pub seal: LinkSeal,
     /// The call by which the other began it.
     pub call: Option<u64>,
     /// Longest packet, and what it would be where all get through.
@@ -139,6 +141,7 @@ impl<S> Link<S> {
             theirs,
             secret: 0,
             stage,
+            seal: LinkSeal::Undecided,
             call: None,
             packet_bytes,
             longest: packet_bytes as u16,
@@ -198,7 +201,8 @@ impl<S> Link<S> {
                 // An acknowledgement makes room first where there is none.
                 let room = self.sending.has_room();
                 let patient = if room { self.out.due() } else { Time::NEVER };
-                stream.min(silent).min(self.asks.due(readings)).min(patient)
+                let doubted = self.seal.doubted_until();
+                stream.min(silent).min(self.asks.due(readings)).min(patient).min(doubted)
             }
         }
     }
@@ -343,6 +347,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if body.secret.get() != state.secret {
             self.counters.strangers += 1;
             state.probes = true;
+            state.seal.doubt(self.driver.now);
             return self.touch(id);
         }
         let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
@@ -404,6 +409,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 }
             }
             Stage::Up | Stage::Closing => {
+                if state.seal.doubted_until() <= now {
+                    // Who does not know the link any more cannot prove that, and is silent.
+                    return self.end(id, Fault::PeerReset);
+                }
                 state.sending.expire(now);
                 state.probes = state.silent_at() <= now;
                 let owed =

@@ -74,6 +74,12 @@ pub struct PacketCounters {
     /// Calls that were told to come again with a cookie; acknowledgements of what was never sent.
     pub retries: u64,
     pub never_sent: u64,
+    /// Packets of protected links: that somebody made up or changed, that came before, that are in clear, and that overtook
+    /// the end of the greeting.
+    pub forged: u64,
+    pub replayed: u64,
+    pub unprotected: u64,
+    pub too_early: u64,
     /// Links that a peer's breach of the protocol ended.
     pub violations: u64,
     pub frames_sent: u64,
@@ -143,6 +149,8 @@ pub struct Machine<S> {
     pub(super) listed_all: usize,
     pub(super) untold_all: usize,
     pub(super) spare: Vec<SharedBytes>,
+    /// Where sealed packets are opened.
+    pub(super) scratch: Vec<u8>,
     pub(super) counters: PacketCounters,
 }
 
@@ -174,6 +182,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             listed_all: 0,
             untold_all: 0,
             spare: Vec::new(),
+            scratch: Vec::new(),
             counters: PacketCounters::default(),
         }
     }
@@ -327,11 +336,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if matches!(state.stage, Stage::Calling { .. } | Stage::Answered { .. }) {
             return self.next_call(id, out).map(Leaving::whole);
         }
-        if let Some(leaving) = self.next_stream(id, memory, out) {
-            return Some(leaving);
+        if let Some((leaving, is_plain)) = self.next_stream(id, memory, out) {
+            return Some(if is_plain { leaving } else { self.sealed_packet(id, leaving, out) });
         }
         let other = self.next_ack(id, out).or_else(|| self.next_ask(id, out));
-        other.or_else(|| self.next_piece(id, memory, out)).map(Leaving::whole)
+        let other = other.or_else(|| self.next_piece(id, memory, out)).map(Leaving::whole)?;
+        Some(self.sealed_packet(id, other, out))
     }
 
     /// The acknowledgement of packets that arrived, if it is due.

@@ -6,7 +6,8 @@
 //! * [`access`]: reads and writes of remote memory that were ordered; [`reading`]: transfers to us, [`serving`]: from us;
 //!   [`remote_writes`]: offers of writes, which the other side then reads; [`transfers`]: the state of them all;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it; [`loss`]: which of them were lost;
-//!   [`congestion`]: how many may be under way.
+//!   [`congestion`]: how many may be under way;
+//! * [`sealed`]: packets of links that are protected.
 
 mod access;
 mod congestion;
@@ -20,6 +21,7 @@ mod outgoing;
 mod reading;
 pub mod receiving;
 mod remote_writes;
+mod sealed;
 pub mod sending;
 mod serving;
 mod stream;

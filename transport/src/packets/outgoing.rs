@@ -25,7 +25,9 @@ pub(super) struct Sent {
     pub offset: u32,
     pub bytes: SharedBytes,
     /// The number of those bytes that belong to payloads.
-    pub payload_bytes: usize,
+    pub payload_bytes: u32,
+    /// It is a part of the greeting of a link that is protected: it goes in clear.
+    pub is_plain: bool,
 }
 
 /// Records on their way out.
@@ -165,6 +167,17 @@ impl Outgoing {
         current.into_iter().chain(queues).filter(pending).map(|queued| queued.token).collect()
     }
 
+    /// Nothing more joins the packet that is being filled.
+    pub fn end_packet(&mut self) {
+        self.full.extend(self.building.take());
+    }
+
+    /// All that was cut goes in clear, and nothing that follows joins it.
+    pub fn end_plain(&mut self) {
+        self.end_packet();
+        self.full.iter_mut().for_each(|sent| sent.is_plain = true);
+    }
+
     /// The next packet; where there is nothing to say and an answer is wanted one without bytes, between two
     /// records.
     pub fn next(&mut self, probes: bool) -> Option<Sent> {
@@ -218,7 +231,7 @@ impl Outgoing {
         let building = self.building.get_or_insert_with(|| {
             let offset = if *begun { header.len() as u32 + *done as u32 } else { 0 };
             let bytes = spare.take().unwrap_or_default();
-            Sent { record: self.next_record, offset, bytes, payload_bytes: 0 }
+            Sent { record: self.next_record, offset, bytes, payload_bytes: 0, is_plain: false }
         });
         let bytes = building.bytes.alone().expect("it has not left");
         if !std::mem::replace(begun, true) {
@@ -236,7 +249,7 @@ impl Outgoing {
                 bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
             }
         }
-        building.payload_bytes += part;
+        building.payload_bytes += part as u32;
         *done += part as u64;
         if bytes.len() == room {
             self.full.extend(self.building.take());

@@ -91,6 +91,11 @@ impl Receiving {
         self.untold += 1;
     }
 
+    /// The packets after the first missing one do not count.
+    pub fn forget_early(&mut self) {
+        self.early = 0;
+    }
+
     /// The peer is to hear something now: a packet came again, since what it was told before was lost, or it
     /// waits for a sign of life.
     pub fn owe(&mut self, now: Time) {

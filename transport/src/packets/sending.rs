@@ -246,6 +246,11 @@ impl<T> Sending<T> {
         self.kept.iter().filter_map(|packet| packet.content.as_ref())
     }
 
+    /// The same, to be changed.
+    pub fn contents_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.kept.iter_mut().filter_map(|packet| packet.content.as_mut())
+    }
+
     /// The round trips that were measured.
     pub fn round_trip(&self) -> &RoundTrip {
         &self.round_trip

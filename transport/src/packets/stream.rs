@@ -24,6 +24,7 @@ use super::link::{Link, Stage};
 use super::machine::{Event, Machine};
 use super::outgoing::{Cutting, FULL_MAX, Queued, Sent};
 use super::receiving::Arrival;
+use super::sealed::LinkSeal;
 use crate::driver::Driven;
 use crate::memory::{APART_BYTES_MIN, Bytes, Payload, SPARE_MAX, recycle};
 use crate::protocol::LinkEvents;
@@ -173,15 +174,27 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
+    /// Cuts all that waits, for packets in clear. A greeting is short.
+    pub(super) fn cut_all(&mut self, id: SlotId, memory: &dyn Bytes) {
+        self.cut_up_to(id, memory, false, usize::MAX);
+        let Some(state) = self.links.get_mut(id) else { return };
+        state.out.end_plain();
+        state.sending.contents_mut().for_each(|sent| sent.is_plain = true);
+    }
+
+    fn cut(&mut self, id: SlotId, memory: &dyn Bytes, at_once: bool) {
+        self.cut_up_to(id, memory, at_once, FULL_MAX);
+    }
+
     /// Cuts records into packets, as long as there is room for these. `at_once`: within the order itself,
     /// where the first record's outcome is its answer.
-    fn cut(&mut self, id: SlotId, memory: &dyn Bytes, at_once: bool) {
+    fn cut_up_to(&mut self, id: SlotId, memory: &dyn Bytes, at_once: bool, most: usize) {
         loop {
             let buffer = self.buffer();
             let Some(state) = self.links.get_mut(id) else { return };
             let room = state.room();
             let out = &mut state.out;
-            if out.full.len() >= FULL_MAX {
+            if out.full.len() >= most {
                 return self.recycle(buffer);
             }
             if out.current.is_none() {
@@ -220,21 +233,23 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         id: SlotId,
         memory: &dyn Bytes,
         out: &mut [u8],
-    ) -> Option<Leaving> {
+    ) -> Option<(Leaving, bool)> {
         let (now, route) = (self.driver.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
-        let Link { sending, receiving, sent_again, packets, secret, .. } = state;
+        let Link { sending, receiving, sent_again, packets, secret, seal, .. } = state;
+        let plain_secret = seal.sealed().map_or(*secret, |sealed| sealed.plain_secret);
+        let secret = |sent: &Sent| if sent.is_plain { plain_secret } else { *secret };
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
             *sent_again += 1;
             *packets += 1;
-            let leaving = write(out, route, ack, (number, *secret), sent);
+            let leaving = write(out, route, ack, (number, secret(sent)), sent);
             if leaving.kept.is_none() {
-                self.counters.bytes_copied += sent.payload_bytes as u64;
+                self.counters.bytes_copied += u64::from(sent.payload_bytes);
             }
-            return Some(leaving);
+            return Some((leaving, sent.is_plain));
         }
         if !state.sending.has_room() {
             return None;
@@ -252,13 +267,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
-        let leaving = write(out, route, ack, (number, state.secret), &sent);
+        let secret = if sent.is_plain { plain_secret } else { state.secret };
+        let is_plain = sent.is_plain;
+        let leaving = write(out, route, ack, (number, secret), &sent);
         if leaving.kept.is_none() {
-            self.counters.bytes_copied += sent.payload_bytes as u64;
+            self.counters.bytes_copied += u64::from(sent.payload_bytes);
         }
         state.sending.push(sent, now);
         state.packets += 1;
-        Some(leaving)
+        Some((leaving, is_plain))
     }
 
     /// The other side says what it has. False where that was never sent, so that somebody else says it.
@@ -368,6 +385,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.advance(id, taken, above);
                 bytes = &bytes[taken..];
                 continue;
+            }
+            if matches!(state.seal, LinkSeal::Undecided) && !self.may_begin(id, above) {
+                return;
             }
             match self.begin(id, bytes, above) {
                 Some(taken) => bytes = &bytes[taken..],

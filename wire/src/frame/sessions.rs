@@ -13,6 +13,12 @@ pub const ACK_RUNS_MAX: usize = 12;
 pub const MODE_RESUME: u8 = 1;
 /// In a greeting's mode: a session that begins over this link may have several paths.
 pub const MODE_PATHS: u8 = 2;
+/// In a greeting's mode: the sender demands that the link is protected, by tags alone, or by encryption.
+pub const MODE_AUTH: u8 = 4;
+pub const MODE_SECURE: u8 = 8;
+/// In a greeting's mode: the sender can protect the link; and AES is fast at the sender.
+pub const MODE_PROTECTS: u8 = 16;
+pub const MODE_AES: u8 = 32;
 
 /// Bytes of a key share, and of a proof.
 pub const SHARE_BYTES: usize = 16;
@@ -28,7 +34,7 @@ layouts! {
         host: U64,
         /// Random; both sides' together make the session tag.
         nonce: U32,
-        /// `MODE_RESUME`, `MODE_PATHS`.
+        /// `MODE_RESUME`, `MODE_PATHS`, and those of the protection.
         mode: u8,
         /// Of an answer: 0 accepted, else why not (`Refusal`).
         refusal: u8,
@@ -83,7 +89,8 @@ layouts! {
         reserved: [u8; 7],
     } 24
     /// After a greeting with `FLAG_JOIN`: of the accepting side, with its answer; of the connecting side, in place of
-    /// `Confirm`. The link becomes a path, or carries the session on; then path and counter are 0.
+    /// `Confirm`. The link becomes a path, or carries the session on; then path and counter are 0, or in a proof over
+    /// a link that is to be protected a random number of the accepting side, which the connecting side repeats.
     JoinBody {
         /// The path's number. Its lowest bit is 0 where the side with the lower endpoint id added the path.
         path: U32,
@@ -95,7 +102,8 @@ layouts! {
         /// Of the connecting side: the source port that its user chose, or 0. A link with one may join beside another one of
         /// the same pair of rails.
         entropy: U16,
-        reserved_too: [u8; 4],
+        /// Of the connecting side, where the link is to be protected: random, part of the link's keys. Else 0.
+        salt: [u8; 4],
         /// Under the session's key, over the session, both greetings' nonces, and what comes before.
         proof: [u8; PROOF_BYTES],
     } 48

@@ -21,7 +21,7 @@ struct Room {
     rule: &'static str,
 }
 
-const RAIL: &[&str] = &["base", "wire", "rail"];
+const RAIL: &[&str] = &["base", "wire", "seal", "rail"];
 const FACE: &[&str] = &["base", "wire", "net", "rma", "host-*", "client", "face-common"];
 const ANY_RAIL: &[&str] = &["rail", "rail-*", "sim", "netns"];
 
@@ -38,6 +38,7 @@ const ROOMS: &[Room] = &[
     room("base", &[], &[], "base stands on std alone"),
     room("wire", &["base"], &[], "wire stands on base"),
     room("auth", &[], &[], "auth stands on libraries alone: it knows neither frames nor files"),
+    room("seal", &["base"], &[], "seal stands on base: it knows neither links nor sockets"),
     room(
         "core",
         &["base", "wire", "auth"],
@@ -46,16 +47,16 @@ const ROOMS: &[Room] = &[
     ),
     room(
         "transport",
-        &["base", "wire"],
+        &["base", "wire", "seal"],
         &["sim"],
-        "transport stands on wire and base and names no port",
+        "transport stands on wire, base and seal and names no port",
     ),
     room("rail", &["base", "wire"], ANY_RAIL, "the rail trait stands on wire and base"),
     room(
         "rail-*",
         RAIL,
         ANY_RAIL,
-        "a rail stands on the rail trait, wire and base, and on no other",
+        "a rail stands on the rail trait, seal, wire and base, and on no other",
     ),
     room(
         "net",

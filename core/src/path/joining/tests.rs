@@ -66,8 +66,8 @@ pub(in crate::path) struct Rig {
 }
 
 fn join_body(path: U32, counter: U32, entropy: u16, proof: [u8; PROOF_BYTES]) -> JoinBody {
-    let (reserved, reserved_too, entropy) = (0, [0; 4], entropy.into());
-    JoinBody { path, counter, rail: 3, reserved, entropy, reserved_too, proof }
+    let (reserved, salt, entropy) = (0, [0; 4], entropy.into());
+    JoinBody { path, counter, rail: 3, reserved, entropy, salt, proof }
 }
 
 impl Rig {

@@ -55,8 +55,8 @@ pub struct Up {
     /// data servers take free ports or endpoints beside it.
     #[arg(long, value_name = "URL", default_value = LISTEN, value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Allow listening at an address that other hosts can reach. The servers do not authenticate
-    /// clients: everybody who reaches the address can act as any user.
+    /// Allow listening at an address that other hosts can reach, though everybody who reaches it can
+    /// act as any user. Not needed with --key-file, where payloads are protected (--payload).
     #[arg(long)]
     insecure: bool,
     /// Serve figures for Prometheus here, at http://ADDRESS/metrics. Only this host can read them

@@ -137,16 +137,21 @@ The address at which data servers and mounts reach the metadata server.")
     .usually("the address at which [meta] listens")
     .like(&["\"tcp://127.0.0.1:7700\""]),
     key("insecure", Form::Truth, "\
-Servers listen only at loopback addresses unless this is true. Without 'key_file', everybody who \
-reaches another address can read and change all files; with it, those who can change packets on the \
-way.")
+Lets servers listen at addresses that other hosts can reach, though everybody who reaches them can read \
+and change all files. Not needed with 'key_file', where 'payload' is secure or auth.")
     .usually("false")
     .like(&["false"]),
     key("key_file", Form::Path, "\
 The keys by which this host proves that it belongs to the cluster ('ropewalk key create'). Nobody \
 else may be able to read the file (mode 600). Servers with keys begin sessions only with those who \
-prove one. Keys do not protect the bytes on the network.")
+prove one.")
     .like(&["\"/etc/ropewalk/key\""]),
+    key("payload", Form::Text, "\
+Protects payloads on the network: 'crc' only finds accidents, with 'auth' nobody on the way changes \
+them, with 'secure' nobody reads them, either. Networks can differ. The stronger mode of both sides \
+counts. Memory of one host needs no protection.")
+    .usually("secure with 'key_file', else crc")
+    .like(&["\"secure\"", "\"secure,udp=auth\""]),
 ];
 
 const META: &[Key] = &[

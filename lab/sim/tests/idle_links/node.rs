@@ -295,7 +295,7 @@ impl Node {
             Output::Raised | Output::Written { .. } | Output::Served { .. } => {
                 unreachable!("nobody uses exposed memory")
             }
-            Output::Greet { .. } => unreachable!("nobody has keys"),
+            Output::Greet { .. } | Output::Seal { .. } => unreachable!("nobody has keys"),
             Output::Verb(verb) => {
                 let token = match &verb {
                     Verb::Read { token, .. } | Verb::Write { token, .. } => *token,
