@@ -143,8 +143,8 @@ fn invalid(error: PayloadError) -> std::io::Error {
 impl EndpointConfig {
     /// The protection that links of these rails are to have.
     fn protections(&self, rails: &[Box<dyn Rail>]) -> std::io::Result<Vec<RailProtection>> {
-        let of = |rail: &Box<dyn Rail>| self.payload.protection(&self.security, &**rail);
-        rails.iter().map(|rail| of(rail).map_err(invalid)).collect()
+        let of = |rail: &dyn Rail| self.payload.protection(&self.security, rail);
+        rails.iter().map(|rail| of(&**rail).map_err(invalid)).collect()
     }
 
     fn identity(&self) -> Identity {

@@ -141,7 +141,7 @@ impl Core {
         let key = session.filter(|it| Some(it.id) == state.goes_on_with()).and_then(|it| it.key());
         let named = match outbound && self.is_to_be_sealed(link) {
             true => (PathId::named(body.path.get()), body.counter.get()),
-            false => state.challenge,
+            false => state.challenge(),
         };
         let claim = self.claim(link, id, prover, (body.rail, body.entropy.get()), named);
         let shown = claim.zip(key).filter(|(claim, key)| key.holds(claim, &body.proof));
@@ -159,7 +159,8 @@ impl Core {
             return Placement::Drop;
         }
         if let Some(state) = self.links.get_mut(link) {
-            (state.proof, state.challenge) = (CarryingProof::Given, named);
+            state.proof = CarryingProof::Given;
+            state.set_challenge(named);
         }
         self.accepted(link, id, &hello);
         Placement::Drop
@@ -167,7 +168,7 @@ impl Core {
 
     /// Confirms a link of ours, with our proof where the peer has given its own.
     pub(crate) fn emit_confirmation(&mut self, link: LinkId, id: PeerId) {
-        let state = self.links.get(link).map(|state| (state.proof, state.challenge));
+        let state = self.links.get(link).map(|state| (state.proof, state.challenge()));
         if let Some((CarryingProof::Given, challenge)) = state {
             return self.emit_proof_as(link, id, Prover::CarryingCaller, challenge);
         }

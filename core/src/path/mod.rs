@@ -39,7 +39,7 @@ pub(crate) use names::{Name, Names};
 pub(crate) use newcomers::Newcomers;
 pub(crate) use peers::Peers;
 pub(crate) use routes::{RouteNews, Routes};
-pub(crate) use sealing::LinkSeal;
+pub(crate) use sealing::Protection;
 pub(crate) use timers::Timers;
 pub(crate) use trusting::Trust;
 pub(crate) use waking::Waking;
@@ -89,10 +89,8 @@ pub(crate) struct Link {
     pub proof: CarryingProof,
     /// How far both sides have proven that they have keys, and the flags of the peer's greeting.
     pub trust: Option<Box<LinkTrust>>,
-    /// How far its protection is.
-    pub seal: LinkSeal,
-    /// The path and the number that proofs name which carry a session on over it.
-    pub challenge: (PathId, u32),
+    /// How far its protection is; none: nothing is known of it. Links without keys have none, and there may be many.
+    pub protection: Option<Box<Protection>>,
     pub their_flags: u16,
     /// Stands for the host from which the peer called, or for our rail, where answers are counted.
     pub source: u8,
@@ -261,8 +259,7 @@ impl Link {
             insist: false,
             proof: CarryingProof::default(),
             trust: None,
-            seal: LinkSeal::Undecided,
-            challenge: (PathId::FIRST, 0),
+            protection: None,
             their_flags: 0,
             source: 0,
             stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },

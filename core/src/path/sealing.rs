@@ -13,14 +13,49 @@ use ropewalk_base::payload::{Cipher, LinkKeys, PayloadMode, Sealing};
 use ropewalk_base::verb::LinkId;
 use ropewalk_wire::frame::{MODE_AES, MODE_AUTH, MODE_PROTECTS, MODE_SECURE};
 
-use super::LinkStage;
+use super::{Link, LinkStage};
 use crate::api::Output;
 use crate::engine::Core;
 use crate::session::{Claim, Key, PathId};
 
+/// The path and the number in proofs over links that nobody protects.
+pub(super) const NO_CHALLENGE: (PathId, u32) = (PathId::FIRST, 0);
+
+/// The protection of a link.
+#[derive(Debug)]
+pub(crate) struct Protection {
+    seal: LinkSeal,
+    /// The path and the number that proofs name which carry a session on over it.
+    challenge: (PathId, u32),
+}
+
+impl Link {
+    fn protection(&mut self) -> &mut Protection {
+        self.protection.get_or_insert_with(|| {
+            Box::new(Protection { seal: LinkSeal::Undecided, challenge: NO_CHALLENGE })
+        })
+    }
+
+    fn has_seal(&self) -> bool {
+        let is_decided = |it: &Protection| !matches!(it.seal, LinkSeal::Undecided);
+        self.protection.as_deref().is_some_and(is_decided)
+    }
+
+    /// The path and the number that proofs name which carry a session on over it.
+    pub(super) fn challenge(&self) -> (PathId, u32) {
+        self.protection.as_ref().map_or(NO_CHALLENGE, |it| it.challenge)
+    }
+
+    pub(super) fn set_challenge(&mut self, challenge: (PathId, u32)) {
+        if challenge != self.challenge() {
+            self.protection().challenge = challenge;
+        }
+    }
+}
+
 /// How far the protection of a link is.
 #[derive(Debug, Default)]
-pub(crate) enum LinkSeal {
+enum LinkSeal {
     /// Both sides still greet, or there is none.
     #[default]
     Undecided,
@@ -89,10 +124,7 @@ impl Core {
 
     /// Whether a link that is to carry a session lacks the protection that it has to have.
     pub(crate) fn lacks_seal(&self, link: LinkId) -> bool {
-        let is_sealed = || {
-            let state = self.links.get(link);
-            state.is_some_and(|state| !matches!(state.seal, LinkSeal::Undecided))
-        };
+        let is_sealed = || self.links.get(link).is_some_and(Link::has_seal);
         self.trust.is_some() && !matches!(self.agreed_protection(link), Ok(None)) && !is_sealed()
     }
 
@@ -110,10 +142,10 @@ impl Core {
             let number = self.random.next_u64();
             let challenge = (PathId::named(number as u32), (number >> 32) as u32);
             if let Some(state) = self.links.get_mut(link) {
-                state.challenge = challenge;
+                state.set_challenge(challenge);
             }
         }
-        self.links.get(link).map_or((PathId::FIRST, 0), |state| state.challenge)
+        self.links.get(link).map_or(NO_CHALLENGE, Link::challenge)
     }
 
     /// The caller of a link has proven itself: what both sides send from here on is sealed, if they agreed on that.
@@ -131,7 +163,7 @@ impl Core {
         let (send, receive) = if state.outbound { (caller, acceptor) } else { (acceptor, caller) };
         let has_greeted = !state.outbound;
         let keys = Box::new(LinkKeys { mode, cipher, send, receive, has_greeted });
-        state.seal = LinkSeal::Due(keys.clone());
+        state.protection().seal = LinkSeal::Due(keys.clone());
         self.counters.links_sealed += 1;
         self.outputs.push(Output::Seal { link, keys });
     }
@@ -142,12 +174,13 @@ impl Core {
             return Sealing::Plain;
         }
         let Some(state) = self.links.get_mut(link) else { return Sealing::Undecided };
-        if let LinkSeal::Due(_) = state.seal
-            && let LinkSeal::Due(keys) = std::mem::replace(&mut state.seal, LinkSeal::Told)
+        if let Some(Protection { seal: seal @ LinkSeal::Due(_), .. }) =
+            state.protection.as_deref_mut()
+            && let LinkSeal::Due(keys) = std::mem::replace(seal, LinkSeal::Told)
         {
             return Sealing::Sealed(keys);
         }
-        let is_plain = state.stage == LinkStage::Up && matches!(state.seal, LinkSeal::Undecided);
+        let is_plain = state.stage == LinkStage::Up && !state.has_seal();
         if is_plain { Sealing::Plain } else { Sealing::Undecided }
     }
 }

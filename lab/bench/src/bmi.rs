@@ -4,6 +4,8 @@
 //! Ours goes through the C interface in processes of its own; beside it, in turn, bare sockets and what
 //! MPIs this machine has. Bandwidths count 10^6 bytes.
 
+use ropewalk_net::PayloadMode;
+
 use crate::bmi_group::{Group, Point, Shape};
 use crate::bmi_rows::{Kind, Row, rows_of};
 use crate::lab::{Options, alternate, hold_dma_latency, quoted, version};
@@ -257,6 +259,7 @@ impl Row {
             rounds,
             depth,
             checksum: false,
+            payload: PayloadMode::Crc,
         };
         // On a thread of its own: it stays on one core.
         let measured =

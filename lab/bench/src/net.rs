@@ -173,29 +173,18 @@ pub fn net(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     }
 }
 
+/// Lengths of messages, in bytes.
+const QUICK_SIZES: &[usize] = &[8, 1024, 65_536, 1 << 20];
+const SIZES: &[usize] =
+    &[8, 64, 1024, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288, 1 << 20, 4 << 20];
+
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
     cases(false, 1.0).iter().filter_map(|group| group.first()).map(Case::name).collect()
 }
 
 fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
-    let sizes: &[usize] = match quick {
-        true => &[8, 1024, 65_536, 1 << 20],
-        false => &[
-            8,
-            64,
-            1024,
-            8192,
-            16_384,
-            32_768,
-            65_536,
-            131_072,
-            262_144,
-            524_288,
-            1 << 20,
-            4 << 20,
-        ],
-    };
+    let sizes = if quick { QUICK_SIZES } else { SIZES };
     // Fewer rounds than messages under way would measure nothing.
     let scaled = |rounds: usize| ((rounds as f64 * scale) as usize).max(20);
     let mut groups = Vec::new();

@@ -87,10 +87,13 @@ pub(super) struct Link<S> {
     pub secret: u32,
     pub stage: Stage,
     pub seal: LinkSeal,
-    /// The call by which the other began it.
-    pub call: Option<u64>,
+    /// Both sides have agreed on none.
+    pub is_plain: bool,
+    /// The call by which the other began it, if it did.
+    pub call: u64,
+    pub was_called: bool,
     /// Longest packet, and what it would be where all get through.
-    pub packet_bytes: usize,
+    pub packet_bytes: u16,
     pub longest: u16,
     pub schedule: Schedule,
     /// When anything came over it last.
@@ -141,9 +144,11 @@ impl<S> Link<S> {
             theirs,
             secret: 0,
             stage,
-            seal: LinkSeal::Undecided,
-            call: None,
-            packet_bytes,
+            seal: LinkSeal::default(),
+            is_plain: false,
+            call: 0,
+            was_called: false,
+            packet_bytes: packet_bytes as u16,
             longest: packet_bytes as u16,
             schedule: Schedule::default(),
             heard_at: Time::NEVER,
@@ -218,14 +223,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Somebody calls.
     pub(super) fn called(&mut self, from: S, endpoint: u8, body: &CallBody, bytes: usize) {
         let (call, theirs) = (body.call.get(), body.tag.get());
-        let packet_bytes = usize::from(body.packet_bytes.get());
+        let packet_bytes = body.packet_bytes.get();
         if !self.config.accepts
             || body.version.get() != packets::VERSION
             || theirs == 0
-            || packet_bytes < PACKET_BYTES_MIN
+            || usize::from(packet_bytes) < PACKET_BYTES_MIN
             // The answer is as long as the call says: a short call would make it longer than what a liar
             // about his address has to send.
-            || bytes < packet_bytes
+            || bytes < usize::from(packet_bytes)
         {
             return self.counters.refused += 1;
         }
@@ -254,7 +259,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(id) = self.add_link(from, endpoint, theirs, wanted) else { return };
         if let Some(state) = self.links.get_mut(id) {
             state.packet_bytes = state.packet_bytes.min(packet_bytes);
-            state.call = Some(call);
+            (state.call, state.was_called) = (call, true);
         }
         self.called.insert((from, call), id);
         self.by_theirs.insert((from, endpoint, theirs), id);
@@ -310,12 +315,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         // One that came again proves no length; one to a longer call is from somebody who does not know yet that ours
         // are shorter. The next call is answered by what counts.
-        if bytes < packet_bytes || packet_bytes > state.packet_bytes {
+        if bytes < packet_bytes || packet_bytes > usize::from(state.packet_bytes) {
             return self.counters.doubled += 1;
         }
         state.station = from;
         state.theirs = body.tag.get();
-        state.packet_bytes = packet_bytes;
+        state.packet_bytes = packet_bytes as u16;
         state.stage = Stage::Up;
         state.heard_at = now;
         // The other side counts the link as made when it hears of us again.
@@ -359,7 +364,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.driver.now;
         let from = self.config.endpoint;
         let state = self.links.get_mut(id)?;
-        let mut packet_bytes = state.packet_bytes;
+        let mut packet_bytes = usize::from(state.packet_bytes);
         let (kind, call, padded) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
             Stage::Calling { call, probe, again_at, tries, found } => {
@@ -370,7 +375,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                     (Kind::Call, *probe, true)
                 } else {
                     packet_bytes = usize::from(state.longest).min(call_bytes(*tries, *found));
-                    state.packet_bytes = packet_bytes;
+                    state.packet_bytes = packet_bytes as u16;
                     (Kind::Call, *call, true)
                 }
             }

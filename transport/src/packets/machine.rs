@@ -233,7 +233,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if matches!(state.stage, Stage::Calling { .. }) {
             let longest = usize::from(state.longest).min(packet_bytes.max(PACKET_BYTES_MIN));
             state.longest = longest as u16;
-            state.packet_bytes = state.packet_bytes.min(longest);
+            state.packet_bytes = state.packet_bytes.min(state.longest);
         }
     }
 
@@ -393,7 +393,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if self.by_theirs.get(&name) == Some(&id) {
             self.by_theirs.remove(&name);
         }
-        if let Some(call) = state.call {
+        if let (true, call) = (state.was_called, state.call) {
             self.called.remove(&(state.station, call));
         }
         for buffer in state.buffers() {

@@ -33,7 +33,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         purpose: Purpose,
     ) -> bool {
         let Some(state) = self.links.get_mut(id) else { return false };
-        let piece_bytes = (state.packet_bytes - packets::overhead(Kind::Piece)) as u32;
+        let piece_bytes = (usize::from(state.packet_bytes) - packets::overhead(Kind::Piece)) as u32;
         let total_bytes = into.len;
         let pull = Pull::new(total_bytes, piece_bytes);
         let counted = true;
@@ -89,7 +89,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let body = RefusalBody { handle: handle.into(), reason, reserved: [0; 7] };
             return Some(packets::seal(out, Kind::Refusal, route, body.as_bytes(), 0, |_| ()));
         }
-        let packet_bytes = state.packet_bytes;
+        let packet_bytes = usize::from(state.packet_bytes);
         let piece_bytes = packet_bytes - packets::overhead(Kind::Piece);
         let more = (packet_bytes - packets::overhead(Kind::Pull)) / size_of::<PullBody>();
         let mut pulls = [PullBody::new_zeroed(); packets::PULLS_MAX];

@@ -27,15 +27,9 @@ use crate::protocol::LinkEvents;
 /// How long a peer may be silent of which somebody says that it does not know the link.
 const DOUBTED_FOR: Duration = Duration::from_secs(1);
 
-/// Whether the packets of a link are sealed.
+/// The seal of a link's packets, once both sides have agreed on one.
 #[derive(Debug, Default)]
-pub(super) enum LinkSeal {
-    /// Both sides still greet.
-    #[default]
-    Undecided,
-    Plain,
-    Sealed(Box<Sealed>),
-}
+pub(super) struct LinkSeal(Option<Box<Sealed>>);
 
 /// A link whose peer seals its packets.
 #[derive(Debug)]
@@ -54,17 +48,11 @@ pub(super) struct Sealed {
 
 impl LinkSeal {
     pub fn sealed(&self) -> Option<&Sealed> {
-        match self {
-            LinkSeal::Sealed(sealed) => Some(sealed),
-            _ => None,
-        }
+        self.0.as_deref()
     }
 
     fn sealed_mut(&mut self) -> Option<&mut Sealed> {
-        match self {
-            LinkSeal::Sealed(sealed) => Some(sealed),
-            _ => None,
-        }
+        self.0.as_deref_mut()
     }
 
     /// When the peer counts as gone, if it is silent until then.
@@ -84,21 +72,26 @@ impl LinkSeal {
 }
 
 impl<S> Link<S> {
+    /// Whether both sides still greet.
+    pub(super) fn is_undecided(&self) -> bool {
+        !self.is_plain && self.seal.0.is_none()
+    }
+
     /// What arrives is sealed from here on.
     fn open_with(&mut self, keys: &LinkKeys) {
-        self.seal = LinkSeal::Sealed(Box::new(Sealed {
+        self.seal = LinkSeal(Some(Box::new(Sealed {
             opener: Opener::new(keys.mode, keys.cipher, keys.receive.clone()),
             window: Window::new(),
             sealer: None,
             first: self.receiving.next(),
             plain_secret: self.secret,
             doubted_at: Time::NEVER,
-        }));
+        })));
         self.out.end_packet();
         // The peer has sent nothing in clear behind its part of the greeting.
         self.receiving.forget_early();
         // What is asked for and what answers has to leave room for the seal, as the stream does.
-        self.packet_bytes -= SEAL_BYTES;
+        self.packet_bytes -= SEAL_BYTES as u16;
     }
 }
 
@@ -118,7 +111,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             self.install(id, keys);
         }
         let Some(state) = self.links.get_mut(id) else { return };
-        if let LinkSeal::Sealed(sealed) = &mut state.seal {
+        if let Some(sealed) = state.seal.sealed_mut() {
             sealed.sealer = Some(Sealer::new(keys.mode, keys.cipher, keys.send.clone()));
             state.secret = secret;
         }
@@ -135,12 +128,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Asks whether what follows on a link is sealed, where that is not known.
     pub(super) fn ask_seal(&mut self, id: SlotId, above: &mut dyn LinkEvents<S>) {
         let Some(state) = self.links.get_mut(id) else { return };
-        if !matches!(state.seal, LinkSeal::Undecided) {
+        if !state.is_undecided() {
             return;
         }
         match above.sealing(id) {
             Sealing::Undecided => {}
-            Sealing::Plain => state.seal = LinkSeal::Plain,
+            Sealing::Plain => state.is_plain = true,
             // Records of ours that answer what follows would else leave in clear.
             Sealing::Sealed(keys) if keys.has_greeted => self.seal(id, &keys, above),
             Sealing::Sealed(keys) => self.install(id, &keys),

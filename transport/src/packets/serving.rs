@@ -66,7 +66,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return;
         };
         let piece_bytes = u32::from(body.piece_bytes.get());
-        let longest = state.packet_bytes - packets::overhead(Kind::Piece);
+        let longest = usize::from(state.packet_bytes) - packets::overhead(Kind::Piece);
         let ask = Ask { first: body.first.get(), pieces: body.pieces.get() };
         let last = u64::from(ask.first) + u64::from(63 - ask.pieces.leading_zeros().min(63));
         let fits = (1..=longest as u32).contains(&piece_bytes) && ask.pieces != 0;

@@ -24,7 +24,6 @@ use super::link::{Link, Stage};
 use super::machine::{Event, Machine};
 use super::outgoing::{Cutting, FULL_MAX, Queued, Sent};
 use super::receiving::Arrival;
-use super::sealed::LinkSeal;
 use crate::driver::Driven;
 use crate::memory::{APART_BYTES_MIN, Bytes, Payload, SPARE_MAX, recycle};
 use crate::protocol::LinkEvents;
@@ -60,7 +59,7 @@ pub(super) struct Incoming {
 impl<S> Link<S> {
     /// Bytes of records in a packet.
     fn room(&self) -> usize {
-        self.packet_bytes - packets::overhead(Kind::Stream)
+        usize::from(self.packet_bytes) - packets::overhead(Kind::Stream)
     }
 }
 
@@ -386,7 +385,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 bytes = &bytes[taken..];
                 continue;
             }
-            if matches!(state.seal, LinkSeal::Undecided) && !self.may_begin(id, above) {
+            if state.is_undecided() && !self.may_begin(id, above) {
                 return;
             }
             match self.begin(id, bytes, above) {
