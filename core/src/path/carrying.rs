@@ -152,7 +152,7 @@ impl Core {
         if !outbound {
             self.note_proven(link);
             self.seal_link(link, &key, &claim, body.salt);
-            if self.links.get(link).is_some_and(|state| state.trust.is_some()) {
+            if self.trust.is_some() {
                 self.expose_existing(id, link);
             }
             self.begin_session(id, link);

@@ -369,7 +369,18 @@ impl Core {
             if state.outbound { (ours, theirs) } else { (theirs, ours) };
         let session = self.peers.session(id)?.id;
         let path = path.name();
-        Some(Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy })
+        let modes = self.modes_told(link);
+        Some(Claim {
+            prover,
+            session,
+            caller_nonce,
+            acceptor_nonce,
+            path,
+            counter,
+            rail,
+            entropy,
+            modes,
+        })
     }
 
     fn emit_proof(&mut self, link: LinkId, id: PeerId, named: Named) {

@@ -90,6 +90,14 @@ impl Core {
             }
     }
 
+    /// What both greetings of a link say of protection, the caller's first.
+    pub(super) fn modes_told(&self, link: LinkId) -> [u8; 2] {
+        let told = MODE_AUTH | MODE_SECURE | MODE_PROTECTS | MODE_AES;
+        let (ours, state) = (self.protection_told(link), self.links.get(link));
+        let theirs = state.and_then(|state| state.hello).map_or(0, |hello| hello.mode & told);
+        if state.is_some_and(|state| state.outbound) { [ours, theirs] } else { [theirs, ours] }
+    }
+
     /// The protection of a link on which the peer has greeted; `None`: it has none.
     fn agreed_protection(
         &self,
@@ -154,11 +162,8 @@ impl Core {
             return;
         }
         let Ok(Some((mode, cipher))) = self.agreed_protection(link) else { return };
-        let ours = self.protection_told(link);
+        let modes = self.modes_told(link);
         let Some(state) = self.links.get_mut(link) else { return };
-        let theirs = state.hello.map_or(0, |hello| hello.mode);
-        let told = MODE_AUTH | MODE_SECURE | MODE_PROTECTS | MODE_AES;
-        let modes = if state.outbound { [ours, theirs & told] } else { [theirs & told, ours] };
         let [caller, acceptor] = key.link_keys(claim, salt, modes);
         let (send, receive) = if state.outbound { (caller, acceptor) } else { (acceptor, caller) };
         let has_greeted = !state.outbound;

@@ -349,8 +349,18 @@ impl Core {
         let session = SessionId::agreed(ours, theirs);
         let prover = Prover::BeginningCaller;
         let (path, counter, entropy) = (0, 0, 0);
-        let claim =
-            Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy };
+        let modes = self.modes_told(link);
+        let claim = Claim {
+            prover,
+            session,
+            caller_nonce,
+            acceptor_nonce,
+            path,
+            counter,
+            rail,
+            entropy,
+            modes,
+        };
         Some((claim, Key::proven(session, state.proven()?.key.bytes())))
     }
 

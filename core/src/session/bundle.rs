@@ -532,6 +532,7 @@ mod tests {
             counter: 1,
             rail: 0,
             entropy: 0,
+            modes: [0; 2],
         };
         let proof = low.key().unwrap().prove(&claim);
         assert!(high.key().unwrap().holds(&claim, &proof));

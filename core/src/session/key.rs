@@ -51,6 +51,8 @@ pub(crate) struct Claim {
     pub rail: u8,
     /// The caller's source port, where its user chose one; 0 from the acceptor.
     pub entropy: u16,
+    /// What both greetings said of the protection of payloads, the caller's first.
+    pub modes: [u8; 2],
 }
 
 impl Key {
@@ -109,6 +111,10 @@ impl Key {
         words.iter().for_each(|word| mac.update(&word.to_le_bytes()));
         mac.update(&[claim.rail]);
         mac.update(&claim.entropy.to_le_bytes());
+        // Nobody on the way changes what the greetings said. Sides without keys say nothing.
+        if claim.modes != [0; 2] {
+            mac.update(&claim.modes);
+        }
         mac
     }
 }
@@ -141,6 +147,7 @@ mod tests {
             counter: 1,
             rail: 0,
             entropy: 0,
+            modes: [0; 2],
         }
     }
 
@@ -158,6 +165,8 @@ mod tests {
             Claim { caller_nonce: 2, acceptor_nonce: 1, ..claim() },
             Claim { caller_nonce: 9, ..claim() },
             Claim { acceptor_nonce: 9, ..claim() },
+            Claim { modes: [1, 0], ..claim() },
+            Claim { modes: [0, 1], ..claim() },
             Claim { path: 6, ..claim() },
             Claim { counter: 2, ..claim() },
             Claim { rail: 1, ..claim() },

@@ -16,6 +16,7 @@
 mod config;
 mod health;
 mod link;
+mod outgoing;
 mod owner;
 mod path;
 mod rail;

@@ -23,7 +23,8 @@ use rustix::net::Shutdown;
 
 use crate::config::{TcpConfig, TcpError};
 use crate::health;
-use crate::link::{Link, Outgoing, State};
+use crate::link::{Link, State};
+use crate::outgoing::Outgoing;
 use crate::path;
 use crate::receive::BUFFER_BYTES;
 use crate::sealed::{LinkSeal, Sealed, Spares};

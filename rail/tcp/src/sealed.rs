@@ -10,7 +10,7 @@ use ropewalk_base::memory::{BufferTable, Gone};
 use ropewalk_base::payload::LinkKeys;
 use ropewalk_seal::{HEAD_BYTES, OVERHEAD_BYTES, Reader, TAG_BYTES, TEXT_BYTES_MAX, Writer};
 
-use crate::link::Outgoing;
+use crate::outgoing::Outgoing;
 
 /// Bytes of the buffer in which records are made: four of the longest ones.
 pub const OUT_BYTES: usize = 4 * RECORD_BYTES_MAX;

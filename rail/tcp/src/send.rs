@@ -11,7 +11,8 @@ use ropewalk_rail::Report;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::link::{Link, Outgoing};
+use crate::link::{Link, State};
+use crate::outgoing::Outgoing;
 use crate::sealed::{Filling, Spares};
 use crate::vectors::Vectors;
 
@@ -133,7 +134,11 @@ pub fn seal_now(
         let mut filling = Filling::new(writer, &mut sealed.out, spares);
         let added = filling.add(&frame, buffers);
         filling.finish();
-        let Ok(added) = added else { break };
+        let Ok(added) = added else {
+            // Records of a part of it may have been sealed: it can neither go on nor begin again.
+            link.state = State::Ending;
+            break;
+        };
         counters.bytes_copied += added as u64;
         frame.sent += added as u32;
         if !send_sealed(link, counters, spares).unwrap_or(false) {

@@ -15,11 +15,11 @@ use ropewalk_wire::packets::{
 use zerocopy::IntoBytes;
 
 use super::cookies::Cookie;
+use super::link_seal::LinkSeal;
 use super::machine::{Event, Machine, Reply};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::remote_writes::{Listed, Offers};
-use super::sealed::LinkSeal;
 use super::sending::Sending;
 use super::stream::{Early, Incoming};
 use super::transfers::{Asks, Exposed, Reading, Serving};
@@ -349,7 +349,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some((id, state)) = id.and_then(|id| Some((id, self.links.get_mut(id)?))) else {
             return self.counters.strangers += 1;
         };
-        if body.secret.get() != state.secret {
+        if body.secret.get() != state.secret || state.seal.is_readable() {
             self.counters.strangers += 1;
             state.probes = true;
             state.seal.doubt(self.driver.now);

@@ -15,6 +15,7 @@ mod cookies;
 mod drive;
 mod health;
 mod link;
+mod link_seal;
 mod loss;
 pub mod machine;
 mod outgoing;

@@ -8,9 +8,8 @@
 //! again is sealed anew, under another number; a forged reset ends no link whose peer answers.
 
 use std::hash::Hash;
-use std::time::Duration;
 
-use ropewalk_base::payload::{LinkKeys, Sealing};
+use ropewalk_base::payload::{LinkKeys, PayloadMode, Sealing};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -18,58 +17,12 @@ use ropewalk_seal::{Opener, Sealer, TAG_BYTES, Window};
 use ropewalk_wire::packets::{self, Packet, SEAL_BYTES, SEALED_HEAD_BYTES};
 
 use super::link::Link;
+use super::link_seal::{LinkSeal, Sealed};
 use super::machine::Machine;
 use super::sending::is_after;
 use crate::driver::Driven;
 use crate::memory::Bytes;
 use crate::protocol::LinkEvents;
-
-/// How long a peer may be silent of which somebody says that it does not know the link.
-const DOUBTED_FOR: Duration = Duration::from_secs(1);
-
-/// The seal of a link's packets, once both sides have agreed on one.
-#[derive(Debug, Default)]
-pub(super) struct LinkSeal(Option<Box<Sealed>>);
-
-/// A link whose peer seals its packets.
-#[derive(Debug)]
-pub(super) struct Sealed {
-    opener: Opener,
-    window: Window,
-    /// Seals ours, as soon as the layer above has ordered it.
-    sealer: Option<Sealer>,
-    /// The number of the peer's first packet of the stream that has to be sealed.
-    first: u32,
-    /// The secret of packets in clear: the link has another one by now.
-    pub plain_secret: u32,
-    /// Since when somebody says that the peer does not know the link; `NEVER`: nobody does.
-    doubted_at: Time,
-}
-
-impl LinkSeal {
-    pub fn sealed(&self) -> Option<&Sealed> {
-        self.0.as_deref()
-    }
-
-    fn sealed_mut(&mut self) -> Option<&mut Sealed> {
-        self.0.as_deref_mut()
-    }
-
-    /// When the peer counts as gone, if it is silent until then.
-    pub fn doubted_until(&self) -> Time {
-        self.sealed().map_or(Time::NEVER, |sealed| match sealed.doubted_at {
-            Time::NEVER => Time::NEVER,
-            at => at + DOUBTED_FOR,
-        })
-    }
-
-    /// Somebody says that the peer does not know the link.
-    pub fn doubt(&mut self, now: Time) {
-        if let Some(sealed) = self.sealed_mut() {
-            sealed.doubted_at = sealed.doubted_at.min(now);
-        }
-    }
-}
 
 impl<S> Link<S> {
     /// Whether both sides still greet.
@@ -85,6 +38,7 @@ impl<S> Link<S> {
             sealer: None,
             first: self.receiving.next(),
             plain_secret: self.secret,
+            is_readable: keys.mode == PayloadMode::Auth,
             doubted_at: Time::NEVER,
         })));
         self.out.end_packet();
@@ -215,9 +169,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Packet::Stream(body, _) = packet {
             let number = body.number.get();
             if is_after(sealed.first, number) {
-                // A packet of the greeting, whose acknowledgement was lost.
+                // A packet of the greeting, whose acknowledgement was lost. Anybody may have sent it: it says nothing of
+                // the way.
                 self.counters.doubled += 1;
-                state.receiving.came_again(number, now);
+                state.receiving.owe(now);
                 return self.touch(id);
             }
         }

@@ -178,7 +178,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.cut_up_to(id, memory, false, usize::MAX);
         let Some(state) = self.links.get_mut(id) else { return };
         state.out.end_plain();
-        state.sending.contents_mut().for_each(|sent| sent.is_plain = true);
+        // The peer takes packets in clear up to the one that ends its greeting. What only asked for a sign of life behind it
+        // goes again under the seal.
+        let greeting = state.sending.contents_mut().filter(|sent| !sent.bytes.is_empty()).count();
+        let mut seen = 0;
+        for sent in state.sending.contents_mut() {
+            sent.is_plain = seen < greeting;
+            seen += usize::from(!sent.bytes.is_empty());
+        }
     }
 
     fn cut(&mut self, id: SlotId, memory: &dyn Bytes, at_once: bool) {
@@ -324,6 +331,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.consume(id, &packet, bytes, above);
                 self.consume_early(id, number, above);
             }
+            // A greeting is a few packets, and they go again. Nobody else's are kept for it.
+            Arrival::Early if state.is_undecided() => self.counters.too_early += 1,
             Arrival::Early => {
                 self.counters.early += 1;
                 let room = match self.early_bytes < EARLY_BYTES_ALL {

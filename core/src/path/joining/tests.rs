@@ -202,6 +202,7 @@ impl Rig {
             counter: 0,
             rail: 3,
             entropy: 0,
+            modes: [0; 2],
         };
         let proof = self.bundle.key().expect("both shares are known").prove(&claim);
         let (path, counter) = (0.into(), 0.into());
@@ -270,6 +271,7 @@ impl Rig {
             counter,
             rail: 3,
             entropy,
+            modes: [0; 2],
         };
         let proof = self.bundle.key().expect("both shares are known").prove(&claim);
         let (path, counter) = (path.name().into(), counter.into());

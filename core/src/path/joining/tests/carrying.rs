@@ -27,8 +27,17 @@ impl Rig {
         let session = SessionId::own(self.session);
         let (path, counter, rail) = (0, 0, 3);
         let entropy = 0;
-        let claim =
-            Claim { prover, session, caller_nonce, acceptor_nonce, path, counter, rail, entropy };
+        let claim = Claim {
+            prover,
+            session,
+            caller_nonce,
+            acceptor_nonce,
+            path,
+            counter,
+            rail,
+            entropy,
+            modes: [0; 2],
+        };
         let proof = self.bundle.key().expect("both shares are known").prove(&claim);
         Body::Join(JoinBody { rail, ..join_body(0.into(), 0.into(), entropy, proof) })
     }
