@@ -139,7 +139,7 @@ impl Offer {
         self.facts.process.cast_signed()
     }
 
-    /// Brings the mount to rest. It is this process's only after [`Resting::take`].
+    /// Brings the mount to rest. It is this process's only after [`Claim::take`].
     pub fn go(self) -> anyhow::Result<Resting> {
         send(&self.stream, &word(Kind::Go))?;
         let heard = answer(&self.stream, Kind::State, self.process())?;
