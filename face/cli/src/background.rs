@@ -93,6 +93,8 @@ fn run(command: &mut Command, log: &str) -> anyhow::Result<Option<ExitStatus>> {
 
 /// It serves: from now on nobody waits for it any more.
 static SERVES: AtomicBool = AtomicBool::new(false);
+/// It goes on without a command that waits for it.
+static KEEPS: AtomicBool = AtomicBool::new(false);
 
 /// Leaves the terminal, if this process is the one in the background. If the command that waits for it goes
 /// away before it serves, it ends.
@@ -110,11 +112,16 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
         while polled == Err(rustix::io::Errno::INTR) {
             polled = rustix::event::poll(&mut set, None);
         }
-        if polled.is_ok() && !SERVES.load(Ordering::SeqCst) {
+        if polled.is_ok() && !SERVES.load(Ordering::SeqCst) && !KEEPS.load(Ordering::SeqCst) {
             stop.ask();
         }
     })?;
     Ok(())
+}
+
+/// From now on this process goes on also where no command waits for it: what it takes over has been served for long.
+pub fn keep() {
+    KEEPS.store(true, Ordering::SeqCst);
 }
 
 /// Tells the waiting command that it serves; if no command waits any more, it ends.
@@ -127,7 +134,7 @@ pub fn ready(stop: &Stop) -> anyhow::Result<()> {
     let _ = flock(std::io::stderr(), FlockOperation::NonBlockingLockShared);
     // No file system is kept from being unmounted by where the command was typed.
     std::env::set_current_dir("/")?;
-    if print(format!("{READY}\n").as_bytes()).is_err() {
+    if print(format!("{READY}\n").as_bytes()).is_err() && !KEEPS.load(Ordering::SeqCst) {
         stop.ask();
     }
     Ok(())

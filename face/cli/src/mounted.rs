@@ -188,14 +188,6 @@ impl Job {
                 mount.go_on(reactor);
                 false
             }
-            Order::Settle(answer) => {
-                let still_here = mount.client().still_has_session().await;
-                if still_here {
-                    mount.go_on(reactor);
-                }
-                let _ = answer.send(still_here);
-                !still_here
-            }
             Order::Leave => true,
         }
     }
@@ -329,6 +321,10 @@ impl Mounted {
     fn end(&mut self, stop: Option<&Stop>) -> anyhow::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         stop.into_iter().for_each(Stop::expect_another);
+        // A mount that was given away is not ours to unmount, and this process ends when the other one serves.
+        while self.desk.is_given() && !thread.is_finished() {
+            std::thread::sleep(LOOK);
+        }
         if !thread.is_finished() && !unmount_beside(&self.unmounter)? {
             let path = self.unmounter.path().display();
             if let Some(stop) = stop {

@@ -239,6 +239,7 @@ impl Client {
         let client = Client::build(world, endpoint, address, config, world.random_u128())?;
         client.open_session().await?;
         client.serve_callbacks();
+        client.watch_server();
         client.keep_session();
         client.keep_reporting();
         Ok(client)

@@ -121,7 +121,8 @@ impl Client {
     /// The server does not know `lost` any more: everything that it covered is gone.
     pub(crate) async fn lost_session(&self, lost: u64) -> Result<(), Errno> {
         let _guard = self.inner.session_lock.acquire().await;
-        if self.inner.meta.session() != lost {
+        // A process that takes a session over has none before it has that one.
+        if self.inner.meta.session() != lost || lost == 0 {
             return Ok(());
         }
         if self.inner.stopped.get() {
@@ -380,6 +381,11 @@ impl Client {
     pub(crate) fn serve_callbacks(&self) {
         let handler = Rc::new(Callbacks { inner: Rc::downgrade(&self.inner) });
         Server::start(&self.inner.world, self.inner.endpoint.clone(), handler);
+    }
+
+    /// Notices when the link to the metadata server is lost, or calls go to another one. Not without a session, which is
+    /// then asked for.
+    pub(crate) fn watch_server(&self) {
         let weak = Rc::downgrade(&self.inner);
         let world: World = self.inner.world.clone();
         let endpoint = self.inner.endpoint.clone();

@@ -11,21 +11,17 @@
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use ropewalk_base::ids::Origin;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::Options;
 use ropewalk_rpc::trust::moved;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::handover::{ClientState, InodeState, OpenFile};
-use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::map::{Map, News};
-use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::session::{SessionReply, SessionRequest};
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::Errno;
-use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::{Client, ClientConfig};
 use crate::data::Known;
@@ -33,9 +29,6 @@ use crate::error::ClientError;
 use crate::file::{File, OpenOptions};
 use crate::home::Home;
 use crate::inode::{Inode, Position};
-
-/// Between two questions to a metadata server that does not answer.
-const ASK_AGAIN: Duration = Duration::from_millis(200);
 
 impl Client {
     /// Whether nothing is under way that a hand-over would lose.
@@ -87,37 +80,17 @@ impl Client {
         }
     }
 
-    /// There was no hand-over: calls go on.
+    /// There was no hand-over: calls go on. If the session has moved all the same, or has ended meanwhile, this process
+    /// hears it at once, and opens another one.
     pub fn go_on(&self) {
         self.inner.gate.open();
+        let client = self.clone();
+        self.inner.world.spawn(async move { client.renew().await });
     }
 
     /// The session is another process's.
     pub fn leave(&self) {
         self.inner.stopped.set(true);
-    }
-
-    /// Whether the session is still this process's. Waits for the metadata server's word, however long.
-    pub async fn still_has_session(&self) -> bool {
-        let inner = &*self.inner;
-        let options = Options {
-            limit: inner.config.patience,
-            name: format!("the metadata server at {}", inner.address),
-            ..Options::default()
-        };
-        // Beside the gate, which is closed.
-        let connection = inner.meta.moved(inner.meta.peer(), options);
-        let mut body = Vec::new();
-        encode(&SessionRequest::Renew { session: inner.meta.session() }, &mut body);
-        loop {
-            let answer = connection.call_free(Service::Session, &body).await;
-            let answer = answer.map(|reply| decode::<SessionResult>(reply.body()));
-            match answer {
-                Ok(Ok(Ok(SessionReply::Renewed { .. }))) => return true,
-                Ok(Ok(Err(_))) => return false,
-                _ => inner.world.sleep(ASK_AGAIN).await,
-            }
-        }
     }
 
     /// A client that is to go on with what another process gave away. It asks nobody anything before
@@ -182,7 +155,8 @@ impl Client {
         let own = Origin { endpoint: identity.endpoint, incarnation: identity.incarnation };
         let (session, endpoint, incarnation) = (state.session, state.endpoint, state.incarnation);
         let tag = moved(state.recognition, session, own);
-        // The metadata server may want leases back in the same moment.
+        // The metadata server may want leases back in the same moment: what follows from that waits for the session.
+        let guard = inner.session_lock.acquire().await;
         self.serve_callbacks();
         let sent = inner.world.now();
         let request = SessionRequest::Move { session, endpoint, incarnation, tag };
@@ -197,6 +171,8 @@ impl Client {
                 let servers = inner.servers.borrow();
                 servers.values().for_each(|server| server.connection.go_on_from(begin));
                 drop(servers);
+                drop(guard);
+                self.watch_server();
                 self.saw_boot(boot);
                 self.keep_session();
                 self.keep_reporting();
@@ -226,6 +202,8 @@ impl Inode {
             && state.claims.is_empty()
             && state.resizing == 0
             && self.syncing.borrow().is_empty()
+            // Pages from under a lost lease are on their way: whoever does not know that would write them.
+            && self.orphans.get().1 == 0
     }
 
     /// What another process has to know of it; none where it can ask for all of that.
@@ -247,8 +225,9 @@ impl Inode {
             grant: state.number,
             recalled: state.recalled,
             told: state.told,
-            generation: state.generation,
-            version: state.version,
+            // In doubt, older ones count as well.
+            generation: if state.doubtful { 0 } else { state.generation },
+            version: if state.doubtful { 0 } else { state.version },
             insisted: state.insisted,
             losses: (state.losses.count, state.losses.told),
             unsynced,

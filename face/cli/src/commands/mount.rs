@@ -256,6 +256,7 @@ fn take_over(arguments: &MountArguments, stop: &Stop) -> anyhow::Result<Mounted>
     security::name_file(key_file.map(|bytes| OsString::from_vec(bytes).into()));
     let usual = Duration::from_millis(patience_milliseconds);
     let patience = arguments.patience.unwrap_or(usual);
+    background::keep();
     let mounted = Mounted::take_over(client_rails()?, found, patience, stop)?;
     announce!(
         "mounted on {}, taken over from process {process}; nobody served it for {} ms",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ropewalk_mount::session::{mounted_device, mounted_kind};
+use ropewalk_mount::session::{mounted_device, mounted_for, mounted_kind};
 use ropewalk_wire::fs::decode;
 use ropewalk_wire::fs::handover::{Facts, Kind, State, word};
 use rustix::net::sockopt::socket_peercred;
@@ -19,6 +19,9 @@ use super::{NAME, host_clock};
 
 /// The serving process answers within this time; where its requests do not end it says so.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Major and minor number of /dev/fuse.
+const FUSE_DEVICE: (u32, u32) = (10, 229);
 
 /// A mount that its process would hand over.
 pub struct Offer {
@@ -43,6 +46,7 @@ pub fn find(path: &Path) -> anyhow::Result<Offer> {
         None => bail!("nothing is mounted on {shown}: mount there without --take-over"),
     }
     let device = mounted_device(path)?.context("the mount has just ended")?;
+    let (number, user) = mounted_for(path)?.context("the mount has just ended")?;
     let prefix = format!("{NAME}{device}/");
     let table = std::fs::read_to_string("/proc/thread-self/net/unix").unwrap_or_default();
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
@@ -51,8 +55,11 @@ pub fn find(path: &Path) -> anyhow::Result<Offer> {
     names.dedup();
     let mut error = None;
     for name in names {
-        match call(name, path) {
-            Ok(Some(offer)) => return Ok(offer),
+        match call(name, path, user) {
+            Ok(Some(offer)) if offer.facts.mount == number => return Ok(offer),
+            Ok(Some(_)) => {
+                error = Some(anyhow::anyhow!("{shown} is another mount than its process says"))
+            }
             Ok(None) => {}
             Err(refused) => error = Some(refused),
         }
@@ -66,7 +73,7 @@ pub fn find(path: &Path) -> anyhow::Result<Offer> {
 }
 
 /// Calls at a door; none where nobody is there.
-fn call(name: &str, path: &Path) -> anyhow::Result<Option<Offer>> {
+fn call(name: &str, path: &Path, user: Option<u32>) -> anyhow::Result<Option<Offer>> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes())?;
     // A call waits where the process is stopped and others wait already.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -77,9 +84,10 @@ fn call(name: &str, path: &Path) -> anyhow::Result<Option<Offer>> {
     let stream = UnixStream::from(socket);
     stream.set_nonblocking(false)?;
     let owner = socket_peercred(&stream)?;
-    // Anybody may take such a name; nobody else's word counts.
+    // Anybody may take such a name. The word of root, and of the user for whom the kernel made the mount, counts.
     let own = rustix::process::geteuid();
-    if owner.uid != own && !owner.uid.is_root() && !own.is_root() {
+    let is_mounts = user == Some(owner.uid.as_raw());
+    if !owner.uid.is_root() && !(is_mounts && (owner.uid == own || own.is_root())) {
         bail!(
             "{} is served by a process of user {}: run this command as that user",
             path.display(),
@@ -115,15 +123,24 @@ impl Offer {
         OsStr::from_bytes(&self.facts.path).into()
     }
 
-    /// Fails where this process uses the mount: it could not close a file while it serves that file. Touches no mount.
+    /// Fails where this process uses the mount: it could not close a file while it serves that file, nor run a program from
+    /// it. Touches no mount.
     pub fn check_unused(&self) -> anyhow::Result<()> {
-        let line = format!("mnt_id:\t{}", self.facts.mount);
+        let device = mounted_device(&self.path())?.context("the mount has just ended")?;
+        let table = std::fs::read_to_string("/proc/self/mountinfo").context("cannot read /proc")?;
+        // Also other places where the same file system is mounted.
+        let is_its = |line: &&str| line.split(' ').nth(2) == Some(device.as_str());
+        let mounts: Vec<String> = table
+            .lines()
+            .filter(is_its)
+            .filter_map(|line| Some(format!("mnt_id:\t{}", line.split(' ').next()?)))
+            .collect();
         let entries = std::fs::read_dir("/proc/self/fdinfo").context("cannot read /proc")?;
         for number in entries.flatten().map(|entry| entry.file_name()) {
             let info = Path::new("/proc/self/fdinfo").join(&number);
             // The one of the directory that is read here is gone by then.
             let info = std::fs::read_to_string(info).unwrap_or_default();
-            if info.lines().any(|found| found == line) {
+            if info.lines().any(|found| mounts.iter().any(|mount| mount == found)) {
                 let number = number.display();
                 bail!(
                     "descriptor {number} of this process, which it has from the shell, is a file of \
@@ -131,6 +148,16 @@ impl Offer {
                      use another shell"
                 );
             }
+        }
+        let mapped = device.split_once(':').and_then(|(major, minor)| {
+            Some(format!("{:02x}:{:02x}", major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?))
+        });
+        let maps = std::fs::read_to_string("/proc/self/maps").context("cannot read /proc")?;
+        if maps.lines().any(|line| line.split(' ').nth(3) == mapped.as_deref()) {
+            bail!(
+                "this program, or a library of it, lies on the mount, and a process cannot serve \
+                 itself: start a copy from another file system"
+            );
         }
         Ok(())
     }
@@ -145,6 +172,10 @@ impl Offer {
         let heard = answer(&self.stream, Kind::State, self.process())?;
         let state = decode(&heard.body).context("the state of the mount is not understood")?;
         let device = heard.descriptor.context("the descriptor of the mount did not come")?;
+        let kind = rustix::fs::fstat(&device)?.st_rdev;
+        if (rustix::fs::major(kind), rustix::fs::minor(kind)) != FUSE_DEVICE {
+            bail!("the descriptor that came is not of /dev/fuse");
+        }
         Ok(Resting { stream: self.stream, state, device })
     }
 }

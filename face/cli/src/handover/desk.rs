@@ -19,8 +19,6 @@ pub enum Order {
     Rest(mpsc::Sender<Result<Parcel, String>>),
     /// Serve on.
     GoOn,
-    /// The other process ended before it said that it serves: serve on, if the session is still this process's.
-    Settle(mpsc::Sender<bool>),
     /// The other process serves, and this one ends.
     Leave,
 }
@@ -33,6 +31,8 @@ pub struct Desk {
 
 #[derive(Default)]
 struct Inner {
+    /// The mount is the other process's, as long as that lives.
+    given: bool,
     orders: VecDeque<Order>,
     waker: Option<Waker>,
 }
@@ -41,6 +41,16 @@ impl Desk {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Orders are put in whole.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The mount is given away, or it is not.
+    pub fn set_given(&self, given: bool) {
+        self.lock().given = given;
+    }
+
+    /// Whether the mount is given away: nobody here ends it.
+    pub fn is_given(&self) -> bool {
+        self.lock().given
     }
 
     /// Gives an order.

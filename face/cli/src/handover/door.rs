@@ -114,8 +114,12 @@ fn hand_over(stream: &UnixStream, facts: &Facts, desk: &Desk) -> anyhow::Result<
         .map_err(anyhow::Error::from)
         .and_then(|()| hear(stream, Kind::Ready))
         .and_then(|ready| if ready { Ok(()) } else { bail!("it ended") })
-        .and_then(|()| Ok(send(stream, &word(Kind::Yours))?));
+        .and_then(|()| {
+            desk.set_given(true);
+            Ok(send(stream, &word(Kind::Yours))?)
+        });
     if let Err(error) = understood {
+        desk.set_given(false);
         desk.give(Order::GoOn);
         return Err(error);
     }
@@ -125,12 +129,10 @@ fn hand_over(stream: &UnixStream, facts: &Facts, desk: &Desk) -> anyhow::Result<
         desk.give(Order::Leave);
         return Ok(Outcome::Handed);
     }
-    let (sender, still_here) = mpsc::channel();
-    desk.give(Order::Settle(sender));
-    match still_here.recv() {
-        Ok(true) => bail!("it ended before it served"),
-        _ => Ok(Outcome::Handed),
-    }
+    // It has read no request. If the session has moved, the client opens another one.
+    desk.set_given(false);
+    desk.give(Order::GoOn);
+    bail!("it ended before it served")
 }
 
 /// Waits for a frame of this kind; false where the caller has gone.

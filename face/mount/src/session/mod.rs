@@ -325,6 +325,11 @@ pub fn mounted_device(path: &Path) -> std::io::Result<Option<String>> {
     Ok(table::fuse_mount_at(&absolute(path)?).map(|mount| mount.device))
 }
 
+/// The FUSE mount on `path`, if there is one: its number, and the user for whom it was made.
+pub fn mounted_for(path: &Path) -> std::io::Result<Option<(u64, Option<u32>)>> {
+    Ok(table::fuse_mount_at(&absolute(path)?).map(|mount| (mount.id, mount.user)))
+}
+
 /// The type of the file system that is mounted on `path`, if there is one: ours is `fuse.ropewalk`. Asks no
 /// server that may not answer.
 pub fn mounted_kind(path: &Path) -> std::io::Result<Option<String>> {

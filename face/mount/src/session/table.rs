@@ -11,6 +11,8 @@ pub(super) struct Mounted {
     pub(super) id: u64,
     /// The number of its device, as `MAJOR:MINOR`.
     pub(super) device: String,
+    /// The user for whom a FUSE mount was made.
+    pub(super) user: Option<u32>,
     path: OsString,
     kind: String,
 }
@@ -38,8 +40,13 @@ fn parse(line: &[u8]) -> Option<Mounted> {
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let device = std::str::from_utf8(fields.nth(1)?).ok()?.to_string();
     let path = OsString::from_vec(unescape(fields.nth(1)?));
-    let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(Mounted { id, device, path, kind: String::from_utf8_lossy(kind).into_owned() })
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let kind = String::from_utf8_lossy(rest.next()?).into_owned();
+    let options = rest.nth(1).unwrap_or_default();
+    let user = options.split(|byte| *byte == b',').find_map(|option| {
+        std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
+    });
+    Some(Mounted { id, device, user, path, kind })
 }
 
 /// Undoes the table's octal escapes of blanks and backslashes.

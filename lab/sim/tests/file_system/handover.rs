@@ -7,7 +7,7 @@ use std::time::Duration;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_client::handover::{ClientState, OpenFile};
 use ropewalk_client::{Client, ClientConfig, ClientError, File};
-use ropewalk_sim::cluster::META;
+use ropewalk_sim::cluster::{META, METAS};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::endpoint::endpoint;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, SimConfig, Simulation};
@@ -53,14 +53,22 @@ type Next = (Client, [File; 2]);
 type Taken = Rc<RefCell<Option<Result<Next, ClientError>>>>;
 
 fn add_next(simulation: &mut Simulation, state: ClientState, open: &[OpenFile; 2]) -> Taken {
+    add_next_at(simulation, format!("sim://{META}"), state, open)
+}
+
+fn add_next_at(
+    simulation: &mut Simulation,
+    address: String,
+    state: ClientState,
+    open: &[OpenFile; 2],
+) -> Taken {
     let taken = Taken::default();
     let (place, open) = (taken.clone(), open.clone());
     simulation.add_virtual_node(NEXT, VirtualDisk::new(8), move |node| {
         let endpoint = endpoint(node, ClusterId(7), SimConfig::stream());
         let (world, place, state) = (node.world().clone(), place.clone(), state.clone());
-        let open = open.clone();
+        let (open, address) = (open.clone(), address.clone());
         node.world().spawn(async move {
-            let address = format!("sim://{META}");
             let config = ClientConfig { patience: Duration::from_secs(120), ..Default::default() };
             let client = Client::from_state(&world, &endpoint, &address, config, &state);
             let client = client.expect("it asks nobody");
@@ -103,8 +111,6 @@ fn check(simulation: &mut Simulation, cluster: &Cluster, given: Given, next: Nex
         let found = read_all(&other, &file).await.expect("read");
         assert_same(&found[100_000..], &pattern(3, 300_000));
     });
-    let old = cluster.run(simulation, 0, |old| async move { old.still_has_session().await });
-    assert!(!old, "there is one owner");
     drop(kept);
     drop(given);
 }
@@ -156,11 +162,28 @@ fn without_the_secret_nothing_moves_and_the_owner_goes_on() {
     let refused = await_taken(&mut simulation, &taken).err().expect("it does not move");
     assert!(matches!(refused, ClientError::NotMoved { errno: Errno::ESTALE, .. }), "{refused}");
     cluster.run(&mut simulation, 0, |client| async move {
-        assert!(client.still_has_session().await);
         client.go_on();
         let file = client.open_again(&given.open[0]);
         write(&client, &file, 0, &pattern(4, 100_000)).await.expect("written");
         client.sync(&file).await.expect("synced");
         assert_same(&read(&client, &file, 0, 100_000).await.expect("read"), &pattern(4, 100_000));
     });
+}
+
+/// The one that serves is the last that is asked: until the session has moved there is none to be renewed.
+#[test]
+fn a_session_moves_also_where_the_active_server_stands_last() {
+    for seed in 0..6 {
+        let mut simulation = Simulation::new(200 + seed);
+        let config = ClusterConfig { clients: 2, ..ClusterConfig::paired() };
+        let cluster = Cluster::start(&mut simulation, config);
+        let given = cluster.run(&mut simulation, 0, give);
+        let active = cluster.active().expect("one serves");
+        let address = format!("sim://{};sim://{}", METAS[1 - active], METAS[active]);
+        let taken = add_next_at(&mut simulation, address, given.state.clone(), &given.open);
+        let next = await_taken(&mut simulation, &taken).expect("it moves");
+        // For longer than the server keeps a session that nobody renews.
+        simulation.run_for(Duration::from_secs(40));
+        check(&mut simulation, &cluster, given, next);
+    }
 }
