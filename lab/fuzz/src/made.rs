@@ -182,6 +182,11 @@ macro_rules! numbers {
 impl<'de> Deserializer<'de> for &mut Maker<'_> {
     type Error = Refused;
 
+    /// Nothing on the wire is text: addresses have their bytes.
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
     numbers! {
         deserialize_u8 visit_u8 u8, deserialize_u16 visit_u16 u16, deserialize_u32 visit_u32 u32,
         deserialize_u64 visit_u64 u64, deserialize_i8 visit_i8 i8, deserialize_i16 visit_i16 i16,

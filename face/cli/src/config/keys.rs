@@ -148,10 +148,10 @@ prove one.")
     .like(&["\"/etc/ropewalk/key\""]),
     key("payload", Form::Text, "\
 Protects payloads on the network: 'crc' only finds accidents, with 'auth' nobody on the way changes \
-them, with 'secure' nobody reads them, either. Networks can differ. The stronger mode of both sides \
-counts. Memory of one host needs no protection.")
+them, with 'secure' nobody reads them, either. Networks can differ, as in \"secure,udp=auth\". The \
+stronger mode of both sides counts. Memory of one host needs no protection.")
     .usually("secure with 'key_file', else crc")
-    .like(&["\"secure\"", "\"secure,udp=auth\""]),
+    .like(&["\"secure\""]),
 ];
 
 const META: &[Key] = &[
