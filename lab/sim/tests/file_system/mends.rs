@@ -204,17 +204,28 @@ fn a_member_that_comes_back_with_a_lost_object_gets_it_again() {
 
 #[test]
 fn an_orderer_that_finds_an_object_lost_gives_the_group_up_and_gets_it_again() {
-    for (seed, harm) in [(7, Harm::Head), (8, Harm::Gone)] {
+    let mut healed = [0, 0];
+    for (seed, harm) in (7..17).flat_map(|seed| [(seed, Harm::Head), (seed, Harm::Gone)]) {
         let mut site = Site::new(seed, None);
         let members = site.members(3);
         // All at once: nobody lives who would take its place.
         site.restart(&[0, 1, 2], |site| site.harm(members[0], 3, harm));
         site.simulation.run_for(Duration::from_secs(1));
-        site.reads_well();
+        if site.read().is_err() {
+            site.simulation.run_for(Duration::from_secs(10));
+            // Others that were silent for too long before they started again are out of step, and the last copy that
+            // counts is the lost one.
+            if site.members(3) == [members[0]] {
+                continue;
+            }
+            site.reads_well();
+        }
         site.simulation.run_for(Duration::from_secs(20));
         assert!(site.is_well(members[0], 3), "{harm:?}: {:#?}", site.cluster.logged());
         let differences = site.cluster.copy_differences(2);
         assert!(differences.is_empty(), "{differences:#?}");
         site.reads_well();
+        healed[usize::from(harm == Harm::Gone)] += 1;
     }
+    assert!(healed.iter().all(|times| *times > 2), "{healed:?}");
 }
