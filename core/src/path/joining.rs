@@ -20,7 +20,7 @@ use crate::api::{Output, PeerId};
 use crate::apm::{Outcome, Rule};
 use crate::engine::Core;
 use crate::session::sought::CallFault;
-use crate::session::{Bundle, Claim, PathId, Prover};
+use crate::session::{Bundle, Claim, PathId, Prover, SessionId};
 
 /// The path and the number of the attempt that a proof is about.
 type Named = (PathId, u32);
@@ -363,12 +363,23 @@ impl Core {
         (rail, entropy): (u8, u16),
         (path, counter): Named,
     ) -> Option<Claim> {
+        let session = self.peers.session(id)?.id;
+        self.claim_in(session, link, prover, (rail, entropy), (path.name(), counter))
+    }
+
+    /// As [`Core::claim`], of a session that may not have begun.
+    pub(super) fn claim_in(
+        &self,
+        session: SessionId,
+        link: LinkId,
+        prover: Prover,
+        (rail, entropy): (u8, u16),
+        (path, counter): (u32, u32),
+    ) -> Option<Claim> {
         let state = self.links.get(link)?;
         let (ours, theirs) = (state.nonce, state.hello?.nonce.get());
         let (caller_nonce, acceptor_nonce) =
             if state.outbound { (ours, theirs) } else { (theirs, ours) };
-        let session = self.peers.session(id)?.id;
-        let path = path.name();
         let modes = self.modes_told(link);
         Some(Claim {
             prover,

@@ -90,7 +90,7 @@ impl Core {
             }
     }
 
-    /// What both greetings of a link say of protection, the caller's first.
+    /// The protection that both greetings of a link name, the caller's first.
     pub(super) fn modes_told(&self, link: LinkId) -> [u8; 2] {
         let told = MODE_AUTH | MODE_SECURE | MODE_PROTECTS | MODE_AES;
         let (ours, state) = (self.protection_told(link), self.links.get(link));
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// What the caller has to repeat in its proof: so an old proof proves nothing, and no keys come again.
+    /// The number that the caller has to repeat in its proof: so an old proof proves nothing, and no keys come again.
     pub(super) fn challenge(&mut self, link: LinkId) -> (PathId, u32) {
         if self.is_to_be_sealed(link) {
             let number = self.random.next_u64();

@@ -344,23 +344,8 @@ impl Core {
     fn beginning(&self, link: LinkId, rail: u8) -> Option<(Claim, Key)> {
         let state = self.links.get(link)?;
         let (ours, theirs) = (state.nonce, state.hello?.nonce.get());
-        let (caller_nonce, acceptor_nonce) =
-            if state.outbound { (ours, theirs) } else { (theirs, ours) };
         let session = SessionId::agreed(ours, theirs);
-        let prover = Prover::BeginningCaller;
-        let (path, counter, entropy) = (0, 0, 0);
-        let modes = self.modes_told(link);
-        let claim = Claim {
-            prover,
-            session,
-            caller_nonce,
-            acceptor_nonce,
-            path,
-            counter,
-            rail,
-            entropy,
-            modes,
-        };
+        let claim = self.claim_in(session, link, Prover::BeginningCaller, (rail, 0), (0, 0))?;
         Some((claim, Key::proven(session, state.proven()?.key.bytes())))
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct Claim {
     pub rail: u8,
     /// The caller's source port, where its user chose one; 0 from the acceptor.
     pub entropy: u16,
-    /// What both greetings said of the protection of payloads, the caller's first.
+    /// The protection of payloads that both greetings named, the caller's first.
     pub modes: [u8; 2],
 }
 

@@ -64,7 +64,7 @@ impl Drop for Watch {
     }
 }
 
-/// What a mount's thread needs to know.
+/// The parameters of a mount's thread.
 struct Job {
     address: String,
     path: PathBuf,
@@ -74,7 +74,7 @@ struct Job {
     desk: Arc<Desk>,
 }
 
-/// What a mount's thread tells when it serves.
+/// The first message of a mount's thread: it serves.
 struct Served {
     unmounter: Unmounter,
     /// The time for which nobody served, of a mount that was taken over.

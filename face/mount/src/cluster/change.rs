@@ -81,7 +81,7 @@ impl ClusterMount {
     async fn settle(&self, until: Time) -> Option<Vec<Vec<u8>>> {
         let client = &self.file_system.client;
         loop {
-            // What a request that ended left behind gets its turn first.
+            // The tasks of requests that ended get their turn first.
             yield_now().await;
             if self.is_quiet().is_some() {
                 yield_now().await;
