@@ -106,6 +106,8 @@ enum Command {
     /// Says which clients may use which part of the file system, and how.
     #[command(subcommand, after_help = "Example: ropewalk export list")]
     Export(commands::export::ExportCommand),
+    /// Brings the file system to the newest format, once all its programs are new.
+    Upgrade(commands::upgrade::Upgrade),
     /// Mounts a cluster on a directory, and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
     /// Unmounts a cluster, also after the mounting process was killed.
@@ -180,6 +182,7 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Server(command) => commands::server::run(&command),
         Command::Export(command) => commands::export::run(&command),
+        Command::Upgrade(arguments) => commands::upgrade::run(&arguments),
         Command::Meta(command) => return commands::meta::run(&command),
         Command::Key(command) => commands::key::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),

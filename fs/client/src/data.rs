@@ -54,7 +54,7 @@ impl Client {
         self.fetch_pool(layout.pool_version).await
     }
 
-    async fn fetch_pool(&self, version: u32) -> Result<Rc<Pool>, Errno> {
+    pub(crate) async fn fetch_pool(&self, version: u32) -> Result<Rc<Pool>, Errno> {
         let _guard = self.inner.pool_lock.acquire().await;
         let (pool, servers) = self
             .ask(&MetaRequest::GetPool { version }, |reply| match reply {

@@ -8,6 +8,7 @@ use ropewalk_base::task::join;
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::data::FileId;
 use ropewalk_wire::fs::handover::OpenFile;
+use ropewalk_wire::fs::map::FIRST_EPOCH;
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -393,7 +394,14 @@ impl Client {
         let id = self.file_id(inode);
         let unsynced = &*taken;
         let data = async {
-            let synced = self.sync_homes(id, homes).await;
+            let mut synced = self.sync_homes(id, homes).await;
+            if synced.iter().any(|(home, _)| matches!(home, Home::Server(_)))
+                && self.map().epoch > FIRST_EPOCH
+            {
+                // The file system has left the first format meanwhile: others' bytes may lie elsewhere by now.
+                let homes = self.homes_of_bytes(inode).await?;
+                synced.extend(self.sync_homes(id, homes).await);
+            }
             synced.into_iter().try_for_each(|(home, now)| {
                 // Another era: bytes that were only in memory may be gone.
                 let lost = unsynced.get(&home).is_some_and(|before| now != Ok(*before));

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::layout::{Layout, Members, Pool};
-use ropewalk_wire::fs::map::{Map, News, PART_BYTES};
+use ropewalk_wire::fs::map::{FIRST_EPOCH, Map, News, PART_BYTES};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 
@@ -99,7 +99,14 @@ impl Places {
 impl Client {
     /// The places of a layout's stripes.
     pub(crate) async fn places(&self, layout: &Layout) -> Result<Places, Errno> {
-        let pool = self.pool_of(layout).await?;
+        let mut pool = self.pool_of(layout).await?;
+        if matches!(pool.members, Members::Servers(_)) && self.map().epoch > FIRST_EPOCH {
+            // Groups have changed, so the file system has left the first format meanwhile.
+            pool = self.fetch_pool(layout.pool_version).await?;
+            if matches!(pool.members, Members::Servers(_)) {
+                return Err(Errno::EPROTO);
+            }
+        }
         let known = || Places::new(layout, pool.clone(), self.map());
         if let Some(places) = known() {
             return Ok(places);

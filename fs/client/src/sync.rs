@@ -58,7 +58,7 @@ impl Client {
             let asked = asked.map(|(server, homes)| self.sync_some(file, server, homes));
             for (homes, answer) in join_all(asked).await {
                 let outdated = answer == Err(Errno::ESTALE) && self.map().epoch > map.epoch;
-                if outdated && homes.iter().any(|home| matches!(home, Home::Group(_))) {
+                if outdated {
                     left.extend(homes);
                     continue;
                 }

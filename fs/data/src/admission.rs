@@ -102,7 +102,13 @@ impl Handler for Inner {
                 Verdict::Stale => return self.refuse(responder, Status::BadSequence),
             }
             let groups = groups_of(&request);
-            if let Err(status) = self.check_groups(&head, groups, changes(&request)) {
+            let mut judged = self.check_groups(&head, groups, changes(&request));
+            if let DataRequest::Sync { groups, .. } = &request
+                && groups.is_empty()
+            {
+                judged = judged.and(self.groups.borrow().judge_sync(head.map));
+            }
+            if let Err(status) = judged {
                 return self.refuse(responder, status);
             }
         }

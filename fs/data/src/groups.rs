@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::map::{Map, Membership};
+use ropewalk_wire::fs::map::{FIRST_EPOCH, Map, Membership};
 
 use crate::config::Defect;
 
@@ -53,6 +53,23 @@ impl Groups {
     /// The epoch of the map that is known; 0: none.
     pub(crate) fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// There is no metadata server, and so no map but the first one.
+    pub(crate) fn alone(self) -> Groups {
+        Groups { epoch: FIRST_EPOCH, ..self }
+    }
+
+    /// Whether pools name bands: in the first format no group ever changes.
+    pub(crate) fn has_left_first_format(&self) -> bool {
+        self.epoch > FIRST_EPOCH
+    }
+
+    /// Whether to make everything durable for a caller with the map of epoch `map`. One that takes this for a file system of
+    /// the first format may look for bytes at the wrong servers.
+    pub(crate) fn judge_sync(&self, map: u32) -> Result<(), Status> {
+        let outdated = map <= FIRST_EPOCH && self.has_left_first_format();
+        if outdated { Err(Status::OtherMap) } else { Ok(()) }
     }
 
     /// Takes the map's word for the groups. `map`: all bands in which this server has a group. An older map says
@@ -184,11 +201,12 @@ impl Groups {
     ) -> Result<(), Status> {
         for group in groups {
             if let Some(server) = group.server() {
-                // Of the first format: it stays where it is.
-                if server != self.server {
-                    return Err(Status::OtherMap);
+                // Of the first format. A server that knows no map may have given the bytes away meanwhile.
+                match self.epoch {
+                    0 => return Err(Status::Unavailable),
+                    FIRST_EPOCH if server == self.server => continue,
+                    _ => return Err(Status::OtherMap),
                 }
-                continue;
             }
             if self.epoch == 0 || self.epoch < map {
                 return Err(Status::Unavailable);
@@ -212,6 +230,9 @@ impl Groups {
     /// `groups`: of the file; none: any.
     pub(crate) fn judge_cut(&self, map: u32, groups: &[Group]) -> Result<(), Status> {
         let is_newer = |own: &Own| own.membership.since > map;
+        if self.has_left_first_format() && groups.iter().any(|group| group.server().is_some()) {
+            return Err(Status::OtherMap);
+        }
         let changed = match groups {
             [] => self.own.values().any(is_newer),
             some => some.iter().filter_map(|group| self.own.get(group)).any(is_newer),
@@ -264,11 +285,17 @@ mod tests {
         let mut groups = Groups::new(7);
         let judge =
             |groups: &Groups, map, group: Group, writes| groups.judge(map, [group], writes, NOW);
-        assert_eq!(judge(&groups, 0, Group::of_server(7), true), Ok(()));
-        assert_eq!(judge(&groups, 0, Group::of_server(8), false), Err(Status::OtherMap));
+        let (own, others) = (Group::of_server(7), Group::of_server(8));
+        assert_eq!(judge(&groups, 0, own, true), Err(Status::Unavailable), "no map yet");
+        let first_format = Groups::new(7).alone();
+        assert_eq!(judge(&first_format, 0, own, true), Ok(()));
+        assert_eq!(judge(&first_format, 0, others, false), Err(Status::OtherMap));
         assert_eq!(judge(&groups, 4, first, false), Err(Status::Unavailable), "no map yet");
         groups.take(&map(5, &[(5, &[7]), (2, &[8, 7])]));
         assert_eq!(judge(&groups, 5, first, true), Ok(()));
+        assert_eq!(judge(&groups, 1, own, true), Err(Status::OtherMap), "of the format before");
+        assert_eq!(groups.judge_cut(1, &[own]), Err(Status::OtherMap), "a late cut");
+        assert_eq!((groups.judge_sync(1), groups.judge_sync(2)), (Err(Status::OtherMap), Ok(())));
         assert_eq!(judge(&groups, 4, first, true), Err(Status::OtherMap), "an old map");
         assert_eq!(judge(&groups, 4, second, false), Err(Status::OtherMap), "not the first");
         assert_eq!(

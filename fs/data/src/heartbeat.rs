@@ -80,6 +80,7 @@ impl Inner {
                 }
                 // Before it knows its groups, nobody needs it.
                 if noted && self.knows_map(&herald, map).await {
+                    self.begin_telling(&herald, Term(start));
                     self.groups.borrow_mut().renew(sent + COPY_SILENCE / 2);
                     if !self.joined.replace(true) {
                         self.joining.notify_all();

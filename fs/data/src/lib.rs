@@ -41,6 +41,8 @@ mod plan;
 mod read;
 mod report;
 mod server;
+mod telling;
+mod told;
 mod vouching;
 mod witness;
 mod write;

@@ -34,6 +34,7 @@ use ropewalk_wire::fs::meta::{
 use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::trust::{Member, Role};
+use ropewalk_wire::fs::upgrade::Telling;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -299,6 +300,24 @@ impl Herald {
                 let known = servers.iter().find(|known| known.server == server)?;
                 (!known.address.0.is_empty()).then(|| known.address.0.to_vec())
             }
+            _ => None,
+        }
+    }
+
+    /// Whether the metadata server is known to speak a version.
+    pub(crate) fn speaks(&self, version: u16) -> bool {
+        self.connection.newest().is_some_and(|newest| newest >= version)
+    }
+
+    /// The groups of objects, by number, and the upgrade since when they have them; `None` without an answer.
+    pub(crate) async fn groups(&self, telling: Telling<'_>) -> Option<(Vec<u64>, u64)> {
+        let mut body = Vec::new();
+        encode(&MetaRequest::TellGroups(telling), &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        self.is_noted(Term(reply.head.boot)).then_some(())?;
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(MetaReply::Groups { groups, step })) => Some((groups, step)),
             _ => None,
         }
     }

@@ -33,6 +33,7 @@ use crate::failure::{Failure, of_object};
 use crate::groups::Groups;
 use crate::membership::{self, Herald, Life, Refusal};
 use crate::mirror::Mirror;
+use crate::told::Progress;
 use crate::vouching::Vouching;
 use crate::witness::{Door, Witness};
 use ropewalk_rpc::lines::Lines;
@@ -83,6 +84,7 @@ pub(crate) struct Inner {
     this: Weak<Inner>,
     /// Somebody knows a newer map than this server.
     pub map_wanted: Notify,
+    pub telling: Progress,
     pub vouching: RefCell<Vouching>,
     /// Knows the newest term of the metadata server, where there is one.
     pub herald: Option<Rc<Herald>>,
@@ -164,6 +166,8 @@ impl DataServer {
         mark_made(world, &config).await?;
         let keeper = bind(world, &config, claim.keeper()).await?;
         tell_of_damage(&config, &recovery);
+        let groups = Groups::new(config.server.0).with(config.defect);
+        let groups = if joined.is_some() { groups } else { groups.alone() };
         let inner = Rc::new_cyclic(|this| Inner {
             world: world.clone(),
             endpoint: endpoint.clone(),
@@ -172,10 +176,11 @@ impl DataServer {
             lines: Lines::new(world, config.log.clone()),
             slots: RefCell::default(),
             epochs: RefCell::default(),
-            groups: RefCell::new(Groups::new(config.server.0).with(config.defect)),
+            groups: RefCell::new(groups),
             mirror: Mirror::new(world, &endpoint, config.defect),
             this: this.clone(),
             map_wanted: Notify::new(),
+            telling: Progress::new(&config.directory),
             vouching: RefCell::new(Vouching::new(joined.is_some(), config.defect)),
             herald: joined.as_ref().map(|(herald, _)| herald.clone()),
             scratch: RefCell::default(),

@@ -47,7 +47,9 @@ pub(crate) fn changes(request: &MetaRequest<'_>) -> bool {
         | M::Order(_)
         | M::Export(_)
         | M::SetStep(_)
-        | M::Vouch { .. } => false,
+        | M::Vouch { .. }
+        | M::Upgrade(_)
+        | M::TellGroups(_) => false,
         M::Lookup { .. }
         | M::GetAttributes { .. }
         | M::ReadDirectory { .. }
@@ -132,7 +134,9 @@ pub(crate) fn inodes_mut<'r>(request: &'r mut MetaRequest<'_>) -> [Option<&'r mu
         | M::Order(_)
         | M::Export(_)
         | M::SetStep(_)
-        | M::Vouch { .. } => [None, None],
+        | M::Vouch { .. }
+        | M::Upgrade(_)
+        | M::TellGroups(_) => [None, None],
     }
 }
 
@@ -234,6 +238,8 @@ pub(crate) fn asks(request: &MetaRequest<'_>) -> Asks {
         | M::Export(_)
         | M::SetStep(_)
         | M::Vouch { .. }
-        | M::Inspect { .. } => Asks::Nothing,
+        | M::Inspect { .. }
+        | M::Upgrade(_)
+        | M::TellGroups(_) => Asks::Nothing,
     }
 }

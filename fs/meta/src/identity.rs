@@ -252,7 +252,9 @@ impl Standing<'_> {
             | R::Exports { .. }
             | R::Allowed { .. }
             | R::Vouched { .. }
-            | R::Inspected { .. } => {}
+            | R::Inspected { .. }
+            | R::Upgrade(_)
+            | R::Groups { .. } => {}
         }
     }
 }

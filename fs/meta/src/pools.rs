@@ -22,10 +22,12 @@ use crate::config::Config;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 
+mod lifting;
 mod moving;
 mod placement;
 mod rows;
 
+use lifting::Lifting;
 pub use moving::{ORDERS_VERSION, Refusal};
 pub use placement::Shortage;
 pub use rows::{decode_band, decode_pool, encode_band, encode_pool};
@@ -208,6 +210,7 @@ pub struct Pools {
     /// The last look at all groups: when, and its outcome.
     looked: Time,
     moves: Moves,
+    lifting: Lifting,
 }
 
 impl Pools {
@@ -234,6 +237,16 @@ impl Pools {
     /// With the map, as rows hold it. None: of the first format.
     pub fn mapped(self, banded: Option<Banded>) -> Pools {
         Pools { banded, ..self }
+    }
+
+    /// A data server speaks this version and those before.
+    pub fn note_version(&mut self, server: u32, newest: u16) {
+        self.lifting.note_version(server, newest);
+    }
+
+    /// So many objects of a data server have learned their group; `done`: none is left.
+    pub fn note_told(&mut self, server: u32, told: u64, done: bool) {
+        self.lifting.note_told(server, told, done);
     }
 
     /// Whether pools name bands: the store is not of the first format.

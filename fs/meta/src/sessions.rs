@@ -150,6 +150,8 @@ pub struct Session {
     pub called: bool,
     /// The changes of exports after which its client was looked at.
     pub judged: u64,
+    /// The newest version that its client speaks; 0: it has not said so in this life of the server.
+    pub newest: u16,
     slots: Vec<Slot>,
 }
 
@@ -186,7 +188,8 @@ impl Sessions {
         self.bound += usize::from(row.owner.is_bound());
         *self.by_endpoint.entry(row.owner.endpoint).or_default() += 1;
         let called = reclaiming;
-        let session = Session { row, deadline, reclaiming, called, judged: 0, slots: Vec::new() };
+        let (judged, newest, slots) = Default::default();
+        let session = Session { row, deadline, reclaiming, called, judged, newest, slots };
         self.sessions.insert(id, session);
     }
 

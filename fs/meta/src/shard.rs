@@ -10,7 +10,7 @@
 
 mod chores;
 mod ending;
-mod opening;
+pub(crate) mod opening;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -193,6 +193,8 @@ pub struct Shard<R> {
     grace: Option<Time>,
     /// The rows come from a dump, and were not served since.
     restored: bool,
+    /// The upgrade by which the store left its first format; 0: it never had that.
+    pub(crate) step: u64,
     stopped: Option<RowsError>,
 }
 
@@ -230,6 +232,8 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::SetStep(_)
                 | MetaRequest::Admit { .. }
                 | MetaRequest::Order(_)
+                | MetaRequest::Upgrade(_)
+                | MetaRequest::TellGroups(_)
                 | MetaRequest::Export(_) => {
                     let ticket = self.parking.ticket();
                     let mut groups = Vec::new();

@@ -135,6 +135,8 @@ struct Inner {
     silent: RefCell<BTreeMap<usize, Duration>>,
     /// Told when another server is called.
     turned: Notify,
+    /// The newest version that each server speaks, once it has said so.
+    spoken: RefCell<BTreeMap<usize, u16>>,
     pool: Pool,
     options: Options,
     session: Cell<u64>,
@@ -263,6 +265,7 @@ impl Connection {
                 turn: Cell::new(0),
                 silent: RefCell::default(),
                 turned: Notify::new(),
+                spoken: RefCell::default(),
                 pool: Pool::with_budget(POOL_BYTES),
                 options,
                 session: Cell::new(0),
@@ -298,6 +301,11 @@ impl Connection {
                 self.inner.turned.notify_all();
             }
         }
+    }
+
+    /// The newest version that the server which is called now speaks; `None`: it has not said so yet.
+    pub fn newest(&self) -> Option<u16> {
+        self.inner.spoken.borrow().get(&self.inner.turn.get()).copied()
     }
 
     /// Completes when calls go to another one of several servers: the one before did not serve, or did not answer.
@@ -506,6 +514,9 @@ impl Connection {
             let peer = inner.peers[turn];
             let outcome = self.attempt(peer, head, body, reply_bytes, resend).await;
             self.note_silence(turn, resend, &outcome);
+            if let Ok(reply) = &outcome {
+                inner.spoken.borrow_mut().insert(turn, reply.head.newest);
+            }
             let outcome = outcome.and_then(|reply| self.in_term(reply));
             if let Ok(reply) = &outcome
                 && !matches!(reply.head.status, Status::Unavailable | Status::Unproven)

@@ -14,7 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, PeerId, Request};
-use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, Service, Status};
+use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, Service, Status, VERSION};
 use ropewalk_wire::fs::trust::{Introduction, Member, SEAL_BYTES, Seal};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -143,6 +143,7 @@ impl Responder {
     /// Sends the answer to wherever the call came from last.
     pub fn send(self, answer: Answer) {
         let head = ReplyHead {
+            newest: VERSION,
             status: answer.status,
             sealed: self.proven.is_some(),
             slot: self.call.slot,
@@ -215,7 +216,11 @@ impl Server {
 
     fn take<H: Handler>(&self, request: Request, handler: &Rc<H>) {
         let Ok((head, body)) = CallHead::decode(request.bytes()) else {
-            // Nobody to answer: a malformed call has no place for a reply either.
+            // A program of another version hears of it. Else there is nobody to answer: a malformed call has no place for a
+            // reply either.
+            if let Some((reply, bits)) = CallHead::of_other_version(request.bytes()) {
+                self.reply_at_once(&reply, Destination { peer: request.peer, bits }, &[]);
+            }
             return;
         };
         let destination = Destination { peer: request.peer, bits: head.reply_bits };
@@ -297,12 +302,13 @@ impl Server {
     /// Answers at once, without a mark and without a seal.
     fn turn_away(&self, call: CallHead, to: Destination, status: Status, body: Vec<u8>) {
         let (slot, sequence) = (call.slot, call.sequence);
-        let Marks { boot, era, written, durable, map } = Marks::default();
-        let sealed = false;
-        let head = ReplyHead { status, sealed, slot, sequence, boot, era, written, durable, map };
+        self.reply_at_once(&ReplyHead { slot, sequence, ..ReplyHead::of(status) }, to, &body);
+    }
+
+    fn reply_at_once(&self, head: &ReplyHead, to: Destination, body: &[u8]) {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
         head.encode(&mut bytes);
-        bytes.extend_from_slice(&body);
+        bytes.extend_from_slice(body);
         if let Some(buffer) = self.pool.copy_of(&bytes) {
             let memory = Memory::pooled(buffer);
             self.endpoint.send_detached(to.peer, Channel::Tagged, to.bits, memory);

@@ -114,6 +114,7 @@ fn call_head(random: &mut Random) -> Vec<u8> {
         }),
         term: number(random),
         map: number(random) as u32,
+        newest: 10 + random.below(9) as u16,
         ..CallHead::free(service)
     };
     let mut bytes = Vec::new();
@@ -146,6 +147,7 @@ fn reply_head(random: &mut Random) -> Vec<u8> {
         written: number(random),
         durable: number(random),
         map: number(random) as u32,
+        newest: 10 + random.below(9) as u16,
     };
     let mut bytes = Vec::new();
     head.encode(&mut bytes);

@@ -27,6 +27,9 @@ impl Group {
         Group(BANDED + u64::from(band) * u64::from(BAND_GROUPS) + u64::from(index))
     }
 
+    /// The group of objects that belong to no file any more: no pool has it.
+    pub const NOBODYS: Group = Group(u64::MAX - 1);
+
     /// Its number, as data servers keep it with objects.
     pub fn number(self) -> u64 {
         self.0
@@ -64,6 +67,7 @@ mod tests {
             let group = Group::of_server(server);
             assert_eq!((group.server(), group.band()), (Some(server), None));
         }
+        assert_eq!((Group::NOBODYS.server(), Group::NOBODYS.band()), (None, None));
         // One that no pool names.
         assert_eq!((Group(u64::MAX).server(), Group(u64::MAX).band()), (None, None));
     }

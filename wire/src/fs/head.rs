@@ -28,8 +28,11 @@ pub enum Service {
     Standby,
 }
 
-/// Version of everything in this folder; peers of different versions refuse each other.
-pub const VERSION: u16 = 10;
+/// The newest version of everything in this folder that this program speaks. Each end says its own in the heads, and sends
+/// what a version added only to those who know it (docs/design/128-upgrade.md).
+pub const VERSION: u16 = 11;
+/// The oldest version that can read messages of this program, and that this program can read.
+pub const OLDEST: u16 = 10;
 /// Slots of a session: calls that one client may have in flight at one server.
 pub const SLOTS_MAX: u16 = 64;
 /// Longest body of a call, in bytes; more goes as bulk.
@@ -64,6 +67,8 @@ pub struct CallHead {
     pub term: u64,
     /// The epoch of the map by which the caller chose the server; 0 where none is needed.
     pub map: u32,
+    /// The newest version that the caller speaks.
+    pub newest: u16,
 }
 
 /// Head of a reply; 56 bytes.
@@ -86,6 +91,8 @@ pub struct ReplyHead {
     pub durable: u64,
     /// The newest epoch of the map that a data server knows; 0 from other servers.
     pub map: u32,
+    /// The newest version that the server speaks.
+    pub newest: u16,
 }
 
 /// The outcome of a call as a call; the outcome of the request itself is in the body.
@@ -124,7 +131,8 @@ struct CallBytes {
     service: u8,
     flags: u8,
     slot: U16,
-    reserved: U16,
+    /// Zeros in version 10.
+    newest: U16,
     epoch: U32,
     map: U32,
     session: U64,
@@ -141,7 +149,8 @@ struct ReplyBytes {
     status: u8,
     flags: u8,
     slot: U16,
-    reserved: U16,
+    /// Zeros in version 10.
+    newest: U16,
     sequence: U64,
     boot: U64,
     written: U64,
@@ -178,6 +187,7 @@ impl CallHead {
             capability: None,
             term: 0,
             map: 0,
+            newest: VERSION,
         }
     }
 
@@ -193,7 +203,7 @@ impl CallHead {
             | flag(self.sealed, SEALED)
             | flag(self.capability.is_some(), CAPABLE);
         let bytes = CallBytes {
-            version: VERSION.into(),
+            version: OLDEST.into(),
             service: match self.service {
                 Service::Session => 0,
                 Service::Meta => 1,
@@ -205,7 +215,7 @@ impl CallHead {
             },
             flags,
             slot: self.slot.into(),
-            reserved: 0.into(),
+            newest: self.newest.into(),
             epoch: self.epoch.into(),
             map: self.map.into(),
             session: self.session.into(),
@@ -239,8 +249,8 @@ impl CallHead {
             false => (None, body),
         };
         let seal = if sealed { SEAL_BYTES } else { 0 };
-        let legal = bytes.version.get() == VERSION
-            && bytes.flags <= RETRY | SEALED | CAPABLE
+        let newest = spoken(bytes.version, bytes.newest)?;
+        let legal = bytes.flags <= RETRY | SEALED | CAPABLE
             && bytes.slot.get() < SLOTS_MAX
             && (seal..=CALL_BYTES_MAX + seal).contains(&body.len());
         let head = CallHead {
@@ -256,16 +266,52 @@ impl CallHead {
             capability,
             term: bytes.term.get(),
             map: bytes.map.get(),
+            newest,
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
+    }
+
+    /// The head of an answer to a message that no version of this program can read, if it looks like a call: so its sender
+    /// hears of it.
+    pub fn of_other_version(message: &[u8]) -> Option<(ReplyHead, u64)> {
+        let (bytes, _) = CallBytes::ref_from_prefix(message).ok()?;
+        let is_other = spoken(bytes.version, bytes.newest).is_err();
+        (is_other && bytes.slot.get() < SLOTS_MAX).then(|| {
+            let (slot, sequence) = (bytes.slot.get(), bytes.sequence.get());
+            (ReplyHead { slot, sequence, ..ReplyHead::of(Status::Malformed) }, bytes.reply_bits.get())
+        })
+    }
+}
+
+/// The newest version that the sender of a message speaks. `version`: the oldest one that can read the message.
+fn spoken(version: U16, newest: U16) -> Result<u16, Malformed> {
+    match version.get() {
+        version @ OLDEST..=VERSION => Ok(newest.get().max(version)),
+        _ => Err(Malformed),
     }
 }
 
 impl ReplyHead {
+    /// An answer without marks.
+    pub fn of(status: Status) -> ReplyHead {
+        ReplyHead {
+            status,
+            sealed: false,
+            slot: 0,
+            sequence: 0,
+            boot: 0,
+            era: 0,
+            written: 0,
+            durable: 0,
+            map: 0,
+            newest: VERSION,
+        }
+    }
+
     /// Appends the head to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let bytes = ReplyBytes {
-            version: VERSION.into(),
+            version: OLDEST.into(),
             status: match self.status {
                 Status::Done => 0,
                 Status::NoSession => 1,
@@ -281,7 +327,7 @@ impl ReplyHead {
             },
             flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
-            reserved: 0.into(),
+            newest: self.newest.into(),
             sequence: self.sequence.into(),
             boot: self.boot.into(),
             written: self.written.into(),
@@ -311,8 +357,8 @@ impl ReplyHead {
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags == SEALED;
-        let legal = bytes.version.get() == VERSION
-            && (sealed || bytes.flags == 0)
+        let newest = spoken(bytes.version, bytes.newest)?;
+        let legal = (sealed || bytes.flags == 0)
             && bytes.slot.get() < SLOTS_MAX
             && (!sealed || body.len() >= TAG_BYTES);
         let head = ReplyHead {
@@ -325,6 +371,7 @@ impl ReplyHead {
             written: bytes.written.get(),
             durable: bytes.durable.get(),
             map: bytes.map.get(),
+            newest,
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
     }
@@ -349,6 +396,7 @@ mod tests {
             capability: Some(Capability { reads: true, writes: false, expires: 1, tag: [3; 16] }),
             term: 0,
             map: 13,
+            newest: 11,
         };
         let free = CallHead { term: 14, ..CallHead::free(Service::Data) };
         let mut bytes = Vec::new();
@@ -371,12 +419,35 @@ mod tests {
             written: 4,
             durable: 5,
             map: 7,
+            newest: 12,
         };
         let mut bytes = Vec::new();
         reply.encode(&mut bytes);
         assert_eq!(ReplyHead::decode(&bytes), Ok((reply, &[][..])));
         bytes[2] = 99;
         assert_eq!(ReplyHead::decode(&bytes), Err(Malformed));
+    }
+
+    #[test]
+    fn a_neighbouring_version_is_understood_and_others_hear_of_it() {
+        let head = CallHead { sequence: 5, reply_bits: 9, ..CallHead::free(Service::Meta) };
+        let mut bytes = Vec::new();
+        head.encode(&mut bytes);
+        assert_eq!((bytes[..2].to_vec(), bytes[6]), (vec![10, 0], 11), "version 10 can read it");
+        // Version 10 said nothing of the newest one.
+        bytes[6] = 0;
+        assert_eq!(CallHead::decode(&bytes).map(|(head, _)| head.newest), Ok(10));
+        assert_eq!(CallHead::of_other_version(&bytes), None);
+        // A later program that is understood.
+        (bytes[0], bytes[6]) = (11, 12);
+        assert_eq!(CallHead::decode(&bytes).map(|(head, _)| head.newest), Ok(12));
+        for version in [9, 12] {
+            bytes[0] = version;
+            assert_eq!(CallHead::decode(&bytes), Err(Malformed));
+            let (reply, bits) = CallHead::of_other_version(&bytes).expect("an answer");
+            assert_eq!((reply.status, reply.sequence, bits), (Status::Malformed, 5, 9));
+        }
+        assert_eq!(CallHead::of_other_version(&bytes[..40]), None);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use super::map::Band;
 use super::orders::{Moves, Orders, ServerOrder};
 use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
 use super::trust::Capability;
+use super::upgrade::{Telling, UpgradeOrder, UpgradeState};
 use super::value::{Bytes, Errno, Timestamp};
 
 /// The inode number of the root directory.
@@ -588,6 +589,11 @@ pub enum MetaRequest<'a> {
         cookie: u64,
         whole: bool,
     },
+    // Version 11. What a version adds comes here, at the end: docs/design/128-upgrade.md.
+    /// From an administrator: about the format of the file system.
+    Upgrade(UpgradeOrder),
+    /// From a data server: about the groups of objects that do not know theirs.
+    TellGroups(#[serde(borrow)] Telling<'a>),
 }
 
 impl<'a> MetaRequest<'a> {
@@ -646,7 +652,9 @@ impl<'a> MetaRequest<'a> {
             | M::Export(_)
             | M::SetStep(_)
             | M::Vouch { .. }
-            | M::Inspect { .. } => None,
+            | M::Inspect { .. }
+            | M::Upgrade(_)
+            | M::TellGroups(_) => None,
         }
     }
 }
@@ -963,6 +971,15 @@ pub enum MetaReply<'a> {
     Inspected {
         damaged: Vec<(u64, u64)>,
         next: Option<(u64, u64)>,
+    },
+    // Version 11.
+    /// Upgrade: how things stand.
+    Upgrade(#[serde(borrow)] UpgradeState<'a>),
+    /// TellGroups: the number of the group of each object, in the order in which they were asked for.
+    /// `step`: the upgrade by which the file system left its first format; 0: it never had that.
+    Groups {
+        groups: Vec<u64>,
+        step: u64,
     },
 }
 

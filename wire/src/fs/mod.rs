@@ -21,6 +21,7 @@ pub mod standby;
 pub mod status;
 pub mod term;
 pub mod trust;
+pub mod upgrade;
 pub mod value;
 
 use serde::{Deserialize, Serialize};

@@ -221,8 +221,8 @@ fn refusal(error: OperatorError, name: &str) -> anyhow::Error {
         }
         Errno::ENOSPC => anyhow!("the cluster has the maximum number of exports (64)"),
         Errno::EOPNOTSUPP => anyhow!(
-            "this cluster has metadata of the first format, without exports: copy its files into a \
-             new cluster"
+            "this cluster has metadata of the first format, without exports: 'ropewalk upgrade' \
+             brings it forward"
         ),
         errno => OperatorError::Refused { errno, server }.into(),
     }

@@ -13,6 +13,7 @@ pub mod run;
 pub mod serve;
 pub mod server;
 pub mod up;
+pub mod upgrade;
 
 use std::time::Duration;
 

@@ -226,8 +226,8 @@ fn refusal(error: OperatorError) -> anyhow::Error {
             anyhow!("there is no other data server that could take the groups: start one first")
         }
         Errno::EOPNOTSUPP => anyhow!(
-            "this cluster has files of the first format of metadata, which stay on their servers: \
-             copy them into a new cluster"
+            "this cluster has metadata of the first format, whose files stay on their servers: \
+             'ropewalk upgrade' brings it forward"
         ),
         Errno::ETXTBSY => anyhow!(
             "the data server still runs: stop it first, since one that admits itself would come back at \

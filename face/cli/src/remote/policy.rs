@@ -73,8 +73,8 @@ async fn set(session: &Rc<Session>, path: &[u8], copies: u8) -> anyhow::Result<(
             "{shown} is not a directory: set the policy of a directory, and copy the file into it"
         ),
         Err(Errno::EOPNOTSUPP) => bail!(
-            "{shown}: this cluster has the first format of metadata, which knows no copies: copy the \
-             files into a new cluster"
+            "{shown}: this cluster has the first format of metadata, which knows no copies: \
+             'ropewalk upgrade' brings it forward"
         ),
         Err(Errno::EPERM) => {
             bail!(

@@ -12,6 +12,7 @@
 pub mod check;
 pub mod dump;
 pub mod exports;
+pub mod upgrade;
 mod judge;
 pub mod metas;
 mod moves;

@@ -182,8 +182,9 @@ impl Inner {
                 }
                 Err(error) => return Err(self.failed("list", &error)),
             };
-            let Some(group) = info.group.get().map(Group::from_number) else {
-                // A former program wrote it, or a cut has made its head anew.
+            let group = info.group.get().map(Group::from_number);
+            let Some(group) = group.filter(|group| group.server().is_none()) else {
+                // It does not know its group of now yet (telling.rs); or a former program wrote it, or a cut has made its head anew.
                 let table = self.store.table(info.object);
                 let is_empty = |table: Vec<u32>| table.iter().all(|entry| *entry == 0);
                 if !table.is_ok_and(|table| table.is_none_or(is_empty)) {

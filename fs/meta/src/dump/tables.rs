@@ -84,7 +84,7 @@ pub fn is_sound(row: &[u8], value: &[u8]) -> bool {
 fn is_counter(row: &[u8], value: &[u8]) -> bool {
     match (row.len(), keys::number(row, 0)) {
         (1, _) => decode_row::<(u64, u64)>(COUNTERS_VERSION, value).is_ok(),
-        (9, Some(0)) => decode_row::<u64>(COUNTERS_VERSION, value).is_ok(),
+        (9, Some(0 | 2)) => decode_row::<u64>(COUNTERS_VERSION, value).is_ok(),
         (9, Some(1)) => decode_row::<(u32, u32)>(COUNTERS_VERSION, value).is_ok(),
         _ => false,
     }

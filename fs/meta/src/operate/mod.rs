@@ -25,6 +25,7 @@ mod policy;
 mod remove;
 mod rename;
 mod status;
+mod upgrade;
 mod xattr;
 
 pub(crate) use directory::decode_dentry;
@@ -211,6 +212,8 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::Export(order) => self.export(order),
             M::Vouch { sessions, inodes } => self.vouch(sessions.0, inodes.0),
             M::SetStep(step) => self.set_step(&step),
+            M::Upgrade(order) => self.upgrade(order),
+            M::TellGroups(telling) => self.tell_groups(&telling),
             // They tell of more than rows: the server answers them, and not within a session's slots.
             M::Status | M::ListSessions { .. } | M::ListServers { .. } => Err(Errno::EINVAL.into()),
             _ => unreachable!("the other requests were dispatched before"),

@@ -95,6 +95,7 @@ impl Pools {
         self.starts.remove(&server);
         self.servers.remove(&server);
         self.knocks.remove(&server);
+        self.lifting.forget(server);
     }
 
     /// Takes an order. Returns the row of all of them.
@@ -222,6 +223,11 @@ impl<'a> Look<'a> {
         self.pools.is_heard(server, self.now)
     }
 
+    /// Whether all objects of a server know their group: it takes nobody into a group before.
+    fn is_told(&self, server: u32) -> bool {
+        self.pools.lifting.is_told(server)
+    }
+
     fn has_room(&self, server: u32) -> bool {
         self.pools.server(server).is_some_and(super::Server::has_room)
     }
@@ -278,6 +284,9 @@ impl<'a> Look<'a> {
     /// The server that takes a group: the least loaded one that has room, in a failure domain where no other copy is.
     /// `instead`: a member that goes for it.
     fn pick(&self, copies: u8, group: &Membership, instead: Option<u32>) -> Option<u32> {
+        if !self.is_told(group.servers[0]) {
+            return None;
+        }
         let coming = group.newcomers.iter().copied().filter(|it| self.is_coming(group, *it));
         let remaining = group.servers.iter().copied().filter(|it| self.stays(*it)).chain(coming);
         let remaining = remaining.filter(|it| Some(*it) != instead);
@@ -329,7 +338,7 @@ impl<'a> Look<'a> {
             return None;
         }
         let busy = self.takers.get(&orderer).copied().unwrap_or(0);
-        if self.pools.orders.paused || busy >= TAKERS_AT_ONCE {
+        if self.pools.orders.paused || busy >= TAKERS_AT_ONCE || !self.is_told(orderer) {
             self.moves.waiting += 1;
             return None;
         }

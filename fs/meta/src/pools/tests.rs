@@ -36,6 +36,7 @@ pub fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now
         address,
         domain: Bytes(domain.as_bytes()),
     };
+    pools.note_told(server, 0, true);
     pools.handle_heartbeat(&beat, now)
 }
 

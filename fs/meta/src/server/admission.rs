@@ -70,6 +70,7 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Admit { .. }
             | MetaRequest::Order(_)
             | MetaRequest::Export(_)
+            | MetaRequest::Upgrade(_)
             | MetaRequest::Vouch { .. }
     )
 }
@@ -83,15 +84,14 @@ impl MetaServer {
         request: &MetaRequest<'_>,
     ) -> Result<(), Turned> {
         let session = incoming.head.session;
-        if let MetaRequest::Heartbeat(beat) = request {
-            let member = Member { role: Role::Data, number: beat.server };
-            return match incoming.member == Some(member) {
-                true => Ok(()),
-                false => Err(self.stranger(Turned::Away(Status::Unproven))),
-            };
-        }
-        if let MetaRequest::SetStep(step) = request {
-            let member = Member { role: Role::Data, number: step.by };
+        let own = match request {
+            MetaRequest::Heartbeat(beat) => Some(beat.server),
+            MetaRequest::SetStep(step) => Some(step.by),
+            MetaRequest::TellGroups(telling) => Some(telling.server),
+            _ => None,
+        };
+        if let Some(number) = own {
+            let member = Member { role: Role::Data, number };
             return match incoming.member == Some(member) {
                 true => Ok(()),
                 false => Err(self.stranger(Turned::Away(Status::Unproven))),

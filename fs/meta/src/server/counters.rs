@@ -27,7 +27,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-pub(super) const KINDS: [&str; 58] = [
+pub(super) const KINDS: [&str; 60] = [
     "open session",
     "renew session",
     "close session",
@@ -83,6 +83,8 @@ pub(super) const KINDS: [&str; 58] = [
     "order",
     "export",
     "allow",
+    "upgrade",
+    "tell groups",
     "move session",
     "recognise",
     REFUSED,
@@ -217,6 +219,8 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::Order(_) => 52,
         M::Export(_) => 53,
         M::Allow { .. } => 54,
+        M::Upgrade(_) => 55,
+        M::TellGroups(_) => 56,
     }
 }
 
@@ -230,14 +234,17 @@ pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_wire::fs::upgrade::Telling;
+
     use super::*;
 
     #[test]
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Allow { inode: 1 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("allow", KINDS.len() - 4));
+        let told = Bytes(b"");
+        let last = MetaRequest::TellGroups(Telling { server: 1, told: 0, done: true, objects: told });
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("tell groups", KINDS.len() - 4));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -6,6 +6,7 @@ use ropewalk_wire::fs::exports::ExportOrder;
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::orders::ServerOrder;
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::upgrade::{Telling, UpgradeOrder};
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 
 use super::counters::{KINDS, SESSION_KINDS, kind};
@@ -193,6 +194,8 @@ fn about_the_cluster() -> Vec<Row> {
         M::SetStep(step),
         M::Vouch { sessions: NONE, inodes: NONE },
         M::Inspect { from, cookie: 0, whole: true },
+        M::Upgrade(UpgradeOrder::Show),
+        M::TellGroups(Telling { server: 1, told: 0, done: false, objects: NONE }),
     ];
     requests.into_iter().map(|request| (request, Nothing, Served, Asks::Nothing)).collect()
 }

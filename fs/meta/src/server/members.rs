@@ -71,7 +71,7 @@ impl MetaServer {
                     encode(&result, &mut body);
                     this.send(responder, Status::Done, body);
                 }
-                None => this.serve_heartbeat(&beat, incoming.peer, responder),
+                None => this.serve_heartbeat(&beat, (incoming.peer, incoming.head.newest), responder),
             }
             this.drain();
         });
@@ -102,7 +102,7 @@ impl MetaServer {
     pub(super) fn serve_heartbeat(
         self: &Rc<Self>,
         beat: &Heartbeat<'_>,
-        peer: PeerId,
+        (peer, newest): (PeerId, u16),
         responder: Responder,
     ) {
         let now = self.now();
@@ -115,6 +115,7 @@ impl MetaServer {
         };
         let before = shard.pools.member(beat.server);
         let outcome = shard.execute(call);
+        shard.pools.note_version(beat.server, newest);
         drop(shard);
         if let Outcome::Refused(status) = outcome {
             return self.send(responder, status, Vec::new());

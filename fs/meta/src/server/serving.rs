@@ -18,6 +18,7 @@ use ropewalk_rpc::trust::{is_same_tag, moved, recognised};
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
 use ropewalk_store::error::bytes;
 use ropewalk_store::{MetaStore, Room, StoreError};
+use ropewalk_wire::fs::upgrade::NEEDED_VERSION;
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
@@ -268,7 +269,10 @@ impl MetaServer {
         if let MetaRequest::Heartbeat(beat) = request {
             return match self.is_contested(&beat) {
                 true => self.start_contest(incoming, responder),
-                false => self.serve_heartbeat(&beat, incoming.peer, responder),
+                false => {
+                    let from = (incoming.peer, incoming.head.newest);
+                    self.serve_heartbeat(&beat, from, responder)
+                }
             };
         }
         let head = incoming.head;
@@ -368,6 +372,11 @@ impl MetaServer {
         let kind = counters::session_kind(&request);
         self.counters.count(kind, 0);
         responder.note_kind(kind as u16, self.world.now());
+        let newest = incoming.head.newest;
+        if newest < NEEDED_VERSION && self.shard().is_some_and(|shard| shard.was_lifted()) {
+            // It may know pools of the former format, and nobody would ever answer what it asks by them.
+            return self.send(responder, Status::Malformed, Vec::new());
+        }
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
@@ -377,7 +386,10 @@ impl MetaServer {
                     self.open_session((client, name.0), owner, bits)
                 });
                 let opening = match opened {
-                    Ok(opening) => opening,
+                    Ok(opening) => {
+                        self.note_version(opening.session, newest);
+                        opening
+                    }
                     Err(Turned::Away(status)) => {
                         return self.send(responder, status, Vec::new());
                     }
@@ -395,7 +407,10 @@ impl MetaServer {
                     incarnation: Incarnation(incarnation),
                 };
                 match self.move_session(incoming, session, from, tag) {
-                    Ok(opening) => (Ok(self.opened(incoming, opening)), opening.position),
+                    Ok(opening) => {
+                        self.note_version(session, newest);
+                        (Ok(self.opened(incoming, opening)), opening.position)
+                    }
                     Err(Turned::Away(status)) => {
                         return self.send(responder, status, Vec::new());
                     }
@@ -413,7 +428,10 @@ impl MetaServer {
             SessionRequest::Renew { session } if !self.keeps_export(session, incoming) => {
                 (Err(Errno::ESTALE), 0)
             }
-            SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
+            SessionRequest::Renew { session } => {
+                self.note_version(session, newest);
+                (self.renew(session, incoming.peer), 0)
+            }
             SessionRequest::Recognise { session, nonce } => {
                 let recognition = self.grantor.recognition(session, incoming.origin);
                 let tag = recognised(recognition, nonce, self.term.term());
@@ -494,6 +512,14 @@ impl MetaServer {
         self.openings.borrow_mut().forget(session);
         let position = position.ok_or(Turned::Down(Errno::ESTALE))?;
         Ok(Opening { session, epoch, position })
+    }
+
+    /// The client of a session speaks this version and those before.
+    fn note_version(&self, session: u64, newest: u16) {
+        let Some(mut shard) = self.shard() else { return };
+        if let Some(session) = shard.sessions.get_mut(session) {
+            session.newest = newest;
+        }
     }
 
     fn is_bound(&self, session: u64) -> bool {

@@ -39,7 +39,7 @@ use ropewalk_wire::fs::policy::Policy;
 
 /// Versions of the superblock and of everything in the rows: pools name servers, or bands of groups.
 const FIRST_FORMAT: u8 = 1;
-const FORMAT: u8 = 2;
+pub(crate) const FORMAT: u8 = 2;
 /// Version of the counters row.
 pub(crate) const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
@@ -71,6 +71,7 @@ impl<R: Rows> Shard<R> {
         let terms = Terms::read(&rows)?;
         let beginning = terms.next(&config.boot, config.server, config.starts, config.start);
         let (first, end) = read_generations(&rows)?;
+        let step = read_step(&rows)?;
         let first = if beginning.forgetful { end } else { first };
         let banded = if is_first { None } else { Some(read_map(&rows)?) };
         let pools = read_pools(&rows, now)?.mapped(banded);
@@ -115,6 +116,7 @@ impl<R: Rows> Shard<R> {
             position: 0,
             grace: Some(now.time + config.term),
             restored: beginning.restored,
+            step,
             stopped: None,
         };
         // The boot count goes into the row of the first range of this life, and the term beside it.
@@ -128,6 +130,16 @@ impl<R: Rows> Shard<R> {
         shard.check_grace(now);
         let stopped = shard.stopped.take();
         stopped.map_or(Ok(shard), Err)
+    }
+
+    /// The format of the rows.
+    pub fn format(&self) -> u8 {
+        if self.pools.has_bands() { FORMAT } else { FIRST_FORMAT }
+    }
+
+    /// Whether the store had the first format before: clients of that time know pools that are no more.
+    pub fn was_lifted(&self) -> bool {
+        self.step != 0
     }
 
     /// The counters row: boots, and the next inode range.
@@ -299,9 +311,39 @@ pub(crate) fn check_foundation<R: Rows>(rows: &R, now: Moment) -> Result<(), Row
     read_exports(rows).map(drop)
 }
 
+/// The row of the step by which the store left its first format. A store that never had that has none.
+pub(crate) fn step_key() -> Vec<u8> {
+    keys::key(Table::Counters, &[2])
+}
+
+pub(crate) fn step_row(step: u64) -> Vec<u8> {
+    encode_row(COUNTERS_VERSION, &step)
+}
+
+/// That step; 0 where there was none.
+fn read_step<R: Rows>(rows: &R) -> Result<u64, RowsError> {
+    match rows.get(&step_key())? {
+        Some(bytes) => decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("upgrade")),
+        None => Ok(0),
+    }
+}
+
+/// The row that says that everything has the newest format.
+pub(crate) fn newest_superblock<R: Rows>(rows: &R) -> Result<(Vec<u8>, Vec<u8>), RowsError> {
+    let key = keys::key(Table::Superblock, &[]);
+    let (_, hash_key) = read_superblock(rows, &key)?;
+    Ok((key, encode_row(FORMAT, &hash_key)))
+}
+
 /// Whether the rows have the first format, and the key of the name hash.
 fn read_superblock<R: Rows>(rows: &R, key: &[u8]) -> Result<(bool, (u64, u64)), RowsError> {
     let bytes = rows.get(key)?.ok_or_else(|| damaged("superblock"))?;
+    if let Some(newer) = bytes.first().filter(|format| **format > FORMAT) {
+        return Err(RowsError::Failed(format!(
+            "its metadata have format {newer}, and this program knows formats up to {FORMAT}: run the \
+             version of Ropewalk that wrote them, or a later one"
+        )));
+    }
     let is_first = bytes.first() == Some(&FIRST_FORMAT);
     let version = if is_first { FIRST_FORMAT } else { FORMAT };
     let hash_key = decode_row(version, &bytes).map_err(|_| damaged("superblock"))?;

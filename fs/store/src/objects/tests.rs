@@ -196,6 +196,52 @@ fn a_listing_goes_on_where_it_stopped() {
 }
 
 #[test]
+fn another_group_counts_after_a_checkpoint_and_changes_no_byte() {
+    with_store(|world, path| async move {
+        let (before, after) = (GroupTag::new(3), GroupTag::new(1 << 33));
+        let grouped = |stripe| Grouped { object: ObjectId { stripe, ..OBJECT }, group: before };
+        let objects: Vec<ObjectId> = (0..9).map(|stripe| grouped(stripe).object).collect();
+        let data = [6; 9000];
+        let mut store = open(&path, &world).await;
+        for stripe in 0..9 {
+            let written = store.write(grouped(stripe), 0, &[&data], &sums(0, &data), BY);
+            written.expect("a write");
+        }
+        let groups = |store: &ObjectStore| -> Vec<GroupTag> {
+            let info = |it: &ObjectId| store.info(*it).expect("readable").expect("there").group;
+            objects.iter().map(info).collect()
+        };
+        for round in 0..3 {
+            for object in &objects {
+                // More than stay in memory.
+                store.room().await.unwrap();
+                assert!(store.regroup(*object, after).unwrap());
+            }
+            assert_eq!(groups(&store), [after; 9]);
+            if round == 1 {
+                store.checkpoint().await.unwrap();
+            }
+            // The first time it ends without a checkpoint: either group may be there.
+            drop(store);
+            store = open(&path, &world).await;
+            let found = groups(&store);
+            let fits = |it: &GroupTag| *it == after || (round == 0 && *it == before);
+            assert!(found.iter().all(fits), "{round}: {found:?}");
+            for object in &objects {
+                assert_eq!(get(&store, *object, 0, 9000), data);
+            }
+        }
+        // A write says its group, and the one that was told before stays.
+        put(&store, objects[0], 20_000, &[7; 100]);
+        store.write(grouped(1), 0, &[&data], &sums(0, &data), BY).expect("a write");
+        assert_eq!(groups(&store), [after; 9]);
+        let absent = ObjectId { inode: 99, ..OBJECT };
+        assert_eq!(store.regroup(absent, after).ok(), Some(false));
+        assert!(store.info(absent).unwrap().is_none());
+    });
+}
+
+#[test]
 fn a_file_is_cut_across_its_stripes() {
     with_store(|world, path| async move {
         let store = open(&path, &world).await;

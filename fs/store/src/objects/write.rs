@@ -9,7 +9,9 @@ use super::error::about;
 use super::object::Patch;
 use super::read::read_filled;
 use super::record::{IMAGE_RECORD_BYTES, Record, write_record_bytes};
-use super::{Grouped, Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
+use super::{
+    GroupTag, Grouped, Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written,
+};
 
 const APPENDING: &str = "append to the intent log";
 
@@ -124,6 +126,25 @@ impl ObjectStore {
             self.start_checkpoint();
         }
         Ok(written)
+    }
+    /// Gives an object another group than the one that it was told first. Whether there is such an object. It is durable
+    /// with the next checkpoint; a crash before may bring the former group back.
+    pub fn regroup(&self, object: ObjectId, group: GroupTag) -> Result<bool, ObjectError> {
+        let state = &mut *self.inner.state.borrow_mut();
+        self.inner.admit(state)?;
+        if !self.inner.load(state, object, false)? {
+            return Ok(false);
+        }
+        let known = state.objects.get_mut(&object).expect("the object was loaded");
+        if known.front.group != group {
+            // The record has no block. Through it the next checkpoint writes the head.
+            state.log.push(&Record::Write { object, group, first: 0, entries: &[] });
+            let committed = state.log.commit(&mut known.chain, 0);
+            known.logged(committed.map_err(about(object, APPENDING))?);
+            known.front.group = group;
+            known.change_table(0);
+        }
+        Ok(true)
     }
 }
 
