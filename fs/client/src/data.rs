@@ -310,7 +310,7 @@ struct DataCall {
     /// The epoch of the map that named the server.
     map: u32,
     body: Vec<u8>,
-    /// Groups of several members, which another server may come to order.
+    /// Groups that another server may come to order.
     groups: Vec<Group>,
     /// Inode and generation of the file whose bytes are read or changed; 0 where it is about none, or several.
     file: (u64, u32),
@@ -341,7 +341,8 @@ impl DataCall {
             DataRequest::Sync { groups, .. } => groups.clone(),
             _ => Vec::new(),
         };
-        let groups = all.into_iter().filter(|it| map.membership(*it).is_some()).collect();
+        let may_move = |it: &Group| map.membership(*it).is_some() || it.server().is_some();
+        let groups = all.into_iter().filter(may_move).collect();
         let (session, answered, reply) = (None, false, None);
         let map = map.epoch;
         DataCall { server, map, body, groups, file, holds_much, session, answered, reply }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::data::{DataRequest, FileId, GROUPS_MAX, ObjectRange};
 use ropewalk_wire::fs::group::Group;
-use ropewalk_wire::fs::map::Membership;
+use ropewalk_wire::fs::map::{FIRST_EPOCH, Membership};
 use ropewalk_wire::fs::value::Errno;
 
 use crate::client::Client;
@@ -106,7 +106,9 @@ impl Client {
             // While the metadata server cannot be asked, nobody knows.
             let _ = self.fetch_map(self.map().epoch + 1).await;
             let map = self.map();
-            if groups.iter().any(|group| map.first(*group) != Some(server)) {
+            // A group of the first format is none any more when the file system has left that.
+            let is_former = |it: &Group| it.server().is_some() && map.epoch > FIRST_EPOCH;
+            if groups.iter().any(|it| map.first(*it) != Some(server) || is_former(it)) {
                 return;
             }
         }

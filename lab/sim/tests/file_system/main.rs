@@ -29,4 +29,5 @@ mod sparse;
 mod standby;
 mod syncs;
 mod terms;
+mod upgrade;
 mod views;

@@ -181,8 +181,21 @@ impl Run<'_> {
         }
     }
 
+    /// An operator has the format brought forward, which may have been done, or be refused now. The answer may be lost.
+    fn upgrade(&mut self) {
+        say(self.simulation, || "upgrade".to_owned());
+        self.cluster.await_start(self.simulation);
+        self.cluster.run(self.simulation, 0, move |client| async move {
+            let operator = client.operator(Duration::from_secs(5)).expect("an address");
+            let _ = operator.upgrade().await;
+        });
+    }
+
     /// One operation on one client, with events meanwhile and after it.
     fn step(&mut self) {
+        if self.setting.lifting && self.random.below(12) == 0 {
+            self.upgrade();
+        }
         if self.setting.moving && self.random.below(6) == 0 {
             let order = self.any_order();
             self.order(order);
@@ -496,6 +509,9 @@ impl Run<'_> {
     /// Nothing moves any more, and each group has what it should have.
     fn rest(&mut self, copies: u32) {
         let Setting { mirrored, moving, .. } = self.setting;
+        if self.setting.lifting {
+            self.upgrade();
+        }
         if moving {
             self.order(ServerOrder::Cancel);
         }
@@ -580,13 +596,18 @@ struct Setting {
     mirrored: bool,
     /// An operator has servers drained, and groups spread.
     moving: bool,
+    /// The file system has the first format, and an operator has it brought forward.
+    lifting: bool,
 }
 
-const PAIRED: Setting = Setting { paired: true, mirrored: false, moving: false };
-const MIRRORED: Setting = Setting { paired: false, mirrored: true, moving: false };
-const BOTH: Setting = Setting { paired: true, mirrored: true, moving: false };
-const MOVING: Setting = Setting { paired: false, mirrored: false, moving: true };
-const ALL: Setting = Setting { paired: true, mirrored: true, moving: true };
+const PLAIN: Setting = Setting { paired: false, mirrored: false, moving: false, lifting: false };
+const PAIRED: Setting = Setting { paired: true, ..PLAIN };
+const MIRRORED: Setting = Setting { mirrored: true, ..PLAIN };
+const BOTH: Setting = Setting { paired: true, mirrored: true, ..PLAIN };
+const MOVING: Setting = Setting { moving: true, ..PLAIN };
+const ALL: Setting = Setting { paired: true, mirrored: true, moving: true, lifting: false };
+const LIFTING: Setting = Setting { moving: true, lifting: true, ..PLAIN };
+const LIFTING_PAIR: Setting = Setting { paired: true, ..LIFTING };
 
 fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
     let mut random = simulation.fork_random();
@@ -609,7 +630,8 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
     let is_plain = !setting.mirrored && !setting.moving;
-    config.meta.shard.first_format = is_plain && simulation.seed() % 4 == 1;
+    config.meta.shard.first_format =
+        setting.lifting || is_plain && simulation.seed() % 4 == 1;
     if let Plant::Data(defect) = plant {
         config.data_defect = Some(defect);
     }
@@ -706,6 +728,27 @@ fn clients_see_one_file_system_while_groups_move() {
 fn what_was_synced_outlives_power_loss_while_groups_move() {
     run_seeds(seeds(81_000, 30), |simulation| {
         scenario_of(simulation, true, Plant::Nothing, MOVING);
+    });
+}
+
+#[test]
+fn clients_see_one_file_system_while_its_format_changes_and_groups_move() {
+    run_seeds(seeds(83_000, 30), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, LIFTING);
+    });
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_while_the_format_changes() {
+    run_seeds(seeds(84_000, 20), |simulation| {
+        scenario_of(simulation, true, Plant::Nothing, LIFTING);
+    });
+}
+
+#[test]
+fn the_format_changes_under_two_metadata_servers() {
+    run_seeds(seeds(85_000, 15), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, LIFTING_PAIR);
     });
 }
 
