@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use support::command::ropewalk;
+use support::shim::{KillAt, kills_usable};
 use support::{Cluster, run};
 
 /// Unpacks an image.
@@ -50,4 +51,73 @@ fn a_cluster_of_the_first_format_goes_on() {
         }
     }
     assert!(fs::read(place.join("again/new")).unwrap() == vec![7; 3_000_000]);
+}
+
+/// A cluster of the first format, and the place of its files.
+fn first(place: &Path) -> Cluster {
+    unpack("file-system-1.tar.gz", place);
+    Cluster::start(&place.join("c"))
+}
+
+/// The format, and whether all objects are brought forward.
+fn state(place: &Path, cluster: &Cluster, arguments: &[&str]) -> (u64, bool) {
+    let arguments = [&["upgrade", "--json"], arguments].concat();
+    let said = ropewalk(place, &cluster.address(), &arguments).well();
+    let told: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let servers = told["servers"].as_array().expect("servers");
+    let done = servers.iter().all(|server| server["done"] == true);
+    (told["format"].as_u64().expect("a format"), done)
+}
+
+#[test]
+fn a_cluster_of_the_first_format_is_brought_forward() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    let mut cluster = first(place);
+    let address = cluster.address();
+    let ropewalk = |arguments: &[&str]| ropewalk(place, &address, arguments);
+    assert_eq!(state(place, &cluster, &["--check"]), (1, false));
+    let refused = ropewalk(&["policy", "--copies", "2", ":/d"]).badly();
+    assert!(refused.contains("ropewalk upgrade"), "{refused}");
+    let said = ropewalk(&["upgrade"]).well();
+    assert!(said.contains("had format 1 and has format 2 now"), "{said}");
+    assert!(said.contains("all objects are brought forward"), "{said}");
+    for back in ["first", "again"] {
+        assert_eq!(state(place, &cluster, &[]), (2, true));
+        ropewalk(&["cp", "-rp", ":/", back]).well();
+        check(&place.join(back));
+        ropewalk(&["check", "--read"]).well();
+        cluster.process.kill();
+        cluster.restart();
+    }
+    ropewalk(&["export", "set", "all", "--clients", "*"]).well();
+}
+
+#[test]
+fn an_upgrade_that_dies_at_any_call_goes_on() {
+    if !kills_usable() {
+        return;
+    }
+    let mut upgraded = 0;
+    for (index, number) in [1, 2, 3, 5, 8, 13, 21, 34].into_iter().enumerate() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path();
+        let mut cluster = first(place);
+        cluster.process.kill();
+        let (kind, how) = [("write", "torn"), ("sync", "before"), ("write", "after")][index % 3];
+        let (serving, group, sockets) = (true, true, false);
+        cluster.restart_to_die(&KillAt { kind, number, serving, how, group, sockets });
+        let ordered = ["upgrade", "--no-wait", "--patience", "3"];
+        drop(ropewalk(place, &cluster.address(), &ordered));
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        cluster.process.kill();
+        cluster.restart();
+        let (format, _) = state(place, &cluster, &["--check"]);
+        upgraded += u64::from(format == 2);
+        assert_eq!(state(place, &cluster, &[]), (2, true), "{kind} {number} {how}");
+        ropewalk(place, &cluster.address(), &["cp", "-rp", ":/", "back"]).well();
+        check(&place.join("back"));
+        ropewalk(place, &cluster.address(), &["check", "--read"]).well();
+    }
+    assert!((1..8).contains(&upgraded), "{upgraded} of 8 had the new format when they died");
 }

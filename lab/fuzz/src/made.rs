@@ -407,4 +407,62 @@ mod tests {
             assert!(accepted * 8 >= kept.len(), "{name}: {accepted} of {}", kept.len());
         }
     }
+
+    /// The same message, encoded by this program.
+    macro_rules! again {
+        ($type:ty) => {
+            |bytes| {
+                let value: $type = decode(bytes).ok()?;
+                let mut again = Vec::new();
+                ropewalk_wire::fs::encode(&value, &mut again);
+                Some(again)
+            }
+        };
+    }
+
+    type Again = fn(&[u8]) -> Option<Vec<u8>>;
+
+    const MESSAGES: &[(&str, Again)] = &[
+        ("meta_request", again!(MetaRequest<'_>)),
+        ("meta_result", again!(MetaResult<'_>)),
+        ("data_request", again!(DataRequest<'_>)),
+        ("data_result", again!(DataResult<'_>)),
+        ("callback", again!(Callback)),
+        ("session_request", again!(SessionRequest<'_>)),
+        ("session_result", again!(SessionResult)),
+        ("election_ballot", again!(Ballot)),
+        ("election_answer", again!(Answer)),
+        ("standby_request", again!(StandbyRequest)),
+        ("standby_result", again!(StandbyResult<'_>)),
+    ];
+
+    /// Versions only add (docs/design/128-upgrade.md): what version 10 sent means the same, and is sent in the same form.
+    #[test]
+    fn what_version_10_sent_is_understood_and_has_the_same_form() {
+        let place = tempfile::tempdir().unwrap();
+        let image = concat!(env!("CARGO_MANIFEST_DIR"), "/../images/wire-10.tar.gz");
+        let unpacked = std::process::Command::new("tar")
+            .args(["-xzf", image, "-C"])
+            .arg(place.path())
+            .status()
+            .expect("tar runs");
+        assert!(unpacked.success());
+        let inputs = |name: &str| -> Vec<Vec<u8>> {
+            let folder = std::fs::read_dir(place.path().join(name)).expect(name);
+            folder.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect()
+        };
+        for (name, again) in MESSAGES {
+            let sent = inputs(name);
+            assert_eq!(sent.len(), 64, "{name}");
+            assert!(sent.iter().all(|bytes| again(bytes).as_ref() == Some(bytes)), "{name}");
+        }
+        for bytes in inputs("call_head") {
+            let (head, _) = CallHead::decode(&bytes).expect("a call of version 10");
+            assert_eq!(head.newest, 10);
+        }
+        for bytes in inputs("reply_head") {
+            let (head, _) = ReplyHead::decode(&bytes).expect("a reply of version 10");
+            assert_eq!(head.newest, 10);
+        }
+    }
 }

@@ -278,7 +278,10 @@ impl CallHead {
         let is_other = spoken(bytes.version, bytes.newest).is_err();
         (is_other && bytes.slot.get() < SLOTS_MAX).then(|| {
             let (slot, sequence) = (bytes.slot.get(), bytes.sequence.get());
-            (ReplyHead { slot, sequence, ..ReplyHead::of(Status::Malformed) }, bytes.reply_bits.get())
+            (
+                ReplyHead { slot, sequence, ..ReplyHead::of(Status::Malformed) },
+                bytes.reply_bits.get(),
+            )
         })
     }
 }

@@ -4,6 +4,7 @@
 //! a fixed head ([`head`]). Names, link targets and file bytes are borrowed from the message.
 
 pub mod attributes;
+pub mod beat;
 pub mod data;
 pub mod election;
 pub mod exports;

@@ -127,7 +127,8 @@ mod tests {
     #[test]
     fn objects_survive_the_journey_and_too_many_or_parts_are_none() {
         let named = [(7, 3, 2), (u64::MAX, u32::MAX, 9)];
-        let bytes: Vec<u8> = named.iter().flat_map(|(i, g, s)| Telling::bytes(*i, *g, *s)).collect();
+        let bytes: Vec<u8> =
+            named.iter().flat_map(|(i, g, s)| Telling::bytes(*i, *g, *s)).collect();
         let telling = |bytes| Telling { server: 1, told: 0, done: false, objects: Bytes(bytes) };
         assert_eq!(telling(&bytes).objects().as_deref(), Some(&named[..]));
         assert_eq!(telling(&bytes[..31]).objects(), None);

@@ -22,6 +22,8 @@ pub struct Servers {
     pub data: Vec<Option<Process>>,
     /// Leads the process group of those that are to die together.
     leader: Option<Child>,
+    /// What is started runs this.
+    program: PathBuf,
 }
 
 fn free_port() -> u16 {
@@ -46,7 +48,13 @@ impl Servers {
             meta: None,
             data: (0..data_servers).map(|_| None).collect(),
             leader: None,
+            program: PathBuf::from(PROGRAM),
         }
+    }
+
+    /// All that is started from now on runs this program.
+    pub fn run_by(&mut self, program: &Path) {
+        self.program = program.to_path_buf();
     }
 
     /// Starts all that does not run.
@@ -87,7 +95,7 @@ impl Servers {
     }
 
     fn command(&self, kill: Option<&KillAt>) -> Command {
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(&self.program);
         let log = File::options().create(true).append(true).open(self.directory.join("log"));
         command.stderr(log.expect("the log can be written"));
         if let Some(kill) = kill {

@@ -12,11 +12,11 @@
 pub mod check;
 pub mod dump;
 pub mod exports;
-pub mod upgrade;
 mod judge;
 pub mod metas;
 mod moves;
 pub mod status;
+pub mod upgrade;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
         let told = Bytes(b"");
-        let last = MetaRequest::TellGroups(Telling { server: 1, told: 0, done: true, objects: told });
+        let last =
+            MetaRequest::TellGroups(Telling { server: 1, told: 0, done: true, objects: told });
         assert_eq!((KINDS[kind(&last)], kind(&last)), ("tell groups", KINDS.len() - 4));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);

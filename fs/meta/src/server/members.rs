@@ -71,7 +71,9 @@ impl MetaServer {
                     encode(&result, &mut body);
                     this.send(responder, Status::Done, body);
                 }
-                None => this.serve_heartbeat(&beat, (incoming.peer, incoming.head.newest), responder),
+                None => {
+                    this.serve_heartbeat(&beat, (incoming.peer, incoming.head.newest), responder)
+                }
             }
             this.drain();
         });
@@ -115,7 +117,7 @@ impl MetaServer {
         };
         let before = shard.pools.member(beat.server);
         let outcome = shard.execute(call);
-        shard.pools.note_version(beat.server, newest);
+        shard.note_server_version(beat.server, newest);
         drop(shard);
         if let Outcome::Refused(status) = outcome {
             return self.send(responder, status, Vec::new());

@@ -18,11 +18,11 @@ use ropewalk_rpc::trust::{is_same_tag, moved, recognised};
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
 use ropewalk_store::error::bytes;
 use ropewalk_store::{MetaStore, Room, StoreError};
-use ropewalk_wire::fs::upgrade::NEEDED_VERSION;
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
 use ropewalk_wire::fs::trust::Member;
+use ropewalk_wire::fs::upgrade::NEEDED_VERSION;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -516,9 +516,8 @@ impl MetaServer {
 
     /// The client of a session speaks this version and those before.
     fn note_version(&self, session: u64, newest: u16) {
-        let Some(mut shard) = self.shard() else { return };
-        if let Some(session) = shard.sessions.get_mut(session) {
-            session.newest = newest;
+        if let Some(mut shard) = self.shard() {
+            shard.note_client_version(session, newest);
         }
     }
 

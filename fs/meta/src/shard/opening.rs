@@ -137,6 +137,18 @@ impl<R: Rows> Shard<R> {
         if self.pools.has_bands() { FORMAT } else { FIRST_FORMAT }
     }
 
+    /// The client of a session speaks this version and those before.
+    pub fn note_client_version(&mut self, session: u64, newest: u16) {
+        if let Some(session) = self.sessions.get_mut(session) {
+            session.newest = newest;
+        }
+    }
+
+    /// A data server speaks this version and those before.
+    pub fn note_server_version(&mut self, server: u32, newest: u16) {
+        self.pools.note_version(server, newest);
+    }
+
     /// Whether the store had the first format before: clients of that time know pools that are no more.
     pub fn was_lifted(&self) -> bool {
         self.step != 0

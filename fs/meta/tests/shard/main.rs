@@ -12,3 +12,4 @@ mod policies;
 mod sessions;
 mod storm;
 mod terms;
+mod upgrade;

@@ -630,8 +630,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
     let is_plain = !setting.mirrored && !setting.moving;
-    config.meta.shard.first_format =
-        setting.lifting || is_plain && simulation.seed() % 4 == 1;
+    config.meta.shard.first_format = setting.lifting || is_plain && simulation.seed() % 4 == 1;
     if let Plant::Data(defect) = plant {
         config.data_defect = Some(defect);
     }

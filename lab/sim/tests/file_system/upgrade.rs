@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::programs::*;
-use ropewalk_client::operator::upgrade::Format;
 use ropewalk_client::Client;
+use ropewalk_client::operator::upgrade::Format;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::orders::ServerOrder;
