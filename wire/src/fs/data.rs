@@ -120,6 +120,19 @@ pub enum DataRequest<'a> {
     /// Whether these objects are there, and with `read` whether every block has its checksum; at
     /// most `EXAMINED_MAX`. The reply may stop early, after at least one.
     Examine { objects: Vec<ObjectName>, read: bool },
+    /// From the orderer of groups to another member: changes of theirs with smaller numbers are at all members. At most
+    /// `GROUPS_MAX`.
+    Ended { ends: Vec<End> },
+    /// From a member to the orderer of an object's group: it cannot read the object. The orderer writes it there again.
+    Unreadable { object: ObjectName, group: Group },
+}
+
+/// The changes of a group that are at all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub group: Group,
+    /// All changes of smaller numbers.
+    pub done: u64,
 }
 
 /// The place of a change in the order of its sender's.

@@ -106,7 +106,7 @@ impl Inner {
     }
 
     /// The address of a server and the connection to it; None while nobody knows it.
-    async fn peer(&self, server: u32) -> Option<(Vec<u8>, Connection)> {
+    pub(super) async fn peer(&self, server: u32) -> Option<(Vec<u8>, Connection)> {
         let known = |inner: &Inner| {
             let peers = inner.mirror.peers.borrow();
             peers.get(&server).map(|peer| (peer.address.clone(), peer.connection.clone()))
