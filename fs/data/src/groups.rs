@@ -30,6 +30,8 @@ struct Own {
     copies: u8,
     /// This server orders the writes, and all members have what any of them has.
     settled: bool,
+    /// This life knows all changes that are open here. One that began as a member does not know those of former lives.
+    remembers: bool,
     /// Until then a server that is no member any more may serve reads, since it does not know.
     alone_from: Time,
 }
@@ -87,6 +89,11 @@ impl Groups {
             let ordered = former.is_some_and(|own| own.settled);
             let careless = self.defect == Some(Defect::Unsettled);
             let settled = first && (ordered || membership.servers.len() == 1 || careless);
+            let is_member = membership.servers.contains(&self.server);
+            let remembers = match former {
+                Some(former) => former.remembers || settled || !is_member,
+                None => !is_first_map || settled || !is_member,
+            };
             let waits = match former {
                 Some(former) => self.has_lost_a_reader(group, former, membership),
                 None => is_first_map && copies > 1,
@@ -94,7 +101,7 @@ impl Groups {
             let before = former.map_or(Time::ZERO, |former| former.alone_from);
             let alone_from = if waits { now + COPY_SILENCE / 2 } else { before };
             let membership = membership.clone();
-            self.own.insert(group, Own { membership, copies, settled, alone_from });
+            self.own.insert(group, Own { membership, copies, settled, remembers, alone_from });
         }
         let own = &self.own;
         let is_same = |group: &Group| {
@@ -204,12 +211,14 @@ impl Groups {
         own.is_some_and(|own| own.membership.servers.contains(&server))
     }
 
-    /// Whether this server is a member of a group that another one orders.
+    /// Whether this server is a member of a group for several copies that another one orders.
     pub(crate) fn follows(&self, group: Group) -> bool {
-        self.own.get(&group).is_some_and(|own| {
-            let servers = &own.membership.servers;
-            own.copies > 1 && servers.iter().skip(1).any(|server| *server == self.server)
-        })
+        self.own.get(&group).is_some_and(|own| self.is_follower(own))
+    }
+
+    fn is_follower(&self, own: &Own) -> bool {
+        let servers = &own.membership.servers;
+        own.copies > 1 && servers.iter().skip(1).any(|server| *server == self.server)
     }
 
     /// Whether this server is in a group, and not in step.
@@ -240,7 +249,7 @@ impl Groups {
             && own.membership.servers.first() == Some(&self.server)
             && own.membership.since <= epoch
         {
-            own.settled = true;
+            (own.settled, own.remembers) = (true, true);
         }
     }
 
@@ -299,11 +308,12 @@ impl Groups {
         now: Time,
     ) -> Result<(), Failure> {
         for group in groups {
-            let current = self.own.get(&group).is_some_and(|own| own.membership.since <= map);
-            if !current || self.epoch < map || !self.follows(group) {
-                self.judge(map, [group], false, now).map_err(Failure::Status)?;
-            } else if now >= self.lease && self.defect != Some(Defect::UnleasedReads) {
-                return Err(ELSEWHERE);
+            let own = self.own.get(&group).filter(|own| own.membership.since <= map);
+            let leased = now < self.lease || self.defect == Some(Defect::UnleasedReads);
+            match own.filter(|own| self.epoch >= map && self.is_follower(own)) {
+                Some(own) if leased && own.remembers => {}
+                Some(_) => return Err(ELSEWHERE),
+                None => self.judge(map, [group], false, now).map_err(Failure::Status)?,
             }
         }
         Ok(())
@@ -344,7 +354,7 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::map::Band;
+    use ropewalk_wire::fs::map::{Band, Mirroring};
 
     use super::*;
 
@@ -408,8 +418,72 @@ mod tests {
         groups.renew(Time(6));
         assert_eq!(groups.judge(6, [group], false, NOW), Ok(()));
         assert_eq!(groups.judge(6, [group], false, Time(6)), Err(Status::Unavailable));
+        // Reads of a stale caller are refused at members, too.
+        assert_eq!(groups.judge_read(5, [group], NOW), Err(Failure::Status(Status::OtherMap)));
         // It goes on ordering when a member leaves.
         groups.take(&map(7, &[(7, &[7, 4])]), NOW);
         assert!(groups.unsettled().is_empty());
+    }
+
+    /// A map with one group of a band for two copies.
+    fn mirrored(epoch: u32, servers: &[u32], newcomers: &[u32]) -> Map {
+        let mut map = Map::at(epoch);
+        let mut band = Band::new(3, 9, 1);
+        let membership = Membership::new(epoch, servers.to_vec());
+        band.groups[0] = Membership { newcomers: newcomers.to_vec(), ..membership };
+        band.mirroring = Some(Mirroring { copies: 2, home: 9 });
+        map.add(band);
+        map
+    }
+
+    #[test]
+    fn a_member_serves_reads_under_its_lease_and_only_if_its_life_knows_what_is_open() {
+        let group = Group::of_band(3, 0);
+        let read = |groups: &Groups, map| groups.judge_read(map, [group], NOW);
+        let mut groups = Groups::new(7);
+        groups.take(&mirrored(5, &[8, 7], &[]), NOW);
+        groups.renew(Time(6));
+        assert_eq!(read(&groups, 5), Err(ELSEWHERE), "its life began as a member");
+        groups.take(&mirrored(6, &[8], &[7]), NOW);
+        assert_eq!(read(&groups, 6), Err(Failure::Status(Status::OtherMap)), "a newcomer");
+        groups.take(&mirrored(7, &[8, 7], &[]), NOW);
+        assert_eq!(read(&groups, 7), Ok(()));
+        assert_eq!(read(&groups, 6), Err(Failure::Status(Status::OtherMap)), "an old map");
+        assert_eq!(read(&groups, 8), Err(Failure::Status(Status::Unavailable)), "a newer map");
+        assert_eq!(groups.judge(7, [group], true, NOW), Err(Status::OtherMap), "no writes");
+        assert_eq!(groups.judge_read(7, [group], Time(6)), Err(ELSEWHERE), "no lease");
+    }
+
+    #[test]
+    fn a_change_waits_for_the_lease_of_a_member_that_left_while_it_was_heard() {
+        let group = Group::of_band(3, 0);
+        let lease = NOW + COPY_SILENCE / 2;
+        let first = || {
+            let mut groups = Groups::new(7);
+            groups.take(&Map::at(4), NOW);
+            groups.take(&mirrored(5, &[7, 8], &[]), NOW);
+            groups
+        };
+        let mut silent = first();
+        silent.take(&mirrored(6, &[7], &[8]), NOW);
+        assert_eq!(silent.alone_from(group), Time::ZERO, "it has no lease any more");
+        let mut reported = first();
+        reported.report(group, 8);
+        reported.take(&mirrored(6, &[7], &[8]), NOW);
+        assert_eq!(reported.alone_from(group), lease);
+        let mut moved = first();
+        moved.take(&mirrored(6, &[7, 8, 9], &[]), NOW);
+        moved.take(&mirrored(7, &[7, 9], &[]), NOW);
+        assert_eq!((moved.alone_from(group), moved.all_alone_from()), (lease, lease));
+        let mut second = Groups::new(8);
+        second.take(&Map::at(4), NOW);
+        second.take(&mirrored(5, &[7, 8], &[]), NOW);
+        second.take(&mirrored(6, &[8], &[7]), NOW);
+        assert_eq!(second.alone_from(group), Time::ZERO, "an orderer leaves silent, or knows it");
+        let mut third = Groups::new(9);
+        third.take(&Map::at(4), NOW);
+        third.take(&mirrored(5, &[7, 9, 8], &[]), NOW);
+        third.take(&mirrored(6, &[9], &[7, 8]), NOW);
+        assert_eq!(third.alone_from(group), lease, "the former orderer may have called it out");
     }
 }
