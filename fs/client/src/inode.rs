@@ -1,7 +1,7 @@
 //! The client's knowledge of an inode, and the lease that covers it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use ropewalk_base::task::{Notify, Semaphore};
 use ropewalk_base::time::Time;
@@ -70,8 +70,6 @@ pub(crate) struct Inode {
     pub looks: Cell<Looks>,
     /// The capability that data servers are shown, where the session is bound to one user or to an export.
     pub capability: Cell<Option<Capability>>,
-    /// A write epoch, and the servers that were asked for bytes in it: they refuse changes of older ones.
-    pub asked: RefCell<(u32, BTreeSet<u32>)>,
 }
 
 /// The latest look-ups of an inode by processes of this host.
@@ -308,7 +306,6 @@ impl Inode {
             renamed: Cell::new(0),
             looks: Cell::new(Looks::default()),
             capability: Cell::new(None),
-            asked: RefCell::default(),
         }
     }
 

@@ -5,9 +5,7 @@
 //! has bad bytes is passed over. The orderer is the last one, and gets all the time there is.
 //!
 //! Invariants:
-//! * a part is asked for at most once from each member, once more of those with bad bytes, and then of the orderer;
-//! * in each write epoch but the first one a server is read from only after the orderer knows of the epoch: from then on it refuses
-//!   late changes of older ones.
+//! * a part is asked for at most once of each member, once more of those with bad bytes, and then of the orderer.
 
 use std::time::Duration;
 
@@ -116,12 +114,7 @@ impl Client {
     fn choice(&self, inode: &Inode, places: &Places, group: Group, passed: usize) -> Choice {
         let mut readers = places.readers(group);
         let orderer = Choice { server: readers[0], last: true };
-        let epoch = inode.state.borrow().epoch;
-        let knows_epoch = epoch == 0 || {
-            let asked = inode.asked.borrow();
-            asked.0 == epoch && asked.1.contains(&orderer.server)
-        };
-        if readers.len() == 1 || passed >= readers.len() || !knows_epoch {
+        if passed >= readers.len() || readers.len() == 1 {
             return orderer;
         }
         let seed = self.inner.number as u64 ^ inode.number.rotate_left(32) ^ group.number();
@@ -135,21 +128,13 @@ impl Client {
     /// Asks for a part.
     pub(crate) async fn ask_for_bytes<T>(
         &self,
-        inode: &Inode,
         one: &Try,
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
         let Part { server, len, .. } = one.part;
         if one.last {
-            let epoch = inode.state.borrow().epoch;
-            let answer = self.ask_data(server, request, read).await?.0;
-            let mut asked = inode.asked.borrow_mut();
-            if asked.0 != epoch {
-                *asked = (epoch, Default::default());
-            }
-            asked.1.insert(server);
-            return Ok(answer);
+            return self.ask_data(server, request, read).await.map(|(answer, _)| answer);
         }
         let limit = ANSWER_LIMIT + Duration::from_micros(len as u64 / BYTES_PER_MICROSECOND);
         let late = self.inner.world.sleep(limit);

@@ -238,7 +238,7 @@ impl Client {
             let pieces = part.pieces.clone();
             let request = DataRequest::Read { file, pieces, bulk, verify: *verify };
             async move {
-                let answer = self.ask_for_bytes(inode, one, &request, |reply| match reply {
+                let answer = self.ask_for_bytes(one, &request, |reply| match reply {
                     DataReply::Read { found, bytes, checksums } => Ok(Answer {
                         found,
                         bytes: bulk.is_none().then(|| bytes.0.to_vec()),

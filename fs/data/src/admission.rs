@@ -236,7 +236,8 @@ impl Inner {
                 | D::Settle { .. }
                 | D::Table { .. }
                 | D::Ended { .. }
-                | D::Unreadable { .. },
+                | D::Unreadable { .. }
+                | D::Seen { .. },
             ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),

@@ -9,7 +9,7 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 16] = [
+const KINDS: [&str; 17] = [
     "write",
     "read",
     "punch",
@@ -25,12 +25,13 @@ const KINDS: [&str; 16] = [
     "table",
     "ended",
     "unreadable",
+    "seen",
     "refused to strangers",
 ];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
-const REFUSED: usize = 15;
+const REFUSED: usize = 16;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -50,6 +51,7 @@ fn kind(request: &DataRequest<'_>) -> usize {
         DataRequest::Table { .. } => 12,
         DataRequest::Ended { .. } => 13,
         DataRequest::Unreadable { .. } => 14,
+        DataRequest::Seen { .. } => 15,
     }
 }
 

@@ -71,6 +71,7 @@ impl Inner {
 
     /// As [`Inner::read_embedded`], of groups of several members: what may still come to nothing is waited for.
     pub(crate) async fn read_copied(&self, call: Call, read: &Read) -> Result<Vec<u8>, Failure> {
+        self.check_epoch(&call, read).await?;
         self.readable(read.file, &read.plan.pieces).await;
         self.check_reader(call, read)?;
         let body = match self.read_embedded(read) {
@@ -98,6 +99,7 @@ impl Inner {
         read: &Read,
         region: Region,
     ) -> Result<Vec<u8>, Failure> {
+        self.check_epoch(&call, read).await?;
         let mut outcome = Outcome::new(&read.plan);
         let mut before: Option<Moving> = None;
         for chunk in read.plan.chunks() {

@@ -125,6 +125,8 @@ pub enum DataRequest<'a> {
     Ended { ends: Vec<End> },
     /// From a member to the orderer of an object's group: it cannot read the object. The orderer writes it there again.
     Unreadable { object: ObjectName, group: Group },
+    /// From a member to the orderer of a group: the file is read in this write epoch. The orderer refuses older ones from then on.
+    Seen { file: FileId, group: Group },
 }
 
 /// The changes of a group that are at all members.

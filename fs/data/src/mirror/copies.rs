@@ -48,6 +48,7 @@ pub(crate) fn is_among_servers(request: &DataRequest<'_>, incoming: &Incoming) -
                 | D::Table { .. }
                 | D::Ended { .. }
                 | D::Unreadable { .. }
+                | D::Seen { .. }
         )
 }
 
@@ -83,6 +84,10 @@ impl Inner {
             DataRequest::Ended { ends } => {
                 self.take_ends(&call, &ends);
                 self.answer(call, responder, Ok(DataReply::Done));
+            }
+            DataRequest::Seen { file, group } => {
+                let seen = self.take_seen(group, file);
+                self.answer(call, responder, seen);
             }
             DataRequest::Unreadable { object: ObjectName { inode, generation, stripe }, group } => {
                 self.take_unreadable(sender, group, ObjectId { inode, generation, stripe });
@@ -172,6 +177,7 @@ impl Inner {
         }
         if call.head.session > known.session {
             *known = super::Sender { session: call.head.session, ..Default::default() };
+            self.epochs.borrow_mut().forget_elsewhere();
         }
         drop(senders);
         let judged = self.groups.borrow().judge_copy(sender, call.head.map, groups.iter().copied());
@@ -263,6 +269,7 @@ impl Inner {
         self.admit_copy(call, &groups)?;
         // A repeated cut has to be done once more.
         self.epochs.borrow_mut().wrote_before_cut(*file);
+        self.epochs.borrow_mut().note_elsewhere(call.sender.unwrap_or_default(), *file);
         match checksums {
             Some(checksums) if bytes.len() == plan.bytes as usize => {
                 self.store_copy(*file, plan, bytes, checksums)
@@ -341,6 +348,7 @@ impl Inner {
         };
         // Reads of before the cut are refused from now on.
         self.epochs.borrow_mut().admit(file, None);
+        self.epochs.borrow_mut().note_elsewhere(call.sender.unwrap_or_default(), file);
         self.cut_objects(file, cut, BY, Some(&is_named))?;
         // The metadata server forgets the cut when it is done.
         let synced = self.store.sync(&[]).await;

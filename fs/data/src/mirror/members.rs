@@ -12,10 +12,12 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_rpc::Terms;
 use ropewalk_store::objects::ObjectId;
-use ropewalk_wire::fs::data::{BLOCK_BYTES, DataRequest, End, FileId, GROUPS_MAX, ObjectName};
-use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::data::{
+    BLOCK_BYTES, DataReply, DataRequest, DataResult, End, FileId, GROUPS_MAX, ObjectName,
+};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::{decode, encode};
 
 use super::blocks::Target;
 use super::locks::{Blocks, meet};
@@ -25,6 +27,7 @@ use crate::config::Defect;
 use crate::failure::Failure;
 use crate::groups::ELSEWHERE;
 use crate::plan::Part;
+use crate::read::Read;
 use crate::server::{Call, Inner};
 use crate::write::object;
 
@@ -32,6 +35,8 @@ use crate::write::object;
 const NEWS_PAUSE: Duration = Duration::from_millis(100);
 /// An orderer is told of damage within this time, or with the next read.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// An orderer is told of a write epoch within this time, or the reader goes there.
+const SEEN_LIMIT: Duration = Duration::from_millis(100);
 
 impl Open {
     /// Whether one of the changes touches these blocks.
@@ -76,27 +81,66 @@ impl Inner {
         if open { Err(ELSEWHERE) } else { Ok(()) }
     }
 
+    /// Makes sure that the orderers of ranges know the write epoch in which they are read: they refuse late changes of older ones.
+    /// Limited sessions may invent epochs.
+    pub(crate) async fn check_epoch(&self, call: &Call, read: &Read) -> Result<(), Failure> {
+        let unknown: BTreeMap<u32, Group> = {
+            let (groups, epochs) = (self.groups.borrow(), self.epochs.borrow());
+            let groups =
+                read.plan.pieces.iter().map(|it| it.group).filter(|it| groups.follows(*it));
+            let orderers = groups.filter_map(|it| Some((self.groups.borrow().orderer(it)?, it)));
+            orderers.filter(|(orderer, _)| !epochs.is_elsewhere(*orderer, read.file)).collect()
+        };
+        for (orderer, group) in unknown.into_iter().filter(|_| !call.limited) {
+            let request = DataRequest::Seen { file: read.file, group };
+            if !self.tell_orderer(orderer, &request, SEEN_LIMIT).await {
+                return Err(ELSEWHERE);
+            }
+            self.epochs.borrow_mut().note_elsewhere(orderer, read.file);
+        }
+        Ok(())
+    }
+
     /// Tells the orderer of a group that an object cannot be read here.
     pub(crate) fn tell_of_unreadable(&self, group: Group, object: ObjectId) {
+        let Some(orderer) = self.groups.borrow().orderer(group) else { return };
         if !self.mirror.unreadable.borrow_mut().insert(object) {
             return;
         }
-        let (inner, map) = (self.this(), self.groups.borrow().epoch());
+        let inner = self.this();
         self.world.spawn(async move {
             let ObjectId { inode, generation, stripe } = object;
-            let request =
-                DataRequest::Unreadable { object: ObjectName { inode, generation, stripe }, group };
-            let mut body = Vec::new();
-            encode(&request, &mut body);
-            let orderer = inner.groups.borrow().orderer(group);
-            let told = async {
-                let (_, connection) = inner.peer(orderer?).await?;
-                let terms = Terms { map, ..Terms::default() };
-                connection.call_as(terms, Service::Data, &body).await.ok()
-            };
-            let _ = inner.world.timeout(TELL_LIMIT, told).await;
+            let name = ObjectName { inode, generation, stripe };
+            let request = DataRequest::Unreadable { object: name, group };
+            inner.tell_orderer(orderer, &request, TELL_LIMIT).await;
             inner.mirror.unreadable.borrow_mut().remove(&object);
         });
+    }
+
+    /// A member is asked for bytes of a file in this write epoch.
+    pub(super) fn take_seen(
+        &self,
+        group: Group,
+        file: FileId,
+    ) -> Result<DataReply<'static>, Failure> {
+        if !self.groups.borrow().serves(group) {
+            return Err(ELSEWHERE);
+        }
+        self.epochs.borrow_mut().admit(file, None);
+        Ok(DataReply::Done)
+    }
+
+    /// Tells another server something; whether it has heard.
+    async fn tell_orderer(&self, orderer: u32, request: &DataRequest<'_>, limit: Duration) -> bool {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let terms = Terms { map: self.groups.borrow().epoch(), ..Terms::default() };
+        let told = async {
+            let (_, connection) = self.peer(orderer).await?;
+            connection.call_as(terms, Service::Data, &body).await.ok()
+        };
+        let told = self.world.timeout(limit, told).await.flatten();
+        told.is_some_and(|reply| matches!(decode::<DataResult<'_>>(reply.body()), Ok(Ok(_))))
     }
 
     /// A member of a group that this server orders cannot read an object: it is compared as a whole, and mended.
