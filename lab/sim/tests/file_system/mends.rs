@@ -15,7 +15,7 @@ use ropewalk_wire::fs::meta::ROOT;
 const STRIPE: usize = 64 << 10;
 const STRIPES: usize = 6;
 /// Each chooses the members from which it reads: a few of them meet all members.
-const CLIENTS: u32 = 6;
+const CLIENTS: u32 = 10;
 
 /// A cluster of three data servers with a file of two copies, all of which is in files of objects.
 struct Site {
@@ -110,7 +110,7 @@ impl Site {
 
 #[test]
 fn a_read_of_a_damaged_block_gets_the_bytes_of_another_member_and_heals_it() {
-    let mut site = Site::new(1, None);
+    let mut site = Site::new(21, None);
     let members = site.members(2);
     for block in [0, 3, 4, 9] {
         site.rot(members[0], 2, block);
