@@ -218,6 +218,8 @@ pub(crate) struct Inner {
     pub opening: Cell<usize>,
     /// Calls that no server answered in time.
     pub unanswered: Cell<u64>,
+    /// Data servers that did not answer a read in time, until when others are preferred.
+    pub slow: RefCell<BTreeMap<u32, Time>>,
     pub stopped: Cell<bool>,
     /// Leases and inodes that were not used for long are being given back.
     pub trimming: Cell<bool>,
@@ -308,6 +310,7 @@ impl Client {
             renewing: Cell::new(false),
             opening: Cell::new(0),
             unanswered: Cell::new(0),
+            slow: RefCell::default(),
             stopped: Cell::new(false),
             clock: Cell::new(0),
             gate,

@@ -167,6 +167,18 @@ impl Client {
         call.result(read)
     }
 
+    /// As [`Client::ask_data`], of a server that does not order the groups: the call is not begun again with another one.
+    pub(crate) async fn ask_member<T>(
+        &self,
+        server: u32,
+        request: &DataRequest<'_>,
+        read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut call = DataCall::new(server, request, &self.map());
+        self.call_server(&mut call).await?;
+        call.result(read).map(|(answer, _)| answer)
+    }
+
     /// As [`Client::ask_data`], for a change to a file's bytes that a lease of this session allows. If the
     /// session is another one by the time the call could leave, the call does not leave (`ESTALE`). If no
     /// answer comes, the inode is in doubt.

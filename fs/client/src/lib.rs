@@ -34,6 +34,7 @@ mod kernel;
 mod lease;
 mod listing;
 mod locks;
+mod members;
 mod names;
 pub mod operator;
 pub mod paths;

@@ -49,6 +49,15 @@ impl Places {
         self.map.first(group).expect("the map covers the pool")
     }
 
+    /// The servers that may serve reads of a group of the pool: all members, of files of several copies.
+    pub fn readers(&self, group: Group) -> Vec<u32> {
+        let mut members = self.map.members(group);
+        if self.copies() == 1 {
+            members.truncate(1);
+        }
+        members
+    }
+
     /// The servers that have all bytes of a stripe.
     pub fn members(&self, stripe: u32) -> Vec<u32> {
         self.map.members(self.group(stripe))

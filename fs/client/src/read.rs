@@ -5,8 +5,8 @@ use std::rc::Rc;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::attributes::Content;
-use ropewalk_wire::fs::data::{DataReply, DataRequest, EMBEDDED_BYTES_MAX, Found};
-use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::data::{DataReply, DataRequest, EMBEDDED_BYTES_MAX, Found, ObjectRange};
+use ropewalk_wire::fs::layout::{Layout, Piece};
 use ropewalk_wire::fs::meta::{LeaseMode, MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 
@@ -19,7 +19,8 @@ use crate::inode::Inode;
 use crate::kernel::Coming;
 use crate::lease::For;
 use crate::locks::{Actor, Path};
-use crate::write::{Part, bulk, parts};
+use crate::members::{Failed, Try};
+use crate::write::{Part, bulk};
 
 /// A data server's answer about a part, and the checksums of its bytes.
 struct Answer {
@@ -158,46 +159,55 @@ impl Client {
         let pieces = layout
             .pieces(offset, len as u64)
             .filter(|piece| !complete || written.contains(piece.stripe));
-        let parts = parts(pieces, &places, offset);
-        let covered: usize = parts.iter().map(|part| part.len).sum();
+        let ranges: Vec<(usize, ObjectRange)> = pieces
+            .map(|Piece { stripe, offset: within, len, file_offset }| {
+                let range =
+                    ObjectRange { stripe, group: places.group(stripe), offset: within, len };
+                ((file_offset - offset) as usize, range)
+            })
+            .collect();
+        let covered: usize = ranges.iter().map(|(_, range)| range.len as usize).sum();
         if covered < len {
-            fill_gaps(&mut buffer[..len], &parts);
+            fill_gaps(&mut buffer[..len], &ranges);
         }
-        if parts.is_empty() {
-            return (Ok(()), Some(buffer));
-        }
-        // The server compares nothing as long as nobody complains: we have to, for what may happen on
-        // the way, and once is enough.
-        for verify in [false, true] {
-            let (answers, back) = self.transfer_in(inode, &parts, buffer, len, verify).await;
+        let mut tries = self.first_tries(inode, &places, ranges);
+        while !tries.is_empty() {
+            let (answers, back) = self.transfer_in(inode, &tries, buffer, len).await;
             let Some(back) = back else { return (Err(Errno::EIO), None) };
             buffer = back;
-            let mut damaged = None;
-            for (part, answer) in parts.iter().zip(answers) {
+            let mut next = Vec::new();
+            for (one, answer) in tries.iter().zip(answers) {
                 let outcome = answer.and_then(|answer| {
-                    self.take_answer(inode, part, answer, &mut buffer, &written)
+                    self.take_answer(inode, &one.part, answer, &mut buffer, &written)
                 });
-                match outcome {
-                    Ok(true) => {}
-                    Ok(false) => damaged = Some(part.server),
+                let failed = match outcome {
+                    Ok(true) => continue,
+                    Ok(false) => Failed::Damaged,
+                    Err(errno) => Failed::Errno(errno),
+                };
+                if failed == Failed::Damaged && one.verify {
+                    self.tell_of_damage(inode, &one.part);
+                }
+                match self.next_tries(inode, &places, (one, failed)) {
+                    Ok(tries) => next.extend(tries),
                     Err(errno) => {
-                        if errno == Errno::EIO {
-                            self.tell_of_lost(inode, part, offset);
+                        if failed == Failed::Errno(Errno::EIO) {
+                            self.tell_of_lost(inode, &one.part, offset);
                         }
                         return (Err(errno), Some(buffer));
                     }
                 }
             }
-            match damaged {
-                None => return (Ok(()), Some(buffer)),
-                Some(server) if verify => self.inner.lines.say(&format!(
-                    "inode {}: data from data server {server} does not match its checksums",
-                    inode.number
-                )),
-                Some(_) => {}
-            }
+            tries = next;
         }
-        (Err(Errno::EIO), Some(buffer))
+        (Ok(()), Some(buffer))
+    }
+
+    fn tell_of_damage(&self, inode: &Inode, part: &Part) {
+        self.inner.lines.say(&format!(
+            "inode {}: data from data server {} does not match its checksums",
+            inode.number, part.server
+        ));
     }
 
     /// Tells which bytes a data server does not give: the program that reads the file learns no more than
@@ -216,17 +226,19 @@ impl Client {
     async fn transfer_in(
         &self,
         inode: &Rc<Inode>,
-        parts: &[Part],
+        tries: &[Try],
         buffer: PoolBuffer,
         len: usize,
-        verify: bool,
     ) -> (Vec<Result<Answer, Errno>>, Option<PoolBuffer>) {
         let file = self.file_id(inode);
-        let ask = |part: &Part, bulk| {
-            let request = DataRequest::Read { file, pieces: part.pieces.clone(), bulk, verify };
-            let server = part.server;
+        // The server compares nothing as long as nobody complains: we have to, for what may happen on
+        // the way, and once is enough.
+        let ask = |one, bulk| {
+            let Try { part, verify, .. }: &Try = one;
+            let pieces = part.pieces.clone();
+            let request = DataRequest::Read { file, pieces, bulk, verify: *verify };
             async move {
-                let answer = self.ask_data(server, &request, |reply| match reply {
+                let answer = self.ask_for_bytes(one, &request, |reply| match reply {
                     DataReply::Read { found, bytes, checksums } => Ok(Answer {
                         found,
                         bytes: bulk.is_none().then(|| bytes.0.to_vec()),
@@ -234,22 +246,22 @@ impl Client {
                     }),
                     _ => unexpected(),
                 });
-                answer.await.map(|(answer, _)| answer)
+                answer.await
             }
         };
         if len <= EMBEDDED_BYTES_MAX as usize {
-            let answers = join_all(parts.iter().map(|part| ask(part, None))).await;
+            let answers = join_all(tries.iter().map(|one| ask(one, None))).await;
             return (answers, Some(buffer));
         }
         let (exposed, key) = match Exposed::new(&self.inner.endpoint, buffer, true) {
             Ok(exposed) => exposed,
             Err(buffer) => {
-                let refused = parts.iter().map(|_| Err(Errno::ENOMEM)).collect();
+                let refused = tries.iter().map(|_| Err(Errno::ENOMEM)).collect();
                 return (refused, buffer);
             }
         };
         let answers =
-            join_all(parts.iter().map(|part| ask(part, Some(bulk(key, part.begin))))).await;
+            join_all(tries.iter().map(|one| ask(one, Some(bulk(key, one.part.begin))))).await;
         (answers, exposed.end().await)
     }
 
@@ -294,12 +306,12 @@ impl Client {
     }
 }
 
-/// Zeros where no part lies.
-fn fill_gaps(bytes: &mut [u8], parts: &[Part]) {
+/// Zeros where no range lies.
+fn fill_gaps(bytes: &mut [u8], ranges: &[(usize, ObjectRange)]) {
     let mut at = 0;
-    for part in parts {
-        bytes[at..part.begin].fill(0);
-        at = part.begin + part.len;
+    for (begin, range) in ranges {
+        bytes[at..*begin].fill(0);
+        at = begin + range.len as usize;
     }
     bytes[at..].fill(0);
 }

@@ -10,6 +10,7 @@ use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{
     Bulk, DataReply, DataRequest, EMBEDDED_BYTES_MAX, ObjectRange, Source,
 };
+use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::layout::{Layout, Piece};
 use ropewalk_wire::fs::meta::{
     AttributeChange, INLINE_BYTES_MAX, LeaseMode, MetaReply, MetaRequest, Report, TimeChange,
@@ -61,23 +62,32 @@ pub(crate) fn parts(
     places: &Places,
     offset: u64,
 ) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    for piece in pieces {
+    let ranges = pieces.map(|piece| {
         let Piece { stripe, offset: within, len, .. } = piece;
-        let group = places.group(stripe);
-        let server = places.server_of(group);
-        let begin = (piece.file_offset - offset) as usize;
-        let range = ObjectRange { stripe, group, offset: within, len };
+        let range = ObjectRange { stripe, group: places.group(stripe), offset: within, len };
+        ((piece.file_offset - offset) as usize, range)
+    });
+    parts_by(ranges, |group| places.server_of(group))
+}
+
+/// As [`parts`], of ranges that begin so many bytes from the first one of the transfer. `server` chooses.
+pub(crate) fn parts_by(
+    ranges: impl Iterator<Item = (usize, ObjectRange)>,
+    server: impl Fn(Group) -> u32,
+) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (begin, range) in ranges {
+        let (server, len) = (server(range.group), range.len as usize);
         match parts.last_mut() {
             Some(last)
                 if last.server == server
                     && last.begin + last.len == begin
-                    && last.len + piece.len as usize <= REQUEST_BYTES_MAX as usize =>
+                    && last.len + len <= REQUEST_BYTES_MAX as usize =>
             {
                 last.pieces.push(range);
-                last.len += piece.len as usize;
+                last.len += len;
             }
-            _ => parts.push(Part { server, pieces: vec![range], begin, len: piece.len as usize }),
+            _ => parts.push(Part { server, pieces: vec![range], begin, len }),
         }
     }
     parts

@@ -102,14 +102,15 @@ impl Handler for Inner {
                 Verdict::Stale => return self.refuse(responder, Status::BadSequence),
             }
             let groups = groups_of(&request);
-            let mut judged = self.check_groups(&head, groups, changes(&request));
-            if let DataRequest::Sync { groups, .. } = &request
-                && groups.is_empty()
-            {
-                judged = judged.and(self.groups.borrow().judge_sync(head.map));
-            }
-            if let Err(status) = judged {
-                return self.refuse(responder, status);
+            let judged = match &request {
+                DataRequest::Read { .. } => self.check_readable(&head, groups),
+                DataRequest::Sync { groups, .. } if groups.is_empty() => {
+                    self.groups.borrow().judge_sync(head.map).map_err(Failure::Status)
+                }
+                _ => self.check_groups(&head, groups, changes(&request)).map_err(Failure::Status),
+            };
+            if let Err(failure) = judged {
+                return self.answer(Call { keep: false, ..call }, responder, Err(failure));
             }
         }
         self.take(call, request, responder);
@@ -178,6 +179,20 @@ impl Inner {
         judged
     }
 
+    /// As [`Inner::check_groups`], of ranges that are read: any member in step may serve them.
+    pub(crate) fn check_readable(
+        &self,
+        head: &CallHead,
+        groups: impl IntoIterator<Item = Group>,
+    ) -> Result<(), Failure> {
+        let now = self.world.now();
+        let judged = self.groups.borrow().judge_read(head.map, groups, now);
+        if judged == Err(Failure::Status(Status::Unavailable)) {
+            self.map_wanted.notify_all();
+        }
+        judged
+    }
+
     /// Whether a metadata server of this term has a say here.
     pub(crate) fn is_heard(&self, term: Term) -> bool {
         self.herald.as_ref().is_none_or(|herald| herald.is_heard(term))
@@ -222,7 +237,10 @@ impl Inner {
                 | D::Fence { .. }
                 | D::Copy { .. }
                 | D::Settle { .. }
-                | D::Table { .. },
+                | D::Table { .. }
+                | D::Ended { .. }
+                | D::Unreadable { .. }
+                | D::Seen { .. },
             ) => Err(self.stranger(Failure::Status(Status::Unproven))),
             (Some(false), _) => Ok(false),
             (Some(true), D::Sync { .. } | D::Status) => Ok(true),
@@ -305,19 +323,26 @@ impl Inner {
                         self.answer(call, responder, Err(Errno::EINVAL.into()));
                     }
                     (Ok(plan), None) if self.are_mirrored(&plan.pieces) => {
-                        let read = Read { file, plan, verify };
+                        let read = Read { file, plan, verify, for_orderer: false };
                         self.start(call, responder, async move |inner| {
                             inner.read_copied(call, &read).await
                         });
                     }
                     (Ok(plan), None) => {
-                        let body = self.read_embedded(&Read { file, plan, verify });
+                        let body =
+                            self.read_embedded(&Read { file, plan, verify, for_orderer: false });
                         self.answer_body(call, responder, body);
                     }
                     (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
                         None => self.answer(call, responder, Err(Errno::EINVAL.into())),
                         Some(region) => self.start(call, responder, async move |inner| {
-                            inner.read_bulk(call, &Read { file, plan, verify }, region).await
+                            inner
+                                .read_bulk(
+                                    call,
+                                    &Read { file, plan, verify, for_orderer: false },
+                                    region,
+                                )
+                                .await
                         }),
                     },
                 }

@@ -103,6 +103,10 @@ impl Inner {
             let cut = |groups| DataRequest::Truncate { file, stripe, offset, groups };
             self.ask_hearers(&ordered, cut).await?;
         }
+        let until = self.groups.borrow().all_alone_from();
+        if self.world.now() < until {
+            self.world.sleep_until(until).await;
+        }
         if free {
             // Not before the others have cut: a repeated call would tell that they have.
             self.epochs.borrow_mut().note_cut(file, (stripe, offset));

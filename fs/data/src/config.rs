@@ -43,6 +43,14 @@ pub enum Defect {
     Unsettled,
     /// A capability counts for as long as its session.
     CapabilityWithoutExpiry,
+    /// A member serves blocks that perhaps not all members have.
+    OpenReads,
+    /// A member serves reads without a lease.
+    UnleasedReads,
+    /// A call by an older map than its group's last change is taken.
+    StaleMap,
+    /// A change is acknowledged without a member before the map says that it left.
+    EarlyDrop,
 }
 
 /// The settings of a data server.

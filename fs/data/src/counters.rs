@@ -9,7 +9,7 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 17] = [
     "write",
     "read",
     "punch",
@@ -23,12 +23,15 @@ const KINDS: [&str; 14] = [
     "copy",
     "settle",
     "table",
+    "ended",
+    "unreadable",
+    "seen",
     "refused to strangers",
 ];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
-const REFUSED: usize = 13;
+const REFUSED: usize = 16;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -46,6 +49,9 @@ fn kind(request: &DataRequest<'_>) -> usize {
         DataRequest::Copy { .. } => 10,
         DataRequest::Settle { .. } => 11,
         DataRequest::Table { .. } => 12,
+        DataRequest::Ended { .. } => 13,
+        DataRequest::Unreadable { .. } => 14,
+        DataRequest::Seen { .. } => 15,
     }
 }
 

@@ -92,6 +92,8 @@ pub(crate) struct FileEpochs {
     claims: Memory<u64, Claim>,
     /// Their claims are asked about before they count.
     liars: BTreeSet<u64>,
+    /// The epochs of files that orderers of groups know, by server.
+    elsewhere: Memory<(u32, u64, u32), u32>,
 }
 
 impl FileEpochs {
@@ -118,6 +120,25 @@ impl FileEpochs {
             }
             standing => standing,
         }
+    }
+
+    /// An orderer knows a file's epoch.
+    pub(crate) fn note_elsewhere(&mut self, orderer: u32, file: FileId) {
+        // That of what is made equal is nobody's.
+        if file.epoch != 0 && file.epoch != u32::MAX && !self.is_elsewhere(orderer, file) {
+            self.elsewhere.note((orderer, file.inode, file.generation), file.epoch);
+        }
+    }
+
+    /// A server began a new life, and knows no epochs any more.
+    pub(crate) fn forget_elsewhere(&mut self) {
+        self.elsewhere = Memory::default();
+    }
+
+    /// Whether an orderer is known to know this epoch of a file.
+    pub(crate) fn is_elsewhere(&self, orderer: u32, file: FileId) -> bool {
+        let known = self.elsewhere.get(&(orderer, file.inode, file.generation));
+        file.epoch == 0 || known.is_some_and(|known| known >= file.epoch)
     }
 
     /// Whether no later epoch of the file was seen. Notes nothing: a session that may only read a file must

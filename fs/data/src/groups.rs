@@ -5,23 +5,35 @@
 //!   down. The map is not kept on disk, so nobody can bring an older one back;
 //! * a call is served if this server is the first of each of its groups, and its caller knew of the group's last change;
 //! * a group of several members is served only when this server has settled it, and read only while nobody can have taken
-//!   this server out of it (docs/design/116-mirrored-groups.md).
+//!   this server out of it (docs/design/116-mirrored-groups.md);
+//! * members that are not the first serve reads only, and of bands for several copies only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::map::{FIRST_EPOCH, Map, Membership};
+use ropewalk_wire::fs::map::{COPY_SILENCE, FIRST_EPOCH, Map, Membership};
+use ropewalk_wire::fs::value::Errno;
 
 use crate::config::Defect;
+use crate::failure::Failure;
+
+/// This member does not know whether all members have what is to be read: the orderer does.
+pub(crate) const ELSEWHERE: Failure = Failure::Errno(Errno::EAGAIN);
 
 /// A group of this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Own {
     membership: Membership,
+    /// Members that the group should have.
+    copies: u8,
     /// This server orders the writes, and all members have what any of them has.
     settled: bool,
+    /// This life knows all changes that are open here. One that began as a member does not know those of former lives.
+    remembers: bool,
+    /// Until then a server that is no member any more may serve reads, since it does not know.
+    alone_from: Time,
 }
 
 /// The groups of a server.
@@ -33,6 +45,8 @@ pub(crate) struct Groups {
     own: BTreeMap<Group, Own>,
     /// Groups that this server is about to leave, and serves no more: the epoch of the map when it said so.
     withheld: BTreeMap<Group, u32>,
+    /// Members that this server has called out of step, which may be heard all the same.
+    reported: BTreeSet<(Group, u32)>,
     /// Until then this server is a member of the groups of its map.
     lease: Time,
     defect: Option<Defect>,
@@ -41,8 +55,8 @@ pub(crate) struct Groups {
 impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
-        let (own, withheld) = Default::default();
-        Groups { server, epoch: 0, own, withheld, lease: Time::ZERO, defect: None }
+        let (own, withheld, reported) = Default::default();
+        Groups { server, epoch: 0, own, withheld, reported, lease: Time::ZERO, defect: None }
     }
 
     /// As these, with a planted bug.
@@ -74,26 +88,72 @@ impl Groups {
 
     /// Takes the map's word for the groups. `map`: all bands in which this server has a group. An older map says
     /// nothing.
-    pub(crate) fn take(&mut self, map: &Map) {
+    pub(crate) fn take(&mut self, map: &Map, now: Time) {
         if map.epoch < self.epoch {
             return;
         }
-        self.epoch = map.epoch;
-        let mut before = std::mem::take(&mut self.own);
-        for (group, membership) in map.bands(0).flat_map(|band| band.groups()) {
+        let is_first_map = std::mem::replace(&mut self.epoch, map.epoch) == 0;
+        let before = std::mem::take(&mut self.own);
+        let groups = map.bands(0).flat_map(|band| {
+            band.groups().map(|(group, membership)| (group, band.copies(), membership))
+        });
+        for (group, copies, membership) in groups {
             if !membership.holders().any(|server| server == self.server) {
                 continue;
             }
             let first = membership.servers.first() == Some(&self.server);
-            let ordered = before.remove(&group).is_some_and(|own| own.settled);
+            let former = before.get(&group);
+            let ordered = former.is_some_and(|own| own.settled);
             let careless = self.defect == Some(Defect::Unsettled);
             let settled = first && (ordered || membership.servers.len() == 1 || careless);
-            self.own.insert(group, Own { membership: membership.clone(), settled });
+            let is_member = membership.servers.contains(&self.server);
+            let remembers = match former {
+                Some(former) => former.remembers || settled || !is_member,
+                None => !is_first_map || settled || !is_member,
+            };
+            let waits = match former {
+                Some(former) => self.has_lost_a_reader(group, former, membership),
+                None => is_first_map && copies > 1,
+            };
+            let before = former.map_or(Time::ZERO, |former| former.alone_from);
+            let alone_from = if waits { now + COPY_SILENCE / 2 } else { before };
+            let membership = membership.clone();
+            self.own.insert(group, Own { membership, copies, settled, remembers, alone_from });
         }
         let own = &self.own;
+        let is_same = |group: &Group| {
+            let since = |all: &BTreeMap<Group, Own>| all.get(group).map(|own| own.membership.since);
+            since(own) == since(&before)
+        };
+        self.reported.retain(|(group, _)| is_same(group));
         self.withheld.retain(|group, epoch| {
             own.get(group).is_some_and(|own| own.membership.since <= *epoch)
         });
+    }
+
+    /// Whether a member left that may still serve reads under its lease. One that was silent has none. An orderer leaves
+    /// by its own word, or silent.
+    fn has_lost_a_reader(&self, group: Group, former: &Own, now: &Membership) -> bool {
+        let was_first = former.membership.servers.first() == Some(&self.server);
+        let is_short = now.servers.len() < usize::from(former.copies);
+        let others = former.membership.servers.iter().skip(1).filter(|it| **it != self.server);
+        let mut left = others.filter(|it| !now.servers.contains(it));
+        left.any(|it| !was_first || !is_short || self.reported.contains(&(group, *it)))
+    }
+
+    /// This server is about to call a member out of step.
+    pub(crate) fn report(&mut self, group: Group, server: u32) {
+        self.reported.insert((group, server));
+    }
+
+    /// From then on nobody reads from a server that has left one of the groups.
+    pub(crate) fn all_alone_from(&self) -> Time {
+        self.own.values().map(|own| own.alone_from).max().unwrap_or(Time::ZERO)
+    }
+
+    /// From then on nobody reads from a server that is no member of a group any more.
+    pub(crate) fn alone_from(&self, group: Group) -> Time {
+        self.own.get(&group).map_or(Time::ZERO, |own| own.alone_from)
     }
 
     /// Serves nobody in these groups from now on, until a later change of them.
@@ -125,7 +185,9 @@ impl Groups {
 
     /// Whether one of the groups has, or may come to have, several members.
     pub(crate) fn are_mirrored(&self, groups: impl IntoIterator<Item = Group>) -> bool {
-        let mirrored = |group| self.own.get(&group).is_some_and(|own| own.membership.is_mirrored());
+        // Also a lone member of what were several: others may serve reads still.
+        let is_mirrored = |own: &Own| own.copies > 1 || own.membership.is_mirrored();
+        let mirrored = |group| self.own.get(&group).is_some_and(is_mirrored);
         groups.into_iter().any(mirrored)
     }
 
@@ -145,6 +207,35 @@ impl Groups {
         self.own
             .get(&group)
             .is_some_and(|own| own.settled && own.membership.servers.first() == Some(&self.server))
+    }
+
+    /// Groups of several members that this server serves.
+    pub(crate) fn served_mirrored(&self) -> impl Iterator<Item = (Group, &Membership)> {
+        self.own
+            .iter()
+            .filter(|(_, own)| own.settled && own.membership.servers.len() > 1)
+            .map(|(group, own)| (*group, &own.membership))
+    }
+
+    /// The first member of a group that this server is in.
+    pub(crate) fn orderer(&self, group: Group) -> Option<u32> {
+        self.own.get(&group)?.membership.servers.first().copied()
+    }
+
+    /// Whether a server is a member of a group that this server serves.
+    pub(crate) fn has_member(&self, group: Group, server: u32) -> bool {
+        let own = self.own.get(&group).filter(|own| own.settled);
+        own.is_some_and(|own| own.membership.servers.contains(&server))
+    }
+
+    /// Whether this server is a member of a group for several copies that another one orders.
+    pub(crate) fn follows(&self, group: Group) -> bool {
+        self.own.get(&group).is_some_and(|own| self.is_follower(own))
+    }
+
+    fn is_follower(&self, own: &Own) -> bool {
+        let servers = &own.membership.servers;
+        own.copies > 1 && servers.iter().skip(1).any(|server| *server == self.server)
     }
 
     /// Whether this server is in a group, and not in step.
@@ -175,7 +266,7 @@ impl Groups {
             && own.membership.servers.first() == Some(&self.server)
             && own.membership.since <= epoch
         {
-            own.settled = true;
+            (own.settled, own.remembers) = (true, true);
         }
     }
 
@@ -211,8 +302,10 @@ impl Groups {
             if self.epoch == 0 || self.epoch < map {
                 return Err(Status::Unavailable);
             }
-            let own = self.own.get(&group).filter(|own| own.membership.since <= map);
+            let stale = self.defect == Some(Defect::StaleMap);
+            let own = self.own.get(&group).filter(|own| own.membership.since <= map || stale);
             match own {
+                Some(own) if own.membership.since > map => {}
                 Some(own) if own.membership.servers.first() == Some(&self.server) => {
                     let leased = writes || !own.membership.is_mirrored() || now < self.lease;
                     if !own.settled || !leased || self.withheld.contains_key(&group) {
@@ -220,6 +313,25 @@ impl Groups {
                     }
                 }
                 _ => return Err(Status::OtherMap),
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Groups::judge`], of a read: any member may serve it.
+    pub(crate) fn judge_read(
+        &self,
+        map: u32,
+        groups: impl IntoIterator<Item = Group>,
+        now: Time,
+    ) -> Result<(), Failure> {
+        for group in groups {
+            let own = self.own.get(&group).filter(|own| own.membership.since <= map);
+            let leased = now < self.lease || self.defect == Some(Defect::UnleasedReads);
+            match own.filter(|own| self.epoch >= map && self.is_follower(own)) {
+                Some(own) if leased && own.remembers => {}
+                Some(_) => return Err(ELSEWHERE),
+                None => self.judge(map, [group], false, now).map_err(Failure::Status)?,
             }
         }
         Ok(())
@@ -263,7 +375,7 @@ impl Groups {
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_wire::fs::map::Band;
+    use ropewalk_wire::fs::map::{Band, Mirroring};
 
     use super::*;
 
@@ -291,7 +403,7 @@ mod tests {
         assert_eq!(judge(&first_format, 0, own, true), Ok(()));
         assert_eq!(judge(&first_format, 0, others, false), Err(Status::OtherMap));
         assert_eq!(judge(&groups, 4, first, false), Err(Status::Unavailable), "no map yet");
-        groups.take(&map(5, &[(5, &[7]), (2, &[8, 7])]));
+        groups.take(&map(5, &[(5, &[7]), (2, &[8, 7])]), NOW);
         assert_eq!(judge(&groups, 5, first, true), Ok(()));
         assert_eq!(judge(&groups, 1, own, true), Err(Status::OtherMap), "of the format before");
         assert_eq!(groups.judge_cut(1, &[own]), Err(Status::OtherMap), "a late cut");
@@ -305,9 +417,9 @@ mod tests {
         );
         assert_eq!(judge(&groups, 6, first, true), Err(Status::Unavailable), "a newer map");
         // An older word changes nothing; a newer one takes a group away.
-        groups.take(&map(4, &[(4, &[8])]));
+        groups.take(&map(4, &[(4, &[8])]), NOW);
         assert_eq!((groups.epoch(), judge(&groups, 5, first, true)), (5, Ok(())));
-        groups.take(&map(6, &[(6, &[8]), (2, &[7])]));
+        groups.take(&map(6, &[(6, &[8]), (2, &[7])]), NOW);
         assert_eq!(judge(&groups, 6, first, false), Err(Status::OtherMap));
         assert_eq!(judge(&groups, 5, second, false), Ok(()));
     }
@@ -316,13 +428,13 @@ mod tests {
     fn a_mirrored_group_is_settled_first_and_read_under_a_lease() {
         let group = Group::of_band(3, 0);
         let mut groups = Groups::new(7);
-        groups.take(&map(5, &[(5, &[8, 7])]));
+        groups.take(&map(5, &[(5, &[8, 7])]), NOW);
         assert!(groups.unsettled().is_empty() && groups.are_mirrored([group]));
         assert_eq!(groups.judge_copy(8, 5, [group]), Ok(()));
         assert_eq!(groups.judge_copy(7, 5, [group]), Err(Status::OtherMap), "not the first");
         assert_eq!(groups.judge_copy(8, 4, [group]), Err(Status::OtherMap), "an old map");
         assert_eq!(groups.judge_copy(8, 6, [group]), Err(Status::Unavailable), "a newer map");
-        groups.take(&map(6, &[(6, &[7, 9])]));
+        groups.take(&map(6, &[(6, &[7, 9])]), NOW);
         assert_eq!(groups.judge_copy(8, 5, [group]), Err(Status::OtherMap), "it orders no more");
         assert_eq!(groups.judge(6, [group], true, NOW), Err(Status::Unavailable), "not settled");
         groups.settle(group, 5);
@@ -333,8 +445,72 @@ mod tests {
         groups.renew(Time(6));
         assert_eq!(groups.judge(6, [group], false, NOW), Ok(()));
         assert_eq!(groups.judge(6, [group], false, Time(6)), Err(Status::Unavailable));
+        // Reads of a stale caller are refused at members, too.
+        assert_eq!(groups.judge_read(5, [group], NOW), Err(Failure::Status(Status::OtherMap)));
         // It goes on ordering when a member leaves.
-        groups.take(&map(7, &[(7, &[7, 4])]));
+        groups.take(&map(7, &[(7, &[7, 4])]), NOW);
         assert!(groups.unsettled().is_empty());
+    }
+
+    /// A map with one group of a band for two copies.
+    fn mirrored(epoch: u32, servers: &[u32], newcomers: &[u32]) -> Map {
+        let mut map = Map::at(epoch);
+        let mut band = Band::new(3, 9, 1);
+        let membership = Membership::new(epoch, servers.to_vec());
+        band.groups[0] = Membership { newcomers: newcomers.to_vec(), ..membership };
+        band.mirroring = Some(Mirroring { copies: 2, home: 9 });
+        map.add(band);
+        map
+    }
+
+    #[test]
+    fn a_member_serves_reads_under_its_lease_and_only_if_its_life_knows_what_is_open() {
+        let group = Group::of_band(3, 0);
+        let read = |groups: &Groups, map| groups.judge_read(map, [group], NOW);
+        let mut groups = Groups::new(7);
+        groups.take(&mirrored(5, &[8, 7], &[]), NOW);
+        groups.renew(Time(6));
+        assert_eq!(read(&groups, 5), Err(ELSEWHERE), "its life began as a member");
+        groups.take(&mirrored(6, &[8], &[7]), NOW);
+        assert_eq!(read(&groups, 6), Err(Failure::Status(Status::OtherMap)), "a newcomer");
+        groups.take(&mirrored(7, &[8, 7], &[]), NOW);
+        assert_eq!(read(&groups, 7), Ok(()));
+        assert_eq!(read(&groups, 6), Err(Failure::Status(Status::OtherMap)), "an old map");
+        assert_eq!(read(&groups, 8), Err(Failure::Status(Status::Unavailable)), "a newer map");
+        assert_eq!(groups.judge(7, [group], true, NOW), Err(Status::OtherMap), "no writes");
+        assert_eq!(groups.judge_read(7, [group], Time(6)), Err(ELSEWHERE), "no lease");
+    }
+
+    #[test]
+    fn a_change_waits_for_the_lease_of_a_member_that_left_while_it_was_heard() {
+        let group = Group::of_band(3, 0);
+        let lease = NOW + COPY_SILENCE / 2;
+        let first = || {
+            let mut groups = Groups::new(7);
+            groups.take(&Map::at(4), NOW);
+            groups.take(&mirrored(5, &[7, 8], &[]), NOW);
+            groups
+        };
+        let mut silent = first();
+        silent.take(&mirrored(6, &[7], &[8]), NOW);
+        assert_eq!(silent.alone_from(group), Time::ZERO, "it has no lease any more");
+        let mut reported = first();
+        reported.report(group, 8);
+        reported.take(&mirrored(6, &[7], &[8]), NOW);
+        assert_eq!(reported.alone_from(group), lease);
+        let mut moved = first();
+        moved.take(&mirrored(6, &[7, 8, 9], &[]), NOW);
+        moved.take(&mirrored(7, &[7, 9], &[]), NOW);
+        assert_eq!((moved.alone_from(group), moved.all_alone_from()), (lease, lease));
+        let mut second = Groups::new(8);
+        second.take(&Map::at(4), NOW);
+        second.take(&mirrored(5, &[7, 8], &[]), NOW);
+        second.take(&mirrored(6, &[8], &[7]), NOW);
+        assert_eq!(second.alone_from(group), Time::ZERO, "an orderer leaves silent, or knows it");
+        let mut third = Groups::new(9);
+        third.take(&Map::at(4), NOW);
+        third.take(&mirrored(5, &[7, 9, 8], &[]), NOW);
+        third.take(&mirrored(6, &[9], &[7, 8]), NOW);
+        assert_eq!(third.alone_from(group), lease, "the former orderer may have called it out");
     }
 }

@@ -123,7 +123,8 @@ impl Inner {
     /// Fetches the map; whether it came.
     pub(crate) async fn fetch_map(&self, herald: &Herald) -> bool {
         let Some(map) = herald.map().await else { return false };
-        self.groups.borrow_mut().take(&map);
+        let now = self.world.now();
+        self.groups.borrow_mut().take(&map, now);
         let groups = self.groups.borrow();
         self.mirror.leave(|group| groups.ordered(group).is_some());
         true

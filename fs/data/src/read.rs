@@ -13,6 +13,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::bulk::{Moving, Region};
 use crate::failure::Failure;
+use crate::groups::ELSEWHERE;
 use crate::plan::{Chunk, Part, Plan};
 use crate::server::{Call, Inner};
 use crate::write::object;
@@ -25,6 +26,8 @@ pub(crate) struct Read {
     pub file: FileId,
     pub plan: Plan,
     pub verify: bool,
+    /// For the orderer of the groups, which has locked what it reads.
+    pub for_orderer: bool,
 }
 
 /// The reply's statements about the bytes.
@@ -68,6 +71,7 @@ impl Inner {
 
     /// As [`Inner::read_embedded`], of groups of several members: what may still come to nothing is waited for.
     pub(crate) async fn read_copied(&self, call: Call, read: &Read) -> Result<Vec<u8>, Failure> {
+        self.check_epoch(&call, read).await?;
         self.readable(read.file, &read.plan.pieces).await;
         self.check_reader(call, read)?;
         let body = match self.read_embedded(read) {
@@ -84,7 +88,7 @@ impl Inner {
     /// Whether this server still is the one to read from.
     fn check_reader(&self, call: Call, read: &Read) -> Result<(), Failure> {
         let groups = read.plan.pieces.iter().map(|piece| piece.group);
-        self.check_groups(&call.head, groups, false).map_err(Failure::Status)
+        self.check_readable(&call.head, groups)
     }
 
     /// A read whose bytes are put into the client's region; the reply's body. One chunk is under
@@ -95,6 +99,7 @@ impl Inner {
         read: &Read,
         region: Region,
     ) -> Result<Vec<u8>, Failure> {
+        self.check_epoch(&call, read).await?;
         let mut outcome = Outcome::new(&read.plan);
         let mut before: Option<Moving> = None;
         for chunk in read.plan.chunks() {
@@ -147,15 +152,28 @@ impl Inner {
         for part in &chunk.parts {
             let (own, rest) = into.split_at_mut(part.len as usize);
             into = rest;
+            let group = read.plan.pieces[part.piece].group;
+            let follows = || !read.for_orderer && self.groups.borrow().follows(group);
+            if !read.for_orderer {
+                self.check_open(read.file, group, part)?;
+            }
             let (object, offset) = (object(read.file, part.stripe), u64::from(part.offset));
             let sums = &mut outcome.checksums;
             let found = match read.verify {
                 true => self.store.read(object, offset, own, sums),
                 false => self.store.read_unverified(object, offset, own, sums),
             };
-            match found.map_err(|error| self.failed("read", &error))? {
-                ReadOutcome::Present { .. } => {}
-                ReadOutcome::Absent => {
+            let found = found.map_err(|error| self.failed("read", &error));
+            match found {
+                Ok(ReadOutcome::Present { .. }) => {}
+                // Whether that is a hole or a loss, the orderer knows.
+                Ok(ReadOutcome::Absent) if follows() => return Err(ELSEWHERE),
+                Err(UNREADABLE) if follows() => {
+                    self.tell_of_unreadable(group, object);
+                    return Err(ELSEWHERE);
+                }
+                Err(failure) => return Err(failure),
+                Ok(ReadOutcome::Absent) => {
                     own.fill(0);
                     push_checksums(part, own, &mut outcome.checksums);
                     outcome.found[part.piece] = Found::Absent;

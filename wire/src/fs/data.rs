@@ -120,6 +120,25 @@ pub enum DataRequest<'a> {
     /// Whether these objects are there, and with `read` whether every block has its checksum; at
     /// most `EXAMINED_MAX`. The reply may stop early, after at least one.
     Examine { objects: Vec<ObjectName>, read: bool },
+    // Version 11. What a version adds comes here, at the end: docs/design/128-upgrade.md.
+    /// From the orderer of groups to another member: changes of theirs with smaller numbers are at all members. At most
+    /// `GROUPS_MAX`.
+    Ended { ends: Vec<End> },
+    /// From a member to the orderer of an object's group: it cannot read the object. The orderer writes it there again.
+    Unreadable { object: ObjectName, group: Group },
+    /// From a member to the orderer of a group: the file is read in this write epoch. The orderer refuses older ones from then on.
+    Seen { file: FileId, group: Group },
+}
+
+/// Members of this version and later ones serve reads of groups that they do not order.
+pub const READS_VERSION: u16 = 11;
+
+/// The changes of a group that are at all members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub group: Group,
+    /// All changes of smaller numbers.
+    pub done: u64,
 }
 
 /// The place of a change in the order of its sender's.

@@ -20,7 +20,6 @@ use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::trust::Role;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
-use super::Open;
 use super::blocks::{BY, is_head_damage};
 use crate::bulk::Region;
 use crate::failure::Failure;
@@ -42,7 +41,15 @@ pub(crate) fn is_among_servers(request: &DataRequest<'_>, incoming: &Incoming) -
     use DataRequest as D;
     let by_server = incoming.member.is_some_and(|member| member.role == Role::Data);
     by_server && incoming.head.session != 0
-        || matches!(request, D::Copy { .. } | D::Settle { .. } | D::Table { .. })
+        || matches!(
+            request,
+            D::Copy { .. }
+                | D::Settle { .. }
+                | D::Table { .. }
+                | D::Ended { .. }
+                | D::Unreadable { .. }
+                | D::Seen { .. }
+        )
 }
 
 impl Inner {
@@ -60,6 +67,7 @@ impl Inner {
         };
         let sender = member.number;
         let peer = incoming.peer;
+        self.mirror.callers.borrow_mut().insert(sender, head.newest);
         let call = Call { peer, head, keep: false, limited: false, sender: Some(sender) };
         if let Err(status) = self.judge_sender(&call, &groups_of(&request)) {
             return self.refuse(responder, status);
@@ -73,6 +81,18 @@ impl Inner {
         match request {
             DataRequest::Copy { file, order, pieces, source, checksums } => {
                 self.take_copy(call, (file, order, pieces, source, checksums), responder);
+            }
+            DataRequest::Ended { ends } => {
+                self.take_ends(&call, &ends);
+                self.answer(call, responder, Ok(DataReply::Done));
+            }
+            DataRequest::Seen { file, group } => {
+                let seen = self.take_seen(group, file);
+                self.answer(call, responder, seen);
+            }
+            DataRequest::Unreadable { object: ObjectName { inode, generation, stripe }, group } => {
+                self.take_unreadable(sender, group, ObjectId { inode, generation, stripe });
+                self.answer(call, responder, Ok(DataReply::Done));
             }
             DataRequest::Settle { groups } => {
                 let objects = self.open_objects(&groups);
@@ -97,7 +117,7 @@ impl Inner {
                 let call = Call { keep: false, ..call };
                 match Plan::new(pieces, self.store.object_bytes()) {
                     Ok(plan) if plan.bytes <= EMBEDDED_BYTES_MAX => {
-                        let read = Read { file, plan, verify: true };
+                        let read = Read { file, plan, verify: true, for_orderer: true };
                         let body = self.read_embedded(&read);
                         self.answer_body(call, responder, body);
                     }
@@ -158,6 +178,7 @@ impl Inner {
         }
         if call.head.session > known.session {
             *known = super::Sender { session: call.head.session, ..Default::default() };
+            self.epochs.borrow_mut().forget_elsewhere();
         }
         drop(senders);
         let judged = self.groups.borrow().judge_copy(sender, call.head.map, groups.iter().copied());
@@ -249,6 +270,7 @@ impl Inner {
         self.admit_copy(call, &groups)?;
         // A repeated cut has to be done once more.
         self.epochs.borrow_mut().wrote_before_cut(*file);
+        self.epochs.borrow_mut().note_elsewhere(call.sender.unwrap_or_default(), *file);
         match checksums {
             Some(checksums) if bytes.len() == plan.bytes as usize => {
                 self.store_copy(*file, plan, bytes, checksums)
@@ -295,13 +317,9 @@ impl Inner {
         let mut open = self.mirror.open.borrow_mut();
         for piece in &copied.plan.pieces {
             let open = open.entry(piece.group).or_default();
-            if open.sender != sender {
-                // A new orderer has settled the group before it orders anything.
-                *open = Open { sender, ..Open::default() };
-            }
-            open.objects = open.objects.split_off(&order.done);
-            let objects = open.objects.entry(order.number).or_default();
-            objects.insert(object(copied.file, piece.stripe));
+            open.hear(sender, order.done);
+            let changes = open.changes.entry(order.number).or_default();
+            changes.push(super::order::blocks_of(copied.file, piece));
         }
     }
 
@@ -309,8 +327,8 @@ impl Inner {
     pub(super) fn open_objects(&self, groups: &[Group]) -> Vec<ObjectName> {
         let open = self.mirror.open.borrow();
         let open = groups.iter().filter_map(|group| open.get(group));
-        let objects: BTreeSet<ObjectId> =
-            open.flat_map(|open| open.objects.values().flatten().copied()).collect();
+        let changes = open.flat_map(|it| it.changes.values().flatten().chain(&it.inherited));
+        let objects: BTreeSet<ObjectId> = changes.map(|(object, _)| *object).collect();
         let name =
             |ObjectId { inode, generation, stripe }| ObjectName { inode, generation, stripe };
         objects.into_iter().map(name).collect()
@@ -329,6 +347,9 @@ impl Inner {
         let is_named = |tag: GroupTag| {
             tag.get().is_some_and(|group| groups.contains(&Group::from_number(group)))
         };
+        // Reads of before the cut are refused from now on.
+        self.epochs.borrow_mut().admit(file, None);
+        self.epochs.borrow_mut().note_elsewhere(call.sender.unwrap_or_default(), file);
         self.cut_objects(file, cut, BY, Some(&is_named))?;
         // The metadata server forgets the cut when it is done.
         let synced = self.store.sync(&[]).await;

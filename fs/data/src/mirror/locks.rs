@@ -47,7 +47,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-fn meet(one: &Range<u32>, other: &Range<u32>) -> bool {
+pub(super) fn meet(one: &Range<u32>, other: &Range<u32>) -> bool {
     other.start < one.end && one.start < other.end
 }
 

@@ -1,7 +1,7 @@
 //! Groups of several members: the first one orders the writes, the others do what it has done.
 //!
 //! The rules are in docs/design/116-mirrored-groups.md. [`order`] has the side of the orderer, [`copies`] that of the
-//! others, [`level`] makes objects equal, [`mend`] and [`scrub`] heal damaged blocks, and [`settle`] uses that for a group that this server begins to order, and
+//! others, [`members`] the reads that they serve, [`level`] makes objects equal, [`mend`] and [`scrub`] heal damaged blocks, and [`settle`] uses that for a group that this server begins to order, and
 //! for its newcomers.
 
 mod blocks;
@@ -9,6 +9,7 @@ mod copies;
 mod leave;
 mod level;
 mod locks;
+mod members;
 mod mend;
 mod order;
 mod peers;
@@ -48,6 +49,8 @@ pub(crate) struct Mirror {
     incoming: Transfers,
     outgoing: Transfers,
     peers: RefCell<BTreeMap<u32, Peer>>,
+    /// The newest version that each server spoke when it last called.
+    callers: RefCell<BTreeMap<u32, u16>>,
     senders: RefCell<BTreeMap<u32, Sender>>,
     /// Of groups that this server orders.
     numbers: RefCell<BTreeMap<Group, Numbers>>,
@@ -55,6 +58,14 @@ pub(crate) struct Mirror {
     open: RefCell<BTreeMap<Group, Open>>,
     /// Calls without an answer, also those that nobody waits for any more.
     outstanding: RefCell<BTreeMap<(Group, u32), usize>>,
+    /// The changes that are known to be everywhere: by member, each with the epoch of the group's last change.
+    told: RefCell<BTreeMap<(Group, u32), (u32, u64)>>,
+    /// Servers that are being told.
+    telling: RefCell<BTreeSet<u32>>,
+    /// Changes are everywhere of which members do not know it, or this server orders other groups.
+    pub ended: Notify,
+    /// Objects of which the orderer is being told that they cannot be read here.
+    unreadable: RefCell<BTreeSet<ObjectId>>,
     /// The newcomers that are being brought into step.
     passes: RefCell<BTreeMap<(Group, u32), Pass>>,
     /// The map, a pass or the number of outstanding calls is another.
@@ -83,7 +94,10 @@ struct Sender {
 #[derive(Debug, Default)]
 struct Open {
     sender: (u32, u64),
-    objects: BTreeMap<u64, BTreeSet<ObjectId>>,
+    /// Of the sender, by number.
+    changes: BTreeMap<u64, Vec<Blocks>>,
+    /// Of former senders, until the present one has settled the group.
+    inherited: Vec<Blocks>,
 }
 
 /// A newcomer hears of each change.
@@ -103,10 +117,15 @@ impl Mirror {
             incoming: Transfers::new(world, endpoint, TRANSFER_BYTES),
             outgoing: Transfers::new(world, endpoint, TRANSFER_BYTES),
             peers: RefCell::default(),
+            callers: RefCell::default(),
             senders: RefCell::default(),
             numbers: RefCell::default(),
             open: RefCell::default(),
             outstanding: RefCell::default(),
+            told: RefCell::default(),
+            telling: RefCell::default(),
+            ended: Notify::new(),
+            unreadable: RefCell::default(),
             passes: RefCell::default(),
             changed: Notify::new(),
             pace: Cell::new(0),
@@ -128,13 +147,14 @@ impl Mirror {
         if let Some(numbers) = self.numbers.borrow_mut().get_mut(&group) {
             numbers.under_way.remove(&number);
         }
+        self.ended.notify_all();
     }
 
     /// The number below which all changes of a group are at all members.
     fn done(&self, group: Group) -> u64 {
         let numbers = self.numbers.borrow();
         let numbers = numbers.get(&group);
-        numbers.map_or(0, |it| it.under_way.first().copied().unwrap_or(it.last + 1))
+        numbers.map_or(1, |it| it.under_way.first().copied().unwrap_or(it.last + 1))
     }
 
     /// Keeps the reply to a server's call, which may come again.
@@ -156,8 +176,13 @@ impl Mirror {
 
     /// Forgets what belongs to groups that this server does not order any more.
     pub(crate) fn leave(&self, orders: impl Fn(Group) -> bool) {
-        self.numbers.borrow_mut().retain(|group, _| orders(*group));
+        // Numbers go on: members may still have changes of an earlier time under theirs.
+        for (_, numbers) in self.numbers.borrow_mut().iter_mut().filter(|(it, _)| !orders(**it)) {
+            numbers.under_way.clear();
+        }
+        self.told.borrow_mut().retain(|(group, _), _| orders(*group));
         self.passes.borrow_mut().retain(|(group, _), _| orders(*group));
         self.changed.notify_all();
+        self.ended.notify_all();
     }
 }

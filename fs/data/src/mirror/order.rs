@@ -142,12 +142,17 @@ impl Inner {
                 Place::Outside => return Ok(None),
                 Place::Member | Place::Hearing => {}
             }
-            let limit = if place == Place::Hearing { HEARING_LIMIT } else { ANSWER_LIMIT };
+            let hurries = self.mirror.defect == Some(Defect::EarlyDrop);
+            let short = place == Place::Hearing || hurries;
+            let limit = if short { HEARING_LIMIT } else { ANSWER_LIMIT };
             let late = self.world.now().since(begin) >= limit;
             if late || refused.is_some() {
                 if place == Place::Hearing {
                     self.mirror.break_pass(group, server);
                     continue;
+                }
+                if self.mirror.defect == Some(Defect::EarlyDrop) {
+                    return Ok(None);
                 }
                 self.tell_of_missing(group, server, refused).await;
                 let _ = race(changed, self.world.sleep(REPORT_PAUSE)).await;
@@ -174,6 +179,7 @@ impl Inner {
         };
         self.lines
             .say(&format!("data server {server} {how}; its groups go on without it, see its log"));
+        self.groups.borrow_mut().report(group, server);
         let map = self.groups.borrow().epoch();
         let groups = Step::numbers(&[group]);
         let groups = Bytes(&groups);
@@ -189,11 +195,14 @@ impl Inner {
             (To::One(server), _) => vec![server],
         };
         if hearers.is_empty() {
+            self.alone(change.group).await;
             return Ok(());
         }
         let Change { group, file, pieces, source, checksums } = *change;
         let number = self.mirror.begin(group);
-        let order = Order { number, done: self.mirror.done(group) };
+        // Before the group is settled, its members may differ in what former orderers did.
+        let done = if self.groups.borrow().serves(group) { self.mirror.done(group) } else { 0 };
+        let order = Order { number, done };
         let (pieces, checksums) = (pieces.to_vec(), Bytes(checksums));
         let mut body = Vec::new();
         encode(&DataRequest::Copy { file, order, pieces, source, checksums }, &mut body);
@@ -209,6 +218,7 @@ impl Inner {
         for answer in join_all(answers).await {
             answer?;
         }
+        self.alone(group).await;
         self.mirror.end(group, number);
         Ok(())
     }

@@ -105,8 +105,16 @@ impl Inner {
         }
     }
 
+    /// Whether another server is known to speak a version.
+    pub(super) fn speaks(&self, server: u32, version: u16) -> bool {
+        let (peers, callers) = (self.mirror.peers.borrow(), self.mirror.callers.borrow());
+        let answered = peers.get(&server).and_then(|peer| peer.connection.newest());
+        let newest = answered.into_iter().chain(callers.get(&server).copied()).min();
+        newest.is_some_and(|newest| newest >= version)
+    }
+
     /// The address of a server and the connection to it; None while nobody knows it.
-    async fn peer(&self, server: u32) -> Option<(Vec<u8>, Connection)> {
+    pub(super) async fn peer(&self, server: u32) -> Option<(Vec<u8>, Connection)> {
         let known = |inner: &Inner| {
             let peers = inner.mirror.peers.borrow();
             peers.get(&server).map(|peer| (peer.address.clone(), peer.connection.clone()))

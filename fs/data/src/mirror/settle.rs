@@ -84,6 +84,7 @@ impl Inner {
         }
         self.mirror.open.borrow_mut().remove(&group);
         self.groups.borrow_mut().settle(group, epoch);
+        self.mirror.ended.notify_all();
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod identity;
 mod late;
 mod leases;
 mod locks;
+mod member_reads;
 mod mends;
 mod messages;
 mod mirrors;

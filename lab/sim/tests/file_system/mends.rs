@@ -14,6 +14,8 @@ use ropewalk_wire::fs::meta::ROOT;
 
 const STRIPE: usize = 64 << 10;
 const STRIPES: usize = 6;
+/// Each chooses the members from which it reads: a few of them meet all members.
+const CLIENTS: u32 = 10;
 
 /// A cluster of three data servers with a file of two copies, all of which is in files of objects.
 struct Site {
@@ -25,8 +27,12 @@ struct Site {
 impl Site {
     fn new(seed: u64, data_scrub: Option<Scrub>) -> Site {
         let mut simulation = Simulation::new(seed);
-        let config =
-            ClusterConfig { data_servers: 3, clients: 2, data_scrub, ..ClusterConfig::default() };
+        let config = ClusterConfig {
+            data_servers: 3,
+            clients: CLIENTS,
+            data_scrub,
+            ..ClusterConfig::default()
+        };
         let cluster = Cluster::start(&mut simulation, config);
         cluster.mirror(&mut simulation, 2);
         let inode = cluster.run(&mut simulation, 0, |client| async move {
@@ -71,11 +77,17 @@ impl Site {
         disk.flip_bit(&path, bytes - 4096 * block - 2000, 5);
     }
 
+    /// All clients read the file.
     fn read(&mut self) -> Result<Vec<u8>, Errno> {
-        self.cluster.run(&mut self.simulation, 1, |client: Client| async move {
+        let read = async |client: Client| {
             let file = open(&client, b"f", READ).await.expect("opened");
             read_all(&client, &file).await
-        })
+        };
+        let all = (0..CLIENTS as usize)
+            .map(|client| self.cluster.run(&mut self.simulation, client, read));
+        let all: Vec<Vec<u8>> = all.collect::<Result<_, Errno>>()?;
+        assert!(all.iter().all(|bytes| *bytes == all[0]), "all clients read the same");
+        Ok(all.into_iter().next().expect("there are clients"))
     }
 
     fn reads_well(&mut self) {
@@ -98,7 +110,7 @@ impl Site {
 
 #[test]
 fn a_read_of_a_damaged_block_gets_the_bytes_of_another_member_and_heals_it() {
-    let mut site = Site::new(1, None);
+    let mut site = Site::new(21, None);
     let members = site.members(2);
     for block in [0, 3, 4, 9] {
         site.rot(members[0], 2, block);
@@ -108,6 +120,32 @@ fn a_read_of_a_damaged_block_gets_the_bytes_of_another_member_and_heals_it() {
     assert!(site.is_well(members[0], 2), "what was damaged is written again");
     assert_eq!(site.figure(members[0], "data_mended_blocks_total"), 4);
     assert_eq!(site.figure(members[0], "data_lost_blocks_total"), 0);
+    // At a member that does not order the writes: it tells the orderer.
+    for block in [1, 2, 8] {
+        site.rot(members[1], 2, block);
+    }
+    assert!(!site.is_well(members[1], 2));
+    site.reads_well();
+    site.simulation.run_for(Duration::from_secs(1));
+    assert!(site.is_well(members[1], 2), "its orderer has it written again");
+    assert_eq!(site.figure(members[0], "data_mended_blocks_total"), 7);
+    site.reads_well();
+}
+
+#[test]
+fn an_object_that_a_member_has_lost_is_read_from_another_and_comes_again() {
+    for harm in [Harm::Head, Harm::Gone] {
+        let mut site = Site::new(20, None);
+        let members = site.members(3);
+        // Its store does not notice it before somebody reads.
+        site.restart(&[], |site| site.harm(members[1], 3, harm));
+        site.reads_well();
+        site.simulation.run_for(Duration::from_secs(30));
+        site.reads_well();
+        assert!(site.is_well(members[1], 3), "{harm:?}: {:#?}", site.cluster.logged());
+        let differences = site.cluster.copy_differences(2);
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
 }
 
 #[test]
