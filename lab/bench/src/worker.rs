@@ -145,13 +145,29 @@ impl Worker {
         writeln!(self.input, "go").context("a worker of the benchmark has ended")
     }
 
+    /// Its number.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn finish(mut self) -> anyhow::Result<Work> {
+        let work = self.await_result()?;
+        self.await_end()?;
+        Ok(work)
+    }
+
+    /// Waits for the end of its work: it has something to put in order still.
+    pub fn await_result(&mut self) -> anyhow::Result<Work> {
         let line = self.line()?;
         let what = &self.what;
-        let work = Work::decode(&line).with_context(|| format!("'{what}' ended with '{line}'"))?;
+        Work::decode(&line).with_context(|| format!("'{what}' ended with '{line}'"))
+    }
+
+    /// Waits for its end.
+    pub fn await_end(mut self) -> anyhow::Result<()> {
         self.child.wait()?;
-        Ok(work)
+        Ok(())
     }
 }
 

@@ -1,0 +1,192 @@
+//! Rows of a data server that lost its store: the rate at which it gets its copies back, beside a bare copy of as many
+//! bytes; and the work of clients meanwhile.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+
+use crate::host::monotonic_nanos;
+use crate::lab::{Options, alternate};
+use crate::report::Outcome;
+use crate::series::{Figure, OURS};
+use crate::survive::bare;
+use crate::survive::crowd::{COUNT, Crowd, Record};
+use crate::survive::drain::{WARM, fill};
+use crate::survive::ground::Ground;
+use crate::survive::names::Kind;
+use crate::survive::pairs::Pair;
+use crate::survive::site::{LIMIT, pause};
+use crate::survive::steady::{self, BLOCK, LANES};
+use crate::survive::store::{Store, hosts, plain};
+use crate::worker::Work;
+
+const SERVERS: usize = 3;
+const COPIES: usize = 2;
+/// Runs of a full measurement.
+const RUNS: usize = 5;
+const RATE: &str = "rebuild.rate";
+const BESIDE: &str = "rebuild.beside";
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The names of all rows.
+pub fn rows() -> Vec<String> {
+    [RATE, BESIDE].map(String::from).to_vec()
+}
+
+/// Measures the rows that are wanted.
+///
+/// # Errors
+/// Operations fail, something that was acknowledged is missing, or the server does not come into step.
+pub fn rebuilds(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<()> {
+    if !rows().iter().any(|row| options.wanted(row)) {
+        return Ok(());
+    }
+    let ground = Ground::make(hosts(SERVERS))?;
+    let mut store = Store::start(&ground, options, plain(SERVERS))?;
+    store.keep_copies(COPIES)?;
+    fill(&store, options.amount(192, 48).max(4))?;
+    if options.wanted(RATE) {
+        rates(&ground, &mut store, options, emit);
+    }
+    if options.wanted(BESIDE) {
+        let count = options.runs.unwrap_or(if options.quick { 1 } else { RUNS }).max(1);
+        let told = beside(&mut store, options, count);
+        if options.is_interrupted() {
+            return Ok(());
+        }
+        match told {
+            Ok(told) => told.iter().for_each(emit),
+            Err(error) => {
+                store.show_logs();
+                bail!("{BESIDE}: {error:#}; the servers' directories stay in {}", store.keep());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kills a server, takes its store away, and starts it again; the span in which it gets its copies.
+fn lose(store: &mut Store<'_>, victim: usize) -> anyhow::Result<(u64, u64)> {
+    store.kill_data(victim);
+    // The metadata server has to miss it: else there is nothing to wait for afterwards.
+    store.await_shortage()?;
+    fs::remove_dir_all(store.directory(victim)).context("cannot take a store away")?;
+    let begin = monotonic_nanos();
+    store.start_data(victim, true)?;
+    let started = Instant::now();
+    loop {
+        store.await_copies()?;
+        // A look may be from before the server came.
+        if store.object_bytes()?[victim] > 0 {
+            return Ok((begin, monotonic_nanos()));
+        }
+        ensure!(started.elapsed() < LIMIT, "data server {victim} has got no bytes");
+        pause(store.options(), LOOK)?;
+    }
+}
+
+fn rates(
+    ground: &Ground,
+    store: &mut Store<'_>,
+    options: &Options,
+    emit: &mut dyn FnMut(&Outcome),
+) {
+    let names = [OURS, "bare-copy"].map(|party| format!("{RATE}: {party}"));
+    // A bare copy has as many bytes as the last rebuild.
+    let mut bytes = 0;
+    let found = alternate(options, options.runs_or(RUNS), &names, |turn, run| {
+        if turn == 0 {
+            let victim = run % SERVERS;
+            let (begin_nanos, end_nanos) = lose(store, victim)?;
+            bytes = store.object_bytes()?[victim];
+            let lanes = 1;
+            return Ok(Work {
+                begin_nanos,
+                end_nanos,
+                operations: 1,
+                bytes,
+                lanes,
+                ..Work::default()
+            });
+        }
+        if bytes == 0 {
+            bytes = store.object_bytes()?.into_iter().max().unwrap_or(1);
+        }
+        bare::copy(ground, store, bytes)
+    });
+    if options.is_interrupted() {
+        return;
+    }
+    let mut params = store.params();
+    params.extend([("copies", COPIES.to_string()), ("clients", "0".into())]);
+    params.push(("moved_bytes", bytes.to_string()));
+    let pair = Pair {
+        name: RATE.into(),
+        figure: Figure::Bandwidth,
+        other: "bare-copy",
+        ratio: "ratio_bare-copy",
+        reach: Some(0.5),
+        params,
+    };
+    let told = pair.outcomes(found, [Vec::new(), Vec::new()]);
+    // A rebuild is one operation: the time of one says nothing.
+    told.iter().filter(|it| it.metric == "bandwidth").for_each(emit);
+}
+
+/// The work of clients during rebuilds, and right before them.
+fn beside(store: &mut Store<'_>, options: &Options, count: usize) -> anyhow::Result<Vec<Outcome>> {
+    let order = store.order("survive steady");
+    let order = steady::order(order, steady::blocks(options), Duration::ZERO);
+    let scratch = store.scratch().to_path_buf();
+    let mut crowd = Crowd::of(order, ("beside", &scratch), &mut |order| store.client(order))?;
+    let calm = Duration::from_secs(if options.quick { 2 } else { 5 });
+    let mut spans = Vec::new();
+    for run in 0..count {
+        pause(options, WARM)?;
+        let begin = monotonic_nanos();
+        pause(options, calm)?;
+        let end = monotonic_nanos();
+        let span = lose(store, run % SERVERS).with_context(|| format!("run {run}"))?;
+        crowd.counts()?;
+        spans.push((span, (begin, end)));
+    }
+    let records = crowd.stop()?;
+    let found = [
+        spans.iter().map(|(during, _)| work(&records, *during)).collect(),
+        spans.iter().map(|(_, before)| work(&records, *before)).collect(),
+    ];
+    let mut params = store.params();
+    params.extend([
+        ("copies", COPIES.to_string()),
+        ("clients", COUNT.to_string()),
+        ("depth", (2 * LANES).to_string()),
+        ("bytes", BLOCK.to_string()),
+        ("lost", "0".into()),
+    ]);
+    let pair = Pair {
+        name: BESIDE.into(),
+        figure: Figure::Rate,
+        other: "undisturbed",
+        ratio: "ratio_undisturbed",
+        reach: Some(0.7),
+        params,
+    };
+    let told = pair.outcomes(found.to_vec(), [Vec::new(), Vec::new()]);
+    // Nobody has counted processor time.
+    Ok(told.into_iter().filter(|it| it.metric != "cpu").collect())
+}
+
+/// The operations of all clients in a span.
+fn work(records: &[Record], span: (u64, u64)) -> Work {
+    let lanes = (COUNT * 2 * LANES) as u64;
+    let mut work = Work { begin_nanos: span.0, end_nanos: span.1, lanes, ..Work::default() };
+    for record in records {
+        for nanos in [Kind::Read, Kind::Write].iter().flat_map(|kind| record.spent(*kind, span)) {
+            work.times.note(nanos);
+            work.operations += 1;
+            work.bytes += BLOCK as u64;
+        }
+    }
+    work
+}
