@@ -60,6 +60,10 @@ pub fn copies(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resu
         store.keep_copies(copies)?;
         store.ask_as_user(&["mkdir", &format!(":/c{copies}")])?;
     }
+    for copies in 1..=3 {
+        // Servers that meet for the first time have to greet each other, and to see what both have.
+        both(&store, copies, SERVERS as u64 * DEPTH, "warm")?;
+    }
     let count = options.amount(512, 128);
     for price in ALL.iter().filter(|price| wanted(price)) {
         let names = [OURS, "one-copy"].map(|party| format!("copies{}: {party}", price.copies));

@@ -2,8 +2,8 @@
 //! write, acknowledged.
 //!
 //! Invariants
-//! * One crowd works through all runs of a fault. Another server is the victim in each run: one that came back orders no
-//!   groups until another one dies.
+//! * One crowd works through all runs of a fault. Another server is the victim in each run, over all faults: one that came
+//!   back orders no groups until another one dies.
 //! * At the end all blocks that were acknowledged are read. One that is missing is an error of the whole benchmark.
 
 use std::time::Duration;
@@ -77,11 +77,12 @@ pub fn deaths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resu
     let ground = Ground::make(hosts(SERVERS))?;
     let mut store = Store::start(&ground, options, plain(SERVERS))?;
     store.keep_copies(COPIES)?;
+    let mut victims = (0..SERVERS).cycle();
     for (death, fault) in ALL {
         if !KINDS.iter().any(|(kind, _)| options.wanted(&name(fault, *kind))) {
             continue;
         }
-        let measured = measure(&mut store, options, death, fault);
+        let measured = measure(&mut store, &mut victims, death, fault);
         if options.is_interrupted() {
             return Ok(());
         }
@@ -101,19 +102,20 @@ pub fn deaths(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resu
 
 fn measure(
     store: &mut Store<'_>,
-    options: &Options,
+    victims: &mut dyn Iterator<Item = usize>,
     death: Death,
     fault: &str,
 ) -> anyhow::Result<(Vec<Record>, Vec<Run>)> {
+    let options = store.options();
     let count = runs(options);
     let bar = Bar::new(&format!("data.{fault}"), count);
     let order = steady::order(store.order("survive steady"), steady::blocks(options), REST);
     let scratch = store.scratch().to_path_buf();
     let mut crowd = Crowd::of(order, (fault, &scratch), &mut |order| store.client(order))?;
     let mut done = Vec::new();
-    for number in 0..count {
+    for (number, victim) in (0..count).zip(victims) {
         bar.show(number, "");
-        let run = once(store, &mut crowd, death, number % SERVERS);
+        let run = once(store, &mut crowd, death, victim);
         let run = run.with_context(|| format!("run {number}"))?;
         if options.progress {
             let ms = |to: u64, from: u64| (to - from) / 1_000_000;

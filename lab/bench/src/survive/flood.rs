@@ -95,11 +95,19 @@ fn strangers(ground: &Ground, store: &Store<'_>) -> anyhow::Result<Ipv4Addr> {
     Ok(Ipv4Addr::new(10, 77, 0, 0))
 }
 
-/// Bytes by which the server's memory grows at most, and the calls.
-fn memory(store: &Store<'_>, options: &Options, flood: &mut Process) -> anyhow::Result<(f64, u64)> {
+/// A flood at a server that has nothing else to do.
+struct Taken {
+    /// MiB by which its memory grows at most.
+    more: f64,
+    calls: u64,
+    cpu_nanos: u64,
+}
+
+fn memory(store: &Store<'_>, options: &Options, flood: &mut Process) -> anyhow::Result<Taken> {
     let process = store.meta_process()?;
     let time = Duration::from_secs_f64(options.amount(60_000, 3_000) as f64 / 1e3);
     let (before, mut most) = (host::resident_bytes(process)?, 0);
+    let cpu = host::cpu_nanos(process);
     flood.tell("go")?;
     let begin = Instant::now();
     while begin.elapsed() < time {
@@ -108,7 +116,8 @@ fn memory(store: &Store<'_>, options: &Options, flood: &mut Process) -> anyhow::
     }
     let calls = end(flood)?;
     let more = most.max(host::resident_bytes(process)?).saturating_sub(before);
-    Ok((more as f64 / (1 << 20) as f64, calls))
+    let cpu_nanos = host::cpu_nanos(process).saturating_sub(cpu);
+    Ok(Taken { more: more as f64 / (1 << 20) as f64, calls, cpu_nanos })
 }
 
 /// Ends a flood; its calls.
@@ -117,14 +126,18 @@ fn end(flood: &mut Process) -> anyhow::Result<u64> {
     flood.hear_word("sent")?.parse().context("a flood does not tell its calls")
 }
 
-fn told(store: &Store<'_>, found: &[(f64, u64)]) -> Outcome {
-    let values: Vec<f64> = found.iter().map(|(more, _)| *more).collect();
+fn told(store: &Store<'_>, found: &[Taken]) -> Outcome {
+    let values: Vec<f64> = found.iter().map(|it| it.more).collect();
+    let calls: u64 = found.iter().map(|it| it.calls).sum();
+    let cpu: u64 = found.iter().map(|it| it.cpu_nanos).sum();
+    let each = cpu as f64 / 1e3 / calls.max(1) as f64;
     let kept = spread(values.clone()).0 <= REACH_MIB;
     let said = if kept { "kept" } else { "missed" };
     let mut params = store.params();
     params.extend([
         ("clients", "0".to_string()),
-        ("calls", (found.iter().map(|(_, calls)| calls).sum::<u64>()).to_string()),
+        ("calls", calls.to_string()),
+        ("cpu_us_a_call", format!("{each:.2}")),
         ("reach", REACH_MIB.to_string()),
         ("kept", kept.to_string()),
         ("verdict", quoted(&format!("reach {REACH_MIB} MiB more: {said}"))),

@@ -54,12 +54,13 @@ impl Pair {
             })
             .collect();
         let mut outcomes = row.outcomes(&series);
-        let main = outcomes.iter_mut().find(|it| it.system == OURS && it.ratio.is_some());
-        if let Some(main) = main {
+        if outcomes.iter().any(|it| it.ratio.is_some()) {
             let (median, from, to) = interval(ratios);
-            main.params.push((self.ratio, format!("[{median:.4},{from:.4},{to:.4}]")));
-            main.params
-                .extend(self.reach.map(|reach| self.verdict(median, reach)).into_iter().flatten());
+            let mut more = vec![(self.ratio, format!("[{median:.4},{from:.4},{to:.4}]"))];
+            more.extend(self.reach.map(|reach| self.verdict(median, reach)).unwrap_or_default());
+            for ours in outcomes.iter_mut().filter(|it| it.system == OURS) {
+                ours.params.extend(more.clone());
+            }
         }
         outcomes
     }

@@ -2,6 +2,8 @@
 //! bytes; and the work of clients meanwhile.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
@@ -9,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use crate::host::monotonic_nanos;
 use crate::lab::{Options, alternate};
 use crate::report::Outcome;
-use crate::series::{Figure, OURS};
+use crate::series::{Figure, OURS, spread};
 use crate::survive::bare;
 use crate::survive::crowd::{COUNT, Crowd, Record};
 use crate::survive::drain::{WARM, fill};
@@ -27,7 +29,9 @@ const COPIES: usize = 2;
 const RUNS: usize = 5;
 const RATE: &str = "rebuild.rate";
 const BESIDE: &str = "rebuild.beside";
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(10);
+/// A store that grew by so much has got bytes of files.
+const FIRST_BYTES: u64 = 256 << 10;
 
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
@@ -66,24 +70,44 @@ pub fn rebuilds(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Re
     Ok(())
 }
 
-/// Kills a server, takes its store away, and starts it again; the span in which it gets its copies.
-fn lose(store: &mut Store<'_>, victim: usize) -> anyhow::Result<(u64, u64)> {
+/// A server that lost its store gets its copies.
+struct Rebuilt {
+    /// From its start until no group lacks a copy.
+    span: (u64, u64),
+    /// The time until it had the first bytes.
+    first: Duration,
+    bytes: u64,
+}
+
+/// Kills a server, takes its store away, and starts it again.
+fn lose(store: &mut Store<'_>, victim: usize) -> anyhow::Result<Rebuilt> {
     store.kill_data(victim);
     // The metadata server has to miss it: else there is nothing to wait for afterwards.
     store.await_shortage()?;
-    fs::remove_dir_all(store.directory(victim)).context("cannot take a store away")?;
-    let begin = monotonic_nanos();
+    let folder = store.directory(victim);
+    fs::remove_dir_all(&folder).context("cannot take a store away")?;
+    let (begin, started) = (monotonic_nanos(), Instant::now());
     store.start_data(victim, true)?;
-    let started = Instant::now();
-    loop {
-        store.await_copies()?;
-        // A look may be from before the server came.
-        if store.object_bytes()?[victim] > 0 {
-            return Ok((begin, monotonic_nanos()));
-        }
+    let empty = stored(&folder);
+    while stored(&folder) < empty + FIRST_BYTES {
         ensure!(started.elapsed() < LIMIT, "data server {victim} has got no bytes");
         pause(store.options(), LOOK)?;
     }
+    let first = started.elapsed();
+    store.await_copies()?;
+    let span = (begin, monotonic_nanos());
+    Ok(Rebuilt { span, first, bytes: store.object_bytes()?[victim] })
+}
+
+/// Bytes that the files of a directory take.
+fn stored(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => stored(&entry.path()),
+        Ok(found) => found.blocks() * 512,
+        Err(_) => 0,
+    });
+    bytes.sum()
 }
 
 fn rates(
@@ -94,12 +118,13 @@ fn rates(
 ) {
     let names = [OURS, "bare-copy"].map(|party| format!("{RATE}: {party}"));
     // A bare copy has as many bytes as the last rebuild.
-    let mut bytes = 0;
+    let (mut bytes, mut firsts) = (0, Vec::new());
     let found = alternate(options, options.runs_or(RUNS), &names, |turn, run| {
         if turn == 0 {
-            let victim = run % SERVERS;
-            let (begin_nanos, end_nanos) = lose(store, victim)?;
-            bytes = store.object_bytes()?[victim];
+            let rebuilt = lose(store, run % SERVERS)?;
+            let (begin_nanos, end_nanos) = rebuilt.span;
+            bytes = rebuilt.bytes;
+            firsts.push(rebuilt.first.as_secs_f64() * 1e3);
             let lanes = 1;
             return Ok(Work {
                 begin_nanos,
@@ -121,6 +146,10 @@ fn rates(
     let mut params = store.params();
     params.extend([("copies", COPIES.to_string()), ("clients", "0".into())]);
     params.push(("moved_bytes", bytes.to_string()));
+    let own = match firsts.is_empty() {
+        true => Vec::new(),
+        false => vec![("first_bytes_ms", format!("{:.0}", spread(firsts).0))],
+    };
     let pair = Pair {
         name: RATE.into(),
         figure: Figure::Bandwidth,
@@ -129,7 +158,7 @@ fn rates(
         reach: Some(0.5),
         params,
     };
-    let told = pair.outcomes(found, [Vec::new(), Vec::new()]);
+    let told = pair.outcomes(found, [own, Vec::new()]);
     // A rebuild is one operation: the time of one says nothing.
     told.iter().filter(|it| it.metric == "bandwidth").for_each(emit);
 }
@@ -147,9 +176,9 @@ fn beside(store: &mut Store<'_>, options: &Options, count: usize) -> anyhow::Res
         let begin = monotonic_nanos();
         pause(options, calm)?;
         let end = monotonic_nanos();
-        let span = lose(store, run % SERVERS).with_context(|| format!("run {run}"))?;
+        let rebuilt = lose(store, run % SERVERS).with_context(|| format!("run {run}"))?;
         crowd.counts()?;
-        spans.push((span, (begin, end)));
+        spans.push((rebuilt.span, (begin, end)));
     }
     let records = crowd.stop()?;
     let found = [

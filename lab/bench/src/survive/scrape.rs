@@ -14,7 +14,7 @@ use crate::survive::outage::tail;
 use crate::survive::site::{pause, scratch, text};
 
 const SCRAPE: &str = "scrape";
-const SERVERS: u32 = 4;
+const SERVERS: u32 = 8;
 const SERIES_MIN: usize = 1000;
 const REACH_MS: f64 = 10.0;
 /// A page is made at most once in 50 ms: the next one shall be another.
