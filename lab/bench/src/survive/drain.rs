@@ -23,8 +23,8 @@ use crate::survive::store::{Store, hosts, plain};
 const SERVERS: usize = 4;
 /// Runs of a full measurement.
 const RUNS: usize = 3;
-/// MiB of each file that lies there before.
-pub const FILE_MIB: u64 = 4;
+/// Bytes of each file that lies there before: so many files are spread evenly by chance.
+const FILE_BYTES: usize = 128 << 10;
 /// The rest of a lane between two operations.
 const REST: Duration = Duration::from_millis(2);
 /// The first operations of clients do not count.
@@ -92,17 +92,16 @@ pub fn drains(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Resu
     Ok(())
 }
 
-/// Fills a cluster with files of [`FILE_MIB`]; the bytes.
-pub fn fill(store: &Store<'_>, files: u64) -> anyhow::Result<u64> {
+/// Fills a cluster with so many files of so many bytes.
+pub fn fill(store: &Store<'_>, files: u64, bytes: usize) -> anyhow::Result<()> {
     let order = store.order("survive fill").with("folder", "/fill").with("count", files);
-    let mut process = store.client(&order.with("blocks", FILE_MIB))?;
+    let mut process = store.client(&order.with("bytes", bytes))?;
     process.hear_word("filled")?;
-    process.await_end()?;
-    Ok(files * FILE_MIB << 20)
+    process.await_end()
 }
 
 fn drain(store: &Store<'_>, options: &Options, victim: usize) -> anyhow::Result<Drained> {
-    fill(store, options.amount(128, 32).max(8))?;
+    fill(store, options.amount(6_000, 1_500).max(100), FILE_BYTES)?;
     let order = steady::order(store.order("survive steady"), steady::blocks(options), REST);
     let mut crowd = Crowd::of(order, ("drain", store.scratch()), &mut |order| store.client(order))?;
     pause(options, WARM)?;

@@ -211,7 +211,7 @@ pub fn flood(order: &Order) -> anyhow::Result<()> {
     let (begin, mut sent) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
         let due = (begin.elapsed().as_secs_f64() * rate as f64) as u64;
-        for _ in sent..due.min(sent + rate / 100) {
+        for _ in 0..due.saturating_sub(sent).min(rate / 100) {
             let [first, second, ..] = net.octets();
             let [third, fourth, ..] = random.next_u64().to_le_bytes();
             let from = Ipv4Addr::new(first, second, third, fourth.clamp(1, 254));

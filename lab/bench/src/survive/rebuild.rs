@@ -27,6 +27,8 @@ const SERVERS: usize = 3;
 const COPIES: usize = 2;
 /// Runs of a full measurement.
 const RUNS: usize = 5;
+/// Bytes of each file that lies there before.
+const FILE_BYTES: usize = 4 << 20;
 const RATE: &str = "rebuild.rate";
 const BESIDE: &str = "rebuild.beside";
 const LOOK: Duration = Duration::from_millis(10);
@@ -49,7 +51,7 @@ pub fn rebuilds(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Re
     let ground = Ground::make(hosts(SERVERS))?;
     let mut store = Store::start(&ground, options, plain(SERVERS))?;
     store.keep_copies(COPIES)?;
-    fill(&store, options.amount(192, 48).max(4))?;
+    fill(&store, options.amount(192, 48).max(4), FILE_BYTES)?;
     if options.wanted(RATE) {
         rates(&ground, &mut store, options, emit);
     }

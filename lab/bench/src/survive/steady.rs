@@ -26,6 +26,8 @@ use crate::work_library::{BOTH, Session, failed};
 pub const BLOCK: usize = 64 << 10;
 /// Reads and writes that each client has under way.
 pub const LANES: usize = 2;
+/// Files that are filled at a time.
+const FILLING: usize = 4;
 /// The interval at which a client looks whether it may begin.
 const LOOK: Duration = Duration::from_millis(1);
 /// Blocks are taken in steps, so that the next one is of another stripe.
@@ -207,25 +209,34 @@ impl Lanes<'_> {
     }
 }
 
-/// Writes files of whole blocks of 1 MiB, and makes them durable: `count` files of `blocks` each.
+/// Fills a directory: `count` files of `bytes` each, which are durable at the end.
 pub fn fill(session: &Session, order: &Order) -> anyhow::Result<()> {
     let folder = session.folder(order)?.inode;
-    let (count, blocks): (u64, u64) = (order.get("count")?, order.get("blocks")?);
+    let (count, bytes): (u64, usize) = (order.get("count")?, order.get("bytes")?);
     let Session { client, caller, reactor, .. } = session;
-    let filled = reactor.block_on(async {
-        for number in 0..count {
+    let next = Cell::new(0);
+    let lane = async || {
+        while next.get() < count {
+            let number = next.replace(next.get() + 1);
             let name = format!("fill{number}");
             let made = client.create(caller, folder, name.as_bytes(), 0o644, true, BOTH).await?;
-            for block in 0..blocks {
-                let mut buffer = client.buffer(LARGE).await;
-                buffer[..LARGE].fill((number ^ block) as u8);
-                client.write(&made.1, block * LARGE as u64, buffer, 0..LARGE).await?;
+            let mut at = 0;
+            while at < bytes {
+                let len = LARGE.min(bytes - at);
+                let mut buffer = client.buffer(len).await;
+                buffer[..len].fill(number as u8);
+                client.write(&made.1, at as u64, buffer, 0..len).await?;
+                at += len;
             }
-            client.sync(&made.1).await?;
+            if number + 1 == count {
+                client.sync(&made.1).await?;
+            }
         }
         Ok(())
-    });
-    filled.map_err(|errno: Errno| failed("fill the cluster", errno))?;
+    };
+    let filled: Result<Vec<()>, Errno> =
+        reactor.block_on(join_all((0..FILLING).map(|_| lane()))).into_iter().collect();
+    filled.map_err(|errno| failed("fill the cluster", errno))?;
     println!("filled");
     Ok(())
 }
