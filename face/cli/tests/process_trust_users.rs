@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use ropewalk_rpc::CallError;
-use ropewalk_rpc::trust::{Grantor, Secret};
+use ropewalk_rpc::trust::{Grantor, SECRET_BYTES, Secret};
 use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaReply, MetaRequest, Who};
 use ropewalk_wire::fs::session::SessionRequest;

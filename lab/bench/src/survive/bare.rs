@@ -33,7 +33,15 @@ pub fn copy(ground: &Ground, store: &Store<'_>, bytes: u64) -> anyhow::Result<Wo
     let end_nanos = monotonic_nanos();
     source.await_end()?;
     sink.await_end()?;
-    Ok(Work { begin_nanos, end_nanos, operations: 1, bytes, lanes: 1, ..Work::default() })
+    Ok(whole((begin_nanos, end_nanos), bytes))
+}
+
+/// One operation that took the whole span.
+pub fn whole((begin_nanos, end_nanos): (u64, u64), bytes: u64) -> Work {
+    let mut work =
+        Work { begin_nanos, end_nanos, operations: 1, bytes, lanes: 1, ..Work::default() };
+    work.times.note(end_nanos - begin_nanos);
+    work
 }
 
 /// Sends a file, as soon as it is told to.

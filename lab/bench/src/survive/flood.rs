@@ -154,7 +154,7 @@ fn beside(
 ) {
     let parties = [OURS, "without-flood"];
     let names = parties.map(|party| format!("{RATE}: {party}"));
-    let (count, mut calls, mut nanos) = (options.amount(50_000, 10_000), 0, 0);
+    let (count, mut calls, mut nanos) = (options.amount(20_000, 10_000), 0, 0);
     let found = alternate(options, options.runs(), &names, |turn, run| {
         if turn == 1 {
             return creates(store, run, "without", count);

@@ -127,15 +127,7 @@ fn rates(
             let (begin_nanos, end_nanos) = rebuilt.span;
             bytes = rebuilt.bytes;
             firsts.push(rebuilt.first.as_secs_f64() * 1e3);
-            let lanes = 1;
-            return Ok(Work {
-                begin_nanos,
-                end_nanos,
-                operations: 1,
-                bytes,
-                lanes,
-                ..Work::default()
-            });
+            return Ok(bare::whole((begin_nanos, end_nanos), bytes));
         }
         if bytes == 0 {
             bytes = store.object_bytes()?.into_iter().max().unwrap_or(1);
