@@ -74,10 +74,10 @@ pub fn interface_bytes_sent(interface: &str) -> Option<u64> {
     numbers.split_whitespace().nth(8)?.parse().ok()
 }
 
-/// Bytes that have left and come by all interfaces of a process's network, but for the loopback interface; `None` if nobody
+/// Bytes that have left and come by all interfaces of this thread's network, but for the loopback interface; `None` if nobody
 /// tells.
-pub fn network_bytes(process: u32) -> Option<(u64, u64)> {
-    let table = fs::read_to_string(format!("/proc/{process}/net/dev")).ok()?;
+pub fn network_bytes() -> Option<(u64, u64)> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").ok()?;
     let lines = table.lines().filter_map(|line| line.trim_start().split_once(':'));
     let (mut sent, mut received) = (0, 0);
     for (_, numbers) in lines.filter(|(name, _)| *name != "lo") {

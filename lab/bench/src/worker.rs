@@ -145,11 +145,6 @@ impl Worker {
         writeln!(self.input, "go").context("a worker of the benchmark has ended")
     }
 
-    /// Its number.
-    pub fn process(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for its end.
     pub fn finish(mut self) -> anyhow::Result<Work> {
         let work = self.await_result()?;

@@ -102,13 +102,13 @@ pub fn work(store: &Store<'_>, order: &crate::order::Order) -> anyhow::Result<Wo
 
 fn moved(store: &Store<'_>, order: &crate::order::Order) -> anyhow::Result<Moved> {
     let mut worker = Worker::start_by(store.client_command()?, order)?;
-    let (serving, process) = (store.processes(), worker.process());
+    let serving = store.processes();
     let cpu = || serving.iter().map(|process| host::cpu_nanos(*process)).sum::<u64>();
-    let (before, bytes) = (cpu(), store.crossed(process));
+    let (before, bytes) = (cpu(), store.crossed());
     worker.go()?;
     let mut work = worker.await_result()?;
     work.cpu_nanos += cpu().saturating_sub(before);
-    let wire = bytes.zip(store.crossed(process));
+    let wire = bytes.zip(store.crossed());
     worker.await_end()?;
     Ok(Moved { work, wire: wire.map(|((out, into), now)| (now.0 - out, now.1 - into)) })
 }

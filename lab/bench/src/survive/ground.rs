@@ -45,9 +45,11 @@ impl Ground {
         }
     }
 
-    /// Whether all hosts are this one.
-    pub fn is_shared(&self) -> bool {
-        self.network.is_none()
+    /// Bytes that a host's network has sent and got; `None` where it is that of all processes.
+    pub fn crossed(&self, host: usize) -> Option<(u64, u64)> {
+        let network = self.network.as_ref()?;
+        // A process of that host may have ended by now, so this one looks.
+        network.host(host).namespace().within(crate::host::network_bytes)
     }
 
     /// What this is, for people and programs.

@@ -218,9 +218,9 @@ impl<'a> Store<'a> {
         said(command.args(words).args(["--address", &self.address()]), words)
     }
 
-    /// Bytes that the network of a client's process has sent and got; `None` where it is that of all processes.
-    pub fn crossed(&self, process: u32) -> Option<(u64, u64)> {
-        if self.ground.is_shared() { None } else { host::network_bytes(process) }
+    /// Bytes that the clients' network has sent and got; `None` where it is that of all processes.
+    pub fn crossed(&self) -> Option<(u64, u64)> {
+        self.ground.crossed(self.clients())
     }
 
     /// Files that are made anywhere from now on have so many copies.
