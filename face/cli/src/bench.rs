@@ -43,8 +43,9 @@ enum Name {
     /// Metadata: create, stat, open, PostMark, messages for each operation, restarts, memory of
     /// idle servers.
     Meta,
-    /// A metadata server with a standby: gaps while the active one is killed, stopped, cut off or
-    /// switched, what is lost (nothing must be), and what the standby costs. Cuts need root.
+    /// Servers that fail: gaps while a metadata server with a standby, or a data server under
+    /// mirrored files, is killed or stopped; the price of copies, drains, rebuilds, keys and floods.
+    /// Nothing may be lost. Without root, hosts are not apart.
     Survive,
 }
 
@@ -54,6 +55,7 @@ const EXAMPLES: &str = "Examples:
   ropewalk bench mx --list             prints the names of rows
   ropewalk bench paths --only cut.silent.1g.tcp --runs 20 --figure cut.svg
   ropewalk bench survive --only meta.killed --runs 50
+  ropewalk bench survive --only data.killed.read --figure gap.svg
   ropewalk bench rma --only flush.put.ether --only open.idle
 
 Each row of the result has the median, least and greatest value of its runs. A ratio compares Ropewalk \
@@ -92,8 +94,8 @@ pub struct BenchArguments {
     /// Print the names of the rows and exit.
     #[arg(long)]
     list: bool,
-    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 5 for faults of
-    /// 'survive'), or of 3 with --quick (1 for those faults).
+    /// Run each row this many times, instead of 7 (30 pairs of 'rma', 3 to 30 in rows of
+    /// 'survive'), or of 3 with --quick (1 for faults of 'survive').
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiply the amount of work in each run by this factor.

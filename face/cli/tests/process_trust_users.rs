@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use ropewalk_rpc::CallError;
+use ropewalk_rpc::trust::{Grantor, SECRET_BYTES, Secret};
 use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaReply, MetaRequest, Who};
 use ropewalk_wire::fs::session::SessionRequest;
@@ -175,4 +176,17 @@ fn an_epoch_that_somebody_invents_keeps_nobody_from_writing() {
     site.run(&["cp", "secret", ":/shared"]).well();
     site.run(&["cp", ":/shared", "back"]).well();
     assert_eq!(fs::read(site.place.path().join("back")).unwrap(), vec![7; 3_000_000]);
+}
+
+#[test]
+#[ignore = "prints a time: --ignored --nocapture"]
+fn the_time_of_a_check_of_a_capability() {
+    const CHECKS: u32 = 200_000;
+    let grantor = Grantor::new(&Secret::new([7; SECRET_BYTES]));
+    let given = grantor.capability(5, (9, 1), (true, false), 1_800_000_000);
+    let begin = Instant::now();
+    for _ in 0..CHECKS {
+        assert!(grantor.check_capability(5, std::hint::black_box((9, 1)), &given));
+    }
+    println!("a check of a capability takes {:?}", begin.elapsed() / CHECKS);
 }

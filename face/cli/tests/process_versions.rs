@@ -36,7 +36,7 @@ fn former(place: &Path) -> PathBuf {
 
 /// Writes, renames, reads again and removes until told to stop. Returns the rounds.
 fn work(mount: &Path, stop: &AtomicBool) -> u32 {
-    let mut round = 0;
+    let mut round = 0u32;
     while !stop.load(Ordering::Relaxed) {
         let (name, new) = (mount.join(format!("f{round}")), mount.join(format!("r{round}")));
         let content = vec![round as u8; 100_000 + (round as usize * 7919) % 2_000_000];

@@ -74,6 +74,20 @@ pub fn interface_bytes_sent(interface: &str) -> Option<u64> {
     numbers.split_whitespace().nth(8)?.parse().ok()
 }
 
+/// Bytes that have left and come by all interfaces of this thread's network, but for the loopback interface; `None` if nobody
+/// tells.
+pub fn network_bytes() -> Option<(u64, u64)> {
+    let table = fs::read_to_string("/proc/thread-self/net/dev").ok()?;
+    let lines = table.lines().filter_map(|line| line.trim_start().split_once(':'));
+    let (mut sent, mut received) = (0, 0);
+    for (_, numbers) in lines.filter(|(name, _)| *name != "lo") {
+        let mut numbers = numbers.split_whitespace();
+        received += numbers.next()?.parse::<u64>().ok()?;
+        sent += numbers.nth(7)?.parse::<u64>().ok()?;
+    }
+    Some((sent, received))
+}
+
 /// Bytes of memory that a process has now.
 pub fn resident_bytes(process: u32) -> anyhow::Result<u64> {
     let path = format!("/proc/{process}/status");

@@ -128,6 +128,30 @@ fn row([median, min, max, unit, tail, cpu, ratio]: [&str; 7]) -> String {
     format!("{}\n", line.trim_end())
 }
 
+/// Parameters that are shown behind their values, with the words for them.
+const SHOWN: [(&str, &str); 20] = [
+    ("loops_alone_us", "us alone"),
+    ("loops_beside_us", "us beside an origin"),
+    ("service_us", "us of them served"),
+    ("operations", "operations"),
+    ("acknowledged", "acknowledged"),
+    ("lost", "lost"),
+    ("twice", "twice"),
+    ("frames", "frames"),
+    ("longest_gap_ms", "ms gap"),
+    ("slowest_ms", "ms for the slowest"),
+    ("sent_of_each_byte", "x sent"),
+    ("received_of_each_byte", "x received"),
+    ("moved_mib_s", "MiB/s moved"),
+    ("first_bytes_ms", "ms until the first bytes"),
+    ("calls_a_second", "calls a second"),
+    ("cpu_us_a_call", "us of its processor for a call"),
+    ("computing", "x computing"),
+    ("outage_ms", "ms outage"),
+    ("control_gap_ms", "ms gap without fault"),
+    ("not_back", "not back"),
+];
+
 /// The conditions of a measurement in words: a number has its name before it.
 fn conditions(main: &Outcome) -> Vec<String> {
     let names = [
@@ -148,6 +172,8 @@ fn conditions(main: &Outcome) -> Vec<String> {
         "neighbours",
         "servers",
         "clients",
+        "copies",
+        "payload",
         "modules",
         "receives",
         "service",
@@ -174,21 +200,7 @@ fn conditions(main: &Outcome) -> Vec<String> {
     // A sentence already.
     let verdict = main.param("verdict");
     all.extend((!verdict.is_empty()).then(|| verdict.to_string()));
-    for (name, unit) in [
-        ("loops_alone_us", "us alone"),
-        ("loops_beside_us", "us beside an origin"),
-        ("service_us", "us of them served"),
-        ("operations", "operations"),
-        ("acknowledged", "acknowledged"),
-        ("lost", "lost"),
-        ("twice", "twice"),
-        ("frames", "frames"),
-        ("longest_gap_ms", "ms gap"),
-        ("computing", "x computing"),
-        ("outage_ms", "ms outage"),
-        ("control_gap_ms", "ms gap without fault"),
-        ("not_back", "not back"),
-    ] {
+    for (name, unit) in SHOWN {
         let value = main.param(name);
         let speaks = !value.is_empty() && (name, value) != ("not_back", "0");
         all.extend(speaks.then(|| format!("{value} {unit}")));

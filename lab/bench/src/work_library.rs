@@ -19,7 +19,7 @@ use ropewalk_client::{
 };
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
-use ropewalk_net::{Endpoint, EndpointConfig};
+use ropewalk_net::{Endpoint, EndpointConfig, PayloadModes, Security};
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
@@ -69,6 +69,11 @@ impl Session {
         let world = reactor.world(HostDisk::shared(), THREADS)?;
         let mut config = EndpointConfig::new(id);
         config.service_thread = false;
+        if order.has("keys") {
+            config.security = Security::from_file(order.text("keys")?.as_ref())?;
+            let mode = order.text("payload").unwrap_or("crc").parse();
+            config.payload = PayloadModes::all(mode.map_err(|error: String| anyhow!(error))?);
+        }
         config.clock = reactor.shared_clock();
         let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
         reactor.add(Rc::new(endpoint.clone()))?;

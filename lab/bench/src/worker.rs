@@ -147,11 +147,22 @@ impl Worker {
 
     /// Waits for its end.
     pub fn finish(mut self) -> anyhow::Result<Work> {
+        let work = self.await_result()?;
+        self.await_end()?;
+        Ok(work)
+    }
+
+    /// Waits for the end of its work: it has something to put in order still.
+    pub fn await_result(&mut self) -> anyhow::Result<Work> {
         let line = self.line()?;
         let what = &self.what;
-        let work = Work::decode(&line).with_context(|| format!("'{what}' ended with '{line}'"))?;
+        Work::decode(&line).with_context(|| format!("'{what}' ended with '{line}'"))
+    }
+
+    /// Waits for its end.
+    pub fn await_end(mut self) -> anyhow::Result<()> {
         self.child.wait()?;
-        Ok(work)
+        Ok(())
     }
 }
 

@@ -35,29 +35,30 @@ const BLOCKS: u64 = (LARGE / SMALL) as u64;
 
 /// What lanes and the thread that listens have in common.
 #[derive(Default)]
-struct Shared {
-    goes: AtomicBool,
-    stop: AtomicBool,
-    creates: AtomicU64,
+pub struct Shared {
+    pub goes: AtomicBool,
+    pub stop: AtomicBool,
+    /// Operations that were acknowledged.
+    pub count: AtomicU64,
     failure: Mutex<Option<String>>,
 }
 
 impl Shared {
-    fn fail(&self, text: String) {
+    pub fn fail(&self, text: String) {
         let mut failure = self.failure.lock().expect("replaced whole");
         failure.get_or_insert(text);
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    fn answer(&self, word: &str) -> String {
+    pub fn answer(&self, word: &str) -> String {
         match &*self.failure.lock().expect("replaced whole") {
             Some(text) => format!("failed {text}"),
-            None => format!("{word} {}", self.creates.load(Ordering::Relaxed)),
+            None => format!("{word} {}", self.count.load(Ordering::Relaxed)),
         }
     }
 
     /// Hears what the bench says, until it says that it is enough.
-    fn listen(&self) {
+    pub fn listen(&self) {
         while let Ok(Some(line)) = next_line() {
             match line.as_str() {
                 "go" => self.goes.store(true, Ordering::Relaxed),
@@ -179,7 +180,7 @@ impl Lanes<'_> {
             if let Err(errno) = changed {
                 return self.failed(what, &name, errno);
             }
-            self.shared.creates.fetch_add(1, Ordering::Relaxed);
+            self.shared.count.fetch_add(1, Ordering::Relaxed);
             self.rest().await;
         }
     }

@@ -3,12 +3,13 @@
 use anyhow::Context;
 
 use crate::host;
-use crate::lab::{Options, alternate, version};
+use crate::lab::{Options, alternate};
 use crate::order::Order;
 use crate::report::Outcome;
-use crate::series::{Figure, OURS, Row, Series, interval};
+use crate::series::{Figure, OURS};
 use crate::survive::ground::{CLIENTS, Ground};
 use crate::survive::outage::params;
+use crate::survive::pairs::Pair;
 use crate::survive::site::Site;
 use crate::worker::{Work, Worker};
 
@@ -36,10 +37,6 @@ const ALL: [Cost; 2] = [
 impl Cost {
     fn name(&self) -> String {
         format!("create.depth{}", self.depth)
-    }
-
-    fn keeps(&self, ratio: f64) -> bool {
-        if self.figure == Figure::Time { ratio <= self.reach } else { ratio >= self.reach }
     }
 }
 
@@ -103,44 +100,16 @@ fn creates(
 /// The figures of both, and the ratios of pairs of runs.
 fn outcomes(cost: &Cost, found: Vec<Vec<Work>>, common: &[(&'static str, String)]) -> Vec<Outcome> {
     let own = [("clients", "1".to_string()), ("depth", cost.depth.to_string())];
-    let row = Row {
+    let pair = Pair {
         name: cost.name(),
         figure: cost.figure,
+        other: PARTIES[1],
+        ratio: "ratio_without-standby",
+        reach: Some(cost.reach),
         params: common.iter().cloned().chain(own).collect(),
     };
-    let value = |work: &Work| work.operations as f64 / work.seconds();
-    let pairs = found[0].iter().zip(&found[1]);
-    let ratios: Vec<f64> = pairs
-        .map(|(with, without)| match cost.figure {
-            Figure::Time => value(without) / value(with),
-            _ => value(with) / value(without),
-        })
-        .collect();
-    let series: Vec<Series> = PARTIES
-        .into_iter()
-        .zip(found)
-        .map(|(system, runs)| Series {
-            system,
-            version: version(),
-            medium: "library",
-            params: vec![("standby", (system == OURS).to_string())],
-            runs,
-        })
-        .collect();
-    let mut outcomes = row.outcomes(&series);
-    if let Some(main) = outcomes.iter_mut().find(|it| it.system == OURS && it.ratio.is_some()) {
-        let (median, from, to) = interval(ratios);
-        let kept = cost.keeps(median);
-        let words = if cost.figure == Figure::Time { "at most" } else { "at least" };
-        let said = if kept { "kept" } else { "missed" };
-        main.params.extend([
-            ("ratio_without-standby", format!("[{median:.4},{from:.4},{to:.4}]")),
-            ("reach", cost.reach.to_string()),
-            ("kept", kept.to_string()),
-            ("verdict", format!("\"reach {words} {} x: {said}\"", cost.reach)),
-        ]);
-    }
-    outcomes
+    let standby = |is_there: bool| vec![("standby", is_there.to_string())];
+    pair.outcomes(found, [standby(true), standby(false)])
 }
 
 #[cfg(test)]

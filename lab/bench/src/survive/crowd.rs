@@ -1,17 +1,18 @@
 //! Clients of a site, each a process: started, counted, stopped, and what they have noted.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
+use crate::Options;
 use crate::order::Order;
 use crate::process::Process;
 use crate::survive::check::{self, Found};
 use crate::survive::client::{INODES_MAX, counted};
 use crate::survive::ground::{CLIENTS, Ground};
 use crate::survive::names::Kind;
-use crate::survive::site::{LIMIT, Site};
+use crate::survive::site::{LIMIT, Site, pause};
 
 /// Clients of each run.
 pub const COUNT: usize = 4;
@@ -21,20 +22,30 @@ pub const CREATORS: usize = 4;
 const GOES_ON: u64 = 20;
 const LOOK: Duration = Duration::from_millis(20);
 
+/// An operation that was acknowledged: its kind, when that was, and how long it took (0: nobody noted it).
+type Event = (Kind, u64, u64);
+
 /// What a client did.
 pub struct Record {
     pub folder: String,
+    /// Operations that were acknowledged, those that are counted.
     pub creates: u64,
-    events: Vec<(Kind, u64)>,
+    events: Vec<Event>,
 }
 
 impl Record {
     /// When operations of a kind were acknowledged, in order.
     pub fn times(&self, kind: Kind) -> Vec<u64> {
-        let of = |event: &(Kind, u64)| (event.0 == kind).then_some(event.1);
+        let of = |event: &Event| (event.0 == kind).then_some(event.1);
         let mut times: Vec<u64> = self.events.iter().filter_map(of).collect();
         times.sort_unstable();
         times
+    }
+
+    /// How long operations of a kind took that were acknowledged in this span.
+    pub fn spent(&self, kind: Kind, (from, to): (u64, u64)) -> impl Iterator<Item = u64> {
+        let within = move |event: &&Event| event.0 == kind && (from..to).contains(&event.1);
+        self.events.iter().filter(within).map(|event| event.2)
     }
 }
 
@@ -51,17 +62,26 @@ impl Crowd {
         folder: &str,
         mix: bool,
     ) -> anyhow::Result<Crowd> {
+        let order = Order::new("survive client").with("address", site.address());
+        let order = match mix {
+            true => order.with("creators", 1).with("inodes_max", INODES_MAX).with("mix", ""),
+            false => order.with("creators", CREATORS),
+        };
+        Crowd::of(order, (folder, site.scratch()), &mut |order| start(ground, site, order))
+    }
+
+    /// The same of clients of another kind, of which each has a folder of its own and a file for its times in `scratch`.
+    pub fn of(
+        order: Order,
+        (folder, scratch): (&str, &Path),
+        start: &mut dyn FnMut(&Order) -> anyhow::Result<Process>,
+    ) -> anyhow::Result<Crowd> {
         let mut clients = Vec::new();
         for number in 0..COUNT {
             let path = format!("/{folder}/c{number}");
-            let times = site.scratch().join(format!("{folder}.{number}.times"));
-            let order = Order::new("survive client").with("address", site.address());
-            let order = order.with("folder", &path).with("times", times.display());
-            let order = match mix {
-                true => order.with("creators", 1).with("inodes_max", INODES_MAX).with("mix", ""),
-                false => order.with("creators", CREATORS),
-            };
-            clients.push((start(ground, site, &order)?, path, times));
+            let times = scratch.join(format!("{}.{number}.times", folder.replace('/', ".")));
+            let order = order.clone().with("folder", &path).with("times", times.display());
+            clients.push((start(&order)?, path, times));
         }
         for (client, ..) in &mut clients {
             client.hear_word("ready")?;
@@ -84,7 +104,7 @@ impl Crowd {
     }
 
     /// Waits until creates of all clients are acknowledged again, after there were so many.
-    pub fn await_progress(&mut self, site: &Site<'_>, since: &[u64]) -> anyhow::Result<()> {
+    pub fn await_progress(&mut self, options: &Options, since: &[u64]) -> anyhow::Result<()> {
         let begin = Instant::now();
         loop {
             let now = self.counts()?;
@@ -92,9 +112,9 @@ impl Crowd {
                 return Ok(());
             }
             if begin.elapsed() > LIMIT {
-                bail!("clients do not go on within {} s: {now:?} creates", LIMIT.as_secs());
+                bail!("clients do not go on within {} s: {now:?} operations", LIMIT.as_secs());
             }
-            site.pause(LOOK)?;
+            pause(options, LOOK)?;
         }
     }
 
@@ -112,8 +132,10 @@ impl Crowd {
                 std::fs::read_to_string(&times).context("a client did not tell its times")?;
             let _ = std::fs::remove_file(&times);
             let event = |line: &str| {
-                let (kind, nanos) = line.split_once(' ')?;
-                Some((*Kind::ALL.get(kind.parse::<usize>().ok()?)?, nanos.parse().ok()?))
+                let mut words = line.split(' ');
+                let mut number = || words.next()?.parse::<u64>().ok();
+                let (kind, nanos) = (number()?, number()?);
+                Some((*Kind::ALL.get(kind as usize)?, nanos, number().unwrap_or(0)))
             };
             let events: Option<Vec<_>> = text.lines().map(event).collect();
             let events = events.context("the times of a client are not as expected")?;

@@ -4,9 +4,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 
+use anyhow::ensure;
 use ropewalk_netns::{Fault, FaultKind, Injected, Tool, Topology, TopologyConfig};
 
-/// The two metadata servers, the data server and the clients.
+/// The two metadata servers, the data server and the clients, where there is a standby.
 pub const HOSTS: usize = 4;
 pub const DATA: usize = 2;
 pub const CLIENTS: usize = 3;
@@ -20,9 +21,9 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Makes namespaces, or says on stderr why there are none.
-    pub fn make() -> anyhow::Result<Ground> {
-        let config = TopologyConfig { hosts: HOSTS, rails: 1, ..TopologyConfig::default() };
+    /// Makes so many namespaces, or says on stderr why there are none.
+    pub fn make(hosts: usize) -> anyhow::Result<Ground> {
+        let config = TopologyConfig { hosts, rails: 1, ..TopologyConfig::default() };
         let nsenter = Tool::Nsenter.find();
         let network = match nsenter.and_then(|_| Topology::new(&config)) {
             Ok(network) => Some(network),
@@ -44,6 +45,13 @@ impl Ground {
         }
     }
 
+    /// Bytes that a host's network has sent and got; `None` where it is that of all processes.
+    pub fn crossed(&self, host: usize) -> Option<(u64, u64)> {
+        let network = self.network.as_ref()?;
+        // A process of that host may have ended by now, so this one looks.
+        network.host(host).namespace().within(crate::host::network_bytes)
+    }
+
     /// What this is, for people and programs.
     pub fn name(&self) -> &'static str {
         if self.network.is_some() { "namespaces" } else { "loopback" }
@@ -55,6 +63,19 @@ impl Ground {
             Some(network) => network.host(host).command(&self.program),
             None => Command::new(&self.program),
         }
+    }
+
+    /// Orders a host's network by `ip`; false where hosts have none of their own.
+    pub fn order(&self, host: usize, words: &[&str]) -> anyhow::Result<bool> {
+        let Some(network) = &self.network else { return Ok(false) };
+        let done = network.host(host).command("ip").args(words).output()?;
+        ensure!(
+            done.status.success(),
+            "ip {}: {}",
+            words.join(" "),
+            String::from_utf8_lossy(&done.stderr).trim()
+        );
+        Ok(true)
     }
 
     /// A place where a server of a host can listen, also after it was started again.

@@ -179,7 +179,7 @@ pub fn params(ground: &Ground, place: &Path) -> Vec<(&'static str, String)> {
 }
 
 /// The value that one of a hundred is above.
-fn tail(mut values: Vec<f64>) -> f64 {
+pub fn tail(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[(values.len() * 99).div_ceil(100) - 1]
 }

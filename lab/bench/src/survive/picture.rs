@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::paths::ticks;
 use crate::report::{self, COLOURS, LEGEND, MARGIN, Outcome, WIDTH};
+use crate::series::OURS;
 
 /// The height of the picture of one kind of operations.
 const HEIGHT: f64 = 230.0;
@@ -28,10 +29,10 @@ pub fn figures(outcomes: &[Outcome]) -> String {
     if !outages.is_empty() {
         figures.push(gaps(&outages));
     }
-    let costs = outcomes.iter().filter(|it| it.scenario.starts_with("create.")).cloned();
-    let costs: Vec<Outcome> = costs.collect();
-    if !costs.is_empty() {
-        figures.push(report::bars(&costs));
+    let is_drawn = |it: &&Outcome| it.metric == "stall" || !it.param("timeline_rates").is_empty();
+    let others: Vec<Outcome> = outcomes.iter().filter(|it| !is_drawn(it)).cloned().collect();
+    if !others.is_empty() {
+        figures.push(report::bars(&others));
     }
     report::stack(&figures)
 }
@@ -71,7 +72,8 @@ fn timeline(outcomes: &[&Outcome]) -> String {
     let most = all().map(|point| point.1).fold(1.0, f64::max);
     let x = |seconds: f64| MARGIN + seconds / to * (WIDTH - MARGIN - LEGEND);
     let y = |rate: f64| HEIGHT - BOTTOM - rate / most * (HEIGHT - TOP - BOTTOM);
-    let kind = outcomes[0].scenario.rsplit('.').next().unwrap_or_default();
+    let scenario = outcomes[0].scenario.as_str();
+    let kind = scenario.strip_prefix("timeline.").unwrap_or(scenario);
     let mut svg = head(HEIGHT, &format!("{kind}: operations a second, by seconds"));
     for seconds in ticks(0.0, to, 10.0) {
         let _ = writeln!(
@@ -110,9 +112,10 @@ fn draw(
     let colour = COLOURS[number % COLOURS.len()];
     let places: Vec<String> =
         points.iter().map(|(at, rate)| format!("{:.1},{:.1}", x(*at), y(*rate))).collect();
-    let name = match outcome.system {
-        "ropewalk" => "with a standby",
-        _ => "without a standby",
+    let (name, gap) = match outcome.metric {
+        "stall" => ("all clients", format!("{:.1}", outcome.median)),
+        _ if outcome.system == OURS => ("with a standby", outcome.param("longest_gap_ms").into()),
+        _ => ("without a standby", outcome.param("longest_gap_ms").into()),
     };
     let _ = writeln!(
         svg,
@@ -123,7 +126,7 @@ fn draw(
         WIDTH - LEGEND + 12.0,
         TOP + 34.0 * number as f64,
         TOP + 34.0 * number as f64 + 14.0,
-        outcome.param("longest_gap_ms"),
+        gap,
     );
     let line = TOP - 18.0 + 11.0 * number as f64;
     for (at, word) in events(outcome) {
@@ -150,7 +153,7 @@ fn gaps(outcomes: &[&Outcome]) -> String {
     let to = outcomes.iter().map(most).fold(1.0, f64::max) * 1.05;
     let x = |ms: f64| 130.0 + ms / to * (WIDTH - 130.0 - 190.0);
     let height = 50.0 + ROW * outcomes.len() as f64 + BOTTOM;
-    let mut svg = head(height, "longest time without an acknowledged create (ms), of each run");
+    let mut svg = head(height, "longest time without an acknowledged operation (ms), of each run");
     for ms in ticks(0.0, to, 8.0) {
         let _ = writeln!(
             svg,

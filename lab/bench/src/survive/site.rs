@@ -41,10 +41,6 @@ impl<'a> Site<'a> {
     /// Starts so many metadata servers and the data server. All serve, and the second one may take over from the first,
     /// when this returns.
     pub fn start(ground: &'a Ground, options: &'a Options, count: usize) -> anyhow::Result<Self> {
-        let scratch = |below: &Path| {
-            let made = tempfile::Builder::new().prefix("ropewalk-survive-").tempdir_in(below);
-            made.with_context(|| format!("cannot create a directory in {}", below.display()))
-        };
         let listen = (0..count).map(|host| ground.place(host)).collect::<anyhow::Result<_>>()?;
         let (place, memory) = (scratch(&options.disk)?, scratch(&options.memory)?);
         let metas = (0..count).map(|_| None).collect();
@@ -193,12 +189,12 @@ impl<'a> Site<'a> {
 
     /// Waits so long; fails at once where the user wants an end.
     pub fn pause(&self, time: Duration) -> anyhow::Result<()> {
-        let begin = Instant::now();
-        while begin.elapsed() < time {
-            ensure!(!self.options.is_interrupted(), "interrupted");
-            std::thread::sleep(LOOK.min(time.saturating_sub(begin.elapsed())));
-        }
-        Ok(())
+        pause(self.options, time)
+    }
+
+    /// The options of the benchmark.
+    pub fn options(&self) -> &'a Options {
+        self.options
     }
 
     /// The last lines of all logs, on stderr.
@@ -206,13 +202,8 @@ impl<'a> Site<'a> {
         if self.options.is_interrupted() {
             return;
         }
-        let names = ["meta0", "meta1", "data", "clients"];
-        for name in names {
-            let text = fs::read_to_string(self.log(name)).unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            for line in &lines[lines.len().saturating_sub(12)..] {
-                eprintln!("{name}: {line}");
-            }
+        for name in ["meta0", "meta1", "data", "clients"] {
+            show_end(name, &self.log(name));
         }
     }
 
@@ -236,7 +227,32 @@ impl Drop for Site<'_> {
     }
 }
 
-fn text(path: &Path) -> anyhow::Result<String> {
+/// Waits so long; fails at once where the user wants an end.
+pub fn pause(options: &Options, time: Duration) -> anyhow::Result<()> {
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        ensure!(!options.is_interrupted(), "interrupted");
+        std::thread::sleep(LOOK.min(time.saturating_sub(begin.elapsed())));
+    }
+    Ok(())
+}
+
+/// The last lines of a log, on stderr.
+pub fn show_end(name: &str, log: &Path) {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    for line in &lines[lines.len().saturating_sub(12)..] {
+        eprintln!("{name}: {line}");
+    }
+}
+
+/// A directory of the benchmark's own.
+pub fn scratch(below: &Path) -> anyhow::Result<TempDir> {
+    let made = tempfile::Builder::new().prefix("ropewalk-survive-").tempdir_in(below);
+    made.with_context(|| format!("cannot create a directory in {}", below.display()))
+}
+
+pub fn text(path: &Path) -> anyhow::Result<String> {
     Ok(path.to_str().context("the path is not UTF-8")?.to_string())
 }
 

@@ -121,7 +121,7 @@ fn run(
             note("back");
         }
         mend.apply(site, victim)?;
-        crowd.await_progress(site, &before)?;
+        crowd.await_progress(site.options(), &before)?;
         if site.has_standby() {
             site.await_standby(1 - site.active()?)?;
         }

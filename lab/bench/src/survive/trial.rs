@@ -101,7 +101,7 @@ pub fn run(
     let at = monotonic_nanos();
     let mend = strike(ground, site, fault, victim, run)?;
     let before = crowd.counts()?;
-    crowd.await_progress(site, &before)?;
+    crowd.await_progress(site.options(), &before)?;
     site.pause(AROUND)?;
     mend.apply(site, victim)?;
     site.await_standby(1 - site.active()?)?;
