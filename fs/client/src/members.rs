@@ -113,9 +113,9 @@ impl Client {
     /// The server to ask when so many were passed over.
     fn choice(&self, inode: &Inode, places: &Places, group: Group, passed: usize) -> Choice {
         let mut readers = places.readers(group);
-        let orderer = Choice { server: readers[0], last: true };
+        let orderer = Choice { server: places.server_of(group), last: true };
         readers.retain(|it| *it == orderer.server || self.may_read_from(*it));
-        if passed >= readers.len() || readers.len() == 1 {
+        if passed >= readers.len() || readers.len() < 2 {
             return orderer;
         }
         let seed = self.inner.number as u64 ^ inode.number.rotate_left(32) ^ group.number();

@@ -49,13 +49,9 @@ impl Places {
         self.map.first(group).expect("the map covers the pool")
     }
 
-    /// The servers that may serve reads of a group of the pool: all members, of files of several copies.
+    /// The servers that may serve reads of a group of the pool besides the first one, and that one: none of files of one copy.
     pub fn readers(&self, group: Group) -> Vec<u32> {
-        let mut members = self.map.members(group);
-        if self.copies() == 1 {
-            members.truncate(1);
-        }
-        members
+        if self.copies() == 1 { Vec::new() } else { self.map.members(group) }
     }
 
     /// The servers that have all bytes of a stripe.

@@ -78,21 +78,12 @@ impl Inner {
             Verdict::Stale => return self.refuse(responder, Status::BadSequence),
         }
         let call = Call { keep: true, ..call };
+        if let Some(done) = self.take_news(&call, &request) {
+            return self.answer(call, responder, done);
+        }
         match request {
             DataRequest::Copy { file, order, pieces, source, checksums } => {
                 self.take_copy(call, (file, order, pieces, source, checksums), responder);
-            }
-            DataRequest::Ended { ends } => {
-                self.take_ends(&call, &ends);
-                self.answer(call, responder, Ok(DataReply::Done));
-            }
-            DataRequest::Seen { file, group } => {
-                let seen = self.take_seen(group, file);
-                self.answer(call, responder, seen);
-            }
-            DataRequest::Unreadable { object: ObjectName { inode, generation, stripe }, group } => {
-                self.take_unreadable(sender, group, ObjectId { inode, generation, stripe });
-                self.answer(call, responder, Ok(DataReply::Done));
             }
             DataRequest::Settle { groups } => {
                 let objects = self.open_objects(&groups);
@@ -114,15 +105,8 @@ impl Inner {
                 });
             }
             DataRequest::Read { file, pieces, bulk: None, .. } => {
-                let call = Call { keep: false, ..call };
-                match Plan::new(pieces, self.store.object_bytes()) {
-                    Ok(plan) if plan.bytes <= EMBEDDED_BYTES_MAX => {
-                        let read = Read { file, plan, verify: true, for_orderer: true };
-                        let body = self.read_embedded(&read);
-                        self.answer_body(call, responder, body);
-                    }
-                    _ => self.answer(call, responder, Err(Errno::EINVAL.into())),
-                }
+                let body = self.read_for_orderer(file, pieces);
+                self.answer_body(Call { keep: false, ..call }, responder, body);
             }
             DataRequest::List { after, bytes_max } => {
                 self.in_own_task(responder, async move |inner, responder| {
@@ -143,6 +127,15 @@ impl Inner {
                 });
             }
             _ => self.refuse(responder, Status::Malformed),
+        }
+    }
+
+    fn read_for_orderer(&self, file: FileId, pieces: Vec<ObjectRange>) -> Result<Vec<u8>, Failure> {
+        match Plan::new(pieces, self.store.object_bytes()) {
+            Ok(plan) if plan.bytes <= EMBEDDED_BYTES_MAX => {
+                self.read_embedded(&Read { file, plan, verify: true, for_orderer: true })
+            }
+            _ => Err(Errno::EINVAL.into()),
         }
     }
 

@@ -127,11 +127,7 @@ impl Inner {
     }
 
     /// A member is asked for bytes of a file in this write epoch.
-    pub(super) fn take_seen(
-        &self,
-        group: Group,
-        file: FileId,
-    ) -> Result<DataReply<'static>, Failure> {
+    fn take_seen(&self, group: Group, file: FileId) -> Result<DataReply<'static>, Failure> {
         if !self.groups.borrow().serves(group) {
             return Err(ELSEWHERE);
         }
@@ -152,8 +148,27 @@ impl Inner {
         told.is_some_and(|reply| matches!(decode::<DataResult<'_>>(reply.body()), Ok(Ok(_))))
     }
 
+    /// Takes what another server tells, where it tells something.
+    pub(super) fn take_news(
+        &self,
+        call: &Call,
+        request: &DataRequest<'_>,
+    ) -> Option<Result<DataReply<'static>, Failure>> {
+        match request {
+            DataRequest::Ended { ends } => self.take_ends(call, ends),
+            DataRequest::Seen { file, group } => return Some(self.take_seen(*group, *file)),
+            DataRequest::Unreadable { object, group } => {
+                let ObjectName { inode, generation, stripe } = *object;
+                let object = ObjectId { inode, generation, stripe };
+                self.take_unreadable(call.sender?, *group, object);
+            }
+            _ => return None,
+        }
+        Some(Ok(DataReply::Done))
+    }
+
     /// A member of a group that this server orders cannot read an object: it is compared as a whole, and mended.
-    pub(super) fn take_unreadable(&self, server: u32, group: Group, object: ObjectId) {
+    fn take_unreadable(&self, server: u32, group: Group, object: ObjectId) {
         let serves = self.groups.borrow().serves(group);
         if !serves || !self.groups.borrow().has_member(group, server) {
             return;
@@ -234,7 +249,7 @@ impl Inner {
 
     /// Notes what the orderer of groups says about its changes. It may have learned of groups that changed since: their next orderer
     /// says it once more.
-    pub(super) fn take_ends(&self, call: &Call, ends: &[End]) {
+    fn take_ends(&self, call: &Call, ends: &[End]) {
         let (groups, mut open) = (self.groups.borrow(), self.mirror.open.borrow_mut());
         let Some(number) = call.sender else { return };
         let sender = (number, call.head.session);

@@ -834,11 +834,6 @@ fn a_member_that_is_dropped_before_the_map_says_so_is_found_out() {
 }
 
 #[test]
-fn a_member_that_reads_without_a_lease_is_found_out() {
-    assert_found_in(Plant::Data(Defect::UnleasedReads), false, MIRRORED);
-}
-
-#[test]
 fn replies_before_the_standby_has_written_are_found_out() {
     assert_found_in(Plant::EarlyReplies, false, PAIRED);
 }
