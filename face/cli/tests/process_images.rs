@@ -105,7 +105,7 @@ fn an_upgrade_that_dies_at_any_call_goes_on() {
         let mut cluster = first(place);
         cluster.process.kill();
         let (kind, how) = [("write", "torn"), ("sync", "before"), ("write", "after")][index % 3];
-        let (serving, group, sockets) = (true, true, false);
+        let (serving, group, sockets) = (true, false, false);
         cluster.restart_to_die(&KillAt { kind, number, serving, how, group, sockets });
         let ordered = ["upgrade", "--no-wait", "--patience", "3"];
         drop(ropewalk(place, &cluster.address(), &ordered));

@@ -191,7 +191,7 @@ impl Cluster {
     /// Starts it again, to die at a chosen call from now on.
     pub fn restart_to_die(&mut self, at: &shim::KillAt) {
         let listen = format!("127.0.0.1:{}", self.port);
-        let mut command = program();
+        let mut command = Command::new(PROGRAM);
         command.arg("up").arg(&self.directory).args(["--listen", &listen]);
         at.apply(&mut command);
         self.process = Process::run(command, "serves at").expect("it serves before it dies");

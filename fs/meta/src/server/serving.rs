@@ -372,9 +372,7 @@ impl MetaServer {
         let kind = counters::session_kind(&request);
         self.counters.count(kind, 0);
         responder.note_kind(kind as u16, self.world.now());
-        let newest = incoming.head.newest;
-        if newest < NEEDED_VERSION && self.shard().is_some_and(|shard| shard.was_lifted()) {
-            // It may know pools of the former format, and nobody would ever answer what it asks by them.
+        if self.is_of_former_format(incoming) {
             return self.send(responder, Status::Malformed, Vec::new());
         }
         let (result, position): (SessionResult, u64) = match request {
@@ -386,10 +384,7 @@ impl MetaServer {
                     self.open_session((client, name.0), owner, bits)
                 });
                 let opening = match opened {
-                    Ok(opening) => {
-                        self.note_version(opening.session, newest);
-                        opening
-                    }
+                    Ok(opening) => opening,
                     Err(Turned::Away(status)) => {
                         return self.send(responder, status, Vec::new());
                     }
@@ -407,10 +402,7 @@ impl MetaServer {
                     incarnation: Incarnation(incarnation),
                 };
                 match self.move_session(incoming, session, from, tag) {
-                    Ok(opening) => {
-                        self.note_version(session, newest);
-                        (Ok(self.opened(incoming, opening)), opening.position)
-                    }
+                    Ok(opening) => (Ok(self.opened(incoming, opening)), opening.position),
                     Err(Turned::Away(status)) => {
                         return self.send(responder, status, Vec::new());
                     }
@@ -429,7 +421,7 @@ impl MetaServer {
                 (Err(Errno::ESTALE), 0)
             }
             SessionRequest::Renew { session } => {
-                self.note_version(session, newest);
+                self.note_version(session, incoming.head.newest);
                 (self.renew(session, incoming.peer), 0)
             }
             SessionRequest::Recognise { session, nonce } => {
@@ -450,6 +442,7 @@ impl MetaServer {
     /// The answer about a session that is the sender's from now on.
     fn opened(self: &Rc<Self>, incoming: &Incoming, opening: Opening) -> SessionReply {
         let Opening { session, epoch, .. } = opening;
+        self.note_version(session, incoming.head.newest);
         self.saw_client(session, incoming.peer);
         let term = self.config.shard.term.as_millis();
         // A late copy of the request may come when its sender is known less well.
@@ -512,6 +505,12 @@ impl MetaServer {
         self.openings.borrow_mut().forget(session);
         let position = position.ok_or(Turned::Down(Errno::ESTALE))?;
         Ok(Opening { session, epoch, position })
+    }
+
+    /// Whether a client may know pools of a format that is no more: nobody would ever answer what it asks by them.
+    fn is_of_former_format(&self, incoming: &Incoming) -> bool {
+        let is_old = incoming.head.newest < NEEDED_VERSION;
+        is_old && self.shard().is_some_and(|shard| shard.was_lifted())
     }
 
     /// The client of a session speaks this version and those before.

@@ -57,14 +57,7 @@ impl<R: Rows> Shard<R> {
         mut random: Random,
         now: Moment,
     ) -> Result<Shard<R>, RowsError> {
-        let superblock = keys::key(Table::Superblock, &[]);
-        if rows.get(&superblock)?.is_none() {
-            if !config.format {
-                return Err(RowsError::Failed(UNFORMATTED.to_owned()));
-            }
-            format(&mut rows, &superblock, &mut random, &config, now)?;
-        }
-        let (is_first, key) = read_superblock(&rows, &superblock)?;
+        let (is_first, key) = find_superblock(&mut rows, &mut random, &config, now)?;
         let counters = keys::key(Table::Counters, &[]);
         let (boots, next_range): (u64, u64) = read_counter(&rows, &counters, "counters")?;
         let inode_count: u64 = read_counter(&rows, &inode_count_key(), "inode count")?;
@@ -345,6 +338,23 @@ pub(crate) fn newest_superblock<R: Rows>(rows: &R) -> Result<(Vec<u8>, Vec<u8>),
     let key = keys::key(Table::Superblock, &[]);
     let (_, hash_key) = read_superblock(rows, &key)?;
     Ok((key, encode_row(FORMAT, &hash_key)))
+}
+
+/// As [`read_superblock`], of rows that are made where there are none.
+fn find_superblock<R: Rows>(
+    rows: &mut R,
+    random: &mut Random,
+    config: &Config,
+    now: Moment,
+) -> Result<(bool, (u64, u64)), RowsError> {
+    let key = keys::key(Table::Superblock, &[]);
+    if rows.get(&key)?.is_none() {
+        if !config.format {
+            return Err(RowsError::Failed(UNFORMATTED.to_owned()));
+        }
+        format(rows, &key, random, config, now)?;
+    }
+    read_superblock(rows, &key)
 }
 
 /// Whether the rows have the first format, and the key of the name hash.

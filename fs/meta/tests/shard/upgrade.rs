@@ -65,8 +65,8 @@ fn objects_are_told_the_groups_that_clients_compute() {
     let mut cluster = old();
     let file = cluster.create(0, b"a");
     let answer = cluster.call(0, open(file, READ));
-    let MetaReply::Opened { layout, entry, .. } = answer.ok() else { panic!() };
-    let (layout, generation) = (*layout, entry.generation);
+    let MetaReply::Opened { layout, .. } = answer.ok() else { panic!() };
+    let generation = answer.attributes().object_generation;
     let objects = [(file, generation, 0), (file, generation, 700), (file, generation + 1, 0)];
     let gone = (file + 1000, 1, 5);
     let bytes: Vec<u8> =

@@ -93,7 +93,7 @@ fn clients_work_on_while_the_format_changes_and_servers_can_be_drained_then() {
         };
         assert!(!drain(&mut simulation, &cluster), "files of the first format stay");
         // One client has the file open, and writes it again and again; it learns of nothing before a server refuses it.
-        let writing = cluster.spawn(&mut simulation, 0, |client| async move {
+        let writing = cluster.spawn(&simulation, 0, |client| async move {
             let file = open(&client, b"f0", BOTH).await.expect("opened");
             for round in 10..40 {
                 write(&client, &file, 0, &pattern(round, BYTES)).await.expect("written");
@@ -124,7 +124,7 @@ fn anybody_may_die_at_any_moment_of_an_upgrade() {
         let (mut simulation, cluster) = cluster(seed);
         let mut random = simulation.fork_random();
         let servers = cluster.servers();
-        let order = cluster.spawn(&mut simulation, 1, |client| async move {
+        let order = cluster.spawn(&simulation, 1, |client| async move {
             let operator = client.operator(PATIENCE).expect("an address");
             operator.upgrade().await.is_ok()
         });
