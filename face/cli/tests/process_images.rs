@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use support::command::ropewalk;
-use support::shim::{KillAt, kills_usable};
+use support::shim::{KillAt, arm, kills_usable};
 use support::{Cluster, run};
 
 /// Unpacks an image.
@@ -99,7 +99,7 @@ fn an_upgrade_that_dies_at_any_call_goes_on() {
         return;
     }
     let mut upgraded = 0;
-    for (index, number) in [1, 2, 3, 5, 8, 13, 21, 34].into_iter().enumerate() {
+    for (index, number) in [1, 2, 4, 9, 20].into_iter().enumerate() {
         let place = tempfile::tempdir().unwrap();
         let place = place.path();
         let mut cluster = first(place);
@@ -107,6 +107,9 @@ fn an_upgrade_that_dies_at_any_call_goes_on() {
         let (kind, how) = [("write", "torn"), ("sync", "before"), ("write", "after")][index % 3];
         let (serving, group, sockets) = (true, false, false);
         cluster.restart_to_die(&KillAt { kind, number, serving, how, group, sockets });
+        // The time in which clients of before may come back has to be over.
+        assert_eq!(state(place, &cluster, &["--check"]), (1, false));
+        arm(cluster.process.pid());
         let ordered = ["upgrade", "--no-wait", "--patience", "3"];
         drop(ropewalk(place, &cluster.address(), &ordered));
         std::thread::sleep(std::time::Duration::from_millis(700));
@@ -119,5 +122,5 @@ fn an_upgrade_that_dies_at_any_call_goes_on() {
         check(&place.join("back"));
         ropewalk(place, &cluster.address(), &["check", "--read"]).well();
     }
-    assert!((1..8).contains(&upgraded), "{upgraded} of 8 had the new format when they died");
+    assert!((1..5).contains(&upgraded), "{upgraded} of 5 had the new format when they died");
 }

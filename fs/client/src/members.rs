@@ -30,12 +30,20 @@ const SLOW_TIME: Duration = Duration::from_secs(2);
 /// A part of a read, and the server that is asked for it.
 pub(crate) struct Try {
     pub part: Part,
-    /// Members that were passed over.
-    passed: usize,
+    passed: Passed,
     /// The orderer is asked, and nobody after it.
     last: bool,
     /// The server compares the bytes with their checksums.
     pub verify: bool,
+}
+
+/// The members that were passed over.
+#[derive(Debug, Clone, Default)]
+struct Passed {
+    /// They were asked, and did not give good bytes.
+    servers: Vec<u32>,
+    /// All members that do not order the group.
+    all: bool,
 }
 
 /// The reason to ask once more.
@@ -61,7 +69,7 @@ impl Client {
         places: &Places,
         ranges: Vec<(usize, ObjectRange)>,
     ) -> Vec<Try> {
-        self.tries(inode, places, ranges, 0, false)
+        self.tries(inode, places, ranges, &Passed::default(), false)
     }
 
     /// The servers to ask after one of them has not given good bytes; an error if nobody else is left.
@@ -73,14 +81,18 @@ impl Client {
     ) -> Result<Vec<Try>, Errno> {
         let (Try { part, passed, last, verify }, why) = failed;
         let passed = match why {
-            Failed::Damaged if !*verify => *passed,
+            Failed::Damaged if !*verify => passed.clone(),
             Failed::Damaged if *last => return Err(Errno::EIO),
             // Both sides know the same state of the group, or the server will know it soon.
             Failed::Errno(Errno::EAGAIN) if *last => return Err(Errno::ESTALE),
-            Failed::Errno(Errno::EAGAIN) => usize::MAX,
-            Failed::Errno(Errno::ETIMEDOUT | Errno::EIO) if !*last => passed + 1,
-            Failed::Damaged => passed + 1,
-            Failed::Errno(errno) => return Err(errno),
+            Failed::Errno(Errno::EAGAIN) => Passed { all: true, ..passed.clone() },
+            Failed::Errno(errno) if *last || !matches!(errno, Errno::ETIMEDOUT | Errno::EIO) => {
+                return Err(errno);
+            }
+            Failed::Errno(_) | Failed::Damaged => {
+                let servers = passed.servers.iter().copied().chain([part.server]).collect();
+                Passed { servers, all: passed.all }
+            }
         };
         let mut begin = part.begin;
         let ranges = part.pieces.iter().map(|range| {
@@ -89,7 +101,7 @@ impl Client {
             (at, *range)
         });
         let verify = *verify || why == Failed::Damaged;
-        Ok(self.tries(inode, places, ranges.collect(), passed, verify))
+        Ok(self.tries(inode, places, ranges.collect(), &passed, verify))
     }
 
     fn tries(
@@ -97,7 +109,7 @@ impl Client {
         inode: &Inode,
         places: &Places,
         ranges: Vec<(usize, ObjectRange)>,
-        passed: usize,
+        passed: &Passed,
         verify: bool,
     ) -> Vec<Try> {
         let choice = |group| self.choice(inode, places, group, passed);
@@ -105,25 +117,27 @@ impl Client {
             ranges.into_iter().partition(|(_, range)| choice(range.group).last);
         let tries = |ranges: Vec<(usize, ObjectRange)>, last| {
             let parts = parts_by(ranges.into_iter(), |group| choice(group).server);
-            parts.into_iter().map(move |part| Try { part, passed, last, verify })
+            parts.into_iter().map(move |part| Try { part, passed: passed.clone(), last, verify })
         };
         tries(others, false).chain(tries(last, true)).collect()
     }
 
-    /// The server to ask when so many were passed over.
-    fn choice(&self, inode: &Inode, places: &Places, group: Group, passed: usize) -> Choice {
+    /// The server to ask when these were passed over. Where all that are left were slow lately, it is the orderer's turn: more
+    /// servers that read the same bytes would make them slower.
+    fn choice(&self, inode: &Inode, places: &Places, group: Group, passed: &Passed) -> Choice {
         let mut readers = places.readers(group);
         let orderer = Choice { server: places.server_of(group), last: true };
         readers.retain(|it| *it == orderer.server || self.may_read_from(*it));
-        if passed >= readers.len() || readers.len() < 2 {
+        if passed.all || readers.len() < 2 {
             return orderer;
         }
         let seed = self.inner.number as u64 ^ inode.number.rotate_left(32) ^ group.number();
         let begin = Random::from_seed(seed).below(readers.len() as u64) as usize;
         readers.rotate_left(begin);
         let (now, slow) = (self.inner.world.now(), self.inner.slow.borrow());
-        readers.sort_by_key(|server| slow.get(server).is_some_and(|until| now < *until));
-        Choice { server: readers[passed], last: false }
+        let is_slow = |server: &u32| slow.get(server).is_some_and(|until| now < *until);
+        let next = readers.iter().find(|it| !passed.servers.contains(it) && !is_slow(it));
+        next.map_or(orderer, |server| Choice { server: *server, last: false })
     }
 
     /// Whether a server may serve reads of groups that it does not order: not, if it is known to be of a former version.

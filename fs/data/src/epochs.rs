@@ -135,10 +135,10 @@ impl FileEpochs {
         self.elsewhere = Memory::default();
     }
 
-    /// Whether an orderer is known to know this epoch of a file.
+    /// Whether an orderer is known to know this epoch of a file. Another one may have been invented.
     pub(crate) fn is_elsewhere(&self, orderer: u32, file: FileId) -> bool {
         let known = self.elsewhere.get(&(orderer, file.inode, file.generation));
-        file.epoch == 0 || known.is_some_and(|known| known >= file.epoch)
+        file.epoch == 0 || known == Some(file.epoch)
     }
 
     /// Whether no later epoch of the file was seen. Notes nothing: a session that may only read a file must

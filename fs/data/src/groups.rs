@@ -92,7 +92,8 @@ impl Groups {
         if map.epoch < self.epoch {
             return;
         }
-        let is_first_map = std::mem::replace(&mut self.epoch, map.epoch) == 0;
+        let known = std::mem::replace(&mut self.epoch, map.epoch);
+        let (is_first_map, is_next_map) = (known == 0, map.epoch == known + 1);
         let before = std::mem::take(&mut self.own);
         let groups = map.bands(0).flat_map(|band| {
             band.groups().map(|(group, membership)| (group, band.copies(), membership))
@@ -112,6 +113,10 @@ impl Groups {
                 None => !is_first_map || settled || !is_member,
             };
             let waits = match former {
+                // Of several changes at once nobody knows who was a member in between.
+                Some(former) if !is_next_map && former.membership.since < membership.since => {
+                    copies > 1
+                }
                 Some(former) => self.has_lost_a_reader(group, former, membership),
                 None => is_first_map && copies > 1,
             };

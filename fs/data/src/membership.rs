@@ -310,15 +310,19 @@ impl Herald {
     }
 
     /// The groups of objects, by number, and the upgrade since when they have them; `None` without an answer.
-    pub(crate) async fn groups(&self, telling: Telling<'_>) -> Option<(Vec<u64>, u64)> {
+    pub(crate) async fn groups(
+        &self,
+        telling: Telling<'_>,
+    ) -> Option<Result<(Vec<u64>, u64), Errno>> {
         let mut body = Vec::new();
         encode(&MetaRequest::TellGroups(telling), &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
         let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
         self.is_noted(Term(reply.head.boot)).then_some(())?;
         match decode::<MetaResult<'_>>(reply.body()) {
-            Ok(Ok(MetaReply::Groups { groups, step })) => Some((groups, step)),
-            _ => None,
+            Ok(Ok(MetaReply::Groups { groups, step })) => Some(Ok((groups, step))),
+            Ok(Err(errno)) => Some(Err(errno)),
+            Ok(Ok(_)) | Err(_) => None,
         }
     }
 

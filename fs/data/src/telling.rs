@@ -12,7 +12,7 @@ use ropewalk_base::task::yield_now;
 use ropewalk_store::objects::{GroupTag, ObjectError, ObjectId};
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::term::Term;
-use ropewalk_wire::fs::upgrade::{NEEDED_VERSION, OBJECTS_ASKED_MAX, Telling};
+use ropewalk_wire::fs::upgrade::{NEEDED_VERSION, OBJECTS_ASKED_MAX, Telling, UNKNOWN_GROUP};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::failure::Failure;
@@ -67,7 +67,7 @@ impl Inner {
     /// Tells all objects that may not know it their group. After an upgrade that is each of them: groups may have had
     /// other numbers before, where the metadata were restored from a dump.
     async fn tell_each(&self, herald: &Herald, step: u64) -> Result<(), Failure> {
-        let mut some = Vec::new();
+        let (mut some, mut complete) = (Vec::new(), true);
         let listing = self.store.list(None).map_err(|error| self.failed("list", &error))?;
         for (number, info) in listing.enumerate() {
             if number % BETWEEN_YIELDS == BETWEEN_YIELDS - 1 {
@@ -85,22 +85,32 @@ impl Inner {
             }
             some.push((info.object, info.group));
             if some.len() == OBJECTS_ASKED_MAX {
-                self.tell_some(herald, &std::mem::take(&mut some)).await?;
+                complete &= self.tell_some(herald, &std::mem::take(&mut some)).await?;
             }
         }
-        self.tell_some(herald, &some).await
+        complete &= self.tell_some(herald, &some).await?;
+        if complete { Ok(()) } else { Err(Errno::EIO.into()) }
     }
 
+    /// Tells these objects their groups; whether those of all are known.
     async fn tell_some(
         &self,
         herald: &Herald,
         some: &[(ObjectId, GroupTag)],
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let objects: Vec<ObjectId> = some.iter().map(|(object, _)| *object).collect();
         let (groups, _) = self.ask_groups(herald, false, &objects).await?;
-        for ((object, before), group) in some.iter().zip(groups) {
-            let group = GroupTag::new(group);
-            if *before == group {
+        let mut complete = true;
+        for ((object, before), number) in some.iter().zip(groups) {
+            let group = GroupTag::new(number);
+            if number == UNKNOWN_GROUP {
+                self.lines.say(&format!(
+                    "the metadata server cannot say which group object {object} belongs to: 'ropewalk \
+                     check' names the damage. No group moves from here before it is mended"
+                ));
+                complete = false;
+            }
+            if number == UNKNOWN_GROUP || *before == group {
                 continue;
             }
             self.room().await?;
@@ -110,7 +120,7 @@ impl Inner {
                 Err(error) => return Err(self.failed("note the group of an object", &error)),
             }
         }
-        Ok(())
+        Ok(complete)
     }
 
     /// The groups of these objects, and the number of the upgrade by which they have them.
@@ -128,6 +138,11 @@ impl Inner {
         let told = self.telling.told.get();
         let telling = Telling { server: self.server, told, done, objects: Bytes(&named) };
         let answer = herald.groups(telling).await.ok_or(Errno::EAGAIN)?;
+        let answer = answer.inspect_err(|errno| {
+            self.lines.say(&format!(
+                "the metadata server does not tell the groups of objects: {errno}; this server keeps trying"
+            ));
+        })?;
         if answer.0.len() == objects.len() { Ok(answer) } else { Err(Errno::EPROTO.into()) }
     }
 

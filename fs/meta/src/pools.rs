@@ -244,6 +244,11 @@ impl Pools {
         self.lifting.note_version(server, newest);
     }
 
+    /// The store had the first format before.
+    pub fn note_lifted(&mut self) {
+        self.lifting.note_lifted();
+    }
+
     /// So many objects of a data server have learned their group; `done`: none is left.
     pub fn note_told(&mut self, server: u32, told: u64, done: bool) {
         self.lifting.note_told(server, told, done);

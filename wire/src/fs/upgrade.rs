@@ -10,6 +10,8 @@ pub const NEEDED_VERSION: u16 = 11;
 pub const OBJECTS_ASKED_MAX: usize = 256;
 /// Bytes of an object in a [`Telling`]: inode (8), generation (4), stripe (4).
 pub const OBJECT_BYTES: usize = 16;
+/// The number that stands for the group of an object of which the metadata server cannot read the rows.
+pub const UNKNOWN_GROUP: u64 = u64::MAX;
 /// Most clients that an [`UpgradeState`] names.
 pub const CLIENTS_NAMED_MAX: usize = 64;
 

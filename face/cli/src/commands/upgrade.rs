@@ -17,6 +17,8 @@ use crate::report::{print_json, say};
 
 /// The pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A data server that has objects to bring forward may be silent for so many looks.
+const LOOKS_MAX: u32 = 15;
 /// Most bytes of a client's name.
 const NAME_BYTES: usize = 64;
 
@@ -93,7 +95,18 @@ async fn wait(
     quiet: bool,
 ) -> anyhow::Result<Format> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+    let mut silent = 0;
     while now.servers.iter().any(|it| !it.done) {
+        let missing = now.servers.iter().find(|it| !it.done && !it.is_able());
+        silent = missing.map_or(0, |_| silent + 1);
+        if let Some(server) = missing.filter(|_| silent > LOOKS_MAX) {
+            bail!(
+                "the file system has format {}, but not all objects are brought forward: {}; then give this \
+                 command again",
+                now.format,
+                obstacle(server)
+            );
+        }
         let left = now.servers.iter().filter(|it| !it.done).count();
         let told: u64 = now.servers.iter().map(|it| it.told).sum();
         bar.set_message(format!("{told} objects are brought forward; {left} data servers go on"));
@@ -107,13 +120,7 @@ async fn wait(
 
 /// Who stands in the way, and the remedy.
 fn obstacles(now: &Format) -> Vec<String> {
-    let servers = now.servers.iter().filter(|it| !it.is_able()).map(|it| match it.version {
-        0 => format!(
-            "data server {} is not heard: start it, or remove it ('ropewalk server remove')",
-            it.server
-        ),
-        _ => format!("data server {} runs a former version: exchange its program", it.server),
-    });
+    let servers = now.servers.iter().filter(|it| !it.is_able()).map(obstacle);
     let clients = now.clients.iter().map(|client| {
         let name = name(client);
         match client.version {
@@ -129,6 +136,16 @@ fn obstacles(now: &Format) -> Vec<String> {
         all.push(format!("{} more clients", now.more_clients));
     }
     all
+}
+
+fn obstacle(it: &ServerFormat) -> String {
+    match it.version {
+        0 => format!(
+            "data server {} is not heard: start it, or remove it ('ropewalk server remove')",
+            it.server
+        ),
+        _ => format!("data server {} runs a former version: exchange its program", it.server),
+    }
 }
 
 fn name(client: &Client) -> String {

@@ -188,14 +188,13 @@ impl Cluster {
         self.process = Cluster::run(&self.directory, self.port);
     }
 
-    /// Starts it again, to die at a chosen call from now on.
+    /// Starts it again, to die at a chosen call once it is told so ([`shim::arm`]).
     pub fn restart_to_die(&mut self, at: &shim::KillAt) {
         let listen = format!("127.0.0.1:{}", self.port);
         let mut command = Command::new(PROGRAM);
         command.arg("up").arg(&self.directory).args(["--listen", &listen]);
         at.apply(&mut command);
         self.process = Process::run(command, "serves at").expect("it serves before it dies");
-        shim::arm(self.process.pid());
     }
 
     pub fn address(&self) -> String {

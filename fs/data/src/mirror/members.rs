@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_rpc::Terms;
-use ropewalk_store::objects::ObjectId;
+use ropewalk_store::objects::{GroupTag, ObjectId};
 use ropewalk_wire::fs::data::{
     BLOCK_BYTES, DataReply, DataRequest, DataResult, End, FileId, GROUPS_MAX, ObjectName,
     READS_VERSION,
@@ -36,6 +36,10 @@ use crate::write::object;
 const NEWS_PAUSE: Duration = Duration::from_millis(100);
 /// An orderer is told of damage within this time, or with the next read.
 const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// The same object is mended once in so long.
+const MEND_PAUSE: Duration = Duration::from_secs(5);
+/// Objects that are mended at the same time, or were just now.
+const MENDS_MAX: usize = 64;
 /// An orderer is told of a write epoch within this time, or the reader goes there.
 const SEEN_LIMIT: Duration = Duration::from_millis(100);
 
@@ -62,6 +66,12 @@ impl Open {
 }
 
 impl Mirror {
+    /// Whether to have an object mended that cannot be read at a member: not, if that is under way, or was just now, or too many are.
+    fn begin_mend(&self, object: ObjectId) -> bool {
+        let mut unreadable = self.unreadable.borrow_mut();
+        unreadable.len() < MENDS_MAX && unreadable.insert(object)
+    }
+
     fn is_open(&self, group: Group, blocks: &Blocks) -> bool {
         let open = self.open.borrow();
         self.defect != Some(Defect::OpenReads) && open.get(&group).is_some_and(|it| it.has(blocks))
@@ -96,6 +106,9 @@ impl Inner {
             };
             orderers.filter(|(orderer, _)| !knows(*orderer)).collect()
         };
+        if unknown.keys().any(|orderer| self.is_former(*orderer, READS_VERSION)) {
+            return Err(ELSEWHERE);
+        }
         if call.limited {
             let speak = unknown.keys().all(|orderer| self.speaks(*orderer, READS_VERSION));
             return if speak { Ok(()) } else { Err(ELSEWHERE) };
@@ -113,7 +126,8 @@ impl Inner {
     /// Tells the orderer of a group that an object cannot be read here.
     pub(crate) fn tell_of_unreadable(&self, group: Group, object: ObjectId) {
         let Some(orderer) = self.groups.borrow().orderer(group) else { return };
-        if !self.mirror.unreadable.borrow_mut().insert(object) {
+        let speaks = self.speaks(orderer, READS_VERSION);
+        if !speaks || !self.is_of(group, object) || !self.mirror.begin_mend(object) {
             return;
         }
         let inner = self.this();
@@ -122,8 +136,16 @@ impl Inner {
             let name = ObjectName { inode, generation, stripe };
             let request = DataRequest::Unreadable { object: name, group };
             inner.tell_orderer(orderer, &request, TELL_LIMIT).await;
+            // It may take a while; more reads meanwhile are no news.
+            inner.world.sleep(MEND_PAUSE).await;
             inner.mirror.unreadable.borrow_mut().remove(&object);
         });
+    }
+
+    /// Whether an object that is here belongs to a group: callers may say anything.
+    fn is_of(&self, group: Group, object: ObjectId) -> bool {
+        let info = self.store.info(object).ok().flatten();
+        info.is_some_and(|info| info.group == GroupTag::new(group.number()))
     }
 
     /// A member is asked for bytes of a file in this write epoch.
@@ -170,13 +192,15 @@ impl Inner {
     /// A member of a group that this server orders cannot read an object: it is compared as a whole, and mended.
     fn take_unreadable(&self, server: u32, group: Group, object: ObjectId) {
         let serves = self.groups.borrow().serves(group);
-        if !serves || !self.groups.borrow().has_member(group, server) {
+        let is_member = self.groups.borrow().has_member(group, server);
+        // Without the object here nothing could be compared.
+        if !serves || !is_member || !self.is_of(group, object) || !self.mirror.begin_mend(object) {
             return;
         }
         let inner = self.this();
         self.world.spawn(async move {
             let blocks = (inner.store.object_bytes() / u64::from(BLOCK_BYTES)) as u32;
-            let _guard = inner.mirror.locks.lock(vec![(object, 0..blocks)]).await;
+            let guard = inner.mirror.locks.lock(vec![(object, 0..blocks)]).await;
             let target = Target { group, object, server };
             if let Ok(leveled) = inner.level(target, 0..blocks, true).await
                 && leveled.changed > 0
@@ -188,6 +212,9 @@ impl Inner {
                 ));
                 inner.activities.mended(leveled.changed, 0);
             }
+            drop(guard);
+            inner.world.sleep(MEND_PAUSE).await;
+            inner.mirror.unreadable.borrow_mut().remove(&object);
         });
     }
 

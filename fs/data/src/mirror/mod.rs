@@ -64,7 +64,7 @@ pub(crate) struct Mirror {
     telling: RefCell<BTreeSet<u32>>,
     /// Changes are everywhere of which members do not know it, or this server orders other groups.
     pub ended: Notify,
-    /// Objects of which the orderer is being told that they cannot be read here.
+    /// Objects that are being mended since they could not be read at a member, or were just now.
     unreadable: RefCell<BTreeSet<ObjectId>>,
     /// The newcomers that are being brought into step.
     passes: RefCell<BTreeMap<(Group, u32), Pass>>,

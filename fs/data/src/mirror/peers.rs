@@ -107,10 +107,19 @@ impl Inner {
 
     /// Whether another server is known to speak a version.
     pub(super) fn speaks(&self, server: u32, version: u16) -> bool {
+        self.version_of(server).is_some_and(|newest| newest >= version)
+    }
+
+    /// Whether another server is known not to speak a version.
+    pub(super) fn is_former(&self, server: u32, version: u16) -> bool {
+        self.version_of(server).is_some_and(|newest| newest < version)
+    }
+
+    /// The newest version that another server speaks, as far as it is known.
+    fn version_of(&self, server: u32) -> Option<u16> {
         let (peers, callers) = (self.mirror.peers.borrow(), self.mirror.callers.borrow());
         let answered = peers.get(&server).and_then(|peer| peer.connection.newest());
-        let newest = answered.into_iter().chain(callers.get(&server).copied()).min();
-        newest.is_some_and(|newest| newest >= version)
+        answered.into_iter().chain(callers.get(&server).copied()).min()
     }
 
     /// The address of a server and the connection to it; None while nobody knows it.

@@ -3,7 +3,8 @@
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::meta::MetaReply;
 use ropewalk_wire::fs::upgrade::{
-    CLIENTS_NAMED_MAX, NEEDED_VERSION, OldClient, Telling, UpgradeOrder, UpgradeState,
+    CLIENTS_NAMED_MAX, NEEDED_VERSION, OldClient, Telling, UNKNOWN_GROUP, UpgradeOrder,
+    UpgradeState,
 };
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -76,7 +77,12 @@ impl<R: Rows> Operation<'_, R> {
         self.shard.pools.note_told(telling.server, telling.told, telling.done);
         let mut groups = Vec::with_capacity(objects.len());
         for (inode, generation, stripe) in objects {
-            groups.push(self.group_of(inode, generation, stripe)?.number());
+            // One that cannot be read keeps its group, and holds up no other.
+            groups.push(match self.group_of(inode, generation, stripe) {
+                Ok(group) => group.number(),
+                Err(Stop::Errno(Errno::EIO)) => UNKNOWN_GROUP,
+                Err(stop) => return Err(stop),
+            });
         }
         // An object keeps what it is told: the rows that say so must not be lost.
         self.durable = true;

@@ -20,6 +20,8 @@ pub struct Lifting {
     versions: BTreeMap<u32, u16>,
     /// Objects that have learned their group, and whether none is left.
     told: BTreeMap<u32, (u64, bool)>,
+    /// The store had the first format before.
+    lifted: bool,
 }
 
 impl Lifting {
@@ -33,9 +35,15 @@ impl Lifting {
         self.told.insert(server, (told, done));
     }
 
-    /// Whether a server has said that all its objects know their group.
-    pub fn is_told(&self, server: u32) -> bool {
-        self.told.get(&server).is_some_and(|(_, done)| *done)
+    /// The store had the first format before.
+    pub fn note_lifted(&mut self) {
+        self.lifted = true;
+    }
+
+    /// Whether no object of a server is left behind where groups move: in a store that had the first format, it has said that
+    /// all of them know their group.
+    pub fn may_move_from(&self, server: u32) -> bool {
+        !self.lifted || self.told.get(&server).is_some_and(|(_, done)| *done)
     }
 
     /// A server is forgotten.
@@ -85,6 +93,7 @@ impl Pools {
             return None;
         }
         (self.banded, self.versions) = (Some(banded), versions);
+        self.lifting.note_lifted();
         Some(rows)
     }
 }

@@ -223,9 +223,9 @@ impl<'a> Look<'a> {
         self.pools.is_heard(server, self.now)
     }
 
-    /// Whether all objects of a server know their group: it takes nobody into a group before.
+    /// Whether a server takes somebody into its groups: all its objects know their group.
     fn is_told(&self, server: u32) -> bool {
-        self.pools.lifting.is_told(server)
+        self.pools.lifting.may_move_from(server)
     }
 
     fn has_room(&self, server: u32) -> bool {

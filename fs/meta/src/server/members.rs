@@ -17,6 +17,7 @@ use ropewalk_rpc::{Connection, Incoming, Options, Responder};
 use ropewalk_wire::fs::data::DataRequest;
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::upgrade::NEEDED_VERSION;
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -115,9 +116,13 @@ impl MetaServer {
         let Some(mut shard) = self.shard() else {
             return self.send(responder, Status::Unavailable, Vec::new());
         };
+        if newest < NEEDED_VERSION && shard.was_lifted() {
+            // It does not know that objects of the former format must not be left behind.
+            drop(shard);
+            return self.send(responder, Status::Malformed, Vec::new());
+        }
         let before = shard.pools.member(beat.server);
         let outcome = shard.execute(call);
-        shard.note_server_version(beat.server, newest);
         drop(shard);
         if let Outcome::Refused(status) = outcome {
             return self.send(responder, status, Vec::new());
@@ -127,6 +132,9 @@ impl MetaServer {
             && let Ok(Ok(MetaReply::Registered(verdict))) = decode::<MetaResult<'_>>(&reply.bytes)
         {
             self.note_verdict(beat, before, verdict);
+            if let (Registration::Taken { .. }, Some(mut shard)) = (verdict, self.shard()) {
+                shard.note_server_version(beat.server, newest);
+            }
             // A server that has yet to join serves nobody, and answers no fence.
             unfenced = matches!(verdict, Registration::Taken { .. })
                 && beat.history != 0

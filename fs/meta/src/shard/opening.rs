@@ -67,7 +67,10 @@ impl<R: Rows> Shard<R> {
         let step = read_step(&rows)?;
         let first = if beginning.forgetful { end } else { first };
         let banded = if is_first { None } else { Some(read_map(&rows)?) };
-        let pools = read_pools(&rows, now)?.mapped(banded);
+        let mut pools = read_pools(&rows, now)?.mapped(banded);
+        if step != 0 {
+            pools.note_lifted();
+        }
         pools.check().map_err(RowsError::Failed)?;
         let exports = read_exports(&rows)?;
         let names = NameHasher::new(key, config.hash_bits);

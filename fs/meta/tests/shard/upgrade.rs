@@ -113,7 +113,7 @@ fn a_newer_format_is_told_from_damage() {
     batch.put(key, row);
     rows.commit(batch).expect("rows in memory do not fail");
     let opened = Shard::open(rows, cluster.config, Random::from_seed(1), cluster.moment());
-    let error = opened.err().expect("a newer format");
+    let Err(error) = opened else { panic!("a newer format was opened") };
     let text = error.to_string();
     assert!(text.contains("format 3") && text.contains("up to 2"), "{text}");
 }
