@@ -344,6 +344,10 @@ impl Inode {
             }
             return;
         }
+        if state.mode < LeaseMode::Read && grant.mode >= LeaseMode::Read {
+            // Others may have written until now. The reply tells the content, or it is learned before the lease is used.
+            (state.content, state.inline) = (None, None);
+        }
         state.stale |= grant.number != state.number;
         state.number = grant.number;
         state.mode = grant.mode;
@@ -616,6 +620,33 @@ mod tests {
         assert_eq!(inode.state.borrow().attributes.map(|it| it.size), Some(5624));
         inode.state.borrow_mut().note_written((9000, 9000), 1, Timestamp::default());
         assert_eq!(inode.state.borrow().attributes.map(|it| it.size), Some(5624), "a late reply");
+    }
+
+    /// A create that was sent again after the server's death is answered without a lease. A lookup brings one later.
+    #[test]
+    fn content_that_was_known_without_a_lease_is_not_taken_for_covered() {
+        let inode = Inode::new(1);
+        let know = || {
+            let mut state = inode.state.borrow_mut();
+            state.content = Some(Content::Inline);
+            state.take_inline(b"", 1);
+        };
+        let grant = |mode, number| Some(Grant { mode, epoch: 0, number });
+        let knows = || {
+            let state = inode.state.borrow();
+            (state.content.is_some(), state.inline.is_some())
+        };
+        for (mode, number) in [(LeaseMode::None, 0), (LeaseMode::Shared, 1)] {
+            know();
+            inode.granted(grant(mode, number));
+            inode.granted(grant(LeaseMode::Read, number + 1));
+            assert_eq!(knows(), (false, false), "{mode:?}");
+            inode.lower(number + 1, LeaseMode::None);
+        }
+        inode.granted(grant(LeaseMode::Read, 7));
+        know();
+        inode.granted(grant(LeaseMode::Write, 8));
+        assert_eq!(knows(), (true, true), "it was covered all the time");
     }
 
     #[test]

@@ -120,7 +120,8 @@ fn a_read_of_a_damaged_block_gets_the_bytes_of_another_member_and_heals_it() {
     assert!(site.is_well(members[0], 2), "what was damaged is written again");
     assert_eq!(site.figure(members[0], "data_mended_blocks_total"), 4);
     assert_eq!(site.figure(members[0], "data_lost_blocks_total"), 0);
-    // At a member that does not order the writes: it tells the orderer.
+    // At a member that does not order the writes: it tells the orderer. It serves when it has heard that all have the writes.
+    site.simulation.run_for(Duration::from_secs(1));
     for block in [1, 2, 8] {
         site.rot(members[1], 2, block);
     }
