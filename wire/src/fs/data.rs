@@ -120,7 +120,7 @@ pub enum DataRequest<'a> {
     /// Whether these objects are there, and with `read` whether every block has its checksum; at
     /// most `EXAMINED_MAX`. The reply may stop early, after at least one.
     Examine { objects: Vec<ObjectName>, read: bool },
-    // Version 11. What a version adds comes here, at the end: docs/design/128-upgrade.md.
+    // Version 11. Later versions add their kinds behind these: docs/design/128-upgrade.md.
     /// From the orderer of groups to another member: changes of theirs with smaller numbers are at all members. At most
     /// `GROUPS_MAX`.
     Ended { ends: Vec<End> },

@@ -589,7 +589,7 @@ pub enum MetaRequest<'a> {
         cookie: u64,
         whole: bool,
     },
-    // Version 11. What a version adds comes here, at the end: docs/design/128-upgrade.md.
+    // Version 11. Later versions add their kinds behind these: docs/design/128-upgrade.md.
     /// From an administrator: about the format of the file system.
     Upgrade(UpgradeOrder),
     /// From a data server: about the groups of objects that do not know theirs.

@@ -118,7 +118,7 @@ async fn wait(
     Ok(now)
 }
 
-/// Who stands in the way, and the remedy.
+/// The obstacles to the next format, each with its remedy.
 fn obstacles(now: &Format) -> Vec<String> {
     let servers = now.servers.iter().filter(|it| !it.is_able()).map(obstacle);
     let clients = now.clients.iter().map(|client| {

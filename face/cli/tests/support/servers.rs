@@ -22,7 +22,7 @@ pub struct Servers {
     pub data: Vec<Option<Process>>,
     /// Leads the process group of those that are to die together.
     leader: Option<Child>,
-    /// What is started runs this.
+    /// The program of each process that is started.
     program: PathBuf,
 }
 
