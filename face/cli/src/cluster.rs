@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
 use ropewalk_data::{DataConfig, DataServer, Scrub, WitnessConfig};
-use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
+use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig, Witness};
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -21,6 +21,8 @@ use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::beside;
+use crate::config::WitnessPlace;
+use crate::etcd::Etcd;
 use crate::identity::{self, Identity};
 use crate::log;
 use crate::node::{self, Node, NodeThread};
@@ -71,7 +73,7 @@ pub struct Election {
     pub number: u32,
     /// The addresses of all metadata servers, by number.
     pub servers: String,
-    pub witness: (u32, String),
+    pub witness: WitnessPlace,
     pub lease: Duration,
     /// Whether one goes on without the others.
     pub alone: bool,
@@ -79,15 +81,23 @@ pub struct Election {
 
 impl Election {
     /// The others, as the endpoint knows them.
-    fn look_up(&self, endpoint: &LocalEndpoint) -> anyhow::Result<NodeConfig> {
+    fn look_up(&self, endpoint: &LocalEndpoint, cluster: ClusterId) -> anyhow::Result<NodeConfig> {
         node::reach_all(endpoint, &self.servers)?;
         let numbers = (0..).zip(servers::look_up(endpoint, &self.servers)?);
-        let (witness, address) = &self.witness;
-        node::reach_all(endpoint, address)?;
-        let peer = servers::look_up(endpoint, address)?.first().copied();
+        let witness = match &self.witness {
+            WitnessPlace::Server(number, address) => {
+                node::reach_all(endpoint, address)?;
+                let peer = servers::look_up(endpoint, address)?.first().copied();
+                peer.map(|peer| Witness::Server(*number, peer))
+            }
+            WitnessPlace::Etcd(members) => {
+                let register = Etcd::start(members.clone(), cluster, self.lease)?;
+                Some(Witness::Register(register))
+            }
+        };
         Ok(NodeConfig {
             others: numbers.filter(|(number, _)| *number != self.number).collect(),
-            witness: peer.map(|peer| (*witness, peer)),
+            witness,
             lease: self.lease,
             alone: self.alone,
             founds: false,
@@ -130,7 +140,7 @@ fn warn_of_readers(role: &str, directory: &Path) {
 pub async fn serve_meta(node: Node, place: MetaPlace) {
     warn_of_readers("metadata server", &place.directory);
     if let Some(election) = &place.election {
-        return match election.look_up(&node.endpoint) {
+        return match election.look_up(&node.endpoint, place.cluster.id) {
             Ok(others) => serve_elected(node, meta_config(place), others).await,
             Err(error) => node.ready.failed(&error),
         };

@@ -18,6 +18,7 @@ use ropewalk_base::ids::ClusterId;
 use serde::{Deserialize, Deserializer};
 
 use crate::commands::checked_seconds;
+use crate::etcd;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
@@ -117,18 +118,44 @@ pub struct MetaSection {
 #[serde(deny_unknown_fields)]
 pub struct ElectionSection {
     /// The data server that votes, too.
-    pub witness: u32,
+    pub witness: Option<u32>,
     /// Its address, as the metadata servers reach it.
-    pub witness_address: String,
+    pub witness_address: Option<String>,
+    /// The members of the etcd that votes instead.
+    #[serde(default, deserialize_with = "members")]
+    pub etcd: Option<Vec<String>>,
     pub lease_seconds: Option<Seconds>,
     pub alone: Option<bool>,
 }
 
 impl ElectionSection {
+    /// The voter beside the metadata servers: a data server or an etcd.
+    pub fn witness(&self) -> anyhow::Result<WitnessPlace> {
+        match (self.witness, &self.witness_address, &self.etcd) {
+            (Some(number), Some(address), None) => {
+                Ok(WitnessPlace::Server(number, address.clone()))
+            }
+            (None, None, Some(members)) => Ok(WitnessPlace::Etcd(members.clone())),
+            _ => anyhow::bail!(
+                "[election] in the config file has to name one witness: a data server by 'witness' \
+                 and 'witness_address', or an etcd by 'etcd'"
+            ),
+        }
+    }
+
     /// The time for which a voter promises.
     pub fn lease(&self) -> Duration {
         self.lease_seconds.map_or(LEASE, |seconds| seconds.0.clamp(LEASE_MIN, LEASE_MAX))
     }
+}
+
+/// Where the voter is that is no metadata server.
+#[derive(Debug, Clone)]
+pub enum WitnessPlace {
+    /// A data server, by number and address.
+    Server(u32, String),
+    /// The members of an etcd.
+    Etcd(Vec<String>),
 }
 
 /// `[[data]]`: a data server.
@@ -178,7 +205,7 @@ impl Config {
 
     /// The time for which the data server of this number promises as a voter, if it is one.
     pub fn witness_lease(&self, server: u32) -> Option<Duration> {
-        self.election.as_ref().filter(|it| it.witness == server).map(ElectionSection::lease)
+        self.election.as_ref().filter(|it| it.witness == Some(server)).map(ElectionSection::lease)
     }
 
     /// The time for which a silent client keeps what it holds.
@@ -192,6 +219,12 @@ fn listens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Listen>, D:
     let text = String::deserialize(deserializer)?;
     let parts = text.split(',').map(|part| part.trim().parse());
     parts.collect::<Result<Vec<Listen>, String>>().map_err(serde::de::Error::custom)
+}
+
+/// Reads the addresses of etcd's members.
+fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    etcd::addresses(&text).map(Some).map_err(serde::de::Error::custom)
 }
 
 /// Reads payload modes.

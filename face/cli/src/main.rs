@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod copy;
 mod demo;
+mod etcd;
 mod handover;
 mod identity;
 mod log;

@@ -3,7 +3,8 @@
 //!
 //! The voters are the metadata servers and a witness. Each metadata server is a [`Claimant`], too: it asks the voters for a term,
 //! and renews what they promised. [`Claimant`] and [`Voter`] have no clock, no disk and no network: their owner brings the time, and
-//! carries ballots and answers. [`VoterKeeper`] stores what a voter must not forget.
+//! carries ballots and answers. [`VoterKeeper`] stores what a voter must not forget. The witness may be a value in a store of
+//! others: [`shared`].
 //!
 //! Invariants
 //! * at no moment two servers may act: a voter that answered a ballot promises nobody else anything for the length of the lease,
@@ -17,6 +18,7 @@ mod ballot;
 mod claimant;
 mod keeper;
 pub mod record;
+pub mod shared;
 mod voter;
 
 pub use ballot::{Answer, Ballot, Set};

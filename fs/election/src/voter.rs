@@ -47,6 +47,11 @@ impl Voter {
         Voter { record, lease, promised }
     }
 
+    /// A voter of which it is known until when it has promised.
+    pub(crate) fn resumed(record: Record, lease: Duration, promised: Time) -> Voter {
+        Voter { record, lease, promised }
+    }
+
     pub fn record(&self) -> &Record {
         &self.record
     }

@@ -1,6 +1,8 @@
 //! Two metadata servers and a witness, over random networks, with clocks that run apart: kills, pauses, partitions, and in most
 //! histories one that loses its directory while it is down.
 //!
+//! In half of the histories the witness is a register: it keeps a value and no time, and each server judges its ballots by it.
+//!
 //! At first server 1 has the file system, and the others know nothing. Each server has a log of operations. The active one appends, sends its log to the other one, and acknowledges an operation once
 //! all that it waits for have it and it may act. A server stands for election only if it was told that it is whole: that it was
 //! taken in with the directory that it has. Checked:
@@ -15,6 +17,7 @@ use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_election::shared::{self, Found, Judged, Observer};
 use ropewalk_election::{Answer, Ballot, Claimant, Event, Record, Rules, Set, Voter};
 
 const LEASE: Duration = Duration::from_secs(1);
@@ -39,12 +42,22 @@ enum Plant {
     CountsFresh,
     /// A server that lost its log, and not its vote, takes itself for whole.
     StandsEmptied,
+    /// A server takes the term of another one from a register that it has just seen for the first time.
+    TakesUnseen,
+    /// A register is replaced whatever it holds by then.
+    ReplacesAny,
 }
 
 #[derive(Debug, Clone)]
 enum Message {
     Ballot(u64, Ballot),
     Answer(u64, Answer),
+    /// To a register, with the number of a ballot, and its replies.
+    Read(u64),
+    Found(u64, Found),
+    Replace(u64, u64, Vec<u8>),
+    /// The new content; none where another one was there.
+    Replaced(u64, Option<Found>),
     /// The active server's term and log, and the receiver's directory that was taken in.
     Log(u64, Vec<u64>, Option<u64>),
     /// The term in which the log came, and how much of it is there.
@@ -108,10 +121,18 @@ struct Server {
     acknowledged: usize,
     /// The other one's last confirmation.
     heard: u64,
+    /// Of a register.
+    observer: Observer,
+    known: Option<Found>,
+    /// Ballots to it that are under way, and answers that count once they are stored.
+    judging: BTreeMap<u64, (Ballot, Option<Answer>)>,
+    looked: u64,
 }
 
 struct Node {
     voter: Voter,
+    /// It is a register, with this content.
+    register: Option<Found>,
     server: Option<Server>,
     log: Vec<u64>,
     /// The term of the log that came last.
@@ -141,6 +162,8 @@ struct World {
     acknowledged: Vec<u64>,
     terms: BTreeSet<(u64, u32)>,
     next_operation: u64,
+    /// Writes of a register.
+    writes: u64,
     takeovers: u64,
     last_term: u64,
     last_progress: u64,
@@ -155,6 +178,15 @@ impl Server {
         let late = if plant == Plant::CountsLong { 3 * LEASE / 2 } else { Duration::ZERO };
         self.claimant.may_act(now - late)
     }
+}
+
+/// The witness of every other history.
+fn is_register(seed: u64, number: u32) -> bool {
+    seed % 2 == 1 && !SERVERS.contains(&number)
+}
+
+fn nothing() -> Found {
+    Found { version: 0, value: Vec::new() }
 }
 
 fn first_record(number: u32) -> Record {
@@ -174,6 +206,7 @@ impl World {
             acknowledged: Vec::new(),
             terms: BTreeSet::new(),
             next_operation: 1,
+            writes: 0,
             takeovers: 0,
             last_term: 0,
             last_progress: 0,
@@ -185,6 +218,7 @@ impl World {
             let (speed, begin) = (900 + random.below(200), random.below(1 << 40));
             let node = Node {
                 voter: Voter::new(first_record(number), LEASE, Time(begin)),
+                register: is_register(seed, number).then(nothing),
                 server: None,
                 log: Vec::new(),
                 log_term: 0,
@@ -224,7 +258,19 @@ impl World {
             let rules = Rules { lease: LEASE, voters: ALL.into_iter().collect() };
             let claimant = Claimant::new(number, rules, term, now, random);
             let members = BTreeMap::new();
-            node.server = Some(Server { claimant, members, acknowledged: 0, heard: 0 });
+            let observer = Observer::new(LEASE);
+            let (known, judging) = (None, BTreeMap::new());
+            let (acknowledged, heard, looked) = (0, 0, 0);
+            node.server = Some(Server {
+                claimant,
+                members,
+                acknowledged,
+                heard,
+                observer,
+                known,
+                judging,
+                looked,
+            });
         }
         let life = node.life;
         self.push(0, number, What::Tick(life));
@@ -264,7 +310,12 @@ impl World {
 
     /// Whether nobody can know that what is left is all.
     fn is_beyond_help(&self) -> bool {
-        let sets: Vec<&Set> = self.nodes.values().map(|node| &node.voter.record().set).collect();
+        let set = |node: &Node| match &node.register {
+            None => node.voter.record().set.clone(),
+            Some(found) if found.version == 0 => Record::fresh().set,
+            Some(found) => shared::decode(&found.value).expect("a server wrote it").0.set,
+        };
+        let sets: Vec<Set> = self.nodes.values().map(set).collect();
         let newest = sets.iter().max().expect("there are voters");
         let is_left = newest.members.iter().any(|it| self.nodes[it].is_whole);
         !is_left || sets.iter().filter(|set| set.is_fresh()).count() > 1
@@ -275,7 +326,9 @@ impl World {
         let (now, keeps) = (self.clock(number), self.plant == Plant::StandsEmptied);
         let node = self.nodes.get_mut(&number).expect("it is there");
         (node.log, node.log_term, node.directory) = (Vec::new(), 0, node.directory + 1);
-        if !keeps {
+        if let Some(found) = &mut node.register {
+            *found = nothing();
+        } else if !keeps {
             node.voter = Voter::new(Record::fresh(), LEASE, now);
             node.is_whole = false;
         }
@@ -349,6 +402,7 @@ impl World {
                     return Ok(());
                 }
                 self.push(10 * MILLISECOND, number, What::Tick(life));
+                self.looks(number);
                 self.works(number);
             }
             What::Arrives { from, message } => self.arrives(number, from, message),
@@ -375,6 +429,12 @@ impl World {
                     }
                     server.claimant.answered(from, serial, &answer, now);
                 }
+            }
+            Message::Read(_)
+            | Message::Found(..)
+            | Message::Replace(..)
+            | Message::Replaced(..) => {
+                self.of_register(number, from, message);
             }
             Message::Log(term, log, taken_in) => {
                 if term < node.log_term {
@@ -417,6 +477,110 @@ impl World {
                     server.members.insert(from, Member { has: len, directory, is_gone: false });
                 }
             }
+        }
+    }
+
+    /// A register's part, and what its replies mean for a server.
+    fn of_register(&mut self, number: u32, from: u32, message: Message) {
+        let now = self.clock(number);
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        match message {
+            Message::Read(serial) => {
+                let found = node.register.clone().expect("it is a register");
+                self.send(number, from, Message::Found(serial, found));
+            }
+            Message::Replace(serial, version, value) => {
+                let held = node.register.as_mut().expect("it is a register");
+                let is_same = held.version == version || self.plant == Plant::ReplacesAny;
+                let found = is_same.then(|| {
+                    // As in etcd: numbers go on, also where something was lost.
+                    self.writes += 1;
+                    *held = Found { version: self.writes, value };
+                    held.clone()
+                });
+                self.send(number, from, Message::Replaced(serial, found));
+            }
+            Message::Found(serial, found) => self.found(number, from, serial, found),
+            Message::Replaced(serial, replaced) => {
+                let Some(server) = &mut node.server else { return };
+                let Some(found) = replaced else {
+                    return self.send(number, from, Message::Read(serial));
+                };
+                server.observer.observe(found.version, now);
+                server.known = Some(found);
+                if let Some((_, Some(answer))) = server.judging.remove(&serial) {
+                    server.claimant.answered(from, serial, &answer, now);
+                }
+            }
+            _ => unreachable!("it is no message of a register"),
+        }
+    }
+
+    /// A register told its content: a ballot is judged by it.
+    fn found(&mut self, number: u32, from: u32, serial: u64, found: Found) {
+        let (now, plant) = (self.clock(number), self.plant);
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let Some(server) = &mut node.server else { return };
+        server.observer.observe(found.version, now);
+        server.known = Some(found.clone());
+        let Some((ballot, _)) = server.judging.get(&serial).cloned() else { return };
+        let mut observer = match plant {
+            Plant::TakesUnseen => Observer::new(Duration::ZERO),
+            _ => std::mem::replace(&mut server.observer, Observer::new(LEASE)),
+        };
+        let judged = observer.judge(&found, &ballot, now).expect("a server wrote it");
+        if plant != Plant::TakesUnseen {
+            server.observer = observer;
+        }
+        let Judged { answer, value } = judged;
+        match value {
+            Some(value) => {
+                server.judging.insert(serial, (ballot, Some(answer)));
+                self.send(number, from, Message::Replace(serial, found.version, value));
+            }
+            None => {
+                server.judging.remove(&serial);
+                server.claimant.answered(from, serial, &answer, now);
+            }
+        }
+    }
+
+    /// Sends a ballot to a voter. One for a register is judged by what the server knows of that, or is about to know.
+    fn asks(&mut self, number: u32, to: u32, serial: u64, ballot: Ballot) {
+        if self.nodes[&to].register.is_none() {
+            return self.send(number, to, Message::Ballot(serial, ballot));
+        }
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let server = node.server.as_mut().expect("it sends ballots");
+        let known = server.known.clone().filter(|_| !matches!(ballot, Ballot::Ask { .. }));
+        server.judging.insert(serial, (ballot.clone(), None));
+        let now = self.clock(number);
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let server = node.server.as_mut().expect("it sends ballots");
+        let judged = known.and_then(|found| {
+            let judged = server.observer.judge(&found, &ballot, now).expect("a server wrote it");
+            Some((found.version, judged.answer, judged.value?))
+        });
+        match judged {
+            Some((version, answer, value)) => {
+                server.judging.insert(serial, (ballot, Some(answer)));
+                self.send(number, to, Message::Replace(serial, version, value));
+            }
+            None => self.send(number, to, Message::Read(serial)),
+        }
+    }
+
+    /// A server that waits looks at a register four times in a lease.
+    fn looks(&mut self, number: u32) {
+        let true_now = self.now;
+        let Some(register) = ALL.into_iter().find(|it| self.nodes[it].register.is_some()) else {
+            return;
+        };
+        let node = self.nodes.get_mut(&number).expect("it is there");
+        let Some(server) = &mut node.server else { return };
+        if server.claimant.held_term().is_none() && true_now - server.looked > 250 * MILLISECOND {
+            server.looked = true_now;
+            self.send(number, register, Message::Read(u64::MAX));
         }
     }
 
@@ -473,7 +637,7 @@ impl World {
             }
         }
         for (to, serial, ballot) in ballots {
-            self.send(number, to, Message::Ballot(serial, ballot));
+            self.asks(number, to, serial, ballot);
         }
         if let Some(term) = won {
             self.takeovers += u64::from(self.last_term != term);
@@ -566,6 +730,8 @@ fn planted_bugs_are_found() {
         Plant::DropsEarly,
         Plant::CountsFresh,
         Plant::StandsEmptied,
+        Plant::TakesUnseen,
+        Plant::ReplacesAny,
     ];
     for plant in plants {
         // Silence is not what they are looked for.

@@ -46,7 +46,7 @@ pub mod shard;
 mod store_rows;
 
 pub use config::Config;
-pub use node::{MetaNode, NodeConfig};
+pub use node::{MetaNode, NodeConfig, Witness};
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
 pub use server::{MetaConfig, MetaError, MetaServer};
 pub use shard::{Admission, Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};

@@ -19,7 +19,7 @@ use std::time::Duration;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Caller, Client, ClientConfig, POLICY, Policy};
 use ropewalk_data::{DataConfig, DataServer, Defect, Scrub, WitnessConfig};
-use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig};
+use ropewalk_meta::{MetaConfig, MetaNode, MetaServer, NodeConfig, Witness};
 use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
 use ropewalk_rpc::{Secret, servers};
@@ -246,7 +246,7 @@ impl Cluster {
             let other = 1 - number;
             let nodes = NodeConfig {
                 others: BTreeMap::from([(other as u32, peer(METAS[other]))]),
-                witness: Some((WITNESS, peer(&format!("data{WITNESS}")))),
+                witness: Some(Witness::Server(WITNESS, peer(&format!("data{WITNESS}")))),
                 lease: pair.lease,
                 alone: pair.alone,
                 founds: number == 0,

@@ -87,10 +87,13 @@ pub struct NodeStatus {
     pub voters: Vec<VoterStatus>,
 }
 
+/// The number of a witness that is no server, but a value in a store that the metadata servers share.
+pub const REGISTER_WITNESS: u32 = (1 << 31) - 1;
+
 /// A voter, as the active server knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VoterStatus {
-    /// Of the metadata server or, of a witness, of the data server.
+    /// Of the metadata server or, of a witness, of the data server; [`REGISTER_WITNESS`].
     pub number: u32,
     pub is_witness: bool,
     /// Milliseconds since it answered a ballot of this server's life.

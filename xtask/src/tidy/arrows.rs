@@ -108,7 +108,7 @@ const ROOMS: &[Room] = &[
         "cli",
         &[
             "base", "wire", "auth", "rail", "rail-*", "net", "rma", "host-*", "rpc", "store",
-            "meta", "data", "client", "mount", "bench",
+            "election", "meta", "data", "client", "mount", "bench",
         ],
         &["sim", "netns", "rma-face"],
         "cli alone assembles a cluster; of lab it may use bench only, and its tests run programs for windows",

@@ -55,7 +55,7 @@ pub const SUITES: &[Package] =
     &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
 /// The packages that the tests with real processes use: file systems whose power can be cut, networks of namespaces
-/// whose frames can be dropped, and the MPIs. The figures of messages are compared with these MPIs, and the C
+/// whose frames can be dropped, the etcd that votes between two metadata servers, and the MPIs. The figures of messages are compared with these MPIs, and the C
 /// interfaces work beside them.
 pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "mkfs.xfs"),
@@ -63,6 +63,8 @@ pub const PROCESSES: &[Package] = &[
     package("e2fsprogs", "mkfs.ext4"),
     package("iproute2", "ip"),
     package("nftables", "nft"),
+    package("etcd-server", "etcd"),
+    package("etcd-client", "etcdctl"),
     package("gcc", "gcc"),
     package("openmpi-bin", "mpirun.openmpi"),
     package("libopenmpi-dev", "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h"),

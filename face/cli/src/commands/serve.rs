@@ -393,7 +393,7 @@ fn election_of(config: &Config, number: u32, join: bool) -> anyhow::Result<Optio
     Ok(Some(Election {
         number,
         servers,
-        witness: (section.witness, section.witness_address.clone()),
+        witness: section.witness()?,
         lease: section.lease(),
         alone: section.alone.unwrap_or(true),
     }))

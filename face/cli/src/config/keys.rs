@@ -194,6 +194,11 @@ three one may be down.")
     key("witness_address", Form::Text, "\
 The address of that data server, as the metadata servers reach it.")
     .like(&["\"tcp://node3:7710\""]),
+    key("etcd", Form::Text, "\
+The members of an etcd (version 3.4 or newer) that decides instead of a data server: name this, or \
+the two keys above. It is spoken to by HTTP without TLS and password. Whoever can write there can \
+have two metadata servers serve at once: let nobody else reach it.")
+    .like(&["\"http://n1:2379,http://n2:2379,http://n3:2379\""]),
     key("lease_seconds", Form::Seconds, "\
 A metadata server that was not heard of for this long is replaced.")
     .usually("1")

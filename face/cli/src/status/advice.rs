@@ -145,8 +145,12 @@ pub fn of_metas(places: &MetaPlaces) -> Vec<Trouble> {
     if let Some(witness) = witness
         && witness.silence.is_none_or(|silence| silence > places.lease)
     {
+        let name = match witness.server {
+            Some(number) => format!("data server {number}"),
+            None => "etcd".to_string(),
+        };
         found.push(Trouble::new(
-            format!("the witness, data server {}, does not answer", witness.server),
+            format!("the witness, {name}, does not answer"),
             "start it: without it the next death of a metadata server stops the file system",
         ));
     }
@@ -209,7 +213,10 @@ mod tests {
         MetaPlaces {
             servers: vec![place(0, Some(node(0, NodeRole::Active))), place(1, None)],
             active: Some((0, 3)),
-            witness: Some(WitnessState { server: 4, silence: Some(Duration::from_millis(100)) }),
+            witness: Some(WitnessState {
+                server: Some(4),
+                silence: Some(Duration::from_millis(100)),
+            }),
             lease: Duration::from_secs(1),
             alone: true,
         }
@@ -228,9 +235,14 @@ mod tests {
 
     #[test]
     fn a_silent_witness_and_a_cluster_without_an_active_server_are_told() {
-        let late = WitnessState { server: 4, silence: Some(Duration::from_secs(9)) };
+        let late = WitnessState { server: Some(4), silence: Some(Duration::from_secs(9)) };
         let found = of_metas(&MetaPlaces { witness: Some(late), ..places() });
         assert!(found[1].what.contains("data server 4"), "{found:?}");
+        let found = of_metas(&MetaPlaces {
+            witness: Some(WitnessState { server: None, ..late }),
+            ..places()
+        });
+        assert!(found[1].what.contains("the witness, etcd, does not"), "{found:?}");
         let found = of_metas(&MetaPlaces { active: None, ..places() });
         assert!(found[0].what.contains("stands still"), "{found:?}");
     }

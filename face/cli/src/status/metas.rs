@@ -36,6 +36,7 @@ pub fn as_json(places: &MetaPlaces) -> Value {
         "lease_seconds": places.lease.as_secs_f64(),
         "alone": places.alone,
         "witness": places.witness.map(|witness| json!({
+            "kind": if witness.server.is_some() { "data_server" } else { "etcd" },
             "server": witness.server,
             "silent_seconds": witness.silence.map(|silence| silence.as_secs_f64()),
         })),

@@ -40,16 +40,21 @@ pub struct Pair {
 impl Pair {
     /// On loopback.
     pub fn new() -> Pair {
-        Pair::on(None)
+        Pair::on(None, None)
+    }
+
+    /// On loopback, with these members of an etcd as the witness.
+    pub fn with_etcd(members: &str) -> Pair {
+        Pair::on(None, Some(members))
     }
 
     /// Between network namespaces; `None` where there can be none.
     pub fn apart() -> Option<Pair> {
         let config = TopologyConfig { hosts: 4, rails: 1, ..TopologyConfig::default() };
-        Topology::or_skip(&config).map(|network| Pair::on(Some(network)))
+        Topology::or_skip(&config).map(|network| Pair::on(Some(network), None))
     }
 
-    fn on(network: Option<Topology>) -> Pair {
+    fn on(network: Option<Topology>, etcd: Option<&str>) -> Pair {
         let place = tempfile::tempdir().unwrap();
         let at = |host: usize| match &network {
             Some(network) => SocketAddr::new(network.host(host).address(0), 7700),
@@ -58,10 +63,14 @@ impl Pair {
         let (listen, witness) = ([at(0), at(1)], at(WITNESS));
         let address = format!("tcp://{};tcp://{}", listen[0], listen[1]);
         let second = SocketAddr::new(witness.ip(), 0);
+        let votes = match etcd {
+            None => format!("witness = 0\nwitness_address = 'tcp://{witness}'"),
+            Some(members) => format!("etcd = '{members}'"),
+        };
         let text = format!(
             "directory = '{0}/cluster'\naddress = '{address}'\ninsecure = true\n\
              [meta]\nlisten = '{1}'\nterm_seconds = 5\n\
-             [election]\nwitness = 0\nwitness_address = 'tcp://{witness}'\n\
+             [election]\n{votes}\n\
              [[data]]\nserver = 0\nlisten = '{witness}'\n\
              [[data]]\nserver = 1\nlisten = '{second}'\n",
             place.path().display(),

@@ -6,7 +6,9 @@ use std::time::Duration;
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::head::Service;
 pub use ropewalk_wire::fs::standby::{NodeRole, NodeStatus, StandbyStatus};
-use ropewalk_wire::fs::standby::{StandbyReply, StandbyRequest, StandbyResult, VoterStatus};
+use ropewalk_wire::fs::standby::{
+    REGISTER_WITNESS, StandbyReply, StandbyRequest, StandbyResult, VoterStatus,
+};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -30,8 +32,8 @@ pub struct MetaPlace {
 /// The witness, in the active server's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WitnessState {
-    /// The number of the data server that votes.
-    pub server: u32,
+    /// The number of the data server that votes; None: an etcd votes.
+    pub server: Option<u32>,
     /// None: it has not answered in the active server's life.
     pub silence: Option<Duration>,
 }
@@ -74,7 +76,8 @@ impl MetaPlaces {
         for voter in active.iter().flat_map(|it| &it.voters) {
             if voter.is_witness {
                 let silence = voter.silence.map(Duration::from_millis);
-                all.witness = Some(WitnessState { server: voter.number, silence });
+                let server = Some(voter.number).filter(|number| *number != REGISTER_WITNESS);
+                all.witness = Some(WitnessState { server, silence });
                 continue;
             }
             let number = voter.number;
@@ -152,7 +155,7 @@ mod tests {
         let places = MetaPlaces::of(asked);
         let numbers: Vec<u32> = places.servers.iter().map(|it| it.number).collect();
         assert_eq!((numbers, places.active), (vec![0, 1], Some((1, 5))));
-        assert_eq!(places.witness.map(|it| it.server), Some(3));
+        assert_eq!(places.witness.map(|it| it.server), Some(Some(3)));
         assert_eq!(
             (places.lag(&places.servers[0]), places.lag(&places.servers[1])),
             (Some(7), None)

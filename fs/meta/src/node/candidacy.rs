@@ -11,6 +11,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::task::{Notify, race};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
+use ropewalk_election::shared::{Register, SharedVoter};
 use ropewalk_election::{Answer, Ballot, Claimant, Event, Rules, VoteError, VoterKeeper};
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
@@ -21,6 +22,18 @@ use ropewalk_wire::fs::{decode, election as wire, encode};
 /// A server that has lost something leaves the term to others for so many leases.
 const LOSERS_WAIT: u32 = 5;
 
+/// The other voters, by number.
+pub(super) struct Others {
+    pub servers: BTreeMap<u32, PeerId>,
+    pub register: Option<(u32, Rc<dyn Register>)>,
+}
+
+/// The way to a voter.
+enum Way {
+    Server(Connection),
+    Register(SharedVoter),
+}
+
 /// The claimant of a server, and the ways to its voters.
 pub(super) struct Candidacy {
     world: World,
@@ -28,7 +41,7 @@ pub(super) struct Candidacy {
     lease: Duration,
     keeper: Rc<VoterKeeper>,
     claimant: RefCell<Claimant>,
-    voters: BTreeMap<u32, Connection>,
+    voters: BTreeMap<u32, Way>,
     won: Cell<Option<u64>>,
     /// The term that its holder gave up last, and when.
     released: Cell<Option<(u64, Time)>>,
@@ -43,6 +56,8 @@ pub(super) struct Candidacy {
     /// Ballots that are under way.
     asking: Cell<u32>,
     asked: Notify,
+    /// A register is being looked at.
+    observing: Cell<bool>,
     /// The time of each other voter's last answer.
     heard_of: RefCell<BTreeMap<u32, Time>>,
     /// The era of the server's disk, and when it was started.
@@ -51,17 +66,19 @@ pub(super) struct Candidacy {
 }
 
 impl Candidacy {
-    /// Stands for election. `term` is the highest one that the server's rows know, `era` that of its disk; `voters` are the other
-    /// ones.
+    /// Stands for election. `term` is the highest one that the server's rows know, `era` that of its disk.
     pub fn new(
         (world, endpoint): (&World, &LocalEndpoint),
         proof: &Proof,
         keeper: Rc<VoterKeeper>,
         (own, lease): (u32, Duration),
         (term, era): (u64, u64),
-        voters: &BTreeMap<u32, PeerId>,
+        others: Others,
     ) -> Rc<Candidacy> {
-        let everybody: BTreeSet<u32> = voters.keys().copied().chain([own]).collect();
+        let Others { servers, register } = others;
+        let registers = register.iter().map(|(number, _)| *number);
+        let everybody: BTreeSet<u32> =
+            servers.keys().copied().chain(registers).chain([own]).collect();
         let rules = Rules { lease, voters: everybody };
         let random = Random::from_seed(world.random_u64());
         let term = term.max(keeper.record().term);
@@ -70,9 +87,12 @@ impl Candidacy {
             // A ballot that is sent again for longer could reach a voter that has lost its memory meanwhile.
             let (limit, proof) = (lease / 4, Some(proof.clone()));
             let options = Options { limit, proof, ..Options::default() };
-            Connection::new(world, endpoint, peer, options)
+            Way::Server(Connection::new(world, endpoint, peer, options))
         };
-        let voters = voters.iter().map(|(voter, peer)| (*voter, connect(*peer))).collect();
+        let servers = servers.into_iter().map(|(voter, peer)| (voter, connect(peer)));
+        let shared = |register| Way::Register(SharedVoter::new(world, register, lease));
+        let registers = register.into_iter().map(|(voter, register)| (voter, shared(register)));
+        let voters = servers.chain(registers).collect();
         let candidacy = Rc::new(Candidacy {
             world: world.clone(),
             own,
@@ -89,6 +109,7 @@ impl Candidacy {
             failure: RefCell::default(),
             asking: Cell::new(0),
             asked: Notify::new(),
+            observing: Cell::new(false),
             heard_of: RefCell::default(),
             era,
             started: world.now(),
@@ -228,8 +249,30 @@ impl Candidacy {
                 self.send_ballots();
                 next = self.claimant.borrow().deadline();
             }
+            if self.won.get().is_none() {
+                self.observe_registers();
+                next = next.min(self.world.now() + self.lease / 4);
+            }
             let _ = race(poked, self.world.sleep_until(next)).await;
         }
+    }
+
+    /// A server that waits looks at a register all the time: it takes the term only of a version that has stayed for long.
+    fn observe_registers(self: &Rc<Self>) {
+        let is_register = |way: &Way| matches!(way, Way::Register(_));
+        if self.observing.get() || !self.voters.values().any(is_register) {
+            return;
+        }
+        self.observing.set(true);
+        let this = self.clone();
+        self.world.spawn(async move {
+            for way in this.voters.values() {
+                if let Way::Register(shared) = way {
+                    let _ = this.world.timeout(this.lease / 4, shared.observe()).await;
+                }
+            }
+            this.observing.set(false);
+        });
     }
 
     fn send_ballots(self: &Rc<Self>) {
@@ -269,11 +312,17 @@ impl Candidacy {
     }
 
     async fn ask_other(&self, voter: u32, ballot: &Ballot) -> Option<Answer> {
-        let mut body = Vec::new();
-        encode(&wire::Ballot::from(ballot), &mut body);
-        let call = self.voters.get(&voter)?.call_free(Service::Election, &body);
-        let reply = self.world.timeout(self.lease / 4, call).await?.ok()?;
-        let answer = decode::<wire::Answer>(reply.body()).ok().map(Answer::from)?;
+        let limit = self.lease / 4;
+        let answer = match self.voters.get(&voter)? {
+            Way::Server(connection) => {
+                let mut body = Vec::new();
+                encode(&wire::Ballot::from(ballot), &mut body);
+                let call = connection.call_free(Service::Election, &body);
+                let reply = self.world.timeout(limit, call).await?.ok()?;
+                decode::<wire::Answer>(reply.body()).ok().map(Answer::from)?
+            }
+            Way::Register(shared) => self.world.timeout(limit, shared.answer(ballot)).await??,
+        };
         self.heard_of.borrow_mut().insert(voter, self.world.now());
         Some(answer)
     }

@@ -26,6 +26,7 @@ use std::time::Duration;
 use ropewalk_base::level::Level;
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
+use ropewalk_election::shared::Register;
 use ropewalk_election::{Ballot, Record, Set, VoterKeeper};
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
@@ -37,7 +38,9 @@ use ropewalk_rpc::{
 use ropewalk_store::superblock::{Boot, ClaimedDirectory};
 use ropewalk_store::{FoundStore, JournaledStore, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
-use ropewalk_wire::fs::standby::{NodeRole, StandbyReply, StandbyRequest, StandbyResult};
+use ropewalk_wire::fs::standby::{
+    NodeRole, REGISTER_WITNESS, StandbyReply, StandbyRequest, StandbyResult,
+};
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, election as wire, encode};
@@ -45,10 +48,10 @@ use ropewalk_wire::fs::{decode, election as wire, encode};
 use crate::dump::{Dumps, Origin};
 use crate::history::Terms;
 use crate::server::{MetaConfig, MetaError, MetaServer, claim_directory};
-use candidacy::Candidacy;
+use candidacy::{Candidacy, Others};
 use feed::Feed;
 
-/// The bit of a voter's number that says that it is a data server.
+/// The bit of a voter's number that says that it is the witness.
 const WITNESS: u32 = 1 << 31;
 
 /// The servers among which one is the active one.
@@ -56,14 +59,40 @@ const WITNESS: u32 = 1 << 31;
 pub struct NodeConfig {
     /// The other metadata servers, by number.
     pub others: BTreeMap<u32, PeerId>,
-    /// The data server that votes, too, by number.
-    pub witness: Option<(u32, PeerId)>,
+    /// The voter beside the metadata servers.
+    pub witness: Option<Witness>,
     /// The time for which a voter promises; the active server acts for half of it without hearing of the voters.
     pub lease: Duration,
     /// Whether the active server goes on when no standby follows. Otherwise it waits for one.
     pub alone: bool,
     /// Whether this server makes a new file system in an empty directory. Of one cluster only one does.
     pub founds: bool,
+}
+
+impl NodeConfig {
+    /// The other voters, by number.
+    fn voters(&self) -> Others {
+        let (mut servers, mut register) = (self.others.clone(), None);
+        match &self.witness {
+            Some(Witness::Server(number, peer)) => {
+                servers.insert(WITNESS | number, *peer);
+            }
+            Some(Witness::Register(shared)) => {
+                register = Some((WITNESS | REGISTER_WITNESS, shared.clone()));
+            }
+            None => {}
+        }
+        Others { servers, register }
+    }
+}
+
+/// A voter that is no metadata server.
+#[derive(Clone)]
+pub enum Witness {
+    /// A data server, by number.
+    Server(u32, PeerId),
+    /// A value in a store that all metadata servers use, such as etcd.
+    Register(Rc<dyn Register>),
 }
 
 /// One of several metadata servers.
@@ -120,16 +149,14 @@ impl MetaNode {
         let first = Record { term: 0, server: 0, set };
         let keeper = VoterKeeper::open(world, config.directory.clone(), node.lease, first).await?;
         let proof = proof_of(&config);
-        let witness = node.witness.iter().map(|(number, peer)| (WITNESS | number, *peer));
-        let voters = node.others.iter().map(|(number, peer)| (*number, *peer)).chain(witness);
-        let (voters, known) = (voters.collect(), (newest, boot.era));
+        let (voters, known) = (node.voters(), (newest, boot.era));
         let candidacy = Candidacy::new(
             (world, &endpoint),
             &proof,
             keeper.clone(),
             (own, node.lease),
             known,
-            &voters,
+            voters,
         );
         let connect = |peer: PeerId| {
             let (limit, proof) = (node.lease, Some(proof.clone()));

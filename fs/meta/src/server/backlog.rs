@@ -98,7 +98,7 @@ mod tests {
         assert!(taken.iter().sum::<usize>() <= most);
         // In order, and nothing is left behind.
         let order: Vec<u32> = std::iter::from_fn(|| backlog.pop()).collect();
-        assert!(order.is_sorted() && order.len() == taken.iter().sum());
+        assert!(order.is_sorted() && order.len() == taken.iter().sum::<usize>());
         assert!(backlog.is_empty() && backlog.bytes == 0 && backlog.by_peer.is_empty());
     }
 }
