@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ropewalk_base::disk::Disk;
 use ropewalk_base::executor::Executor;
@@ -64,7 +64,7 @@ pub struct Reactor {
     sources: RefCell<Vec<Rc<dyn Source>>>,
     epoll: OwnedFd,
     bell: Arc<OwnedFd>,
-    start: Instant,
+    start: Duration,
     spin: std::cell::Cell<Spin>,
     awake: RefCell<CpuLatency>,
 }
@@ -87,7 +87,7 @@ impl Reactor {
             sources: RefCell::new(Vec::new()),
             epoll,
             bell,
-            start: Instant::now(),
+            start: uptime(),
             spin: std::cell::Cell::new(Spin::new()),
             awake: RefCell::new(CpuLatency::never()),
         })
@@ -170,7 +170,7 @@ impl Reactor {
     /// The clock of deadlines, for endpoints of this reactor.
     pub fn shared_clock(&self) -> crate::endpoint::SharedClock {
         let start = self.start;
-        Arc::new(move || Time(start.elapsed().as_nanos() as u64))
+        Arc::new(move || since(start))
     }
 
     /// Runs tasks until `future` is done.
@@ -196,7 +196,7 @@ impl Reactor {
     }
 
     fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64)
+        since(self.start)
     }
 
     /// Runs the ready tasks, then makes one pass over the sources. True if anything happened.
@@ -303,13 +303,23 @@ impl Wake for Flag {
     }
 }
 
+/// The host's time since it booted, in which it was suspended, too: a lease has ended at the others meanwhile.
+fn uptime() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
+}
+
+fn since(start: Duration) -> Time {
+    Time(uptime().saturating_sub(start).as_nanos() as u64)
+}
+
 struct HostClock {
-    start: Instant,
+    start: Duration,
 }
 
 impl Clock for HostClock {
     fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64)
+        since(self.start)
     }
     fn unix_nanos(&self) -> i64 {
         match SystemTime::now().duration_since(UNIX_EPOCH) {

@@ -14,6 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::map::{COPY_SILENCE, FIRST_EPOCH, Map, Membership};
+use ropewalk_wire::fs::term::Term;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::config::Defect;
@@ -42,6 +43,8 @@ pub(crate) struct Groups {
     server: u32,
     /// Of the map; 0: it is not known yet.
     epoch: u32,
+    /// The term of the metadata server that told that map.
+    term: Term,
     own: BTreeMap<Group, Own>,
     /// Groups that this server is about to leave, and serves no more: the epoch of the map when it said so.
     withheld: BTreeMap<Group, u32>,
@@ -56,7 +59,8 @@ impl Groups {
     /// Those of this server, of which nothing is known yet but the one of the first format.
     pub(crate) fn new(server: u32) -> Groups {
         let (own, withheld, reported) = Default::default();
-        Groups { server, epoch: 0, own, withheld, reported, lease: Time::ZERO, defect: None }
+        let (epoch, term, lease, defect) = (0, Term(0), Time::ZERO, None);
+        Groups { server, epoch, term, own, withheld, reported, lease, defect }
     }
 
     /// As these, with a planted bug.
@@ -84,6 +88,20 @@ impl Groups {
     pub(crate) fn judge_sync(&self, map: u32) -> Result<(), Status> {
         let outdated = map <= FIRST_EPOCH && self.has_left_first_format();
         if outdated { Err(Status::OtherMap) } else { Ok(()) }
+    }
+
+    /// Whether a metadata server of this term has rows of before the map that is known here: an older copy of them. The map
+    /// is durable before anybody hears of it.
+    pub(crate) fn is_older_copy(&self, map: u32, term: Term) -> bool {
+        map < self.epoch && term.is_ahead_of(self.term)
+    }
+
+    /// As [`Groups::take`], of a map that the metadata server of this term told.
+    pub(crate) fn take_of(&mut self, term: Term, map: &Map, now: Time) {
+        if map.epoch >= self.epoch {
+            self.term = term;
+        }
+        self.take(map, now);
     }
 
     /// Takes the map's word for the groups. `map`: all bands in which this server has a group. An older map says

@@ -64,7 +64,12 @@ impl Inner {
             // Silence costs a member its place: it does not wait long for an answer before it is heard again.
             let patience = if period != MIRROR_PERIOD { PATIENCE } else { MIRROR_PATIENCE };
             let beat = self.world.timeout(patience, self.beat(&herald, history, replace));
-            let heard = beat.await.unwrap_or(Heard::No);
+            let heard = match beat.await.unwrap_or(Heard::No) {
+                Heard::Taken { map, start, .. } if self.is_older_copy(map, Term(start)) => {
+                    herald.older_metadata()
+                }
+                heard => heard,
+            };
             if let Heard::Taken { history: told, start, map, mib_per_second, clock } = heard {
                 self.mirror.pace.set(u64::from(mib_per_second) << 20);
                 (history, replace) = (told, false);
@@ -111,6 +116,11 @@ impl Inner {
         self.world.sleep(MAP_PAUSE).await;
     }
 
+    /// Whether a metadata server does not know a map that one of an earlier term told, so that its rows are an older copy.
+    fn is_older_copy(&self, map: u32, term: Term) -> bool {
+        self.groups.borrow().is_older_copy(map, term)
+    }
+
     /// Fetches the map where it is another than the one of this epoch; whether it is known now.
     async fn knows_map(&self, herald: &Herald, epoch: u32) -> bool {
         if self.groups.borrow().epoch() == epoch {
@@ -124,7 +134,7 @@ impl Inner {
     pub(crate) async fn fetch_map(&self, herald: &Herald) -> bool {
         let Some(map) = herald.map().await else { return false };
         let now = self.world.now();
-        self.groups.borrow_mut().take(&map, now);
+        self.groups.borrow_mut().take_of(herald.met(), &map, now);
         let groups = self.groups.borrow();
         self.mirror.leave(|group| groups.ordered(group).is_some());
         true

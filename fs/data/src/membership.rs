@@ -290,6 +290,16 @@ impl Herald {
 
     /// The address of another data server, where the metadata server knows it.
     pub(crate) async fn address_of(&self, server: u32) -> Option<Vec<u8>> {
+        let (address, _) = self.known(server).await?;
+        (!address.is_empty()).then_some(address)
+    }
+
+    /// The life of another data server that the metadata server has heard last.
+    pub(crate) async fn life_of(&self, server: u32) -> Option<u64> {
+        self.known(server).await.map(|(_, life)| life)
+    }
+
+    async fn known(&self, server: u32) -> Option<(Vec<u8>, u64)> {
         let request = MetaRequest::ListServers { from: server, bytes_max: ONE_SERVER_BYTES };
         let mut body = Vec::new();
         encode(&request, &mut body);
@@ -298,7 +308,7 @@ impl Herald {
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Servers { servers, .. })) => {
                 let known = servers.iter().find(|known| known.server == server)?;
-                (!known.address.0.is_empty()).then(|| known.address.0.to_vec())
+                Some((known.address.0.to_vec(), known.boot))
             }
             _ => None,
         }
@@ -408,6 +418,16 @@ impl Herald {
     /// Whether this is a metadata server.
     pub(crate) fn is_meta(&self, peer: PeerId) -> bool {
         self.connection.is_peer(peer)
+    }
+
+    /// What is heard from a metadata server that has an older copy of its rows.
+    pub(crate) fn older_metadata(&self) -> Heard {
+        Heard::Refused(Refusal::OlderMetadata { path: self.path() })
+    }
+
+    /// The newest term that is noted.
+    pub(crate) fn met(&self) -> Term {
+        Term(self.met.get())
     }
 
     /// Whether a metadata server of this term has a say.

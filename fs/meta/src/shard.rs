@@ -183,6 +183,8 @@ pub struct Shard<R> {
     pub(crate) admission: Admission,
     reaps: chores::Reaps,
     fences: VecDeque<(u64, u32)>,
+    /// Sessions whose fences servers are to be told that join later, in the order of their ends.
+    later_fences: VecDeque<u64>,
     /// Reports of unreadable rows, for people.
     damage: VecDeque<String>,
     ended: VecDeque<u64>,

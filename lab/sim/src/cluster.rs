@@ -24,6 +24,7 @@ use ropewalk_net::Address;
 use ropewalk_rail_sim::{Kill, SimConfig};
 use ropewalk_rpc::{Secret, servers};
 use ropewalk_store::objects::{self, ObjectId};
+use ropewalk_store::superblock::Expect;
 use ropewalk_wire::fs::group::Group;
 use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::ROOT;
@@ -147,6 +148,8 @@ pub struct Cluster {
     /// The nodes to whose metadata server data servers speak from their next start on.
     followed: Rc<RefCell<Vec<String>>>,
     data: Vec<Role<Rc<DataServer>>>,
+    /// Data servers whose next start is by `--replace`.
+    renewed: Rc<RefCell<BTreeSet<u32>>>,
     clients: Vec<Role<Client>>,
     lines: Rc<RefCell<Vec<String>>>,
 }
@@ -158,8 +161,8 @@ impl Cluster {
         let meta = Role::new(META.into(), seed);
         let followed = Rc::new(RefCell::new(config.meta_nodes.clone()));
         let (data, clients, lines) = (Vec::new(), Vec::new(), Rc::default());
-        let mut cluster =
-            Cluster { config, meta, pair: Vec::new(), followed, data, clients, lines };
+        let (pair, renewed) = (Vec::new(), Rc::default());
+        let mut cluster = Cluster { config, meta, pair, followed, data, renewed, clients, lines };
         match cluster.config.pair {
             Some(pair) => {
                 for number in 0..METAS.len() {
@@ -296,12 +299,15 @@ impl Cluster {
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
         let (rail, place) = (self.config.rail.clone(), role.place.clone());
-        let followed = self.followed.clone();
+        let (followed, renewed) = (self.followed.clone(), self.renewed.clone());
         simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
             config.meta =
                 servers::look_up(&endpoint, &addresses(&followed.borrow())).unwrap_or_default();
+            if renewed.borrow_mut().remove(&id) {
+                config.expect = Expect::Replace;
+            }
             node.world().spawn(async move {
                 let log = config.log.clone();
                 match DataServer::start(&world, endpoint, config).await {
@@ -311,6 +317,12 @@ impl Cluster {
             });
         });
         self.data.push(role);
+    }
+
+    /// A data server that is down gets an empty disk, and takes the place of its former store at its next start.
+    pub fn renew_disk(&self, number: u32) {
+        self.data[number as usize - 1].disk.renew();
+        self.renewed.borrow_mut().insert(number);
     }
 
     /// Adds one more client.

@@ -187,6 +187,16 @@ impl VirtualDisk {
         (node.live, node.durable) = (image.clone(), image);
     }
 
+    /// Another disk in this one's place: of the same size, and empty. No process may use it.
+    pub fn renew(&self) {
+        let mut state = self.state();
+        (state.live, state.durable) = (Tree::new(), Tree::new());
+        state.pending.clear();
+        state.spoiled.clear();
+        state.collect();
+        state.end_of_life();
+    }
+
     /// All files of the disk, in order.
     pub fn files(&self) -> Vec<PathBuf> {
         let state = self.state();

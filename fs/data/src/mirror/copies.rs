@@ -1,7 +1,8 @@
 //! The side of servers that do what a group's orderer has done.
 //!
 //! Invariants:
-//! * only the newest life of a sender is listened to, and each of its calls is done once;
+//! * only the newest life of a sender is listened to, and each of its calls is done once. Of lives of one store the one with the
+//!   larger number is newer; of lives of two stores the one that the metadata server knows;
 //! * right before each change this server still knows the sender as the group's orderer, by no newer map than the sender's;
 //! * a change stays open until its sender says that all members have it.
 
@@ -27,6 +28,9 @@ use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner};
 use crate::write::object;
+
+/// Former lives of a server's number that are remembered.
+const RETIRED_MAX: usize = 16;
 
 /// A change that a sender has done.
 struct Copied {
@@ -166,11 +170,21 @@ impl Inner {
         let Some(sender) = call.sender else { return Err(Status::Unproven) };
         let mut senders = self.mirror.senders.borrow_mut();
         let known = senders.entry(sender).or_default();
-        if call.head.session < known.session {
+        let session = call.head.session;
+        if known.retired.contains(&session) {
             return Err(Status::NoSession);
         }
-        if call.head.session > known.session {
-            *known = super::Sender { session: call.head.session, ..Default::default() };
+        if session < known.session {
+            let is_asked = std::mem::replace(&mut known.asked, true);
+            drop(senders);
+            if !is_asked {
+                self.ask_for_life(sender, session);
+            }
+            return Err(Status::NoSession);
+        }
+        if session > known.session {
+            let retired = std::mem::take(&mut known.retired);
+            *known = super::Sender { session, retired, ..Default::default() };
             self.epochs.borrow_mut().forget_elsewhere();
         }
         drop(senders);
@@ -179,6 +193,31 @@ impl Inner {
             self.map_wanted.notify_all();
         }
         judged
+    }
+
+    /// A server calls in a life with a smaller number than the one that is known: an old call, or the number has a new
+    /// store, which counts from the beginning. The metadata server knows which.
+    fn ask_for_life(&self, sender: u32, session: u64) {
+        let inner = self.this();
+        self.world.spawn(async move {
+            let life = match &inner.herald {
+                Some(herald) => herald.life_of(sender).await,
+                None => None,
+            };
+            let mut senders = inner.mirror.senders.borrow_mut();
+            let known = senders.entry(sender).or_default();
+            known.asked = false;
+            if life != Some(session) || known.session <= session {
+                return;
+            }
+            let mut retired = std::mem::take(&mut known.retired);
+            retired.push(known.session);
+            let surplus = retired.len().saturating_sub(RETIRED_MAX);
+            retired.drain(..surplus);
+            *known = super::Sender { session, retired, ..Default::default() };
+            drop(senders);
+            inner.epochs.borrow_mut().forget_elsewhere();
+        });
     }
 
     /// Judges a server's call by its number. A later one in its slot says that nobody waits for this one.

@@ -87,6 +87,10 @@ struct Numbers {
 struct Sender {
     /// Of its newest life; older ones are refused.
     session: u64,
+    /// Lives of stores that the number had before, the latest ones.
+    retired: Vec<u64>,
+    /// The metadata server is being asked for its life.
+    asked: bool,
     slots: SlotTable,
 }
 

@@ -55,6 +55,9 @@ impl<R: Rows> Operation<'_, R> {
             self.shard.pools.set_member(beat.server, beat.store);
             let rows = self.shard.pools.replace_store(beat.server);
             self.change_map(rows);
+            // Sessions that ended before show tokens that count, and it has never heard of their ends.
+            let fences = self.shard.inherited_fences(beat.server).map_err(|_| Errno::EIO)?;
+            fences.into_iter().for_each(|(key, row)| self.batch.put(key, row));
             if new {
                 let rows = self.shard.pools.add_band(beat.server);
                 rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
@@ -160,7 +163,7 @@ impl<R: Rows> Operation<'_, R> {
         for key in [&[u64::from(server)][..], &[u64::from(server), 0]] {
             self.batch.remove(keys::key(Table::Member, key));
         }
-        for session in self.shard.fences_owed_by(server).map_err(|_| Errno::EIO)? {
+        for (session, _) in self.shard.fences_owed_by(server).map_err(|_| Errno::EIO)? {
             self.batch.remove(keys::key(Table::Owed, &[u64::from(server), session]));
         }
         Ok(())

@@ -181,6 +181,15 @@ impl DataServers {
         found.map(|(id, (asked, address))| (*id, *asked, address.clone())).collect()
     }
 
+    /// A store has joined that is to get these fences.
+    pub fn owe(&self, server: u32, fences: Vec<(u64, u32)>, now: Time) {
+        let mut servers = self.servers.borrow_mut();
+        let server = servers.entry(server).or_insert_with(|| DataServer::new(now));
+        for (session, epoch) in fences {
+            server.owed.add(session, epoch);
+        }
+    }
+
     /// A task is about to bring a server its fences; false where another one does.
     pub fn begin_delivery(&self, server: u32) -> bool {
         let mut servers = self.servers.borrow_mut();
@@ -310,26 +319,33 @@ impl MetaServer {
     }
 
     async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
-        let (mut ids, mut forgotten) = (Vec::new(), Vec::new());
+        let (mut asked, mut forgotten) = (BTreeSet::new(), Vec::new());
         if let Some(shard) = self.shard() {
             // Those that were removed are asked nothing.
             let is_member = |id: &u32| shard.pools.member(*id).is_some();
             self.data_servers.servers.borrow_mut().retain(|id, _| is_member(id));
         }
-        for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
-            ids.push(*id);
-            forgotten.extend(server.owed.add(session, epoch).map(|session| (*id, session)));
-        }
-        join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
-        if !self.wait_for_room().await {
-            return;
+        loop {
+            let mut ids = Vec::new();
+            for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
+                if asked.insert(*id) {
+                    ids.push(*id);
+                    forgotten.extend(server.owed.add(session, epoch).map(|it| (*id, it)));
+                }
+            }
+            join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
+            if !self.wait_for_room().await {
+                return;
+            }
+            // One may have joined meanwhile.
+            if self.data_servers.servers.borrow().keys().all(|id| asked.contains(id)) {
+                break;
+            }
         }
         let now = self.now();
         let silent = self.data_servers.that_owe(session);
         if let Some(mut shard) = self.shard() {
-            if !silent.is_empty() {
-                shard.owe_fence(&silent, session, epoch);
-            }
+            shard.owe_fence(&silent, session, epoch);
             for (server, session) in forgotten {
                 shard.handle_fence_paid(server, session);
             }

@@ -131,6 +131,11 @@ impl MetaServer {
         if let Outcome::Reply(reply) = &outcome
             && let Ok(Ok(MetaReply::Registered(verdict))) = decode::<MetaResult<'_>>(&reply.bytes)
         {
+            let is_taken = matches!(verdict, Registration::Taken { .. });
+            if is_taken && before != Some(beat.store) {
+                let owed = self.shard().and_then(|shard| shard.fences_owed_by(beat.server).ok());
+                self.data_servers.owe(beat.server, owed.unwrap_or_default(), self.world.now());
+            }
             self.note_verdict(beat, before, verdict);
             if let (Registration::Taken { .. }, Some(mut shard)) = (verdict, self.shard()) {
                 shard.note_server_version(beat.server, newest);

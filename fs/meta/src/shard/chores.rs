@@ -11,6 +11,11 @@ use crate::keys::{self, Table};
 use crate::parking::WaitOn;
 use crate::rows::{Batch, Rows, RowsError};
 
+/// Owed fences have this number where they are for data servers that join later.
+const LATER: u32 = u32::MAX;
+/// Fences that such servers are told at most, the latest ones.
+const LATER_MAX: usize = 4096;
+
 /// Reaps that are given out and not confirmed, at most.
 const REAPS_MAX: usize = 1024;
 
@@ -142,14 +147,38 @@ impl<R: Rows> Shard<R> {
     }
 
     /// Data servers that were silent for too long have yet to be told of a session's fence, which is
-    /// no reason to wait with its end. Kept until `handle_fence_paid`, over restarts too.
+    /// no reason to wait with its end. Kept until `handle_fence_paid`, over restarts too. Servers that join later, and stores
+    /// that take the place of others, are to be told, too.
     pub fn owe_fence(&mut self, servers: &[u32], session: u64, epoch: u32) {
         let mut batch = Batch::default();
-        for server in servers {
+        for server in servers.iter().chain(&[LATER]) {
             let key = keys::key(Table::Owed, &[u64::from(*server), session]);
             batch.put(key, encode_row(OWED_VERSION, &epoch));
         }
+        self.later_fences.push_back(session);
+        if self.later_fences.len() > LATER_MAX
+            && let Some(oldest) = self.later_fences.pop_front()
+            && oldest != session
+        {
+            batch.remove(keys::key(Table::Owed, &[u64::from(LATER), oldest]));
+        }
         self.conclude_alone(Ok(batch));
+    }
+
+    /// Rows of the fences that a store is to be told that joins now.
+    pub fn inherited_fences(&self, server: u32) -> Result<Vec<(Vec<u8>, Vec<u8>)>, RowsError> {
+        let later = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == LATER);
+        let row = |(_, session, epoch): (u32, u64, u32)| {
+            let key = keys::key(Table::Owed, &[u64::from(server), session]);
+            (key, encode_row(OWED_VERSION, &epoch))
+        };
+        Ok(later.map(row).collect())
+    }
+
+    /// The fences that servers which join later are to be told, when the server starts: their age is not known.
+    pub(super) fn later_fences(&self) -> Result<VecDeque<u64>, RowsError> {
+        let later = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == LATER);
+        Ok(later.map(|(_, session, _)| session).collect())
     }
 
     /// A data server refuses the session from now on, or nobody needs it to any more.
@@ -180,10 +209,10 @@ impl<R: Rows> Shard<R> {
         Ok(owed)
     }
 
-    /// The sessions of fences that one data server has yet to be told.
-    pub fn fences_owed_by(&self, server: u32) -> Result<Vec<u64>, RowsError> {
+    /// The fences that one data server has yet to be told: session, epoch.
+    pub fn fences_owed_by(&self, server: u32) -> Result<Vec<(u64, u32)>, RowsError> {
         let owed = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == server);
-        Ok(owed.map(|(_, session, _)| session).collect())
+        Ok(owed.map(|(_, session, epoch)| (session, epoch)).collect())
     }
 
     /// The store's durable mark moved.

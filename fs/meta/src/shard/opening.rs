@@ -105,6 +105,7 @@ impl<R: Rows> Shard<R> {
             admission: Admission::All,
             reaps: Reaps::default(),
             fences: VecDeque::new(),
+            later_fences: VecDeque::new(),
             damage: VecDeque::new(),
             ended: VecDeque::new(),
             completed: VecDeque::new(),
@@ -123,6 +124,7 @@ impl<R: Rows> Shard<R> {
         shard.read_sessions(now)?;
         shard.read_locks()?;
         shard.read_cuts()?;
+        shard.later_fences = shard.later_fences()?;
         shard.check_grace(now);
         let stopped = shard.stopped.take();
         stopped.map_or(Ok(shard), Err)

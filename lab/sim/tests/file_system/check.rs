@@ -402,6 +402,41 @@ fn a_data_server_that_missed_a_fence_gets_it_when_it_is_back_whoever_died_meanwh
     }
 }
 
+/// Ends client1 for everybody, and returns its session.
+fn end_client1(simulation: &mut Simulation, cluster: &Cluster) -> u64 {
+    let sessions = cluster.run(simulation, 0, |client| async move {
+        client.operator(PATIENCE).expect("an address").sessions(9).await.expect("told")
+    });
+    let dead = sessions.iter().find(|session| session.name == "client1").expect("listed").session;
+    cluster.kill(simulation, "client1", Kill::Power);
+    simulation.run_for(Duration::from_secs(30));
+    dead
+}
+
+#[test]
+fn a_data_server_that_joins_after_a_session_has_ended_refuses_that_session() {
+    let (mut simulation, mut cluster) = cluster(15, 2, 2);
+    cluster.run(&mut simulation, 1, |client| async move {
+        write_file(&client, b"file", 200_000).await;
+    });
+    let dead = end_client1(&mut simulation, &cluster);
+    // Another metadata server's life, and then a server that is new, and one with another disk.
+    cluster.kill(&mut simulation, META, Kill::Power);
+    cluster.restart(&mut simulation, META);
+    simulation.run_for(Duration::from_secs(3));
+    cluster.add_data_server(&mut simulation);
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    cluster.renew_disk(2);
+    simulation.run_for(Duration::from_secs(2));
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_until(Duration::from_secs(60), |_| false);
+    for server in 0..3 {
+        assert_eq!(cluster.data(server).store().minimum_epoch(dead), 2, "data server {server}");
+    }
+    let told = cluster.run(&mut simulation, 0, status);
+    assert!(told.servers.iter().all(|server| server.fences_owed == 0));
+}
+
 /// Has the metadata server's index hold everything, and flips a bit wherever it has one of these bytes.
 fn damage_index(simulation: &mut Simulation, cluster: &Cluster, places: &[&[u8]]) {
     let meta = cluster.meta();

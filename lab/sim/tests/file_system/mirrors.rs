@@ -175,3 +175,62 @@ fn all_members_may_be_started_again_at_once() {
         assert_equal(&cluster, 3);
     }
 }
+
+/// Kills a server, and starts it again a while later.
+fn away(simulation: &mut Simulation, cluster: &Cluster, server: u32) {
+    let name = format!("data{server}");
+    cluster.kill(simulation, &name, Kill::Process(Duration::ZERO));
+    simulation.run_for(Duration::from_secs(4));
+    cluster.restart(simulation, &name);
+    cluster.await_start(simulation);
+    simulation.run_for(Duration::from_secs(10));
+}
+
+/// A server whose disk is replaced counts its starts anew. The others have heard of larger numbers from its former store.
+#[test]
+fn a_server_with_a_new_disk_orders_groups_without_driving_members_out() {
+    let (mut simulation, cluster) = cluster(60, 4, 3);
+    cluster.run(&mut simulation, 0, write_file);
+    for _ in 0..3 {
+        away(&mut simulation, &cluster, 2);
+    }
+    // It orders all of its groups: those that were away are the last members.
+    let others = [1, 3, 4];
+    others.into_iter().for_each(|server| away(&mut simulation, &cluster, server));
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &pattern(2, STRIPES * STRIPE)).await.expect("written");
+    });
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    cluster.renew_disk(2);
+    simulation.run_for(Duration::from_secs(4));
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(20));
+    assert_equal(&cluster, 3);
+    // The others stand still in turn: they come back behind it, and remember its former lives.
+    for server in others {
+        let name = format!("data{server}");
+        simulation.pause(&name);
+        simulation.run_for(Duration::from_secs(4));
+        simulation.resume(&name);
+        simulation.run_for(Duration::from_secs(10));
+    }
+    let changed = pattern(9, STRIPES * STRIPE);
+    let bytes = changed.clone();
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        write(&client, &file, 0, &bytes).await.expect("written");
+    });
+    simulation.run_for(Duration::from_secs(10));
+    let map = cluster.meta().map().expect("it serves");
+    let mut ordered = 0;
+    for (group, membership) in map.bands(0).flat_map(|band| band.groups()) {
+        let (servers, newcomers) = (&membership.servers, &membership.newcomers);
+        assert!(newcomers.is_empty(), "{group:?}: {servers:?}, and out of step: {newcomers:?}");
+        ordered += u32::from(servers.len() == 3 && servers[0] == 2);
+    }
+    assert!(ordered > 0, "it orders no group");
+    assert_equal(&cluster, 3);
+    cluster.run(&mut simulation, 1, |client| check_file(client, changed));
+}
