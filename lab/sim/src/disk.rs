@@ -187,6 +187,17 @@ impl VirtualDisk {
         (node.live, node.durable) = (image.clone(), image);
     }
 
+    /// The content of an earlier [`VirtualDisk::copy`] is put back. No process may use the disk.
+    pub fn restore(&self, copy: &VirtualDisk) {
+        let copy = copy.state();
+        let mut state = self.state();
+        (state.live, state.durable) = (copy.live.clone(), copy.live.clone());
+        state.files = copy.files.clone();
+        state.next_file = copy.next_file;
+        state.pending.clear();
+        state.end_of_life();
+    }
+
     /// Another disk in this one's place: of the same size, and empty. No process may use it.
     pub fn renew(&self) {
         let mut state = self.state();

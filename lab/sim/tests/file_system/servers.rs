@@ -385,3 +385,33 @@ fn an_older_copy_of_the_metadata_serves_nobody_before_it_is_known_as_one() {
     let told = cluster.logged();
     assert!(told.iter().any(|line| line.contains("is an older copy")), "{told:?}");
 }
+
+/// A copy of the metadata that was made while the server ran, in the same start as the newest state: terms and starts do not
+/// tell that it is older. The map does, in which a member was driven out since.
+#[test]
+fn metadata_that_know_an_older_map_than_data_servers_are_known_as_an_older_copy() {
+    let (mut simulation, cluster) = cluster(3);
+    cluster.mirror(&mut simulation, 2);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "f", 2));
+    simulation.run_for(Duration::from_secs(5));
+    let older = cluster.meta_disk().copy();
+    cluster.kill(&mut simulation, "data3", Kill::Process(Duration::ZERO));
+    simulation.run_for(Duration::from_secs(5));
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 2));
+    cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
+    cluster.meta_disk().restore(&older);
+    cluster.restart(&mut simulation, META);
+    let made = cluster.spawn(&simulation, 0, |client| async move {
+        client.create(&Caller::root(), ROOT, b"later", 0o644, true, BOTH).await.map(drop)
+    });
+    simulation.run_for(Duration::from_secs(30));
+    drop(made);
+    for server in 0..2 {
+        let data = cluster.data(server);
+        let refused = async move { data.refused().await };
+        let name = format!("data{}", server + 1);
+        let refusal = simulation.block_on(&name, Duration::from_secs(1), refused);
+        let told = refusal.expect("it serves on").to_string();
+        assert!(told.contains("an older copy of its directory"), "{told}");
+    }
+}
