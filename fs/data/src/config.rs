@@ -51,6 +51,10 @@ pub enum Defect {
     StaleMap,
     /// A change is acknowledged without a member before the map says that it left.
     EarlyDrop,
+    /// Orders of a metadata server of any term are followed.
+    AnyTerm,
+    /// An object that a newcomer has counts as equal, whatever is in it: as where times or lengths are compared.
+    LevelsUnseen,
 }
 
 /// The settings of a data server.

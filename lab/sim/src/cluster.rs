@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,8 +67,9 @@ pub struct ClusterConfig {
     pub patience: Duration,
     /// Inodes that a client remembers.
     pub inodes_max: usize,
-    /// A planted bug of all data servers.
+    /// A planted bug of all data servers, or of one.
     pub data_defect: Option<Defect>,
+    pub defect_at: Option<u32>,
     /// The scrub of all data servers.
     pub data_scrub: Option<Scrub>,
     /// Whether log lines of servers and clients go to standard error.
@@ -105,6 +106,7 @@ impl Default for ClusterConfig {
             patience: Duration::from_secs(120),
             inodes_max: 65536,
             data_defect: None,
+            defect_at: None,
             data_scrub: None,
             verbose: std::env::var_os("ROPEWALK_VERBOSE").is_some(),
         }
@@ -148,7 +150,7 @@ pub struct Cluster {
     /// The nodes to whose metadata server data servers speak from their next start on.
     followed: Rc<RefCell<Vec<String>>>,
     data: Vec<Role<Rc<DataServer>>>,
-    /// Data servers whose next start is by `--replace`.
+    /// Data servers that got another disk: they are started by `--replace` until they have joined.
     renewed: Rc<RefCell<BTreeSet<u32>>>,
     clients: Vec<Role<Client>>,
     lines: Rc<RefCell<Vec<String>>>,
@@ -282,6 +284,24 @@ impl Cluster {
         active.first().copied()
     }
 
+    /// Has it checked after each step that no two metadata servers may act.
+    ///
+    /// # Panics
+    /// As soon as two may act.
+    pub fn check_leases(&self, simulation: &mut Simulation) {
+        let places: Vec<Place<Rc<MetaNode>>> =
+            self.pair.iter().map(|role| role.place.clone()).collect();
+        simulation.check_always(move || {
+            let acts = |place: &Place<Rc<MetaNode>>| {
+                place.borrow().as_ref().is_some_and(|it| it.active().is_some())
+            };
+            assert!(
+                places.iter().filter(|it| acts(it)).count() < 2,
+                "two metadata servers may act"
+            );
+        });
+    }
+
     /// Adds one more data server.
     pub fn add_data_server(&mut self, simulation: &mut Simulation) {
         let id = self.data.len() as u32 + 1;
@@ -294,24 +314,30 @@ impl Cluster {
         let votes = self.config.pair.filter(|_| id == WITNESS);
         config.witness = votes.map(|pair| WitnessConfig { lease: pair.lease });
         config.objects = self.config.objects.clone();
-        config.defect = self.config.data_defect;
+        let has_defect = self.config.defect_at.is_none_or(|at| at == id);
+        config.defect = self.config.data_defect.filter(|_| has_defect);
         config.scrub = self.config.data_scrub;
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
         let (rail, place) = (self.config.rail.clone(), role.place.clone());
         let (followed, renewed) = (self.followed.clone(), self.renewed.clone());
+        let disk = role.disk.clone();
         simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
             let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
             config.meta =
                 servers::look_up(&endpoint, &addresses(&followed.borrow())).unwrap_or_default();
-            if renewed.borrow_mut().remove(&id) {
+            let has_joined = disk.bytes(Path::new("/data/joined")).is_some();
+            if renewed.borrow().contains(&id) && !has_joined {
                 config.expect = Expect::Replace;
             }
             node.world().spawn(async move {
                 let log = config.log.clone();
                 match DataServer::start(&world, endpoint, config).await {
-                    Ok(server) => *place.borrow_mut() = Some(server),
+                    Ok(server) => {
+                        *place.borrow_mut() = Some(server.clone());
+                        log(&server.refused().await.to_string());
+                    }
                     Err(error) => log(&error.to_string()),
                 }
             });
@@ -452,11 +478,12 @@ impl Cluster {
                     store.unwrap_or_else(|error| panic!("{object} at {server}: {error}"))
                 };
                 let tables: Vec<_> = membership.servers.iter().map(table).collect();
-                // An empty object of which the orderer has none reads as nothing, too.
-                let none = tables[0].is_none();
-                let same = |table: &Option<Vec<u32>>| {
-                    *table == tables[0] || none && table.as_ref().is_some_and(Vec::is_empty)
-                };
+                // An empty object of which the orderer has none reads as nothing, too. Where nobody has a byte, they may be left of
+                // a file that is gone: a server that left the group before that, and came back, has emptied them.
+                let is_empty = |table: &Option<Vec<u32>>| table.as_ref().is_none_or(Vec::is_empty);
+                let none = tables[0].is_none() || tables.iter().all(is_empty);
+                let same =
+                    |table: &Option<Vec<u32>>| *table == tables[0] || none && is_empty(table);
                 if !tables.iter().all(same) {
                     let servers = &membership.servers;
                     differences.push(format!("{object} differs between {servers:?}: {tables:?}"));

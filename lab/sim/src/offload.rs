@@ -15,16 +15,23 @@ use ropewalk_base::world::{Clock, Offload, Work};
 /// The calendar at virtual time zero: 2027-01-15 08:00 UTC, in nanoseconds since 1970.
 const UNIX_START: i64 = 1_800_000_000_000_000_000;
 
-/// The clock of all nodes. Cloning gives another hand of the same clock.
+/// The clock of all nodes. Cloning gives another hand of the same clock; each node has a calendar of its own.
 #[derive(Clone, Default)]
 pub(crate) struct SimClock {
     now: Rc<Cell<Time>>,
+    /// Nanoseconds by which the node's calendar is ahead of the true one.
+    ahead: Rc<Cell<i64>>,
 }
 
 impl SimClock {
     pub(crate) fn set(&self, now: Time) {
         assert!(now >= self.now.get(), "virtual time runs backwards");
         self.now.set(now);
+    }
+
+    /// The same clock with this calendar.
+    pub(crate) fn with(&self, ahead: &Rc<Cell<i64>>) -> SimClock {
+        SimClock { now: self.now.clone(), ahead: ahead.clone() }
     }
 }
 
@@ -34,7 +41,8 @@ impl Clock for SimClock {
     }
 
     fn unix_nanos(&self) -> i64 {
-        UNIX_START + i64::try_from(self.now.get().0).unwrap_or(i64::MAX - UNIX_START)
+        let passed = i64::try_from(self.now.get().0).unwrap_or(i64::MAX - UNIX_START);
+        (UNIX_START + passed).saturating_add(self.ahead.get())
     }
 }
 

@@ -6,7 +6,7 @@
 //! Invariant: between two steps nothing is half done, so a kill between any two steps is a kill at
 //! any point at which a real process could die, as far as others can tell.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,6 +41,8 @@ struct Slot {
     boot: Boot,
     lives: u64,
     paused: bool,
+    /// Nanoseconds by which its calendar is ahead of the true one.
+    ahead: Rc<Cell<i64>>,
     life: Option<Life>,
 }
 
@@ -60,6 +62,7 @@ pub struct Simulation {
     offload_delay: (Duration, Duration),
     trace: Trace,
     steps_in_instant: u64,
+    check: Option<Box<dyn Fn()>>,
 }
 
 impl Simulation {
@@ -76,6 +79,7 @@ impl Simulation {
             offload_delay: (Duration::from_micros(20), Duration::from_millis(2)),
             trace: Trace::new(),
             steps_in_instant: 0,
+            check: None,
         }
     }
 
@@ -144,7 +148,8 @@ impl Simulation {
     ) {
         let (disk_end, boot) = (Box::new(disk_end), Rc::new(boot));
         let number = self.slots.len() as u64;
-        let slot = Slot { number, disk, disk_end, boot, lives: 0, paused: false, life: None };
+        let (lives, paused, ahead, life) = (0, false, Rc::default(), None);
+        let slot = Slot { number, disk, disk_end, boot, lives, paused, ahead, life };
         let before = self.slots.insert(name.to_string(), slot);
         assert!(before.is_none(), "two nodes are called {name}");
         self.restart(name);
@@ -191,6 +196,7 @@ impl Simulation {
         let (clock, delay) = (self.clock.clone(), self.offload_delay);
         let network = self.network.clone();
         let slot = self.slot_mut(name);
+        let clock = clock.with(&slot.ahead);
         assert!(slot.life.is_none(), "node {name} lives: kill it before the restart");
         slot.lives += 1;
         let offload = Rc::new(SimOffload::new(clock.clone(), random.fork(), delay));
@@ -207,6 +213,23 @@ impl Simulation {
     /// and the network go on.
     pub fn pause(&mut self, name: &str) {
         self.slot_mut(name).paused = true;
+    }
+
+    /// The node's calendar jumps, forwards or back. Its other clock goes on.
+    pub fn jump_calendar(&mut self, name: &str, seconds: i64) {
+        let ahead = &self.slot_mut(name).ahead;
+        ahead.set(ahead.get().saturating_add(seconds * 1_000_000_000));
+    }
+
+    /// Has something checked after each step from now on.
+    pub fn check_always(&mut self, check: impl Fn() + 'static) {
+        self.check = Some(Box::new(check));
+    }
+
+    fn check(&self) {
+        if let Some(check) = &self.check {
+            check();
+        }
     }
 
     /// Lets a paused node go on.
@@ -296,6 +319,7 @@ impl Simulation {
                     self.steps_in_instant < STEPS_PER_INSTANT_MAX,
                     "livelock at {now:?}: nodes keep each other busy and time stands still"
                 );
+                self.check();
                 return true;
             }
         }
@@ -336,6 +360,7 @@ impl Simulation {
                 life.node.world().executor().fire_timers(now);
             }
         }
+        self.check();
     }
 }
 

@@ -13,6 +13,7 @@ use ropewalk_wire::fs::{decode, encode};
 use super::blocks::{Target, range_of, runs};
 use super::mend::Own;
 use super::order::{Change, Held, To, blocks_of};
+use crate::config::Defect;
 use crate::failure::Failure;
 use crate::server::Inner;
 use crate::write::object;
@@ -68,6 +69,9 @@ impl Inner {
         read: bool,
     ) -> Result<Leveled, Failure> {
         let Some(theirs) = self.table_of(target, read).await? else { return Ok(Leveled::DONE) };
+        if theirs.is_some() && self.mirror.defect == Some(Defect::LevelsUnseen) {
+            return Ok(Leveled::DONE);
+        }
         let own = Own { group: target.group, object: target.object };
         let (own, _) = self.mend(own, blocks.clone(), false).await?;
         let Some(own) = own else {

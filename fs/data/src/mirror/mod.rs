@@ -72,7 +72,7 @@ pub(crate) struct Mirror {
     pub changed: Notify,
     /// Bytes a second that newcomers are sent at most; 0: no limit.
     pub pace: Cell<u64>,
-    defect: Option<Defect>,
+    pub(crate) defect: Option<Defect>,
 }
 
 /// The numbers of a group's changes.

@@ -344,35 +344,37 @@ impl Inner {
         let some = asked.iter().flat_map(|(server, groups)| {
             groups.chunks(GROUPS_MAX).map(move |groups| (*server, groups))
         });
-        let answers = some.map(|(server, groups)| {
-            let mut body = Vec::new();
-            encode(&request(groups.to_vec()), &mut body);
-            let body: Rc<[u8]> = body.into();
-            async move {
+        let request = &request;
+        let answers = some.map(|(server, groups)| async move {
+            let mut groups = groups.to_vec();
+            loop {
                 // Where one group does without the server, another may need it still.
-                for group in groups {
-                    let sent = self.send_about(*group, groups.to_vec(), server, body.clone());
-                    let answer = self.answer_of(*group, server, sent);
-                    // A server that orders some of them itself by now does not listen to this call.
-                    let Either::Right(answer) = race(self.loses_one(groups), answer).await else {
-                        return Err(Failure::Superseded);
-                    };
-                    if answer?.is_some() {
-                        break;
-                    }
+                groups.retain(|group| self.place(*group, server) != Place::Outside);
+                let Some(first) = groups.first().copied() else { return Ok(()) };
+                let mut body = Vec::new();
+                encode(&request(groups.clone()), &mut body);
+                let sent = self.send_about(first, groups.clone(), server, body.into());
+                let answer = self.answer_of(first, server, sent);
+                // It does not listen to a call that names a group of which it is not any more, or which it orders itself.
+                match race(self.changes_place(&groups, server), answer).await {
+                    Either::Left(Place::Deposed) => return Err(Failure::Superseded),
+                    Either::Right(Ok(Some(_))) => return Ok(()),
+                    Either::Right(Err(failure)) => return Err(failure),
+                    Either::Left(_) | Either::Right(Ok(None)) => {}
                 }
-                Ok(())
             }
         });
         join_all(answers).await.into_iter().collect()
     }
 
-    /// Completes when this server does not order one of these groups any more.
-    async fn loses_one(&self, groups: &[Group]) {
+    /// Completes when this server does not order one of these groups any more, or one does without the other server.
+    async fn changes_place(&self, groups: &[Group], server: u32) -> Place {
         loop {
             let changed = self.mirror.changed.notified();
-            if groups.iter().any(|group| self.groups.borrow().ordered(*group).is_none()) {
-                return;
+            let mut places = groups.iter().map(|group| self.place(*group, server));
+            let is_over = |place: &Place| matches!(place, Place::Deposed | Place::Outside);
+            if let Some(place) = places.find(is_over) {
+                return place;
             }
             changed.await;
         }

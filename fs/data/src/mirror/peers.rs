@@ -34,7 +34,7 @@ pub(super) enum Sent {
     /// The body of the reply.
     Done(Vec<u8>),
     Refused(Errno),
-    /// The server is not in the group any more, or this server does not order it any more.
+    /// The server is not in one of the groups any more, or this server does not order it any more.
     Gone,
 }
 
@@ -44,7 +44,7 @@ impl Inner {
         self.send_about(group, Vec::new(), server, body)
     }
 
-    /// As [`Inner::send`], of a call that also names other groups that this server orders.
+    /// As [`Inner::send`], of a call that also names other groups of both servers, which this one orders.
     pub(super) fn send_about(
         &self,
         group: Group,
@@ -74,10 +74,10 @@ impl Inner {
         loop {
             let (map, holds) = {
                 let groups = self.groups.borrow();
-                let holds =
-                    groups.ordered(group).is_some_and(|it| it.holders().any(|it| it == server));
-                let orders = others.iter().all(|group| groups.ordered(*group).is_some());
-                (groups.epoch(), holds && orders)
+                let holds = |group: &Group| {
+                    groups.ordered(*group).is_some_and(|it| it.holders().any(|it| it == server))
+                };
+                (groups.epoch(), holds(&group) && others.iter().all(holds))
             };
             if !holds || self.stopping.get() {
                 return Sent::Gone;

@@ -53,6 +53,7 @@ impl MetaNode {
         let history = self.boot.get().history;
         let alone = self.node.alone;
         let feed = Rc::new(Feed::new(world, store.clone(), (term, history), patience, alone));
+        feed.hasty.set(self.config.reply_before_standby);
         feed.set_members(&self.candidacy.electable(), self.config.server.0);
         *self.feed.borrow_mut() = Some(feed.clone());
         (self.config.log)(&format!(

@@ -37,6 +37,8 @@ pub struct MetaConfig {
     /// A planted bug, for tests of the tests only: replies go out before the store has written the changes
     /// that they tell of.
     pub reply_before_written: bool,
+    /// Another one: what was sent to a standby counts as written there.
+    pub reply_before_standby: bool,
 }
 
 impl MetaConfig {
@@ -54,6 +56,7 @@ impl MetaConfig {
             tick: Duration::from_millis(250),
             log: Rc::new(|_| ()),
             reply_before_written: false,
+            reply_before_standby: false,
         }
     }
 }

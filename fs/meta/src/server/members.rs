@@ -50,6 +50,10 @@ impl MetaServer {
             };
             let alive = loop {
                 let probed = this.holder_boot(beat.server);
+                // An earlier heartbeat of this very process, which it sent again, was taken meanwhile.
+                if probed == Some(beat.boot) {
+                    break None;
+                }
                 let alive = this.living_holder(beat.server).await;
                 // Of several that wait for the same dead one, the first to go on is the next holder.
                 if alive.is_some() || this.holder_boot(beat.server) == probed {

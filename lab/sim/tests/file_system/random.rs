@@ -7,17 +7,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+mod faults;
+
 use crate::programs::model::{Model, Name};
 use crate::programs::steps::{Handles, Outcome, Place, Step};
 use crate::programs::*;
 use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
 use ropewalk_client::{Caller, Errno, Node};
 use ropewalk_data::{Defect, Scrub};
-use ropewalk_sim::cluster::{META, METAS, PROGRAM_LIMIT};
+use ropewalk_sim::cluster::PROGRAM_LIMIT;
+use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{
-    Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
+    Cluster, ClusterConfig, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
 };
-use ropewalk_wire::fs::map::Band;
 use ropewalk_wire::fs::meta::ROOT;
 use ropewalk_wire::fs::orders::ServerOrder;
 
@@ -35,6 +38,8 @@ struct Run<'a> {
     power: bool,
     setting: Setting,
     plant: Plant,
+    /// Copies of data servers' disks from before their newest starts, and when they were made.
+    older: BTreeMap<u32, (VirtualDisk, Time)>,
 }
 
 fn name(random: &mut Random) -> Name {
@@ -200,8 +205,6 @@ impl Run<'_> {
             let order = self.any_order();
             self.order(order);
         }
-        // It looks that no two of them serve.
-        let _ = self.cluster.active();
         let client = self.random.below(self.cluster.client_count() as u64) as usize;
         let (step, expected, mut after) = self.plan(client);
         let place = Place {
@@ -285,169 +288,6 @@ impl Run<'_> {
         }
     }
 
-    /// The power of one server fails; the others and the programs go on.
-    fn lone_power_loss(&mut self) {
-        let server = self.any_server();
-        let pause = Duration::from_micros(self.random.below(4_000_000));
-        self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
-        let before = self.model.clone();
-        let mut after = before.clone();
-        if self.loses_nothing(&server) {
-            say(self.simulation, || format!("{server} loses power, and others have all it had"));
-            self.restart(&[server], Kill::Power, pause, &mut after);
-            self.model = before;
-            return;
-        }
-        self.restart(&[server], Kill::Power, pause, &mut after);
-        self.model = after;
-        self.recover(false);
-        // The next syncs of the clients report their knowledge of this.
-        self.model.server_died(self.cluster.client_count());
-    }
-
-    /// Whether each group of a data server has another member.
-    fn loses_nothing(&self, server: &str) -> bool {
-        let number = server.strip_prefix("data").and_then(|number| number.parse::<u32>().ok());
-        let Some(number) = number.filter(|_| self.setting.mirrored) else { return false };
-        let map = self.cluster.meta_if_up().and_then(|meta| meta.map());
-        let Some(map) = map else { return false };
-        let mirrored = map.bands(0).filter(|band| band.mirroring.is_some());
-        let mut groups = mirrored.flat_map(Band::groups);
-        groups.all(|(_, group)| group.servers != [number])
-    }
-
-    fn any_server(&mut self) -> String {
-        let servers = self.cluster.servers();
-        // The metadata server more often than it would by its share.
-        let at = self.random.below(servers.len() as u64 + 1) as usize;
-        servers.get(at).map_or(META, String::as_str).to_string()
-    }
-
-    /// The metadata server, or one of two.
-    fn any_meta(&mut self) -> String {
-        let number =
-            if self.setting.paired { self.random.below(METAS.len() as u64) as usize } else { 0 };
-        METAS[number].to_owned()
-    }
-
-    /// Something that only two metadata servers survive: one of them stands still, or is cut off from some.
-    fn fault_of_pair(&mut self) {
-        let pause = Duration::from_micros(self.random.below(4_000_000));
-        let meta = self.any_meta();
-        let kind = self.random.below(3);
-        say(self.simulation, || format!("fault {kind} of the pair, {meta} {pause:?}"));
-        match kind {
-            0 => {
-                self.simulation.pause(&meta);
-                self.simulation.run_for(pause);
-                self.simulation.resume(&meta);
-            }
-            1 => {
-                let other = METAS.into_iter().find(|it| *it != meta).expect("there are two");
-                self.simulation.network().partition(&meta, other);
-                self.simulation.run_for(pause);
-                self.simulation.network().heal(&meta, other);
-            }
-            _ => {
-                let servers = self.cluster.servers();
-                let cut: Vec<&String> = servers.iter().filter(|it| **it != meta).collect();
-                cut.iter().for_each(|it| self.simulation.network().partition(&meta, it));
-                self.simulation.run_for(pause);
-                cut.iter().for_each(|it| self.simulation.network().heal(&meta, it));
-            }
-        }
-    }
-
-    /// Something that members of groups survive: one of them stands still, or is cut off from the metadata server, from
-    /// another one, or from all servers.
-    fn fault_of_mirrors(&mut self) {
-        let pause = Duration::from_micros(self.random.below(6_000_000));
-        let servers = self.cluster.servers();
-        let data: Vec<&String> = servers.iter().filter(|it| it.starts_with("data")).collect();
-        let one = data[self.random.below(data.len() as u64) as usize].clone();
-        let other = data[self.random.below(data.len() as u64) as usize].clone();
-        let kind = self.random.below(4);
-        say(self.simulation, || format!("fault {kind} of {one}, {other} {pause:?}"));
-        let cut: Vec<String> = match kind {
-            0 => {
-                self.simulation.pause(&one);
-                self.simulation.run_for(pause);
-                return self.simulation.resume(&one);
-            }
-            1 => vec![META.to_owned()],
-            2 => vec![other],
-            _ => servers.clone(),
-        };
-        let cut: Vec<String> = cut.into_iter().filter(|it| *it != one).collect();
-        cut.iter().for_each(|it| self.simulation.network().partition(&one, it));
-        self.simulation.run_for(pause);
-        cut.iter().for_each(|it| self.simulation.network().heal(&one, it));
-    }
-
-    /// Something happens; true if the power of everything failed.
-    fn fault(&mut self, after: &mut Model) -> bool {
-        let pause = Duration::from_micros(self.random.below(4_000_000));
-        let client = self
-            .cluster
-            .client_name(self.random.below(self.cluster.client_count() as u64) as usize);
-        let client = client.to_string();
-        let server = self.any_server();
-        let kind = self.random.below(if self.power { 8 } else { 7 });
-        say(self.simulation, || format!("fault {kind} {server} {client} {pause:?}"));
-        if self.setting.paired && self.random.below(2) == 0 {
-            self.fault_of_pair();
-            return false;
-        }
-        if self.setting.mirrored && self.random.below(2) == 0 {
-            self.fault_of_mirrors();
-            return false;
-        }
-        match kind {
-            0 | 1 => {
-                self.simulation.network().cut(&server, &client, Cut::Both);
-            }
-            2 => {
-                self.simulation.network().partition(&server, &client);
-                self.simulation.run_for(pause);
-                self.simulation.network().heal(&server, &client);
-            }
-            3 | 4 => self.restart(&[server], Kill::Process(pause / 1000), pause, after),
-            5 => {
-                let meta = self.any_meta();
-                self.restart(&[meta], Kill::Process(Duration::ZERO), pause, after);
-            }
-            6 => {
-                let servers = self.cluster.servers();
-                self.restart(&servers, Kill::Process(pause / 1000), pause, after);
-            }
-            _ => {
-                let mut everything = self.cluster.servers();
-                let clients = 0..self.cluster.client_count();
-                everything.extend(clients.map(|client| self.cluster.client_name(client).into()));
-                self.restart(&everything, Kill::Power, pause, after);
-                return true;
-            }
-        }
-        false
-    }
-
-    fn restart(&mut self, names: &[String], kill: Kill, pause: Duration, after: &mut Model) {
-        if names.iter().any(|name| name.starts_with("client")) {
-            self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
-        }
-        for name in names {
-            self.cluster.kill(self.simulation, name, kill);
-        }
-        self.simulation.run_for(pause);
-        for name in names {
-            self.cluster.restart(self.simulation, name);
-        }
-        // Mere deaths of processes lose nothing: no sync may say that they did.
-        if matches!(kill, Kill::Power) {
-            after.server_died(self.cluster.client_count());
-        }
-    }
-
     /// After a power loss: the found state has to be the synced one, or a later one.
     fn recover(&mut self, all: bool) {
         self.cluster.await_start(self.simulation);
@@ -520,6 +360,20 @@ impl Run<'_> {
         }
     }
 
+    /// Ten seconds after the last fault a change is made at once.
+    fn check_life(&mut self) {
+        self.cluster.await_start(self.simulation);
+        self.simulation.run_for(Duration::from_secs(10));
+        let begin = self.simulation.now();
+        self.cluster.run(self.simulation, 0, |client| async move {
+            let file = create(&client, b"alive").await;
+            write(&client, &file, 0, &pattern(1, 100_000)).await.expect("written");
+            client.sync(&file).await.map_or_else(|errno| assert_eq!(errno, Errno::EIO), drop);
+        });
+        let took = self.simulation.now().since(begin);
+        assert!(took < Duration::from_secs(1), "a change takes {took:?} after the last fault");
+    }
+
     /// Some time after the last fault all members of each group are there, and equal.
     fn check_copies(&mut self, copies: u32) {
         self.cluster.await_start(self.simulation);
@@ -579,6 +433,8 @@ enum Plant {
     Duplicates,
     /// Replies go out before what they tell is written.
     EarlyReplies,
+    /// As that, but before the standby has written it.
+    EarlyStandby,
     /// Of all data servers.
     Data(Defect),
 }
@@ -598,14 +454,18 @@ struct Setting {
     moving: bool,
     /// The file system has the first format, and an operator has it brought forward.
     lifting: bool,
+    /// Six data servers, groups of three; disks are replaced, older copies of them are put back, and calendars jump.
+    whole: bool,
 }
 
-const PLAIN: Setting = Setting { paired: false, mirrored: false, moving: false, lifting: false };
+const PLAIN: Setting =
+    Setting { paired: false, mirrored: false, moving: false, lifting: false, whole: false };
 const PAIRED: Setting = Setting { paired: true, ..PLAIN };
 const MIRRORED: Setting = Setting { mirrored: true, ..PLAIN };
 const BOTH: Setting = Setting { paired: true, mirrored: true, ..PLAIN };
 const MOVING: Setting = Setting { moving: true, ..PLAIN };
-const ALL: Setting = Setting { paired: true, mirrored: true, moving: true, lifting: false };
+const ALL: Setting = Setting { paired: true, mirrored: true, moving: true, ..PLAIN };
+const WHOLE: Setting = Setting { whole: true, ..ALL };
 const LIFTING: Setting = Setting { moving: true, lifting: true, ..PLAIN };
 const LIFTING_PAIR: Setting = Setting { paired: true, ..LIFTING };
 
@@ -616,9 +476,12 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
         clients: 1 + random.below(3) as u32,
         ..if setting.paired { ClusterConfig::paired() } else { ClusterConfig::default() }
     };
-    let copies = 2 + (simulation.seed() % 2) as u32;
+    let copies = if setting.whole { 3 } else { 2 + (simulation.seed() % 2) as u32 };
     if setting.mirrored || setting.moving {
         config.data_servers = config.data_servers.max(2);
+    }
+    if setting.whole {
+        config.data_servers = 6;
     }
     if setting.mirrored {
         let scrub = Scrub { bytes_per_second: 4 << 20, pause: Duration::from_secs(1) };
@@ -635,6 +498,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
         config.data_defect = Some(defect);
     }
     config.meta.reply_before_written = plant == Plant::EarlyReplies;
+    config.meta.reply_before_standby = plant == Plant::EarlyStandby;
     config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
     let cluster = Cluster::start(simulation, config);
     cluster.meta_disk().skip_sync(plant == Plant::MetaSync);
@@ -653,8 +517,22 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     let handles = (0..cluster.client_count()).map(|_| Handles::default()).collect();
     let directories = [ROOT, made];
     let model = Model::new();
-    let mut run =
-        Run { simulation, cluster, random, model, handles, directories, power, setting, plant };
+    if setting.paired {
+        cluster.check_leases(simulation);
+    }
+    let older = BTreeMap::new();
+    let mut run = Run {
+        simulation,
+        cluster,
+        random,
+        model,
+        handles,
+        directories,
+        power,
+        setting,
+        plant,
+        older,
+    };
     for _ in 0..OPERATIONS {
         run.step();
     }
@@ -677,6 +555,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
             }
         });
     }
+    run.check_life();
     run.rest(copies);
 }
 
@@ -835,5 +714,25 @@ fn a_member_that_is_dropped_before_the_map_says_so_is_found_out() {
 
 #[test]
 fn replies_before_the_standby_has_written_are_found_out() {
-    assert_found_in(Plant::EarlyReplies, false, PAIRED);
+    assert_found_in(Plant::EarlyStandby, false, PAIRED);
+}
+
+#[test]
+fn newcomers_whose_objects_are_not_compared_are_found_out() {
+    assert_found_in(Plant::Data(Defect::LevelsUnseen), false, MIRRORED);
+}
+
+/// Two metadata servers, six data servers, groups of three, and all kinds of faults.
+#[test]
+fn a_whole_cluster_serves_one_file_system_whatever_happens() {
+    run_seeds(seeds(86_000, 12), |simulation| {
+        scenario_of(simulation, false, Plant::Nothing, WHOLE);
+    });
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_of_a_whole_cluster() {
+    run_seeds(seeds(87_000, 8), |simulation| {
+        scenario_of(simulation, true, Plant::Nothing, WHOLE);
+    });
 }

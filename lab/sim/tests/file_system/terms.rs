@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::programs::*;
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_client::{Caller, Client, Errno};
+use ropewalk_data::Defect;
 use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
@@ -16,8 +17,20 @@ const SECOND: &str = "meta-second";
 const DATA: [&str; 2] = ["data1", "data2"];
 
 fn cluster(seed: u64, data_servers: u32) -> (Simulation, Cluster) {
+    cluster_with(seed, data_servers, None)
+}
+
+/// With a planted bug of the second data server.
+fn cluster_with(seed: u64, data_servers: u32, defect: Option<Defect>) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(seed);
-    let config = ClusterConfig { data_servers, clients: 1, ..ClusterConfig::default() };
+    let (data_defect, defect_at) = (defect, Some(2));
+    let config = ClusterConfig {
+        data_servers,
+        clients: 1,
+        data_defect,
+        defect_at,
+        ..ClusterConfig::default()
+    };
     let cluster = Cluster::start(&mut simulation, config);
     simulation.run_for(Duration::from_secs(3));
     (simulation, cluster)
@@ -61,7 +74,18 @@ fn term(cluster: &Cluster) -> Term {
 /// second one does nothing for the first, also after a restart at which it finds neither.
 #[test]
 fn a_data_server_destroys_nothing_for_a_metadata_server_of_an_older_term() {
-    let (mut simulation, cluster) = cluster(1, 2);
+    obey_the_newer_term(None);
+}
+
+/// One of them obeys any metadata server.
+#[test]
+fn a_term_that_is_not_checked_at_one_data_server_is_found_out() {
+    let run = || obey_the_newer_term(Some(Defect::AnyTerm));
+    assert!(std::panic::catch_unwind(run).is_err(), "it is not found");
+}
+
+fn obey_the_newer_term(defect: Option<Defect>) {
+    let (mut simulation, cluster) = cluster_with(1, 2, defect);
     cluster.run(&mut simulation, 0, write_file);
     let before = objects(&cluster);
     assert!(before.into_iter().all(|count| count > 0), "{before:?}");
