@@ -21,13 +21,13 @@ use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::beside;
-use crate::config::WitnessPlace;
 use crate::etcd::Etcd;
 use crate::identity::{self, Identity};
 use crate::log;
 use crate::node::{self, Node, NodeThread};
 use crate::report::complain;
 use crate::told::{Network, OwnDisk, Report, Told};
+use crate::witness::WitnessPlace;
 
 /// The time that a starting data server waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);

@@ -22,6 +22,7 @@ use crate::etcd;
 use crate::identity;
 use crate::metrics;
 use crate::network::{self, Listen};
+use crate::witness::WitnessPlace;
 use ropewalk_net::PayloadModes;
 
 /// The time for which a voter promises: the usual one, and its limits.
@@ -147,15 +148,6 @@ impl ElectionSection {
     pub fn lease(&self) -> Duration {
         self.lease_seconds.map_or(LEASE, |seconds| seconds.0.clamp(LEASE_MIN, LEASE_MAX))
     }
-}
-
-/// Where the voter is that is no metadata server.
-#[derive(Debug, Clone)]
-pub enum WitnessPlace {
-    /// A data server, by number and address.
-    Server(u32, String),
-    /// The members of an etcd.
-    Etcd(Vec<String>),
 }
 
 /// `[[data]]`: a data server.

@@ -29,6 +29,7 @@ mod status;
 mod stop;
 mod told;
 mod top;
+mod witness;
 
 use std::sync::Arc;
 

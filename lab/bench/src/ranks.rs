@@ -2,17 +2,21 @@
 //!
 //! Invariants
 //! * Nobody outlives its owner: the launcher gets a signal when this process dies, and the process
-//!   group of the launcher is killed at the end, also after an ordinary one.
+//!   group of the launcher is killed at the end, also after an ordinary one. Ranks may have process groups of their own (MPICH's
+//!   do): all that has the environment of the launcher is killed, too.
 //! * What was told in full counts, however the ranks end afterwards: MPICH on UCX over tcp hangs in
 //!   its `MPI_Finalize` now and then.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
+};
 
 use crate::worker::lines;
 
@@ -20,9 +24,14 @@ use crate::worker::lines;
 const END: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(2);
 
+/// The variable by which a launcher's processes are known.
+const MARK: &str = "ROPEWALK_RANKS";
+
 /// A launcher with its ranks.
 pub struct Ranks {
     child: Child,
+    /// The variable and its value, as processes have it in their environment.
+    mark: String,
     told: Receiver<String>,
     errors: Receiver<String>,
 }
@@ -30,11 +39,15 @@ pub struct Ranks {
 impl Ranks {
     /// Starts them in a process group of their own.
     pub fn start(mut command: Command) -> anyhow::Result<Ranks> {
-        let command = command.process_group(0).stdin(Stdio::null());
+        static STARTED: AtomicU64 = AtomicU64::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let value = format!("{}.{number}.", std::process::id());
+        let mark = format!("{MARK}={value}");
+        let command = command.env(MARK, value).process_group(0).stdin(Stdio::null());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let told = lines(child.stdout.take().expect("it was asked for"));
         let errors = lines(child.stderr.take().expect("it was asked for"));
-        Ok(Ranks { child, told, errors })
+        Ok(Ranks { child, mark, told, errors })
     }
 
     /// Hands over each line that they tell, until that was all.
@@ -93,7 +106,22 @@ impl Drop for Ranks {
             self.ends_within(END);
         }
         let _ = kill_process_group(group, Signal::KILL);
+        kill_marked(self.mark.as_bytes());
         let _ = self.child.wait();
+    }
+}
+
+/// Kills all processes with this in their environment.
+fn kill_marked(mark: &[u8]) {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return };
+    for process in processes.flatten() {
+        let number = process.file_name().to_str().and_then(|name| name.parse::<i32>().ok());
+        let Some(pid) = number.and_then(Pid::from_raw) else { continue };
+        // Those of others cannot be read.
+        let environment = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        if environment.split(|byte| *byte == 0).any(|variable| variable == mark) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 }
 
@@ -120,6 +148,16 @@ mod tests {
         let lines = std::mem::replace(&mut ranks.told, std::sync::mpsc::channel().1);
         drop(ranks);
         // The sleeper has the other end of the pipe: it is closed only when that is gone, too.
+        let end = lines.recv_timeout(Duration::from_secs(30));
+        assert_eq!(end, Err(RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn a_rank_with_a_session_of_its_own_is_gone_at_the_end() {
+        let mut ranks = shell("echo one; setsid sleep 3600 & wait");
+        ranks.listen(Duration::from_secs(30), |_| true).expect("it told everything");
+        let lines = std::mem::replace(&mut ranks.told, std::sync::mpsc::channel().1);
+        drop(ranks);
         let end = lines.recv_timeout(Duration::from_secs(30));
         assert_eq!(end, Err(RecvTimeoutError::Disconnected));
     }

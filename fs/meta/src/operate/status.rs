@@ -56,11 +56,10 @@ impl<R: Rows> Operation<'_, R> {
             let rows = self.shard.pools.replace_store(beat.server);
             self.change_map(rows);
             // Sessions that ended before show tokens that count, and it has never heard of their ends.
-            let fences = self.shard.inherited_fences(beat.server).map_err(|_| Errno::EIO)?;
-            fences.into_iter().for_each(|(key, row)| self.batch.put(key, row));
+            let inherited = self.shard.inherit_fences(beat.server, &mut self.batch);
+            inherited.map_err(|_| Errno::EIO)?;
             if new {
-                let rows = self.shard.pools.add_band(beat.server);
-                rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
+                self.add_band(beat.server);
             }
             // From then on the server may serve what only it has.
             self.durable = true;
@@ -102,6 +101,11 @@ impl<R: Rows> Operation<'_, R> {
         let mib_per_second = self.shard.pools.orders().mib_per_second;
         let clock = self.shard.clock(self.now);
         self.registered(Registration::Taken { history, map, mib_per_second, clock })
+    }
+
+    fn add_band(&mut self, server: u32) {
+        let rows = self.shard.pools.add_band(server);
+        rows.into_iter().for_each(|(key, row)| self.batch.put(key, row));
     }
 
     /// Takes members that were silent out of groups that have another member.

@@ -165,20 +165,18 @@ impl<R: Rows> Shard<R> {
         self.conclude_alone(Ok(batch));
     }
 
-    /// Rows of the fences that a store is to be told that joins now.
-    pub fn inherited_fences(&self, server: u32) -> Result<Vec<(Vec<u8>, Vec<u8>)>, RowsError> {
-        let later = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == LATER);
-        let row = |(_, session, epoch): (u32, u64, u32)| {
+    /// A store joins now: it is to be told the fences that servers which join later are to be told.
+    pub fn inherit_fences(&self, server: u32, batch: &mut Batch) -> Result<(), RowsError> {
+        for (session, epoch) in self.fences_owed_by(LATER)? {
             let key = keys::key(Table::Owed, &[u64::from(server), session]);
-            (key, encode_row(OWED_VERSION, &epoch))
-        };
-        Ok(later.map(row).collect())
+            batch.put(key, encode_row(OWED_VERSION, &epoch));
+        }
+        Ok(())
     }
 
     /// The fences that servers which join later are to be told, when the server starts: their age is not known.
     pub(super) fn later_fences(&self) -> Result<VecDeque<u64>, RowsError> {
-        let later = self.fences_owed()?.into_iter().filter(|(it, ..)| *it == LATER);
-        Ok(later.map(|(_, session, _)| session).collect())
+        Ok(self.fences_owed_by(LATER)?.into_iter().map(|(session, _)| session).collect())
     }
 
     /// A data server refuses the session from now on, or nobody needs it to any more.

@@ -360,6 +360,27 @@ impl Run<'_> {
         }
     }
 
+    /// At the end every client sees everything.
+    fn check_views(&mut self) {
+        let (names, files) = (&self.model.names, &self.model.files);
+        let expected: Vec<(Name, Vec<u8>)> =
+            names.iter().map(|(name, id)| (name.clone(), files[*id].bytes.clone())).collect();
+        let directories = self.directories;
+        for client in 0..self.cluster.client_count() {
+            let expected = expected.clone();
+            self.cluster.run(self.simulation, client, move |client| async move {
+                for (name, bytes) in expected {
+                    let directory = directories[name.0];
+                    let found = client.lookup(&Caller::root(), directory, &name.1).await;
+                    let found = found.expect("found").inode;
+                    let file = client.open(&Caller::root(), found, READ).await.expect("opened");
+                    let content = read_all(&client, &file).await.expect("read");
+                    assert_same(&content, &bytes);
+                }
+            });
+        }
+    }
+
     /// Ten seconds after the last fault a change is made at once.
     fn check_life(&mut self) {
         self.cluster.await_start(self.simulation);
@@ -469,14 +490,13 @@ const WHOLE: Setting = Setting { whole: true, ..ALL };
 const LIFTING: Setting = Setting { moving: true, lifting: true, ..PLAIN };
 const LIFTING_PAIR: Setting = Setting { paired: true, ..LIFTING };
 
-fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
-    let mut random = simulation.fork_random();
+/// The cluster of a seed.
+fn composition(random: &mut Random, seed: u64, plant: Plant, setting: Setting) -> ClusterConfig {
     let mut config = ClusterConfig {
         data_servers: 1 + random.below(4) as u32,
         clients: 1 + random.below(3) as u32,
         ..if setting.paired { ClusterConfig::paired() } else { ClusterConfig::default() }
     };
-    let copies = if setting.whole { 3 } else { 2 + (simulation.seed() % 2) as u32 };
     if setting.mirrored || setting.moving {
         config.data_servers = config.data_servers.max(2);
     }
@@ -485,7 +505,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     }
     if setting.mirrored {
         let scrub = Scrub { bytes_per_second: 4 << 20, pause: Duration::from_secs(1) };
-        config.data_scrub = simulation.seed().is_multiple_of(3).then_some(scrub);
+        config.data_scrub = seed.is_multiple_of(3).then_some(scrub);
     }
     if random.below(3) == 0 {
         config.rail = SimConfig::native();
@@ -493,13 +513,21 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
     // Of its own: the other choices of a seed stay.
     let is_plain = !setting.mirrored && !setting.moving;
-    config.meta.shard.first_format = setting.lifting || is_plain && simulation.seed() % 4 == 1;
+    config.meta.shard.first_format = setting.lifting || is_plain && seed % 4 == 1;
     if let Plant::Data(defect) = plant {
         config.data_defect = Some(defect);
     }
     config.meta.reply_before_written = plant == Plant::EarlyReplies;
     config.meta.reply_before_standby = plant == Plant::EarlyStandby;
     config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
+    config
+}
+
+fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: Setting) {
+    let mut random = simulation.fork_random();
+    let seed = simulation.seed();
+    let copies = if setting.whole { 3 } else { 2 + (seed % 2) as u32 };
+    let config = composition(&mut random, seed, plant, setting);
     let cluster = Cluster::start(simulation, config);
     cluster.meta_disk().skip_sync(plant == Plant::MetaSync);
     for server in 0..cluster.data_count() {
@@ -536,25 +564,7 @@ fn scenario_of(simulation: &mut Simulation, power: bool, plant: Plant, setting: 
     for _ in 0..OPERATIONS {
         run.step();
     }
-    // At the end every client sees everything.
-    for client in 0..run.cluster.client_count() {
-        let expected: Vec<(Name, Vec<u8>)> = run
-            .model
-            .names
-            .iter()
-            .map(|(name, id)| (name.clone(), run.model.files[*id].bytes.clone()))
-            .collect();
-        run.cluster.run(run.simulation, client, move |client| async move {
-            for (name, bytes) in expected {
-                let directory = directories[name.0];
-                let found = client.lookup(&Caller::root(), directory, &name.1).await;
-                let found = found.expect("found").inode;
-                let file = client.open(&Caller::root(), found, READ).await.expect("opened");
-                let content = read_all(&client, &file).await.expect("read");
-                assert_same(&content, &bytes);
-            }
-        });
-    }
+    run.check_views();
     run.check_life();
     run.rest(copies);
 }
