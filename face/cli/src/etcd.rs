@@ -1,7 +1,7 @@
 //! The witness of a site that has etcd: a key there, by the JSON interface of its third version.
 //!
 //! A thread sends one request after the other: each takes at most a quarter of a lease, and goes to the next member of etcd where one
-//! does not answer in a third of that.
+//! does not answer in a third of that (in half of it, or all, where there are fewer members).
 //!
 //! Invariants
 //! * the key is replaced only in a transaction that compares its revision and its value, so a request that is sent twice, or comes
@@ -9,7 +9,10 @@
 //! * an answer is at most [`ANSWER_MAX`] bytes, whatever stands at the address.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -21,6 +24,9 @@ use ropewalk_base::level::Level;
 use ropewalk_base::task::{Sender as Reply, oneshot};
 use ropewalk_election::shared::{Found, Given, Register};
 use serde_json::{Value, json};
+use ureq::http::Uri;
+use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
+use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use crate::log;
 
@@ -87,24 +93,29 @@ impl Etcd {
     ) -> anyhow::Result<Rc<Etcd>> {
         let name = format!("ropewalk/{cluster}/vote");
         let (requests, received) = channel();
-        let agent = ureq::Agent::config_builder()
+        let settings = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             // Proxies of the environment are for the web.
             .proxy(None)
-            .build()
-            .into();
+            .build();
+        let places = Places::default();
+        let agent = ureq::Agent::with_parts(settings, DefaultConnector::default(), places);
         let limit = lease / 4;
         let key = BASE64_STANDARD.encode(&name);
-        let mut caller = Caller { agent, members, key, limit, is_well: true };
+        let (store, is_well) = (None, true);
+        let mut caller = Caller { agent, members, key, limit, store, is_well };
         let run = move || caller.run(&received);
         std::thread::Builder::new().name("etcd".to_string()).spawn(run)?;
         Ok(Rc::new(Etcd { requests, limit, name, was_told: Cell::new(false) }))
     }
 
     fn send(&self, wanted: Wanted) {
-        // Where the thread is gone, the answer never comes, as from an etcd that is gone.
-        let _ = self.requests.send(Request { wanted, until: Instant::now() + self.limit });
+        let sent = self.requests.send(Request { wanted, until: Instant::now() + self.limit });
+        if sent.is_err() && !self.was_told.replace(true) {
+            let told = "witness: the thread that asks etcd has ended: start the server again";
+            log::line(Level::Error, told);
+        }
     }
 }
 
@@ -142,6 +153,8 @@ struct Caller {
     members: Vec<String>,
     key: String,
     limit: Duration,
+    /// The identity of the etcd that answered first.
+    store: Option<String>,
     /// The last request had an answer.
     is_well: bool,
 }
@@ -191,7 +204,8 @@ impl Caller {
             if left.is_zero() {
                 break;
             }
-            match self.ask_first(call, &body, left.min(self.limit / 3)) {
+            let share = self.limit / self.members.len().clamp(1, 3) as u32;
+            match self.ask_first(call, &body, left.min(share)) {
                 Ok(answer) => return Ok(answer),
                 Err(failed) => error = failed.context(self.members[0].clone()),
             }
@@ -200,16 +214,57 @@ impl Caller {
         Err(error)
     }
 
-    fn ask_first(&self, call: &str, body: &[u8], limit: Duration) -> anyhow::Result<Value> {
+    fn ask_first(&mut self, call: &str, body: &[u8], limit: Duration) -> anyhow::Result<Value> {
         let request = self.agent.post(format!("{}/v3/kv/{call}", self.members[0]));
         let request = request.config().timeout_global(Some(limit)).build();
         let mut response = request.header("content-type", "application/json").send(body)?;
         let text = response.body_mut().with_config().limit(ANSWER_MAX).read_to_vec()?;
         let status = response.status();
         ensure!(status.is_success(), "status {}", status.as_u16());
-        serde_json::from_slice(&text).context("the answer is not that of an etcd")
+        let answer: Value =
+            serde_json::from_slice(&text).context("the answer is not that of an etcd")?;
+        let store = answer["header"]["cluster_id"].as_str();
+        let store = store.context("the answer is not that of an etcd")?.to_string();
+        let known = self.store.get_or_insert_with(|| store.clone());
+        ensure!(
+            *known == store,
+            "it belongs to another etcd than the other addresses, or was made anew: stop both \
+             metadata servers before the witness is changed"
+        );
+        Ok(answer)
     }
 }
+
+/// The addresses of etcd's members. A name is looked up once, and again when a minute is over; the library's own way would take a
+/// thread for each request.
+#[derive(Debug, Default)]
+struct Places(Mutex<BTreeMap<String, (Instant, Vec<SocketAddr>)>>);
+
+/// A name counts for so long.
+const KEPT: Duration = Duration::from_secs(60);
+
+impl Resolver for Places {
+    fn resolve(
+        &self,
+        uri: &Uri,
+        _: &ureq::config::Config,
+        _: NextTimeout,
+    ) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        let place = uri.authority().map_or("", |it| it.as_str()).to_string();
+        let mut known = self.0.lock().expect("nothing panics with it");
+        let is_fresh = known.get(&place).is_some_and(|(at, _)| at.elapsed() < KEPT);
+        if !is_fresh && let Ok(found) = place.to_socket_addrs() {
+            known.insert(place.clone(), (Instant::now(), found.take(ADDRESSES_MAX).collect()));
+        }
+        let mut addresses = self.empty();
+        let found = known.get(&place).map(|(_, found)| found.as_slice()).unwrap_or_default();
+        found.iter().for_each(|address| addresses.push(*address));
+        if addresses.is_empty() { Err(ureq::Error::HostNotFound) } else { Ok(addresses) }
+    }
+}
+
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
 
 /// A transaction that replaces what was found, and nothing else.
 fn transaction(key: &str, found: &Found, value: &[u8]) -> Value {
@@ -242,7 +297,7 @@ fn replaced(answer: &Value, value: Vec<u8>) -> anyhow::Result<Option<Found>> {
     let version = revision(answer)?;
     match answer.get("succeeded").map(Value::as_bool) {
         Some(Some(true)) => Ok(Some(Found { version, value })),
-        // What is false is left out.
+        // False is left out.
         None | Some(Some(false)) => Ok(None),
         Some(None) => bail!("the answer is not that of an etcd"),
     }

@@ -305,10 +305,11 @@ impl Herald {
         encode(&request, &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
         let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        let is_noted = self.is_noted(Term(reply.head.boot));
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Servers { servers, .. })) => {
                 let known = servers.iter().find(|known| known.server == server)?;
-                Some((known.address.0.to_vec(), known.boot))
+                Some((known.address.0.to_vec(), if is_noted { known.boot } else { 0 }))
             }
             _ => None,
         }
@@ -420,7 +421,7 @@ impl Herald {
         self.connection.is_peer(peer)
     }
 
-    /// What is heard from a metadata server that has an older copy of its rows.
+    /// The verdict on a metadata server that has an older copy of its rows.
     pub(crate) fn older_metadata(&self) -> Heard {
         Heard::Refused(Refusal::OlderMetadata { path: self.path() })
     }

@@ -43,7 +43,7 @@ pub struct Found {
     pub value: Vec<u8>,
 }
 
-/// What an operation of a register gives; None: it did not answer, and a write may have happened or not.
+/// The result of an operation of a register. None: it did not answer, and a write may have happened or not.
 pub type Given<T> = Pin<Box<dyn Future<Output = Option<T>>>>;
 
 /// One value that several servers share. It forgets no write that it confirmed, and reads see each of them.
@@ -72,6 +72,12 @@ struct Value {
     members: Vec<u32>,
 }
 
+/// The field that all formats have.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
+}
+
 /// Why a value is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ValueError {
@@ -90,10 +96,11 @@ pub fn decode(value: &[u8]) -> Result<(Record, bool), ValueError> {
     if value.len() > VALUE_MAX {
         return Err(ValueError::Long(value.len()));
     }
-    let value: Value = serde_json::from_slice(value)?;
-    if value.format != FORMAT {
-        return Err(ValueError::Format(value.format));
+    let Format { format } = serde_json::from_slice(value)?;
+    if format != FORMAT {
+        return Err(ValueError::Format(format));
     }
+    let value: Value = serde_json::from_slice(value)?;
     let ascends = value.members.windows(2).all(|pair| pair[0] < pair[1]);
     if !ascends || value.members.len() > MEMBERS_MAX {
         return Err(ValueError::Members);
@@ -235,5 +242,27 @@ impl SharedVoter {
     fn note(&self, found: &Found) {
         self.observer.borrow_mut().observe(found.version, self.world.now());
         *self.known.borrow_mut() = Some(found.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_says_what_it_is_and_others_are_refused() {
+        let set = Set { term: 4, number: 2, members: [0, 7].into() };
+        let record = Record { term: 5, server: 7, set };
+        for is_free in [false, true] {
+            let value = encode(&record, is_free);
+            assert_eq!(decode(&value).unwrap(), (record.clone(), is_free));
+        }
+        let newer = br#"{"format":2,"anything":1}"#;
+        assert!(decode(newer).unwrap_err().to_string().contains("a newer program wrote it"));
+        let text = String::from_utf8(encode(&record, false)).unwrap();
+        for bad in [text.replace("[0,7]", "[7,0]"), text.replace("7}", "x}"), "[]".into()] {
+            assert!(decode(bad.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(matches!(decode(&[b' '; VALUE_MAX + 1]), Err(ValueError::Long(_))));
     }
 }

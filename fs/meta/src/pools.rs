@@ -108,7 +108,7 @@ fn with(group: &Membership, server: u32) -> Option<Membership> {
 pub struct Banded {
     pub map: Map,
     pub next: u32,
-    /// Groups have changed in this life.
+    /// Groups have changed in this life, or there are new ones.
     pub restless: bool,
 }
 
@@ -120,6 +120,7 @@ impl Banded {
 
     /// Takes in a band that is new or changed, under a new epoch. Returns the rows.
     fn take(&mut self, band: Band) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.restless = true;
         self.map.epoch += 1;
         let row = self.put(band);
         vec![row, self.head()]
@@ -474,9 +475,11 @@ impl Pools {
 
     /// Whether there is room for this number.
     pub fn has_place_for(&self, server: u32) -> bool {
-        self.members.contains_key(&server)
+        // The last number stands for servers that join later, in rows of fences.
+        let has_place = self.members.contains_key(&server)
             || self.admitted.contains(&server)
-            || self.members.len() + self.admitted.len() < POOL_SERVERS_MAX
+            || self.members.len() + self.admitted.len() < POOL_SERVERS_MAX;
+        has_place && server != u32::MAX
     }
 
     /// From now on the number has this store.

@@ -144,8 +144,8 @@ impl Inner {
     ) -> Result<Option<Vec<u8>>, Failure> {
         let mut body = Vec::new();
         encode(request, &mut body);
-        let sent = self.send(group, server, body.into());
-        self.answer_of(group, server, sent).await
+        let mut sent = self.send(group, server, body.into());
+        self.answer_of(group, server, &mut sent).await
     }
 
     /// Blocks of an object read as zeros at a server.

@@ -38,7 +38,7 @@ const REPORT_PAUSE: Duration = Duration::from_millis(200);
 
 /// A server's place in a group that this server orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// Nothing is done without it.
     Member,
     /// A newcomer that has missed nothing since its pass began.
@@ -90,11 +90,14 @@ pub(crate) fn blocks_of(file: FileId, range: &ObjectRange) -> Blocks {
 }
 
 impl Inner {
-    fn place(&self, group: Group, server: u32) -> Place {
+    pub(super) fn place(&self, group: Group, server: u32) -> Place {
         let groups = self.groups.borrow();
         let Some(membership) = groups.ordered(group) else { return Place::Deposed };
         if membership.servers.contains(&server) {
             return Place::Member;
+        }
+        if !membership.holders().any(|holder| holder == server) {
+            return Place::Outside;
         }
         let passes = self.mirror.passes.borrow();
         match passes.get(&(group, server)) {
@@ -127,7 +130,7 @@ impl Inner {
         &self,
         group: Group,
         server: u32,
-        mut answer: Receiver<Sent>,
+        answer: &mut Receiver<Sent>,
     ) -> Result<Option<Vec<u8>>, Failure> {
         let begin = self.world.now();
         let mut refused = None;
@@ -159,7 +162,7 @@ impl Inner {
                 continue;
             }
             let wait = race(changed, self.world.sleep_until(begin + limit));
-            match race(&mut answer, wait).await {
+            match race(&mut *answer, wait).await {
                 Either::Left(Some(Sent::Done(body))) => return Ok(Some(body)),
                 // The inode is gone for good there, and soon will be here.
                 Either::Left(Some(Sent::Refused(Errno::ESTALE))) => return Ok(None),
@@ -214,7 +217,9 @@ impl Inner {
         if self.mirror.defect == Some(Defect::EarlyReplies) {
             return Ok(());
         }
-        let answers = sent.into_iter().map(|(server, sent)| self.answer_of(group, server, sent));
+        let answers = sent.into_iter().map(|(server, mut sent)| async move {
+            self.answer_of(group, server, &mut sent).await
+        });
         for answer in join_all(answers).await {
             answer?;
         }
@@ -353,18 +358,40 @@ impl Inner {
                 let Some(first) = groups.first().copied() else { return Ok(()) };
                 let mut body = Vec::new();
                 encode(&request(groups.clone()), &mut body);
-                let sent = self.send_about(first, groups.clone(), server, body.into());
-                let answer = self.answer_of(first, server, sent);
+                let mut sent = self.send_about(first, groups.clone(), server, body.into());
+                let answer = self.answer_of(first, server, &mut sent);
                 // It does not listen to a call that names a group of which it is not any more, or which it orders itself.
-                match race(self.changes_place(&groups, server), answer).await {
+                let news = race(self.changes_place(&groups, server), answer).await;
+                match news {
                     Either::Left(Place::Deposed) => return Err(Failure::Superseded),
-                    Either::Right(Ok(Some(_))) => return Ok(()),
+                    // The former call must not come after what follows this one.
+                    Either::Left(_) => self.ends(&groups, server, sent).await,
                     Either::Right(Err(failure)) => return Err(failure),
-                    Either::Left(_) | Either::Right(Ok(None)) => {}
+                    Either::Right(Ok(Some(_))) => return Ok(()),
+                    Either::Right(Ok(None)) => {
+                        let is_inside = |it: &Group| self.place(*it, server) != Place::Outside;
+                        if groups.iter().all(is_inside) {
+                            return Ok(());
+                        }
+                        self.ends(&groups, server, sent).await;
+                    }
                 }
             }
         });
         join_all(answers).await.into_iter().collect()
+    }
+
+    /// Completes when a call has ended, or all groups do without its server.
+    async fn ends(&self, groups: &[Group], server: u32, mut sent: Receiver<Sent>) {
+        loop {
+            let changed = self.mirror.changed.notified();
+            if groups.iter().all(|group| self.place(*group, server) == Place::Outside) {
+                return;
+            }
+            if let Either::Left(_) = race(&mut sent, changed).await {
+                return;
+            }
+        }
     }
 
     /// Completes when this server does not order one of these groups any more, or one does without the other server.

@@ -13,6 +13,7 @@ use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
+use super::order::Place;
 use crate::server::Inner;
 
 /// The pause before an unknown address is asked for again, or a call that was turned away is made again.
@@ -74,10 +75,11 @@ impl Inner {
         loop {
             let (map, holds) = {
                 let groups = self.groups.borrow();
-                let holds = |group: &Group| {
-                    groups.ordered(*group).is_some_and(|it| it.holders().any(|it| it == server))
-                };
-                (groups.epoch(), holds(&group) && others.iter().all(holds))
+                let holds =
+                    groups.ordered(group).is_some_and(|it| it.holders().any(|it| it == server));
+                let is_in =
+                    |it: &Group| matches!(self.place(*it, server), Place::Member | Place::Hearing);
+                (groups.epoch(), holds && others.iter().all(is_in))
             };
             if !holds || self.stopping.get() {
                 return Sent::Gone;

@@ -328,7 +328,7 @@ impl MetaServer {
         loop {
             let mut ids = Vec::new();
             for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
-                if asked.insert(*id) {
+                if asked.insert((*id, server.boot)) {
                     ids.push(*id);
                     forgotten.extend(server.owed.add(session, epoch).map(|it| (*id, it)));
                 }
@@ -337,8 +337,9 @@ impl MetaServer {
             if !self.wait_for_room().await {
                 return;
             }
-            // One may have joined meanwhile.
-            if self.data_servers.servers.borrow().keys().all(|id| asked.contains(id)) {
+            // One may have joined meanwhile, also with another store under a number that was asked.
+            let servers = self.data_servers.servers.borrow();
+            if servers.iter().all(|(id, server)| asked.contains(&(*id, server.boot))) {
                 break;
             }
         }

@@ -81,7 +81,9 @@ fn a_data_server_destroys_nothing_for_a_metadata_server_of_an_older_term() {
 #[test]
 fn a_term_that_is_not_checked_at_one_data_server_is_found_out() {
     let run = || obey_the_newer_term(Some(Defect::AnyTerm));
-    assert!(std::panic::catch_unwind(run).is_err(), "it is not found");
+    let found = std::panic::catch_unwind(run).expect_err("it is not found");
+    let told = found.downcast_ref::<String>().expect("an assertion says something");
+    assert!(told.contains("the second server still has the file"), "{told}");
 }
 
 fn obey_the_newer_term(defect: Option<Defect>) {

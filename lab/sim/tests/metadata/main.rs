@@ -4,5 +4,6 @@ mod crash;
 mod damage;
 mod full;
 mod members;
+mod shared_voter;
 mod store_life;
 mod votes;
