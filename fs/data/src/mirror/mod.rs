@@ -13,6 +13,7 @@ mod members;
 mod mend;
 mod order;
 mod peers;
+mod place;
 mod scrub;
 mod settle;
 

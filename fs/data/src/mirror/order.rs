@@ -20,6 +20,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use super::Blocks;
 use super::locks::Guard;
 use super::peers::Sent;
+use super::place::Place;
 use crate::bulk::Lent;
 use crate::config::Defect;
 use crate::failure::Failure;
@@ -35,19 +36,6 @@ const HEARING_LIMIT: Duration = Duration::from_secs(1);
 const EXPOSE_PAUSE: Duration = Duration::from_millis(20);
 /// The pause before the metadata server is told again that a member is out of step.
 const REPORT_PAUSE: Duration = Duration::from_millis(200);
-
-/// A server's place in a group that this server orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Nothing is done without it.
-    Member,
-    /// A newcomer that has missed nothing since its pass began.
-    Hearing,
-    /// A newcomer that nobody waits for, or no server of the group.
-    Outside,
-    /// This server does not order the group.
-    Deposed,
-}
 
 /// The servers that a change goes to.
 #[derive(Debug, Clone, Copy)]
@@ -90,23 +78,6 @@ pub(crate) fn blocks_of(file: FileId, range: &ObjectRange) -> Blocks {
 }
 
 impl Inner {
-    pub(super) fn place(&self, group: Group, server: u32) -> Place {
-        let groups = self.groups.borrow();
-        let Some(membership) = groups.ordered(group) else { return Place::Deposed };
-        if membership.servers.contains(&server) {
-            return Place::Member;
-        }
-        if !membership.holders().any(|holder| holder == server) {
-            return Place::Outside;
-        }
-        let passes = self.mirror.passes.borrow();
-        match passes.get(&(group, server)) {
-            Some(pass) if pass.entering => Place::Member,
-            Some(pass) if !pass.broken => Place::Hearing,
-            _ => Place::Outside,
-        }
-    }
-
     /// The other servers of a group that have to hear of changes. An error: this server does not order it.
     fn hearers(&self, group: Group) -> Result<Vec<u32>, Failure> {
         let groups = self.groups.borrow();

@@ -13,7 +13,7 @@ use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
-use super::order::Place;
+use super::place::Place;
 use crate::server::Inner;
 
 /// The pause before an unknown address is asked for again, or a call that was turned away is made again.
