@@ -408,12 +408,14 @@ fn a_fence_that_a_silent_data_server_missed_is_remembered_until_it_is_paid() {
     cluster.clients.remove(0);
     cluster.restart();
     assert_eq!(cluster.shard().poll_fence(), None);
-    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2), (8, dead, 2)]));
+    // Servers that join later are to be told, too.
+    let later = (u32::MAX, dead, 2);
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2), (8, dead, 2), later]));
     cluster.shard().handle_fence_paid(8, dead);
     cluster.shard().handle_fence_paid(9, dead);
-    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2), later]));
     cluster.restart();
-    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2), later]));
 }
 
 #[test]
