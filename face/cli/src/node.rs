@@ -23,7 +23,7 @@ use crate::security;
 use crate::told::Told;
 
 /// Threads for blocking disk work of one server.
-const DISK_THREADS: usize = 16;
+const DISK_THREADS: usize = 2;
 /// The time that a node may take to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The pause before one looks again whether a node can be asked.
