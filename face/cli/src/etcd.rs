@@ -22,7 +22,7 @@ use base64::prelude::BASE64_STANDARD;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::level::Level;
 use ropewalk_base::task::{Sender as Reply, oneshot};
-use ropewalk_election::shared::{Found, Given, Register};
+use ropewalk_election::shared::{Found, Given, Register, ValueError};
 use serde_json::{Value, json};
 use ureq::http::Uri;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
@@ -132,17 +132,19 @@ impl Register for Etcd {
         Box::pin(async move { answer.await.flatten() })
     }
 
-    fn complain(&self, cause: &str) {
-        if !self.was_told.replace(true) {
-            let name = &self.name;
-            log::line(
-                Level::Error,
-                &format!(
-                    "witness: the key '{name}' of etcd: {cause}; if nobody needs it, delete it by \
-                     'etcdctl del {name}' while both metadata servers run"
-                ),
-            );
+    fn complain(&self, error: &ValueError) {
+        if self.was_told.replace(true) {
+            return;
         }
+        let name = &self.name;
+        let remedy = match error {
+            ValueError::Format(_) => "start that program here, too".to_string(),
+            _ => format!(
+                "if nobody needs it, delete it by 'etcdctl del {name}' while both metadata servers \
+                 run"
+            ),
+        };
+        log::line(Level::Error, &format!("witness: the key '{name}' of etcd: {error}; {remedy}"));
     }
 }
 

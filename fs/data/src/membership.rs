@@ -290,26 +290,27 @@ impl Herald {
 
     /// The address of another data server, where the metadata server knows it.
     pub(crate) async fn address_of(&self, server: u32) -> Option<Vec<u8>> {
-        let (address, _) = self.known(server).await?;
+        let (address, ..) = self.known(server).await?;
         (!address.is_empty()).then_some(address)
     }
 
     /// The life of another data server that the metadata server has heard last.
     pub(crate) async fn life_of(&self, server: u32) -> Option<u64> {
-        self.known(server).await.map(|(_, life)| life)
+        let (_, life, term) = self.known(server).await?;
+        self.is_noted(term).then_some(life)
     }
 
-    async fn known(&self, server: u32) -> Option<(Vec<u8>, u64)> {
+    /// The address and the life of another data server, and the term of the metadata server that tells them.
+    async fn known(&self, server: u32) -> Option<(Vec<u8>, u64, Term)> {
         let request = MetaRequest::ListServers { from: server, bytes_max: ONE_SERVER_BYTES };
         let mut body = Vec::new();
         encode(&request, &mut body);
         let call = self.connection.call_free(Service::Meta, &body);
         let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
-        let is_noted = self.is_noted(Term(reply.head.boot));
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(MetaReply::Servers { servers, .. })) => {
                 let known = servers.iter().find(|known| known.server == server)?;
-                Some((known.address.0.to_vec(), if is_noted { known.boot } else { 0 }))
+                Some((known.address.0.to_vec(), known.boot, Term(reply.head.boot)))
             }
             _ => None,
         }

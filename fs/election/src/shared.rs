@@ -55,7 +55,7 @@ pub trait Register {
     fn replace(&self, found: &Found, value: Vec<u8>) -> Given<Option<Found>>;
 
     /// Says that the register holds something that no metadata server wrote.
-    fn complain(&self, cause: &str);
+    fn complain(&self, error: &ValueError);
 }
 
 /// The fields of a value, for people who look at it: JSON.
@@ -216,7 +216,7 @@ impl SharedVoter {
                 None => (self.read().await?, true),
             };
             let judged = self.observer.borrow_mut().judge(&found, ballot, self.world.now());
-            let judged = judged.inspect_err(|error| self.register.complain(&error.to_string()));
+            let judged = judged.inspect_err(|error| self.register.complain(error));
             let Judged { answer, value } = judged.ok()?;
             let Some(value) = value else {
                 if is_new {

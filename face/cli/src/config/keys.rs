@@ -196,8 +196,8 @@ The address of that data server, as the metadata servers reach it.")
     .like(&["\"tcp://node3:7710\""]),
     key("etcd", Form::Text, "\
 The members of an etcd (version 3.4 or newer) that decides instead of a data server: name this, or \
-the two keys above. It is spoken to by HTTP without TLS and password. Whoever can write there can \
-have two metadata servers serve at once: let nobody else reach it. Change the witness only while \
+the two keys above. It is spoken to by HTTP without TLS and password. A stranger who can write \
+there can have two metadata servers serve at once: let nobody else reach it. Change the witness only while \
 both metadata servers are stopped.")
     .like(&["\"http://n1:2379,http://n2:2379,http://n3:2379\""]),
     key("lease_seconds", Form::Seconds, "\

@@ -250,7 +250,7 @@ impl Candidacy {
                 next = self.claimant.borrow().deadline();
             }
             if self.won.get().is_none() {
-                self.observe_registers();
+                self.observe_register();
                 next = next.min(self.world.now() + self.lease / 4);
             }
             let _ = race(poked, self.world.sleep_until(next)).await;
@@ -258,21 +258,26 @@ impl Candidacy {
     }
 
     /// A server that waits looks at a register all the time: it takes the term only of a version that has stayed for long.
-    fn observe_registers(self: &Rc<Self>) {
-        let is_register = |way: &Way| matches!(way, Way::Register(_));
-        if self.observing.get() || !self.voters.values().any(is_register) {
+    fn observe_register(self: &Rc<Self>) {
+        if self.observing.get() || self.register().is_none() {
             return;
         }
         self.observing.set(true);
         let this = self.clone();
         self.world.spawn(async move {
-            for way in this.voters.values() {
-                if let Way::Register(shared) = way {
-                    let _ = this.world.timeout(this.lease / 4, shared.observe()).await;
-                }
+            if let Some(register) = this.register() {
+                let _ = this.world.timeout(this.lease / 4, register.observe()).await;
             }
             this.observing.set(false);
         });
+    }
+
+    /// The voter that is a register, if one is.
+    fn register(&self) -> Option<&SharedVoter> {
+        self.voters.values().find_map(|way| match way {
+            Way::Register(shared) => Some(shared),
+            Way::Server(_) => None,
+        })
     }
 
     fn send_ballots(self: &Rc<Self>) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_election::shared::{Found, Given, Register, SharedVoter};
+use ropewalk_election::shared::{Found, Given, Register, SharedVoter, ValueError};
 use ropewalk_election::{Answer, Ballot};
 use ropewalk_sim::Simulation;
 use ropewalk_sim::disk::VirtualDisk;
@@ -55,8 +55,8 @@ impl Register for Handle {
         Box::pin(async move { if is_lost { None } else { Some(written) } })
     }
 
-    fn complain(&self, cause: &str) {
-        self.0.complaints.borrow_mut().push(cause.to_string());
+    fn complain(&self, error: &ValueError) {
+        self.0.complaints.borrow_mut().push(error.to_string());
     }
 }
 
